@@ -1,3 +1,7 @@
 //! The memory-mapping core of an arm64 kernel.
 #![no_std]
 #![deny(missing_docs)]
+
+pub mod arch;
+pub mod linear;
+pub mod table;

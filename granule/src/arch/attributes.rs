@@ -1,0 +1,294 @@
+//! Memory types and permissions, and the leaf descriptor bits they become.
+//!
+//! [`Attributes`] is what a caller asks for and what a query answers. [`Permissions`] is the part
+//! of it that may change on a live mapping without break-before-make (rule RWHZWS names the
+//! others).
+
+use super::descriptor::Descriptor;
+use super::geometry::{Geometry, OutputFormat};
+
+/// The translation regime whose tables these are; it says what bits 6, 53 and 54 mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Regime {
+    /// EL1&0: an operating system; also EL2&0, the same with FEAT_VHE and HCR_EL2.E2H.
+    El1And0,
+    /// EL2 alone, without VHE's second half: one privilege, TTBR0 only.
+    El2,
+    /// EL3: firmware; one privilege, TTBR0 only.
+    El3,
+}
+
+impl Regime {
+    /// Whether the regime has two privileges, so that EL0's permissions mean something.
+    #[must_use]
+    pub const fn has_user(self) -> bool {
+        matches!(self, Self::El1And0)
+    }
+}
+
+/// The kinds of memory that [`Mair::STANDARD`](super::registers::Mair::STANDARD) provides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryType {
+    /// Normal memory, write-back, read and write allocate.
+    Normal,
+    /// Device-nGnRE: registers of devices.
+    Device,
+    /// Normal memory, not cached.
+    NormalNonCacheable,
+    /// Device-nGnRnE: registers whose writes must have reached the device (PCI configuration).
+    DeviceStrict,
+    /// Normal write-back memory with allocation tags (FEAT_MTE2).
+    NormalTagged,
+    /// Any other index into a MAIR that the caller sets up; only the low three bits count.
+    Index(u8),
+}
+
+impl MemoryType {
+    /// The index into MAIR, 0 to 7.
+    #[must_use]
+    pub const fn index(self) -> u8 {
+        match self {
+            Self::Normal => 0,
+            Self::Device => 1,
+            Self::NormalNonCacheable => 2,
+            Self::DeviceStrict => 3,
+            Self::NormalTagged => 4,
+            Self::Index(index) => index & 0b111,
+        }
+    }
+
+    /// The type at `index` of the standard MAIR.
+    #[must_use]
+    pub const fn from_index(index: u8) -> Self {
+        match index & 0b111 {
+            0 => Self::Normal,
+            1 => Self::Device,
+            2 => Self::NormalNonCacheable,
+            3 => Self::DeviceStrict,
+            4 => Self::NormalTagged,
+            other => Self::Index(other),
+        }
+    }
+}
+
+/// Who else sees the memory coherently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shareability {
+    /// This CPU only.
+    None,
+    /// The outer shareable domain.
+    Outer,
+    /// The inner shareable domain: all CPUs of one operating system.
+    Inner,
+}
+
+impl Shareability {
+    /// The two-bit encoding used in descriptors and in TCR.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        match self {
+            Self::None => 0b00,
+            Self::Outer => 0b10,
+            Self::Inner => 0b11,
+        }
+    }
+}
+
+/// What may be done through a mapping, and what software notes in it: all that may change on a
+/// live mapping in place, followed by a TLBI (rule RWHZWS lists the changes that may not).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permissions {
+    /// Whether stores are allowed (AP\[2\] clear).
+    pub writable: bool,
+    /// Whether EL0 may access (AP\[1\]); no effect in a regime with one privilege.
+    pub user: bool,
+    /// Whether the regime's privileged level may execute (PXN clear; XN in a regime with one).
+    pub privileged_execute: bool,
+    /// Whether EL0 may execute (UXN clear); no effect in a regime with one privilege.
+    pub user_execute: bool,
+    /// Guarded: indirect branches must land on BTI instructions (FEAT_BTI).
+    pub guarded: bool,
+    /// Writable-clean under hardware dirty management (DBM); see TCR.HD.
+    pub dirty_modifier: bool,
+    /// Four bits for software's own use (descriptor bits 58:55); the upper four are ignored.
+    pub software: u8,
+}
+
+impl Permissions {
+    /// Readable, never executed.
+    pub const READ: Self = Self {
+        writable: false,
+        user: false,
+        privileged_execute: false,
+        user_execute: false,
+        guarded: false,
+        dirty_modifier: false,
+        software: 0,
+    };
+    /// Readable and writable, never executed.
+    pub const READ_WRITE: Self = Self {
+        writable: true,
+        ..Self::READ
+    };
+    /// Readable and executable by the privileged level.
+    pub const READ_EXECUTE: Self = Self {
+        privileged_execute: true,
+        ..Self::READ
+    };
+
+    /// The descriptor bits that [`encode`](Self::encode) decides.
+    pub(crate) const MASK: u64 = Descriptor::AP_READ_ONLY
+        | Descriptor::AP_USER
+        | Descriptor::PXN
+        | Descriptor::UXN
+        | Descriptor::GUARDED
+        | Descriptor::DIRTY_MODIFIER
+        | Descriptor::SOFTWARE;
+
+    /// Whether a page can be both written and executed at some level of privilege.
+    #[must_use]
+    pub const fn writable_and_executable(self) -> bool {
+        self.writable && (self.privileged_execute || self.user_execute)
+    }
+
+    /// These permissions as descriptor bits of `regime`.
+    #[must_use]
+    pub const fn encode(self, regime: Regime) -> u64 {
+        let mut bits = ((self.software & 0b1111) as u64) << 55;
+        if !self.writable {
+            bits |= Descriptor::AP_READ_ONLY;
+        }
+        if regime.has_user() {
+            if self.user {
+                bits |= Descriptor::AP_USER;
+            }
+            if !self.privileged_execute {
+                bits |= Descriptor::PXN;
+            }
+            if !self.user_execute {
+                bits |= Descriptor::UXN;
+            }
+        } else {
+            // One privilege: AP[1] is RES1, bit 53 is RES0 and bit 54 is XN.
+            bits |= Descriptor::AP_USER;
+            if !self.privileged_execute {
+                bits |= Descriptor::UXN;
+            }
+        }
+        if self.guarded {
+            bits |= Descriptor::GUARDED;
+        }
+        if self.dirty_modifier {
+            bits |= Descriptor::DIRTY_MODIFIER;
+        }
+        bits
+    }
+
+    /// The permissions that a leaf descriptor of `regime` gives.
+    #[must_use]
+    pub const fn decode(descriptor: Descriptor, regime: Regime) -> Self {
+        let bits = descriptor.0;
+        let user = regime.has_user();
+        let privileged_never = if user {
+            Descriptor::PXN
+        } else {
+            Descriptor::UXN
+        };
+        Self {
+            writable: bits & Descriptor::AP_READ_ONLY == 0,
+            user: user && bits & Descriptor::AP_USER != 0,
+            privileged_execute: bits & privileged_never == 0,
+            user_execute: user && bits & Descriptor::UXN == 0,
+            guarded: bits & Descriptor::GUARDED != 0,
+            dirty_modifier: bits & Descriptor::DIRTY_MODIFIER != 0,
+            software: ((bits >> 55) & 0b1111) as u8,
+        }
+    }
+}
+
+/// All that a leaf says besides its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// The kind of memory.
+    pub memory: MemoryType,
+    /// Who sees it coherently. Where TCR.DS is set TCR gives it for every leaf, and this is
+    /// ignored when encoding and decodes as [`Shareability::Inner`].
+    pub shareability: Shareability,
+    /// What may be done with it.
+    pub permissions: Permissions,
+    /// The access flag: with it clear, the first access faults (or hardware sets it, TCR.HA).
+    pub accessed: bool,
+    /// Whether the translation is the same in every address space (nG clear).
+    pub global: bool,
+}
+
+impl Attributes {
+    /// Normal, inner shareable, accessed, global memory: what a kernel maps RAM with.
+    #[must_use]
+    pub const fn normal(permissions: Permissions) -> Self {
+        Self {
+            memory: MemoryType::Normal,
+            shareability: Shareability::Inner,
+            permissions,
+            accessed: true,
+            global: true,
+        }
+    }
+
+    /// Device registers, readable and writable, never executed.
+    #[must_use]
+    pub const fn device() -> Self {
+        Self {
+            memory: MemoryType::Device,
+            // Device memory is outer shareable whatever the descriptor says; writing the same
+            // value everywhere keeps aliases from differing.
+            shareability: Shareability::Outer,
+            permissions: Permissions::READ_WRITE,
+            accessed: true,
+            global: true,
+        }
+    }
+
+    /// These attributes as the bits of a leaf descriptor of `geometry`, without the address, the
+    /// contiguous bit and the two low bits.
+    #[must_use]
+    pub const fn encode(&self, geometry: &Geometry) -> u64 {
+        let regime = geometry.regime();
+        let mut bits = self.permissions.encode(regime) | (self.memory.index() as u64) << 2;
+        // With TCR.DS bits 9:8 are address bits 51:50, and TCR.SH0/SH1 hold for every leaf.
+        if !matches!(geometry.format(), OutputFormat::Lpa2) {
+            bits |= self.shareability.bits() << 8;
+        }
+        if self.accessed {
+            bits |= Descriptor::ACCESS_FLAG;
+        }
+        // A regime with one privilege has no ASIDs, and bit 11 is RES0.
+        if !self.global && regime.has_user() {
+            bits |= Descriptor::NOT_GLOBAL;
+        }
+        bits
+    }
+
+    /// The attributes of a leaf descriptor of `geometry`.
+    #[must_use]
+    pub const fn decode(descriptor: Descriptor, geometry: &Geometry) -> Self {
+        let bits = descriptor.0;
+        let shareability = match geometry.format() {
+            OutputFormat::Lpa2 => Shareability::Inner,
+            _ => match (bits >> 8) & 0b11 {
+                0b10 => Shareability::Outer,
+                0b11 => Shareability::Inner,
+                _ => Shareability::None,
+            },
+        };
+        Self {
+            memory: MemoryType::from_index(((bits >> 2) & 0b111) as u8),
+            shareability,
+            permissions: Permissions::decode(descriptor, geometry.regime()),
+            accessed: bits & Descriptor::ACCESS_FLAG != 0,
+            global: bits & Descriptor::NOT_GLOBAL == 0,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Translation table descriptors of stage 1, bit for bit.
+//!
+//! A [`Descriptor`] is the 64-bit value in a table. What it means depends on the level it stands
+//! at and on the output format, so decoding addresses is [`Geometry`]'s; decoding permissions is
+//! [`Attributes`](super::Attributes)'.
+
+use super::geometry::{Geometry, PhysicalAddress};
+use super::page_size::Level;
+use core::fmt;
+
+/// A 64-bit translation table descriptor.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Descriptor(pub u64);
+
+/// What a descriptor is at its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Translation fault: bit 0 clear, or a pattern that this level does not decode.
+    Invalid,
+    /// A pointer to a table of the next level.
+    Table,
+    /// A block, or at level 3 a page.
+    Leaf,
+}
+
+impl Descriptor {
+    /// The all-zero descriptor, which is invalid at every level.
+    pub const INVALID: Self = Self(0);
+
+    /// Bit 0: valid.
+    pub const VALID: u64 = 1 << 0;
+    /// Bit 1: a table at levels -1 to 2, a page at level 3.
+    pub const TABLE_OR_PAGE: u64 = 1 << 1;
+    /// Bits 4:2: index into MAIR.
+    pub const ATTR_INDEX: u64 = 0b111 << 2;
+    /// Bit 6, AP\[1\]: EL0 may access.
+    pub const AP_USER: u64 = 1 << 6;
+    /// Bit 7, AP\[2\]: read-only.
+    pub const AP_READ_ONLY: u64 = 1 << 7;
+    /// Bits 9:8: shareability; address bits 51:50 where TCR.DS is set.
+    pub const SHAREABILITY: u64 = 0b11 << 8;
+    /// Bit 10: access flag.
+    pub const ACCESS_FLAG: u64 = 1 << 10;
+    /// Bit 11: not global.
+    pub const NOT_GLOBAL: u64 = 1 << 11;
+    /// Bit 16: nT, block descriptors with FEAT_BBM level 1 and up.
+    pub const NT: u64 = 1 << 16;
+    /// Bit 50: guarded page (FEAT_BTI).
+    pub const GUARDED: u64 = 1 << 50;
+    /// Bit 51: dirty bit modifier.
+    pub const DIRTY_MODIFIER: u64 = 1 << 51;
+    /// Bit 52: contiguous hint.
+    pub const CONTIGUOUS: u64 = 1 << 52;
+    /// Bit 53: privileged execute-never.
+    pub const PXN: u64 = 1 << 53;
+    /// Bit 54: unprivileged execute-never; execute-never in regimes with one privilege.
+    pub const UXN: u64 = 1 << 54;
+    /// Bits 58:55: left to software.
+    pub const SOFTWARE: u64 = 0b1111 << 55;
+    /// Bit 59 of a table descriptor: no privileged execution below it.
+    pub const PXN_TABLE: u64 = 1 << 59;
+    /// Bit 60 of a table descriptor: no unprivileged execution below it (execute-never in
+    /// regimes with one privilege).
+    pub const UXN_TABLE: u64 = 1 << 60;
+    /// Bits 62:61 of a table descriptor: access below it is restricted.
+    pub const AP_TABLE: u64 = 0b11 << 61;
+
+    /// A table descriptor that points to `table`, without hierarchical restrictions.
+    #[must_use]
+    pub const fn table(geometry: &Geometry, table: PhysicalAddress) -> Self {
+        Self(geometry.address_bits(table) | Self::TABLE_OR_PAGE | Self::VALID)
+    }
+
+    /// A leaf descriptor of `level` whose output begins at `output`, with the encoded
+    /// `attributes` (as [`Attributes::encode`](super::Attributes::encode) gives them).
+    #[must_use]
+    pub const fn leaf(
+        geometry: &Geometry,
+        level: Level,
+        output: PhysicalAddress,
+        attributes: u64,
+    ) -> Self {
+        let kind = if level.is_last() {
+            Self::TABLE_OR_PAGE | Self::VALID
+        } else {
+            Self::VALID
+        };
+        Self(geometry.address_bits(output) | attributes | kind)
+    }
+
+    /// Bit 0. A valid bit alone does not make a leaf: see [`kind`](Self::kind).
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        self.0 & Self::VALID != 0
+    }
+
+    /// Whether this points to a table when it stands at `level`.
+    #[must_use]
+    pub const fn is_table(self, level: Level) -> bool {
+        !level.is_last() && self.0 & 0b11 == 0b11
+    }
+
+    /// What this is when it stands at `level` of `geometry`.
+    #[must_use]
+    pub const fn kind(self, geometry: &Geometry, level: Level) -> Kind {
+        match self.0 & 0b11 {
+            0b11 if level.is_last() => Kind::Leaf,
+            0b11 => Kind::Table,
+            0b01 if !level.is_last() && geometry.leaf_allowed(level) => Kind::Leaf,
+            _ => Kind::Invalid,
+        }
+    }
+
+    /// The contiguous bit.
+    #[must_use]
+    pub const fn is_contiguous(self) -> bool {
+        self.0 & Self::CONTIGUOUS != 0
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Descriptor({:#018x})", self.0)
+    }
+}

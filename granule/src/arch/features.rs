@@ -1,0 +1,184 @@
+//! What a CPU can do, read out of its ID registers.
+//!
+//! Field values above the ones known mean *more* than those, never "no": the trap that makes
+//! kernels refuse 4K pages on CPUs that have them with 52 bits (ID_AA64MMFR0_EL1.TGran4 = 1).
+
+use super::page_size::PageSize;
+
+/// The ID registers that matter here, as read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdRegisters {
+    /// MIDR_EL1: which CPU this is.
+    pub midr: u64,
+    /// ID_AA64MMFR0_EL1.
+    pub mmfr0: u64,
+    /// ID_AA64MMFR1_EL1.
+    pub mmfr1: u64,
+    /// ID_AA64MMFR2_EL1.
+    pub mmfr2: u64,
+    /// ID_AA64ISAR0_EL1.
+    pub isar0: u64,
+}
+
+/// Whether a CPU has a page size, and in which format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Support {
+    /// Not at all.
+    No,
+    /// With addresses of up to 48 bits (64K pages: see [`CpuFeatures::most_va_bits`]).
+    Yes,
+    /// With addresses of up to 52 bits (FEAT_LPA2); 4K and 16K pages only.
+    With52Bits,
+}
+
+/// Invalidation of the TLB by ranges of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlbiFeature {
+    /// By single addresses only.
+    Single,
+    /// Also in the outer shareable domain (FEAT_TLBIOS).
+    OuterShareable,
+    /// Also by ranges (FEAT_TLBIRANGE).
+    Range,
+}
+
+/// The features of one CPU that decide how it translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuFeatures {
+    registers: IdRegisters,
+}
+
+/// A four-bit unsigned ID field.
+const fn field(register: u64, low: u32) -> u32 {
+    ((register >> low) & 0b1111) as u32
+}
+
+impl CpuFeatures {
+    /// The features that `registers` state.
+    #[must_use]
+    pub const fn new(registers: IdRegisters) -> Self {
+        Self { registers }
+    }
+
+    /// The registers these came from.
+    #[must_use]
+    pub const fn registers(&self) -> &IdRegisters {
+        &self.registers
+    }
+
+    /// Whether the CPU has `size` at stage 1.
+    ///
+    /// TGran4 and TGran64 are signed (0b1111 is "no"), TGran16 is unsigned (0 is "no").
+    #[must_use]
+    pub const fn page_size(&self, size: PageSize) -> Support {
+        let mmfr0 = self.registers.mmfr0;
+        match size {
+            PageSize::K4 => match field(mmfr0, 28) {
+                8..=15 => Support::No,
+                0 => Support::Yes,
+                _ => Support::With52Bits,
+            },
+            PageSize::K16 => match field(mmfr0, 20) {
+                0 => Support::No,
+                1 => Support::Yes,
+                _ => Support::With52Bits,
+            },
+            PageSize::K64 => match field(mmfr0, 24) {
+                8..=15 => Support::No,
+                _ => Support::Yes,
+            },
+        }
+    }
+
+    /// The bits of physical address the CPU has: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved
+    /// value counts as the largest that is known.
+    #[must_use]
+    pub const fn pa_bits(&self) -> u32 {
+        match field(self.registers.mmfr0, 0) {
+            0 => 32,
+            1 => 36,
+            2 => 40,
+            3 => 42,
+            4 => 44,
+            5 => 48,
+            6 => 52,
+            _ => 56,
+        }
+    }
+
+    /// The most bits of virtual address with `size` pages: 52 with FEAT_LPA2 (4K, 16K) or
+    /// FEAT_LVA (64K), else 48.
+    #[must_use]
+    pub const fn most_va_bits(&self, size: PageSize) -> u32 {
+        let more = match size {
+            PageSize::K4 | PageSize::K16 => {
+                matches!(self.page_size(size), Support::With52Bits)
+            }
+            PageSize::K64 => field(self.registers.mmfr2, 16) >= 1,
+        };
+        if more { 52 } else { 48 }
+    }
+
+    /// The fewest bits of virtual address: 25, or with FEAT_TTST 16 (4K, 16K) and 17 (64K).
+    #[must_use]
+    pub const fn least_va_bits(&self, size: PageSize) -> u32 {
+        match (field(self.registers.mmfr2, 28) >= 1, size) {
+            (false, _) => 25,
+            (true, PageSize::K64) => 17,
+            (true, _) => 16,
+        }
+    }
+
+    /// FEAT_BBM's level as the ID register gives it: 0 to 3. Values above 3 are not known and
+    /// count as 3, which they include.
+    #[must_use]
+    pub const fn bbm_level(&self) -> u32 {
+        let level = field(self.registers.mmfr2, 52);
+        if level > 3 { 3 } else { level }
+    }
+
+    /// How the TLB can be invalidated.
+    #[must_use]
+    pub const fn tlbi(&self) -> TlbiFeature {
+        match field(self.registers.isar0, 56) {
+            0 => TlbiFeature::Single,
+            1 => TlbiFeature::OuterShareable,
+            _ => TlbiFeature::Range,
+        }
+    }
+
+    /// FEAT_TTL: TLBI by address takes a hint of the leaf's level.
+    #[must_use]
+    pub const fn tlbi_level_hint(&self) -> bool {
+        field(self.registers.mmfr2, 48) >= 1
+    }
+
+    /// FEAT_VHE: EL2 can run an operating system's kernel.
+    #[must_use]
+    pub const fn vhe(&self) -> bool {
+        field(self.registers.mmfr1, 8) >= 1
+    }
+
+    /// FEAT_HAFDBS: 0 none, 1 hardware sets the access flag, 2 and also the dirty state, 3 and
+    /// also the access flag of tables.
+    #[must_use]
+    pub const fn hardware_dirty(&self) -> u32 {
+        field(self.registers.mmfr1, 0)
+    }
+
+    /// The bits of ASID: 8 or 16.
+    #[must_use]
+    pub const fn asid_bits(&self) -> u32 {
+        if field(self.registers.mmfr0, 4) >= 2 {
+            16
+        } else {
+            8
+        }
+    }
+
+    /// The implementer, part number, variant and revision in MIDR_EL1.
+    #[must_use]
+    pub const fn midr(&self) -> u64 {
+        self.registers.midr
+    }
+}

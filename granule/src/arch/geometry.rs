@@ -1,0 +1,361 @@
+//! The shape of one half of an address space: page size, input and output address sizes, and
+//! the descriptor format that goes with them.
+//!
+//! A [`Geometry`] is chosen at boot and is a value, not a type: the hot loops are generic over
+//! the page size alone and never look at the output format, because they add a constant step to
+//! a descriptor that was encoded before the loop began. That keeps three instances of the code,
+//! not six.
+
+use super::attributes::Regime;
+use super::descriptor::Descriptor;
+use super::features::{CpuFeatures, Support};
+use super::page_size::{Level, PageSize};
+use core::fmt;
+
+/// A physical address (the output of stage 1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PhysicalAddress(pub u64);
+
+/// A virtual address (the input of stage 1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VirtualAddress(pub u64);
+
+impl fmt::Display for PhysicalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for VirtualAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Which translation table base register an address space hangs from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// TTBR0: addresses from zero up.
+    Lower,
+    /// TTBR1: addresses whose upper bits are all ones, down from the top.
+    Upper,
+}
+
+/// Where a descriptor keeps address bits 51 to 48.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutputFormat {
+    /// Addresses of at most 48 bits.
+    Bits48,
+    /// FEAT_LPA2 with TCR.DS set (4K and 16K pages): bits 49:48 in place, 51:50 in descriptor
+    /// bits 9:8, and shareability from TCR.
+    Lpa2,
+    /// FEAT_LPA (64K pages): bits 51:48 in descriptor bits 15:12.
+    Lpa,
+}
+
+/// Why a [`Geometry`] cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// The CPU does not have the page size.
+    PageSize(PageSize),
+    /// Neither this CPU with this page size nor its extensions have so many input address bits.
+    AddressBits {
+        /// The page size asked for.
+        page_size: PageSize,
+        /// The bits asked for.
+        va_bits: u32,
+        /// The fewest bits there are.
+        least: u32,
+        /// The most bits there are.
+        most: u32,
+    },
+}
+
+impl fmt::Display for GeometryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::PageSize(size) => write!(f, "this CPU does not have {size} pages"),
+            Self::AddressBits {
+                page_size,
+                va_bits,
+                least,
+                most,
+            } => write!(
+                f,
+                "{va_bits} bits of virtual address with {page_size} pages: this CPU has {least} to {most}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for GeometryError {}
+
+/// The shape of one half of an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    page_size: PageSize,
+    va_bits: u32,
+    pa_bits: u32,
+    format: OutputFormat,
+    half: Half,
+    regime: Regime,
+}
+
+impl Geometry {
+    /// The geometry that `cpu` gives `va_bits` bits of input address with `page_size` pages.
+    ///
+    /// LPA2 (TCR.DS) is chosen if and only if the input address needs it (52 bits with 4K or 16K
+    /// pages) or `cpu` has more than 48 bits of physical address in that format: with it come
+    /// larger blocks. The 64K page's 52-bit output format needs no control bit and is used
+    /// whenever `cpu` has 52 bits of physical address.
+    ///
+    /// # Errors
+    ///
+    /// When the CPU has not that page size, or not so many input address bits.
+    pub fn new(
+        cpu: &CpuFeatures,
+        page_size: PageSize,
+        va_bits: u32,
+        half: Half,
+        regime: Regime,
+    ) -> Result<Self, GeometryError> {
+        let support = cpu.page_size(page_size);
+        if support == Support::No {
+            return Err(GeometryError::PageSize(page_size));
+        }
+        let most = cpu.most_va_bits(page_size);
+        let least = cpu.least_va_bits(page_size);
+        if va_bits < least || va_bits > most {
+            return Err(GeometryError::AddressBits {
+                page_size,
+                va_bits,
+                least,
+                most,
+            });
+        }
+        let format = match page_size {
+            PageSize::K64 if cpu.pa_bits() >= 52 => OutputFormat::Lpa,
+            PageSize::K4 | PageSize::K16
+                if support == Support::With52Bits && (va_bits > 48 || cpu.pa_bits() > 48) =>
+            {
+                OutputFormat::Lpa2
+            }
+            _ => OutputFormat::Bits48,
+        };
+        let format_bits = if matches!(format, OutputFormat::Bits48) {
+            48
+        } else {
+            52
+        };
+        let pa_bits = if cpu.pa_bits() < format_bits {
+            cpu.pa_bits()
+        } else {
+            format_bits
+        };
+        Ok(Self {
+            page_size,
+            va_bits,
+            pa_bits,
+            format,
+            half,
+            regime,
+        })
+    }
+
+    /// The page size.
+    #[must_use]
+    pub const fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// The bits of input address.
+    #[must_use]
+    pub const fn va_bits(&self) -> u32 {
+        self.va_bits
+    }
+
+    /// The bits of output address that may be used: the smaller of what the CPU has and what
+    /// the descriptor format holds.
+    #[must_use]
+    pub const fn pa_bits(&self) -> u32 {
+        self.pa_bits
+    }
+
+    /// Where descriptors keep the address bits above 47.
+    #[must_use]
+    pub const fn format(&self) -> OutputFormat {
+        self.format
+    }
+
+    /// Whether TCR.DS is set.
+    #[must_use]
+    pub const fn lpa2(&self) -> bool {
+        matches!(self.format, OutputFormat::Lpa2)
+    }
+
+    /// TTBR0 or TTBR1.
+    #[must_use]
+    pub const fn half(&self) -> Half {
+        self.half
+    }
+
+    /// The translation regime, which says what the permission bits mean.
+    #[must_use]
+    pub const fn regime(&self) -> Regime {
+        self.regime
+    }
+
+    /// The same shape in the other half, with its own number of input address bits.
+    ///
+    /// # Errors
+    ///
+    /// When the CPU has not so many input address bits.
+    pub fn with_half(
+        &self,
+        cpu: &CpuFeatures,
+        half: Half,
+        va_bits: u32,
+    ) -> Result<Self, GeometryError> {
+        let other = Self::new(cpu, self.page_size, va_bits, half, self.regime)?;
+        // TCR.DS is one bit for both halves: the format is the first half's.
+        Ok(Self {
+            format: self.format,
+            pa_bits: self.pa_bits,
+            ..other
+        })
+    }
+
+    /// The level of the root table.
+    #[must_use]
+    pub const fn start_level(&self) -> Level {
+        self.page_size.start_level(self.va_bits)
+    }
+
+    /// How many levels of tables a walk visits.
+    #[must_use]
+    pub const fn levels(&self) -> u32 {
+        (Level::L3.number() - self.start_level().number() + 1) as u32
+    }
+
+    /// The entries of the root table that input addresses reach.
+    #[must_use]
+    pub const fn root_entries(&self) -> usize {
+        1 << (self.va_bits - self.page_size.level_shift(self.start_level()))
+    }
+
+    /// The lowest virtual address of this half.
+    #[must_use]
+    pub const fn base(&self) -> VirtualAddress {
+        match self.half {
+            Half::Lower => VirtualAddress(0),
+            Half::Upper => VirtualAddress(u64::MAX << self.va_bits),
+        }
+    }
+
+    /// The bytes of input address in this half.
+    #[must_use]
+    pub const fn span(&self) -> u64 {
+        1 << self.va_bits
+    }
+
+    /// The offset of `address` from [`base`](Self::base), if it lies in this half.
+    #[must_use]
+    pub const fn offset(&self, address: VirtualAddress) -> Option<u64> {
+        let offset = address.0.wrapping_sub(self.base().0);
+        if offset < self.span() {
+            Some(offset)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a block descriptor is decoded at `level`; at level 3 whether a page is.
+    ///
+    /// 4K: level 0 only with DS, levels 1 and 2 always. 16K: level 1 only with DS, level 2
+    /// always. 64K: level 1 only with 52-bit physical addresses, level 2 always. A block pattern
+    /// anywhere else is an invalid descriptor.
+    #[must_use]
+    pub const fn leaf_allowed(&self, level: Level) -> bool {
+        match (self.page_size, level) {
+            (_, Level::L3 | Level::L2) | (PageSize::K4, Level::L1) => true,
+            (PageSize::K4, Level::L0) | (PageSize::K16, Level::L1) => {
+                matches!(self.format, OutputFormat::Lpa2)
+            }
+            (PageSize::K64, Level::L1) => matches!(self.format, OutputFormat::Lpa),
+            _ => false,
+        }
+    }
+
+    /// The leaf sizes there are, in bytes, largest first: blocks, contiguous groups and pages,
+    /// each with whether it is a contiguous group.
+    pub fn leaf_sizes(&self) -> impl Iterator<Item = LeafSize> + use<> {
+        let geometry = *self;
+        Level::ALL
+            .into_iter()
+            .filter(move |&level| level >= geometry.start_level() && geometry.leaf_allowed(level))
+            .flat_map(move |level| {
+                let entry = geometry.page_size.entry_bytes(level);
+                let group = geometry.page_size.contiguous_entries(level) as u64;
+                let whole = LeafSize {
+                    level,
+                    contiguous: true,
+                    bytes: entry * group,
+                };
+                let single = LeafSize {
+                    level,
+                    contiguous: false,
+                    bytes: entry,
+                };
+                (group > 1).then_some(whole).into_iter().chain(Some(single))
+            })
+    }
+
+    /// The address bits of a descriptor that holds `address` in this format.
+    #[must_use]
+    pub const fn address_bits(&self, address: PhysicalAddress) -> u64 {
+        let address = address.0;
+        match self.format {
+            OutputFormat::Bits48 => address & mask(47, 0),
+            OutputFormat::Lpa2 => (address & mask(49, 0)) | ((address >> 50) & 0b11) << 8,
+            OutputFormat::Lpa => (address & mask(47, 0)) | ((address >> 48) & 0b1111) << 12,
+        }
+    }
+
+    /// The address that a valid descriptor of `level` holds in this format: the next table's,
+    /// or the first byte of the leaf's output.
+    #[must_use]
+    pub const fn address_of(&self, descriptor: Descriptor, level: Level) -> PhysicalAddress {
+        let bits = descriptor.0;
+        let low = if descriptor.is_table(level) {
+            self.page_size.shift()
+        } else {
+            self.page_size.level_shift(level)
+        };
+        PhysicalAddress(match self.format {
+            OutputFormat::Bits48 => bits & mask(47, low),
+            OutputFormat::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,
+            OutputFormat::Lpa => {
+                let high = ((bits >> 12) & 0b1111) << 48;
+                let in_place = bits & mask(47, low);
+                in_place | high
+            }
+        })
+    }
+}
+
+/// One size of leaf that a [`Geometry`] has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafSize {
+    /// The level of its entries.
+    pub level: Level,
+    /// Whether it is a whole contiguous group of them.
+    pub contiguous: bool,
+    /// Its size in bytes: of the group where it is one, else of the entry.
+    pub bytes: u64,
+}
+
+/// Ones in bits `high` to `low`.
+const fn mask(high: u32, low: u32) -> u64 {
+    (u64::MAX >> (63 - high)) & (u64::MAX << low)
+}

@@ -1,0 +1,238 @@
+//! Page sizes, as types that fold and as values.
+//!
+//! Hot code is generic over [`Page`] and calls the `const` methods of [`PageSize`] on
+//! `P::SIZE`, which the compiler folds as it would a constant of a kernel built for one size.
+//! Code that is not hot takes a [`PageSize`]. [`PageSize::dispatch`] is the one bridge from the
+//! value chosen at boot to the type. There is deliberately no page-size constant in here: what
+//! needs a bound says [`PageSize::MIN`] or [`PageSize::MAX`].
+
+use core::fmt;
+
+/// The bits that one descriptor takes, as a shift: a descriptor is 8 bytes.
+const DESCRIPTOR_SHIFT: u32 = 3;
+
+/// A translation granule: the size of a page and of a full translation table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageSize {
+    /// 4 KiB pages, 512 entries a table.
+    K4,
+    /// 16 KiB pages, 2048 entries a table.
+    K16,
+    /// 64 KiB pages, 8192 entries a table.
+    K64,
+}
+
+impl PageSize {
+    /// The smallest page size that a CPU can have: bounds of counts use it.
+    pub const MIN: Self = Self::K4;
+    /// The largest page size that a CPU can have: sizes and alignments of static storage use it.
+    pub const MAX: Self = Self::K64;
+    /// All of them, smallest first.
+    pub const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
+
+    /// The base-2 logarithm of the size in bytes: 12, 14 or 16.
+    #[must_use]
+    pub const fn shift(self) -> u32 {
+        match self {
+            Self::K4 => 12,
+            Self::K16 => 14,
+            Self::K64 => 16,
+        }
+    }
+
+    /// The size in bytes: 4096, 16384 or 65536.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        1 << self.shift()
+    }
+
+    /// The page size of so many bytes, if there is one.
+    #[must_use]
+    pub const fn from_bytes(bytes: u64) -> Option<Self> {
+        match bytes {
+            0x1000 => Some(Self::K4),
+            0x4000 => Some(Self::K16),
+            0x1_0000 => Some(Self::K64),
+            _ => None,
+        }
+    }
+
+    /// The address bits that one level of tables resolves: 9, 11 or 13.
+    #[must_use]
+    pub const fn index_bits(self) -> u32 {
+        self.shift() - DESCRIPTOR_SHIFT
+    }
+
+    /// The entries of a full table: 512, 2048 or 8192.
+    #[must_use]
+    pub const fn entries(self) -> usize {
+        1 << self.index_bits()
+    }
+
+    /// The base-2 logarithm of the bytes that one entry of `level` covers.
+    #[must_use]
+    pub const fn level_shift(self, level: Level) -> u32 {
+        self.shift() + (Level::L3.number() - level.number()) as u32 * self.index_bits()
+    }
+
+    /// The bytes that one entry of `level` covers.
+    #[must_use]
+    pub const fn entry_bytes(self, level: Level) -> u64 {
+        1 << self.level_shift(level)
+    }
+
+    /// How many entries of `level` the contiguous hint joins; 1 where the hint does not exist
+    /// (reserved at 4K level 0, 16K level 1 and 64K level 1).
+    #[must_use]
+    pub const fn contiguous_entries(self, level: Level) -> usize {
+        match (self, level) {
+            (Self::K4, Level::L1 | Level::L2 | Level::L3) => 16,
+            (Self::K16, Level::L3) => 128,
+            (Self::K16, Level::L2) => 32,
+            (Self::K64, Level::L2 | Level::L3) => 32,
+            _ => 1,
+        }
+    }
+
+    /// The level at which a walk of `address_bits` bits of input address starts.
+    ///
+    /// Only the bits that the architecture has with this page size give a level:
+    /// [`Geometry::new`](super::Geometry::new) checks them.
+    #[must_use]
+    pub const fn start_level(self, address_bits: u32) -> Level {
+        let below_page = address_bits.saturating_sub(1 + self.shift());
+        match below_page / self.index_bits() {
+            0 => Level::L3,
+            1 => Level::L2,
+            2 => Level::L1,
+            3 => Level::L0,
+            _ => Level::Minus1,
+        }
+    }
+
+    /// The name used on command lines: `4k`, `16k` or `64k`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::K4 => "4k",
+            Self::K16 => "16k",
+            Self::K64 => "64k",
+        }
+    }
+
+    /// Calls `what` with the type of this page size: the one place where a size chosen at boot
+    /// leads into code compiled for it.
+    pub fn dispatch<D: Dispatch>(self, what: D) -> D::Output {
+        match self {
+            Self::K4 => what.run::<Page4K>(),
+            Self::K16 => what.run::<Page16K>(),
+            Self::K64 => what.run::<Page64K>(),
+        }
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What [`PageSize::dispatch`] calls: a computation generic over the page size.
+pub trait Dispatch {
+    /// What it gives back, the same type for every page size.
+    type Output;
+    /// The computation.
+    fn run<P: Page>(self) -> Self::Output;
+}
+
+/// A page size as a type, whose geometry the compiler folds.
+///
+/// Sealed: the architecture has these three.
+pub trait Page: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
+    /// The same page size as a value; its `const` methods give the geometry.
+    const SIZE: PageSize;
+}
+
+/// 4 KiB pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Page4K;
+/// 16 KiB pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Page16K;
+/// 64 KiB pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Page64K;
+
+impl Page for Page4K {
+    const SIZE: PageSize = PageSize::K4;
+}
+impl Page for Page16K {
+    const SIZE: PageSize = PageSize::K16;
+}
+impl Page for Page64K {
+    const SIZE: PageSize = PageSize::K64;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Page4K {}
+    impl Sealed for super::Page16K {}
+    impl Sealed for super::Page64K {}
+}
+
+/// A level of translation tables. Level 3 holds pages; level -1 exists only for 52-bit input
+/// addresses with 4K pages (FEAT_LPA2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Level -1.
+    Minus1,
+    /// Level 0.
+    L0,
+    /// Level 1.
+    L1,
+    /// Level 2.
+    L2,
+    /// Level 3, the last one.
+    L3,
+}
+
+impl Level {
+    /// All levels, first to last.
+    pub const ALL: [Self; 5] = [Self::Minus1, Self::L0, Self::L1, Self::L2, Self::L3];
+
+    /// The architecture's number of the level, -1 to 3.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Minus1 => -1,
+            Self::L0 => 0,
+            Self::L1 => 1,
+            Self::L2 => 2,
+            Self::L3 => 3,
+        }
+    }
+
+    /// The level of the tables that this level's table descriptors point to; level 3 has none
+    /// and gives itself.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self {
+            Self::Minus1 => Self::L0,
+            Self::L0 => Self::L1,
+            Self::L1 => Self::L2,
+            Self::L2 | Self::L3 => Self::L3,
+        }
+    }
+
+    /// Whether this is level 3, whose entries are pages.
+    #[must_use]
+    pub const fn is_last(self) -> bool {
+        matches!(self, Self::L3)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.number())
+    }
+}

@@ -1,0 +1,171 @@
+//! The values of TCR, MAIR and TTBR that make a CPU walk tables of a given [`Geometry`].
+//!
+//! Values only; writing them is the kernel's, with the MMU off or through an empty table
+//! (TG, DS and IPS must not change while the half they govern is in use).
+
+use super::attributes::{Regime, Shareability};
+use super::features::CpuFeatures;
+use super::geometry::{Geometry, Half, OutputFormat, PhysicalAddress};
+use super::page_size::PageSize;
+
+/// The value of MAIR_ELx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mair(pub u64);
+
+impl Mair {
+    /// The indices of [`MemoryType`](super::MemoryType), in its order: Normal write-back
+    /// (0xff), Device-nGnRE (0x04), Normal non-cacheable (0x44), Device-nGnRnE (0x00), Normal
+    /// tagged (0xf0).
+    pub const STANDARD: Self = Self(0xff | 0x04 << 8 | 0x44 << 16 | 0xf0 << 32);
+}
+
+/// Cacheability of table walks and where the tables are: write-back, inner shareable.
+const WALK_WRITE_BACK: u64 = 0b01;
+
+/// TCR_EL1 (also TCR_EL2 under VHE): both halves of EL1&0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcr(pub u64);
+
+impl Tcr {
+    /// TCR.DS.
+    pub const DS: u64 = 1 << 59;
+    /// TCR.EPD0: no walks from TTBR0.
+    pub const EPD0: u64 = 1 << 7;
+    /// TCR.EPD1: no walks from TTBR1.
+    pub const EPD1: u64 = 1 << 23;
+    /// TCR.AS: 16-bit ASIDs.
+    pub const AS: u64 = 1 << 36;
+
+    /// Both halves: `lower` from TTBR0, `upper` from TTBR1. A half that is `None` makes no
+    /// walks at all.
+    #[must_use]
+    pub const fn new(
+        cpu: &CpuFeatures,
+        lower: Option<&Geometry>,
+        upper: Option<&Geometry>,
+    ) -> Self {
+        let mut bits = 0;
+        let mut ds = false;
+        let mut any = None;
+        match lower {
+            Some(half) => {
+                bits |= (64 - half.va_bits() as u64) | (tg0(half.page_size()) << 14) | walk(8);
+                ds |= matches!(half.format(), OutputFormat::Lpa2);
+                any = Some(half);
+            }
+            None => bits |= Self::EPD0,
+        }
+        match upper {
+            Some(half) => {
+                bits |=
+                    ((64 - half.va_bits() as u64) << 16) | (tg1(half.page_size()) << 30) | walk(24);
+                ds |= matches!(half.format(), OutputFormat::Lpa2);
+                any = Some(half);
+            }
+            None => bits |= Self::EPD1,
+        }
+        if ds {
+            bits |= Self::DS;
+        }
+        if cpu.asid_bits() == 16 {
+            bits |= Self::AS;
+        }
+        if let Some(half) = any {
+            bits |= output_size(half.pa_bits()) << 32;
+        }
+        Self(bits)
+    }
+}
+
+/// TCR_EL2 without VHE, and TCR_EL3: one half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcrSingle(pub u64);
+
+impl TcrSingle {
+    /// TCR_EL2.DS.
+    pub const DS: u64 = 1 << 32;
+    /// Bits that are RES1 in these registers.
+    const RES1: u64 = 1 << 31 | 1 << 23;
+
+    /// The register for `geometry`, whose regime must be one with a single privilege.
+    #[must_use]
+    pub const fn new(geometry: &Geometry) -> Self {
+        let mut bits = Self::RES1
+            | (64 - geometry.va_bits() as u64)
+            | (tg0(geometry.page_size()) << 14)
+            | walk(8)
+            | (output_size(geometry.pa_bits()) << 16);
+        if matches!(geometry.format(), OutputFormat::Lpa2) {
+            bits |= Self::DS;
+        }
+        Self(bits)
+    }
+}
+
+/// TTBR0 or TTBR1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttbr(pub u64);
+
+impl Ttbr {
+    /// The register that makes `root` the root table, with `asid` (0 where there are none).
+    ///
+    /// Where output addresses have 52 bits TTBR\[5:2\] holds address bits 51:48, and the root
+    /// must be aligned to 64 bytes; a whole page, as this library allocates roots, always is.
+    #[must_use]
+    pub const fn new(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
+        let low = root.0 & 0x0000_ffff_ffff_fffe;
+        let high = match geometry.format() {
+            OutputFormat::Bits48 => 0,
+            OutputFormat::Lpa2 | OutputFormat::Lpa => ((root.0 >> 48) & 0b1111) << 2,
+        };
+        Self(low | high | (asid as u64) << 48)
+    }
+}
+
+/// TG0's encoding. TG1's is another: mixing them up is a bug seen in several kernels.
+const fn tg0(size: PageSize) -> u64 {
+    match size {
+        PageSize::K4 => 0b00,
+        PageSize::K64 => 0b01,
+        PageSize::K16 => 0b10,
+    }
+}
+
+/// TG1's encoding.
+const fn tg1(size: PageSize) -> u64 {
+    match size {
+        PageSize::K16 => 0b01,
+        PageSize::K4 => 0b10,
+        PageSize::K64 => 0b11,
+    }
+}
+
+/// IRGN, ORGN and SH of one half, with IRGN at bit `low`.
+const fn walk(low: u32) -> u64 {
+    (WALK_WRITE_BACK | WALK_WRITE_BACK << 2 | Shareability::Inner.bits() << 4) << low
+}
+
+/// The encoding of IPS and PS: the output address size.
+const fn output_size(pa_bits: u32) -> u64 {
+    match pa_bits {
+        0..=32 => 0b000,
+        33..=36 => 0b001,
+        37..=40 => 0b010,
+        41..=42 => 0b011,
+        43..=44 => 0b100,
+        45..=48 => 0b101,
+        _ => 0b110,
+    }
+}
+
+impl Half {
+    /// The half that a regime with one privilege has.
+    #[must_use]
+    pub const fn only(regime: Regime) -> Option<Self> {
+        if regime.has_user() {
+            None
+        } else {
+            Some(Self::Lower)
+        }
+    }
+}

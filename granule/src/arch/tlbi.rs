@@ -1,0 +1,214 @@
+//! Which TLBI instructions invalidate a range, and their operands.
+//!
+//! Pure: it turns an [`Invalidation`] into [`TlbiOp`]s, each with the exact register operand.
+//! Issuing them with the barriers they need is [`table::flush`](crate::table::flush)'s.
+//!
+//! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP): the stride is that
+//! of the entries, never of the group.
+
+use super::geometry::{Geometry, VirtualAddress};
+use super::page_size::{Level, PageSize};
+
+/// Past this many single operations a whole invalidation is cheaper: a table's worth of the
+/// smallest page, which is also where Linux draws the line.
+const MOST_SINGLE: u64 = 512;
+
+/// Which cached entries an invalidation must remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// Leaves only: no table was unlinked.
+    LastLevel,
+    /// Leaves and the table entries that lead to them: a table was unlinked.
+    AllLevels,
+}
+
+/// A range of addresses whose cached translations must go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invalidation {
+    /// The first address.
+    pub start: VirtualAddress,
+    /// The bytes, a multiple of the page size; 0 for nothing.
+    pub bytes: u64,
+    /// The size in bytes of the smallest entry (not group) that may be cached in the range.
+    pub stride: u64,
+    /// Leaves only, or tables too.
+    pub reach: Reach,
+    /// The address space, or all of them (global mappings).
+    pub asid: Option<u16>,
+    /// The level of every leaf in the range, if there is one: a hint.
+    pub level: Option<Level>,
+}
+
+/// What the CPUs that use the tables can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlbCapabilities {
+    /// The geometry of the half, for granule, level hints and the base of range operations.
+    pub geometry: Geometry,
+    /// FEAT_TLBIRANGE on every CPU.
+    pub range: bool,
+    /// FEAT_TTL on every CPU.
+    pub level_hint: bool,
+    /// Issue everything twice ([`Workaround::RepeatTlbi`](super::errata::Workaround)).
+    pub repeat: bool,
+}
+
+/// One TLBI instruction. All of them are broadcast to the inner shareable domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlbiOp {
+    /// All of the regime's entries: VMALLE1IS, ALLE2IS, ALLE3IS.
+    All,
+    /// All non-global entries of one address space: ASIDE1IS.
+    Asid {
+        /// The register operand.
+        operand: u64,
+    },
+    /// One address: VA(A)(L)E1IS and the other regimes'.
+    Address {
+        /// The register operand.
+        operand: u64,
+        /// Leaves only, or tables too.
+        reach: Reach,
+        /// Every address space, whatever the operand's ASID.
+        all_asids: bool,
+    },
+    /// A range of addresses: RVA(A)(L)E1IS and the other regimes'.
+    Range {
+        /// The register operand.
+        operand: u64,
+        /// Leaves only, or tables too.
+        reach: Reach,
+        /// Every address space, whatever the operand's ASID.
+        all_asids: bool,
+    },
+}
+
+/// TTL's and TG's encoding of the granule: 01 4K, 10 16K, 11 64K.
+const fn granule_code(size: PageSize) -> u64 {
+    match size {
+        PageSize::K4 => 0b01,
+        PageSize::K16 => 0b10,
+        PageSize::K64 => 0b11,
+    }
+}
+
+/// The operand of an operation by address.
+///
+/// Bits 43:0 are address bits 55:12 *whatever the granule*. The level hint is given only when
+/// the caller knows the level of the leaf: with a wrong one nothing need be invalidated (RSQXYZ).
+#[must_use]
+pub const fn address_operand(
+    size: PageSize,
+    address: VirtualAddress,
+    asid: u16,
+    level: Option<Level>,
+) -> u64 {
+    let page = (address.0 >> 12) & 0x0fff_ffff_ffff;
+    let hint = match level {
+        Some(level) if level.number() >= 0 => granule_code(size) << 2 | level.number() as u64,
+        _ => 0,
+    };
+    page | hint << 44 | (asid as u64) << 48
+}
+
+/// The operand of an operation by ASID.
+#[must_use]
+pub const fn asid_operand(asid: u16) -> u64 {
+    (asid as u64) << 48
+}
+
+/// The granules that a range operation with these fields covers: (NUM + 1) * 2^(5 * SCALE + 1).
+#[must_use]
+pub const fn range_granules(num: u64, scale: u32) -> u64 {
+    (num + 1) << (5 * scale + 1)
+}
+
+/// Calls `issue` with each instruction that `what` takes.
+///
+/// Everything in the regime (or the address space) goes when single operations would be too
+/// many; the caller then pays misses, never a stale translation.
+pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(TlbiOp)) {
+    if what.bytes == 0 {
+        return;
+    }
+    let size = can.geometry.page_size();
+    let stride = what.stride.max(size.bytes());
+    let level = if can.level_hint && what.reach == Reach::LastLevel {
+        what.level
+    } else {
+        None
+    };
+    let all_asids = what.asid.is_none();
+    let asid = what.asid.unwrap_or(0);
+    let single = |address| TlbiOp::Address {
+        operand: address_operand(size, VirtualAddress(address), asid, level),
+        reach: what.reach,
+        all_asids,
+    };
+    let singles = what.bytes.div_ceil(stride);
+    let mut at = what.start.0;
+    let end = what.start.0.wrapping_add(what.bytes);
+    if singles <= 2 || (!can.range && singles <= MOST_SINGLE) {
+        for _ in 0..singles {
+            issue(single(at));
+            at = at.wrapping_add(stride);
+        }
+        return;
+    }
+    let longest = range_granules(31, 3) << size.shift();
+    if !can.range || what.bytes > longest {
+        issue(match what.asid {
+            Some(asid) => TlbiOp::Asid {
+                operand: asid_operand(asid),
+            },
+            None => TlbiOp::All,
+        });
+        return;
+    }
+    // With TCR.DS the base of a range operation counts in 64 KiB whatever the granule.
+    let base_shift = if can.geometry.lpa2() {
+        PageSize::K64.shift()
+    } else {
+        size.shift()
+    };
+    while at & ((1 << base_shift) - 1) != 0 && at != end {
+        issue(single(at));
+        at = at.wrapping_add(size.bytes());
+    }
+    // A level hint whose base is not aligned to that level's entry is UNPREDICTABLE.
+    let hint = match level {
+        Some(level) if at.trailing_zeros() >= size.level_shift(level) && level.number() > 0 => {
+            level.number() as u64
+        }
+        _ => 0,
+    };
+    let mut scale = 3;
+    loop {
+        let granules = end.wrapping_sub(at) >> size.shift();
+        let num = (granules >> (5 * scale + 1)) & 0b1_1111;
+        if num > 0 {
+            let base = (at >> base_shift) & ((1 << 37) - 1);
+            let operand = base
+                | hint << 37
+                | (num - 1) << 39
+                | (scale as u64) << 44
+                | granule_code(size) << 46
+                | (asid as u64) << 48;
+            issue(TlbiOp::Range {
+                operand,
+                reach: what.reach,
+                all_asids,
+            });
+            at = at.wrapping_add(range_granules(num - 1, scale) << size.shift());
+        }
+        if scale == 0 {
+            break;
+        }
+        scale -= 1;
+    }
+    // Range operations cover even numbers of granules only.
+    while at != end {
+        issue(single(at));
+        at = at.wrapping_add(size.bytes());
+    }
+}

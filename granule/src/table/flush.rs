@@ -1,0 +1,27 @@
+//! The order of barriers and TLBIs round a change of live tables.
+//!
+//! Every operation of the library that needs them calls one of these three, and nothing else
+//! does: here is where an erratum that touches them is worked round.
+
+use super::maintenance::Maintenance;
+use crate::arch::tlbi::{self, Invalidation};
+
+/// Makes entries that were invalid and now are not usable by this CPU: no TLBI (IWZCBG: a fault
+/// is never cached), but its walker must see the stores, and it must drop what it speculated.
+pub(crate) fn publish(maintenance: &mut impl Maintenance) {
+    maintenance.dsb_ishst();
+    maintenance.isb();
+}
+
+/// Removes the cached translations of a range from every CPU, after the entries were changed.
+pub(crate) fn invalidate(maintenance: &mut impl Maintenance, what: &Invalidation) {
+    let can = *maintenance.capabilities();
+    maintenance.dsb_ishst();
+    tlbi::plan(what, &can, |op| maintenance.tlbi(op));
+    if can.repeat {
+        maintenance.dsb_ish();
+        tlbi::plan(what, &can, |op| maintenance.tlbi(op));
+    }
+    maintenance.dsb_ish();
+    maintenance.isb();
+}

@@ -1,0 +1,475 @@
+//! Translation tables: mapping, unmapping, changing permissions, asking, visiting.
+//!
+//! [`PageTables`] is one tree of tables for one half of an address space. It stands on three
+//! small traits, [`TableMemory`], [`TableAllocator`] and [`Maintenance`], which it takes as one
+//! value ([`Parts`] joins three). The operations are in a file each; what they share is here:
+//! the tree, its errors, and the only calls into the unsafe trait.
+//!
+//! Every operation first looks, then reserves the table pages it needs, then changes: it
+//! completes, or fails with a [`TableError`] and leaves the tables as they were.
+
+pub mod allocator;
+pub mod count;
+pub(crate) mod flush;
+pub mod maintenance;
+pub mod map;
+pub mod memory;
+mod protect;
+mod query;
+mod unmap;
+
+pub use allocator::{TableAllocator, TableRun};
+pub use count::{Counted, Counters, Counts};
+pub use maintenance::Maintenance;
+pub use map::Leaves;
+pub use memory::{BitChange, Offset, Reach, Reached, TableMemory, Visibility};
+pub use protect::{Holes, PermissionChange};
+pub use query::{Entry, Mapping};
+
+use crate::arch::page_size::{Level, Page, PageSize};
+use crate::arch::tlbi::TlbCapabilities;
+use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress, tlbi::TlbiOp};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// Why an operation on tables was refused. The tables are as they were before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableError {
+    /// An address or a length is not a multiple of the page size.
+    Misaligned {
+        /// The address or length.
+        value: u64,
+        /// The page size.
+        page_size: PageSize,
+    },
+    /// A range reaches outside the half of the address space that the tables translate.
+    OutsideSpace {
+        /// The first address of the range.
+        start: VirtualAddress,
+        /// Its bytes.
+        bytes: u64,
+        /// The bits of virtual address there are.
+        va_bits: u32,
+    },
+    /// The output reaches beyond the physical addresses that CPU and descriptor format have.
+    OutputTooLarge {
+        /// The first physical address of the range.
+        start: PhysicalAddress,
+        /// Its bytes.
+        bytes: u64,
+        /// The bits of physical address there are.
+        pa_bits: u32,
+    },
+    /// Something is mapped already.
+    AlreadyMapped {
+        /// The first such address in the range.
+        address: VirtualAddress,
+    },
+    /// Nothing is mapped where something must be.
+    NotMapped {
+        /// The first such address in the range.
+        address: VirtualAddress,
+    },
+    /// The range begins or ends inside a block or contiguous group, which would have to be
+    /// split.
+    InsideLeaf {
+        /// The edge of the range.
+        edge: VirtualAddress,
+        /// The first address of the leaf or group.
+        leaf: VirtualAddress,
+        /// The bytes of the leaf or group.
+        leaf_bytes: u64,
+    },
+    /// There are not enough table pages.
+    OutOfTables {
+        /// How many the operation needs.
+        needed: usize,
+    },
+    /// The geometry is for another page size than the type.
+    WrongPageSize {
+        /// The geometry's.
+        geometry: PageSize,
+        /// The type's.
+        page: PageSize,
+    },
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Misaligned { value, page_size } => {
+                write!(
+                    f,
+                    "{value:#x} is not a multiple of the {page_size} page size"
+                )
+            }
+            Self::OutsideSpace {
+                start,
+                bytes,
+                va_bits,
+            } => write!(
+                f,
+                "{bytes:#x} bytes from {start} reach outside the {va_bits}-bit address space"
+            ),
+            Self::OutputTooLarge {
+                start,
+                bytes,
+                pa_bits,
+            } => write!(
+                f,
+                "{bytes:#x} bytes from physical {start} reach beyond {pa_bits} bits"
+            ),
+            Self::AlreadyMapped { address } => write!(f, "{address} is already mapped"),
+            Self::NotMapped { address } => write!(f, "{address} is not mapped"),
+            Self::InsideLeaf {
+                edge,
+                leaf,
+                leaf_bytes,
+            } => write!(
+                f,
+                "{edge} lies inside the leaf of {leaf_bytes:#x} bytes at {leaf}, which would have to be split"
+            ),
+            Self::OutOfTables { needed } => {
+                write!(f, "out of memory for tables: {needed} more are needed")
+            }
+            Self::WrongPageSize { geometry, page } => write!(
+                f,
+                "the geometry has {geometry} pages, the tables were asked for with {page}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for TableError {}
+
+/// All that [`PageTables`] stands on.
+pub trait Environment: TableMemory + TableAllocator + Maintenance {}
+impl<E: TableMemory + TableAllocator + Maintenance> Environment for E {}
+
+/// An [`Environment`] of three parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<M, A, T> {
+    /// Reaches the tables' memory.
+    pub memory: M,
+    /// Gives and takes back table pages.
+    pub allocator: A,
+    /// Issues barriers and TLBIs.
+    pub maintenance: T,
+}
+
+// SAFETY: every call goes to the part whose implementer vouched for it.
+unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
+    #[inline(always)]
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.memory.load(table, index) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.memory.store(table, index, descriptor, visibility) }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            self.memory
+                .fill(table, first, count, descriptor, step, visibility)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.memory.update(table, first, count, change, visibility) }
+    }
+}
+
+// SAFETY: every call goes to the part whose implementer vouched for it.
+unsafe impl<M, A: TableAllocator, T> TableAllocator for Parts<M, A, T> {
+    #[inline(always)]
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.allocator.reserve(tables)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        self.allocator.allocate(most)
+    }
+
+    #[inline(always)]
+    fn free(&mut self, table: PhysicalAddress) {
+        self.allocator.free(table);
+    }
+}
+
+impl<M, A, T: Maintenance> Maintenance for Parts<M, A, T> {
+    fn capabilities(&self) -> &TlbCapabilities {
+        self.maintenance.capabilities()
+    }
+
+    #[inline(always)]
+    fn dsb_ishst(&mut self) {
+        self.maintenance.dsb_ishst();
+    }
+
+    #[inline(always)]
+    fn dsb_ish(&mut self) {
+        self.maintenance.dsb_ish();
+    }
+
+    #[inline(always)]
+    fn isb(&mut self) {
+        self.maintenance.isb();
+    }
+
+    #[inline(always)]
+    fn tlbi(&mut self, op: TlbiOp) {
+        self.maintenance.tlbi(op);
+    }
+}
+
+/// Whether walkers may be using the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// No CPU can reach them: no barriers, no TLBIs.
+    Private,
+    /// Some CPU may walk them at any time.
+    Live,
+}
+
+/// One tree of translation tables.
+///
+/// Addresses are checked and turned into offsets from the base of the half on the way in; inside
+/// offsets are used, which never wrap.
+#[derive(Debug)]
+pub struct PageTables<P: Page, E> {
+    root: PhysicalAddress,
+    geometry: Geometry,
+    liveness: Liveness,
+    /// The address space that non-global leaves belong to.
+    asid: Option<u16>,
+    environment: E,
+    page: PhantomData<P>,
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// Takes over the tree below `root`.
+    ///
+    /// # Errors
+    ///
+    /// When `geometry` is for another page size than `P`.
+    ///
+    /// # Safety
+    ///
+    /// `root` must be a full table page of `geometry`'s start level, and every table below it
+    /// one that `environment` reaches; nobody else changes them while this exists. If any CPU
+    /// can walk them, `liveness` must say so.
+    pub unsafe fn from_root(
+        root: PhysicalAddress,
+        geometry: Geometry,
+        liveness: Liveness,
+        environment: E,
+    ) -> Result<Self, TableError> {
+        if geometry.page_size() != P::SIZE {
+            return Err(TableError::WrongPageSize {
+                geometry: geometry.page_size(),
+                page: P::SIZE,
+            });
+        }
+        Ok(Self {
+            root,
+            geometry,
+            liveness,
+            asid: None,
+            environment,
+            page: PhantomData,
+        })
+    }
+
+    /// A new, empty tree that no CPU can reach yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no page for the root, or `geometry` is for another page size than `P`.
+    pub fn new(geometry: Geometry, mut environment: E) -> Result<Self, TableError> {
+        if geometry.page_size() != P::SIZE {
+            return Err(TableError::WrongPageSize {
+                geometry: geometry.page_size(),
+                page: P::SIZE,
+            });
+        }
+        let exhausted = TableError::OutOfTables { needed: 1 };
+        if !environment.reserve(1) {
+            return Err(exhausted);
+        }
+        let root = environment.allocate(1).ok_or(exhausted)?.first;
+        let mut tables = Self {
+            root,
+            geometry,
+            liveness: Liveness::Private,
+            asid: None,
+            environment,
+            page: PhantomData,
+        };
+        tables.fill(
+            root,
+            0,
+            P::SIZE.entries(),
+            Descriptor::INVALID,
+            0,
+            Visibility::Private,
+        );
+        Ok(tables)
+    }
+
+    /// The root table, for TTBR.
+    #[must_use]
+    pub const fn root(&self) -> PhysicalAddress {
+        self.root
+    }
+
+    /// The shape of the address space.
+    #[must_use]
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Says that CPUs may walk the tables from now on, and makes what was written so far
+    /// visible to them.
+    pub fn make_live(&mut self) {
+        self.liveness = Liveness::Live;
+        flush::publish(&mut self.environment);
+    }
+
+    /// Invalidations name this address space instead of all of them: for tables whose leaves
+    /// are not global.
+    pub const fn set_asid(&mut self, asid: Option<u16>) {
+        self.asid = asid;
+    }
+
+    /// What the tables stand on.
+    pub const fn environment(&mut self) -> &mut E {
+        &mut self.environment
+    }
+
+    /// Gives back what the tables stand on; the tables stay as they are.
+    pub fn into_environment(self) -> E {
+        self.environment
+    }
+
+    /// Checks a range of addresses and gives its offsets in the half.
+    fn offsets(&self, start: VirtualAddress, bytes: u64) -> Result<(u64, u64), TableError> {
+        let page = P::SIZE.bytes();
+        for value in [start.0, bytes] {
+            if value & (page - 1) != 0 {
+                return Err(TableError::Misaligned {
+                    value,
+                    page_size: P::SIZE,
+                });
+            }
+        }
+        let outside = TableError::OutsideSpace {
+            start,
+            bytes,
+            va_bits: self.geometry.va_bits(),
+        };
+        let offset = self.geometry.offset(start).ok_or(outside)?;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.geometry.span() => Ok((offset, end)),
+            _ => Err(outside),
+        }
+    }
+
+    /// The virtual address at an offset in the half.
+    const fn address(&self, offset: u64) -> VirtualAddress {
+        VirtualAddress(self.geometry.base().0.wrapping_add(offset))
+    }
+
+    /// The index, in its table of `level`, of the entry that translates `offset`.
+    const fn index(offset: u64, level: Level) -> usize {
+        ((offset >> P::SIZE.level_shift(level)) as usize) & (P::SIZE.entries() - 1)
+    }
+
+    /// How stores into existing tables must be made.
+    const fn visibility(&self) -> Visibility {
+        match self.liveness {
+            Liveness::Private => Visibility::Private,
+            Liveness::Live => Visibility::Live,
+        }
+    }
+
+    /// How existing tables are linked to new ones.
+    const fn linking(&self) -> Visibility {
+        match self.liveness {
+            Liveness::Private => Visibility::Private,
+            Liveness::Live => Visibility::Publish,
+        }
+    }
+
+    #[inline(always)]
+    fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        // SAFETY: every table address in this module comes from the root, a table descriptor
+        // below it or the allocator, all of which the environment reaches (promised to
+        // `from_root` and by `TableAllocator`); indices come from `index` or are bounded by it.
+        unsafe { self.environment.load(table, index) }
+    }
+
+    #[inline(always)]
+    fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
+        // SAFETY: as for `load`; `&mut self` is the only writer, and private stores are made to
+        // tables that are not linked or in a tree that is not live.
+        unsafe { self.environment.store(table, index, entry, how) }
+    }
+
+    #[inline(always)]
+    fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        entry: Descriptor,
+        step: u64,
+        how: Visibility,
+    ) {
+        // SAFETY: as for `store`, for each entry.
+        unsafe { self.environment.fill(table, first, count, entry, step, how) }
+    }
+
+    #[inline(always)]
+    fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+    ) -> usize {
+        let how = self.visibility();
+        // SAFETY: as for `store`, for each entry.
+        unsafe { self.environment.update(table, first, count, change, how) }
+    }
+}

@@ -1,0 +1,194 @@
+//! Changing permissions in place.
+//!
+//! Only what rule RWHZWS allows without break-before-make can be asked for: the type
+//! [`PermissionChange`] has nothing else. Sizes never change here; a range that ends inside a
+//! leaf is refused.
+
+use super::{BitChange, Environment, PageTables, TableError, flush};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::tlbi::{Invalidation, Reach};
+use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
+
+/// What to change; `None` leaves a permission as each page has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PermissionChange {
+    /// Whether stores are allowed.
+    pub writable: Option<bool>,
+    /// Whether EL0 may access; no effect in a regime with one privilege.
+    pub user: Option<bool>,
+    /// Whether the privileged level may execute.
+    pub privileged_execute: Option<bool>,
+    /// Whether EL0 may execute; no effect in a regime with one privilege.
+    pub user_execute: Option<bool>,
+    /// Whether indirect branches must land on BTI instructions.
+    pub guarded: Option<bool>,
+    /// Software's four bits; the upper four are ignored.
+    pub software: Option<u8>,
+}
+
+impl PermissionChange {
+    /// The change as descriptor bits.
+    fn bits(self, regime: Regime) -> BitChange {
+        let mut change = BitChange { clear: 0, set: 0 };
+        let mut bit = |mask: u64, value: Option<bool>| match value {
+            Some(true) => change.set |= mask,
+            Some(false) => change.clear |= mask,
+            None => {}
+        };
+        bit(
+            Descriptor::AP_READ_ONLY,
+            self.writable.map(|allowed| !allowed),
+        );
+        bit(Descriptor::GUARDED, self.guarded);
+        if regime.has_user() {
+            bit(Descriptor::AP_USER, self.user);
+            bit(
+                Descriptor::PXN,
+                self.privileged_execute.map(|allowed| !allowed),
+            );
+            bit(Descriptor::UXN, self.user_execute.map(|allowed| !allowed));
+        } else {
+            bit(
+                Descriptor::UXN,
+                self.privileged_execute.map(|allowed| !allowed),
+            );
+        }
+        if let Some(software) = self.software {
+            change.clear |= Descriptor::SOFTWARE;
+            change.set |= (u64::from(software) & 0b1111) << 55;
+        }
+        change
+    }
+}
+
+/// What to do about addresses in a range that are not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// Refuse the whole range, which costs a walk of it beforehand.
+    Refuse,
+    /// Pass them over.
+    Skip,
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// Changes permissions of `bytes` bytes from `start`, and on live tables invalidates the
+    /// TLB for them before it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
+    /// [`InsideLeaf`](TableError::InsideLeaf), and with [`Holes::Refuse`]
+    /// [`NotMapped`](TableError::NotMapped).
+    pub fn protect(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        change: PermissionChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let (from, to) = self.offsets(start, bytes)?;
+        let change = change.bits(self.geometry.regime());
+        if from == to || change.clear | change.set == 0 {
+            return Ok(());
+        }
+        self.check_edge(from)?;
+        self.check_edge(to)?;
+        let level = self.geometry.start_level();
+        if holes == Holes::Refuse {
+            self.check_mapped(self.root, level, from, to)?;
+        }
+        let mut smallest = 0;
+        self.protect_in(self.root, level, from, to, change, &mut smallest);
+        if self.liveness == super::Liveness::Live && smallest != 0 {
+            let what = Invalidation {
+                start: self.address(from),
+                bytes: to - from,
+                stride: smallest,
+                reach: Reach::LastLevel,
+                asid: self.asid,
+                level: None,
+            };
+            flush::invalidate(&mut self.environment, &what);
+        }
+        Ok(())
+    }
+
+    fn check_mapped(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+    ) -> Result<(), TableError> {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            match entry.kind(&self.geometry, level) {
+                Kind::Invalid => {
+                    return Err(TableError::NotMapped {
+                        address: self.address(at),
+                    });
+                }
+                Kind::Leaf => {}
+                Kind::Table => {
+                    let below = self.geometry.address_of(entry, level);
+                    self.check_mapped(below, level.next(), at, next)?;
+                }
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Applies `change` to every leaf in the offsets from `from` to `to` and notes the size of
+    /// the smallest entry that was changed.
+    fn protect_in(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        change: BitChange,
+        smallest: &mut u64,
+    ) {
+        let bytes = P::SIZE.entry_bytes(level);
+        if level.is_last() {
+            let count = ((to - from) >> P::SIZE.shift()) as usize;
+            if self.update(table, Self::index(from, level), count, change) > 0 {
+                *smallest = bytes;
+            }
+            return;
+        }
+        let mut at = from;
+        while at < to {
+            // A run of leaves is one update, as a table of pages is.
+            let mut run = at;
+            let mut entry = Descriptor::INVALID;
+            while run < to {
+                entry = self.load(table, Self::index(run, level));
+                if entry.kind(&self.geometry, level) != Kind::Leaf {
+                    break;
+                }
+                run = to.min((run & !(bytes - 1)) + bytes);
+            }
+            if run > at {
+                let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
+                self.update(table, Self::index(at, level), count, change);
+                if *smallest == 0 || *smallest > bytes {
+                    *smallest = bytes;
+                }
+            }
+            if run < to {
+                let next = to.min((run & !(bytes - 1)) + bytes);
+                if entry.is_table(level) {
+                    let below = self.geometry.address_of(entry, level);
+                    self.protect_in(below, level.next(), run, next, change, smallest);
+                }
+                run = next;
+            }
+            at = run;
+        }
+    }
+}

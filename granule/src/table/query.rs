@@ -1,0 +1,179 @@
+//! Asking what is mapped: one address, or a walk over a range.
+//!
+//! Read-only; nothing in here stores, allocates or issues a barrier.
+
+use super::{Environment, PageTables, TableError};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};
+
+/// How one address is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// What the address translates to.
+    pub output: PhysicalAddress,
+    /// The first address of its entry.
+    pub start: VirtualAddress,
+    /// The bytes its entry covers (of the entry, also in a contiguous group).
+    pub bytes: u64,
+    /// The level of its entry.
+    pub level: Level,
+    /// Whether the contiguous hint is set.
+    pub contiguous: bool,
+    /// The memory type and permissions.
+    pub attributes: Attributes,
+}
+
+/// One valid entry met by [`PageTables::visit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The table it stands in.
+    pub table: PhysicalAddress,
+    /// Its index there.
+    pub index: usize,
+    /// The level of that table.
+    pub level: Level,
+    /// The first address it translates.
+    pub start: VirtualAddress,
+    /// The bytes it covers.
+    pub bytes: u64,
+    /// The descriptor itself.
+    pub descriptor: Descriptor,
+    /// A leaf, or a table below.
+    pub kind: Kind,
+    /// Where it points: the table below, or the first byte of the output.
+    pub output: PhysicalAddress,
+}
+
+/// An entry found by a walk to one offset.
+pub(super) struct Found {
+    pub level: Level,
+    pub descriptor: Descriptor,
+    pub kind: Kind,
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// How `address` is mapped, if it is.
+    #[must_use]
+    pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
+        let offset = self.geometry.offset(address)?;
+        let found = self.walk(offset);
+        if found.kind != Kind::Leaf {
+            return None;
+        }
+        let bytes = P::SIZE.entry_bytes(found.level);
+        let start = offset & !(bytes - 1);
+        let first = self.geometry.address_of(found.descriptor, found.level);
+        Some(Mapping {
+            output: PhysicalAddress(first.0 + (offset - start)),
+            start: self.address(start),
+            bytes,
+            level: found.level,
+            contiguous: found.descriptor.is_contiguous(),
+            attributes: Attributes::decode(found.descriptor, &self.geometry),
+        })
+    }
+
+    /// Calls `visit` for each valid entry that translates some of the range, tables before what
+    /// is below them, addresses ascending. Return false from it to leave out what is below a
+    /// table.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
+    pub fn visit(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        mut visit: impl FnMut(&Entry) -> bool,
+    ) -> Result<(), TableError> {
+        let (from, to) = self.offsets(start, bytes)?;
+        self.visit_in(self.root, self.geometry.start_level(), from, to, &mut visit);
+        Ok(())
+    }
+
+    /// As [`visit`](Self::visit), for everything that is mapped.
+    pub fn visit_all(&self, mut visit: impl FnMut(&Entry) -> bool) {
+        let span = self.geometry.span();
+        self.visit_in(self.root, self.geometry.start_level(), 0, span, &mut visit);
+    }
+
+    fn visit_in(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        visit: &mut impl FnMut(&Entry) -> bool,
+    ) {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            let first = at & !(bytes - 1);
+            let next = to.min(first + bytes);
+            let index = Self::index(at, level);
+            let descriptor = self.load(table, index);
+            let kind = descriptor.kind(&self.geometry, level);
+            if kind != Kind::Invalid {
+                let output = self.geometry.address_of(descriptor, level);
+                let start = self.address(first);
+                let entry = Entry {
+                    table,
+                    index,
+                    level,
+                    start,
+                    bytes,
+                    descriptor,
+                    kind,
+                    output,
+                };
+                if visit(&entry) && kind == Kind::Table {
+                    self.visit_in(output, level.next(), at, next, visit);
+                }
+            }
+            at = next;
+        }
+    }
+
+    /// The last entry on the way to `offset`.
+    pub(super) fn walk(&self, offset: u64) -> Found {
+        let mut table = self.root;
+        let mut level = self.geometry.start_level();
+        loop {
+            let descriptor = self.load(table, Self::index(offset, level));
+            let kind = descriptor.kind(&self.geometry, level);
+            if kind != Kind::Table {
+                return Found {
+                    level,
+                    descriptor,
+                    kind,
+                };
+            }
+            table = self.geometry.address_of(descriptor, level);
+            level = level.next();
+        }
+    }
+
+    /// Checks that no leaf or contiguous group reaches across `edge`, an offset.
+    pub(super) fn check_edge(&self, edge: u64) -> Result<(), TableError> {
+        if edge >= self.geometry.span() {
+            return Ok(());
+        }
+        let found = self.walk(edge);
+        if found.kind != Kind::Leaf {
+            return Ok(());
+        }
+        let mut bytes = P::SIZE.entry_bytes(found.level);
+        if found.descriptor.is_contiguous() {
+            bytes *= P::SIZE.contiguous_entries(found.level) as u64;
+        }
+        let leaf = edge & !(bytes - 1);
+        if leaf == edge {
+            return Ok(());
+        }
+        Err(TableError::InsideLeaf {
+            edge: self.address(edge),
+            leaf: self.address(leaf),
+            leaf_bytes: bytes,
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! Unmapping a range and giving back the tables that it leaves empty.
+//!
+//! The order is the architecture's: entries are cleared, the TLB is invalidated, and only then
+//! are tables freed, for until then a walker may still be reading them. The tables to be freed
+//! wait in a chain through their own first entries: a page address has bit 0 clear, so a walker
+//! that still reads one finds an invalid entry there.
+
+use super::{BitChange, Environment, PageTables, TableError, flush};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::tlbi::{Invalidation, Reach};
+use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+
+/// The tables that were unlinked and wait to be freed.
+#[derive(Default)]
+struct Unlinked {
+    head: Option<PhysicalAddress>,
+}
+
+/// What was cleared: what the invalidation must reach.
+struct Cleared {
+    unlinked: Unlinked,
+    /// The smallest entry cleared, in bytes; 0 while there is none.
+    stride: u64,
+    /// Every leaf was of this level; `None` while there is none or they differ.
+    level: Option<Level>,
+    /// Some offset was mapped.
+    first: u64,
+    last: u64,
+}
+
+impl Cleared {
+    fn leaf(&mut self, level: Level, bytes: u64, from: u64, to: u64) {
+        self.level = match (self.stride, self.level) {
+            (0, _) => Some(level),
+            (_, Some(same)) if same == level => Some(level),
+            _ => None,
+        };
+        if self.stride == 0 {
+            self.first = from;
+            self.stride = bytes;
+        }
+        self.stride = self.stride.min(bytes);
+        self.last = to;
+    }
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// Unmaps `bytes` bytes from `start`; what is not mapped there is passed over. Tables that
+    /// become empty are given back to the allocator, but never the root.
+    ///
+    /// On live tables the TLB is invalidated before this returns: by address or range, or whole
+    /// where that is cheaper. Nothing is invalidated when nothing was mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace), and
+    /// [`InsideLeaf`](TableError::InsideLeaf) when the range begins or ends inside a block or
+    /// contiguous group.
+    pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        let (from, to) = self.offsets(start, bytes)?;
+        if from == to {
+            return Ok(());
+        }
+        self.check_edge(from)?;
+        self.check_edge(to)?;
+        let mut cleared = Cleared {
+            unlinked: Unlinked::default(),
+            stride: 0,
+            level: None,
+            first: from,
+            last: from,
+        };
+        self.unmap_in(
+            self.root,
+            self.geometry.start_level(),
+            from,
+            to,
+            &mut cleared,
+        );
+        let reach = if cleared.unlinked.head.is_some() {
+            // Cached pointers to the unlinked tables must go too, for addresses that were not
+            // mapped as well: the whole range then.
+            cleared.first = from;
+            cleared.last = to;
+            Reach::AllLevels
+        } else {
+            Reach::LastLevel
+        };
+        if self.liveness == super::Liveness::Live && cleared.last > cleared.first {
+            let what = Invalidation {
+                start: self.address(cleared.first),
+                bytes: cleared.last - cleared.first,
+                stride: cleared.stride,
+                reach,
+                asid: self.asid,
+                level: cleared.level,
+            };
+            flush::invalidate(&mut self.environment, &what);
+        }
+        let mut next = cleared.unlinked.head;
+        while let Some(table) = next {
+            let link = self.load(table, 0);
+            next = (link != Descriptor::INVALID).then_some(PhysicalAddress(link.0));
+            self.environment.free(table);
+        }
+        Ok(())
+    }
+
+    /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks
+    /// the tables that are left empty.
+    fn unmap_in(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        cleared: &mut Cleared,
+    ) {
+        let how = self.visibility();
+        let bytes = P::SIZE.entry_bytes(level);
+        if level.is_last() {
+            let first = Self::index(from, level);
+            let count = ((to - from) >> P::SIZE.shift()) as usize;
+            let clear = BitChange {
+                clear: u64::MAX,
+                set: 0,
+            };
+            if self.update(table, first, count, clear) > 0 {
+                cleared.leaf(level, bytes, from, to);
+            }
+            return;
+        }
+        let mut at = from;
+        while at < to {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let index = Self::index(at, level);
+            let entry = self.load(table, index);
+            match entry.kind(&self.geometry, level) {
+                Kind::Invalid => {}
+                Kind::Leaf => {
+                    self.store(table, index, Descriptor::INVALID, how);
+                    cleared.leaf(level, bytes, at, next);
+                }
+                Kind::Table => {
+                    let below = self.geometry.address_of(entry, level);
+                    if next - at == bytes {
+                        self.store(table, index, Descriptor::INVALID, how);
+                        self.unlink_all(below, level.next(), at, bytes, cleared);
+                    } else {
+                        self.unmap_in(below, level.next(), at, next, cleared);
+                        if self.is_empty(below) {
+                            self.store(table, index, Descriptor::INVALID, how);
+                            self.unlink(below, bytes, cleared);
+                        }
+                    }
+                }
+            }
+            at = next;
+        }
+    }
+
+    /// Puts a table that was just unlinked, and all tables below it, into the chain. The leaves
+    /// in them stay as they are: nobody finds them any more once the TLB is invalidated.
+    fn unlink_all(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        offset: u64,
+        span: u64,
+        cleared: &mut Cleared,
+    ) {
+        let bytes = P::SIZE.entry_bytes(level);
+        if level.is_last() {
+            cleared.leaf(level, bytes, offset, offset + span);
+        } else {
+            for index in 0..P::SIZE.entries() {
+                let entry = self.load(table, index);
+                let at = offset + index as u64 * bytes;
+                match entry.kind(&self.geometry, level) {
+                    Kind::Invalid => {}
+                    Kind::Leaf => cleared.leaf(level, bytes, at, at + bytes),
+                    Kind::Table => {
+                        let below = self.geometry.address_of(entry, level);
+                        self.unlink_all(below, level.next(), at, bytes, cleared);
+                    }
+                }
+            }
+        }
+        self.unlink(table, span, cleared);
+    }
+
+    /// Chains one unlinked table that translated `span` bytes.
+    fn unlink(&mut self, table: PhysicalAddress, span: u64, cleared: &mut Cleared) {
+        // Each cached pointer to a table takes an operation inside what the table translated.
+        if cleared.stride == 0 || cleared.stride > span {
+            cleared.stride = span;
+        }
+        let link = Descriptor(cleared.unlinked.head.map_or(0, |next| next.0));
+        let how = self.visibility();
+        self.store(table, 0, link, how);
+        cleared.unlinked.head = Some(table);
+    }
+
+    fn is_empty(&self, table: PhysicalAddress) -> bool {
+        (0..P::SIZE.entries()).all(|index| !self.load(table, index).is_valid())
+    }
+}
