@@ -86,6 +86,14 @@ impl Plan {
         }
     }
 
+    pub(crate) const fn top(&self) -> Level {
+        self.top
+    }
+
+    pub(crate) const fn bits(&self) -> u64 {
+        self.bits
+    }
+
     pub(crate) fn group(&self, level: Level) -> usize {
         self.groups
             .get((level.number() + 1) as usize)
@@ -93,7 +101,7 @@ impl Plan {
             .unwrap_or(1)
     }
 
-    const fn output(&self, offset: u64) -> u64 {
+    pub(crate) const fn output(&self, offset: u64) -> u64 {
         offset.wrapping_add(self.distance)
     }
 

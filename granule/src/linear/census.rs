@@ -1,0 +1,163 @@
+//! Counting the leaves and tables of a linear map by arithmetic, before it exists.
+//!
+//! Pure: the strategies size their table memory with it, `granule plan` answers with it, and the
+//! kernel's self-check compares what it walks against it.
+
+use super::{Placement, Region};
+use crate::arch::Geometry;
+use crate::arch::geometry::LeafSize;
+use crate::arch::page_size::Level;
+use crate::table::map::Plan;
+
+/// The most leaf sizes that a geometry has: every level with and without the contiguous hint.
+const MOST_SIZES: usize = 2 * Level::ALL.len();
+
+/// What a linear map will consist of. The root table is not counted: it is there before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    leaves: [Option<(LeafSize, u64)>; MOST_SIZES],
+    tables: u64,
+    bytes: u64,
+}
+
+impl Census {
+    /// Counts for `regions` at `placement`. Regions that the placement does not reach, in whole
+    /// or in part, are the caller's to cut off before.
+    #[must_use]
+    pub fn new(geometry: &Geometry, placement: &Placement, regions: &[Region]) -> Self {
+        let mut census = Self::default();
+        for (slot, size) in census.leaves.iter_mut().zip(geometry.leaf_sizes()) {
+            *slot = Some((size, 0));
+        }
+        // The last entry of each level that was given a table, so that neighbours share it.
+        let mut tabled = [u64::MAX; Level::ALL.len()];
+        for region in regions {
+            let Some(start) = placement.virtual_address(region.start) else {
+                continue;
+            };
+            let Some(from) = geometry.offset(start) else {
+                continue;
+            };
+            if region.bytes == 0 {
+                continue;
+            }
+            let to = from + region.bytes;
+            let distance = region.start.0.wrapping_sub(from);
+            let plan = Plan::new(geometry, geometry.page_size(), distance, 0, region.leaves);
+            census.bytes += region.bytes;
+            census.count_tables(geometry, &plan, &mut tabled, from, to);
+            census.count_leaves(geometry, &plan, from, to);
+        }
+        census
+    }
+
+    /// The tables, less the root.
+    #[must_use]
+    pub const fn tables(&self) -> u64 {
+        self.tables
+    }
+
+    /// The bytes mapped.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many leaves there are of each size, largest first, those with none left out. A
+    /// contiguous group counts as one.
+    pub fn leaves(&self) -> impl Iterator<Item = (LeafSize, u64)> + '_ {
+        self.leaves
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|&(_, count)| count > 0)
+    }
+
+    fn count_tables(
+        &mut self,
+        geometry: &Geometry,
+        plan: &Plan,
+        tabled: &mut [u64; Level::ALL.len()],
+        from: u64,
+        to: u64,
+    ) {
+        let size = geometry.page_size();
+        for (level, tabled) in Level::ALL.into_iter().zip(tabled) {
+            if level < geometry.start_level() || level.is_last() {
+                continue;
+            }
+            let shift = size.level_shift(level);
+            let (first, last) = (from >> shift, (to - 1) >> shift);
+            let mask = (1u64 << shift) - 1;
+            if level < plan.top() {
+                let shared = *tabled == first;
+                self.tables += last - first + 1 - u64::from(shared);
+                *tabled = last;
+                continue;
+            }
+            for (entry, cut) in [(first, from & mask != 0), (last, to & mask != 0)] {
+                if cut && *tabled != entry {
+                    self.tables += 1;
+                    *tabled = entry;
+                }
+            }
+        }
+    }
+
+    /// Counts the leaves of the offsets from `from` to `to`: what is whole at each level, from
+    /// the top down, leaves at most a head and a tail for the next.
+    fn count_leaves(&mut self, geometry: &Geometry, plan: &Plan, from: u64, to: u64) {
+        let size = geometry.page_size();
+        let mut pieces = [(from, to), (to, to)];
+        for level in Level::ALL {
+            if level < plan.top() || level < geometry.start_level() {
+                continue;
+            }
+            let entry = size.entry_bytes(level);
+            let group = entry * plan.group(level) as u64;
+            let mut head = (from, from);
+            let mut tail = (to, to);
+            let mut first = true;
+            for (start, end) in pieces {
+                if start >= end {
+                    continue;
+                }
+                let inner = (start.next_multiple_of(entry), end & !(entry - 1));
+                if inner.0 >= inner.1 {
+                    // Nothing whole at this level: the piece goes down as it is.
+                    if first {
+                        head = (start, end)
+                    } else {
+                        tail = (start, end)
+                    }
+                    first = false;
+                    continue;
+                }
+                if start < inner.0 {
+                    head = (start, inner.0);
+                    first = false;
+                }
+                if inner.1 < end {
+                    tail = (inner.1, end);
+                }
+                let groups = (inner.0.next_multiple_of(group), inner.1 & !(group - 1));
+                let grouped = if group > entry {
+                    groups.1.saturating_sub(groups.0)
+                } else {
+                    0
+                };
+                self.add(level, true, grouped / group);
+                self.add(level, false, (inner.1 - inner.0 - grouped) / entry);
+            }
+            pieces = [head, tail];
+        }
+    }
+
+    fn add(&mut self, level: Level, contiguous: bool, count: u64) {
+        for (size, sum) in self.leaves.iter_mut().flatten() {
+            if size.level == level && size.contiguous == contiguous {
+                *sum += count;
+            }
+        }
+    }
+}
