@@ -4,4 +4,5 @@
 
 pub mod arch;
 pub mod linear;
+pub mod memblock;
 pub mod table;

@@ -1,0 +1,101 @@
+//! What can go wrong with early memory.
+
+use core::fmt;
+
+/// One of the lists of ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum List {
+    /// The banks of RAM.
+    Banks,
+    /// The reserved ranges.
+    Reserved,
+    /// The no-map ranges.
+    NoMap,
+}
+
+/// Why an operation on early memory was refused. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The list has no room for a further range.
+    TooManyRegions {
+        /// Which list.
+        list: List,
+        /// Where the range that found no room starts.
+        start: u64,
+        /// How many ranges the list holds.
+        capacity: usize,
+    },
+    /// The range does not end below the end of the address space.
+    Overflow {
+        /// Where it starts.
+        start: u64,
+        /// How long it says it is.
+        size: u64,
+    },
+    /// The range to be given back was not reserved, or not all of it.
+    NotReserved {
+        /// Where it starts.
+        start: u64,
+        /// How long it is.
+        size: u64,
+    },
+    /// There is no free RAM of this size and alignment where it was asked for.
+    OutOfMemory {
+        /// How many bytes were asked for.
+        size: u64,
+        /// Their alignment.
+        align: u64,
+    },
+    /// No bytes were asked for, or an alignment that is no power of two.
+    BadRequest {
+        /// How many bytes were asked for.
+        size: u64,
+        /// Their alignment.
+        align: u64,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::TooManyRegions {
+                list,
+                start,
+                capacity,
+            } => {
+                let what = match list {
+                    List::Banks => "bank",
+                    List::Reserved => "reserved range",
+                    List::NoMap => "no-map range",
+                };
+                write!(
+                    f,
+                    "memblock: no room for the {what} at {start:#x}, the limit is {capacity}"
+                )
+            }
+            Self::Overflow { start, size } => write!(
+                f,
+                "memblock: {size:#x} bytes at {start:#x} reach beyond the end of the address space"
+            ),
+            Self::NotReserved { start, size } => write!(
+                f,
+                "memblock: {size:#x} bytes at {start:#x} are to be freed but are not all reserved"
+            ),
+            Self::OutOfMemory { size, align } => {
+                write!(
+                    f,
+                    "memblock: no free RAM for {size:#x} bytes aligned to {align:#x}"
+                )
+            }
+            Self::BadRequest { size, align } => write!(
+                f,
+                "memblock: cannot allocate {size:#x} bytes aligned to {align:#x}, expected some \
+                 bytes and a power of two"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,221 @@
+//! Address ranges, and sorted lists of them with a fixed capacity.
+
+use super::{Error, List};
+use core::fmt;
+
+/// A range of physical addresses that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    start: u64,
+    end: u64,
+}
+
+impl Region {
+    /// The range `start..end`, unless it is empty.
+    #[must_use]
+    pub const fn new(start: u64, end: u64) -> Option<Self> {
+        if start < end {
+            Some(Self { start, end })
+        } else {
+            None
+        }
+    }
+
+    /// The range of `size` bytes from `start`, unless it is empty.
+    pub(super) fn of(start: u64, size: u64) -> Result<Option<Self>, Error> {
+        let end = start
+            .checked_add(size)
+            .ok_or(Error::Overflow { start, size })?;
+        Ok(Self::new(start, end))
+    }
+
+    /// The first address.
+    #[must_use]
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// The first address after it.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.end
+    }
+
+    /// How many bytes it has, which is never none.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub const fn len(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether `address` lies in it.
+    #[must_use]
+    pub const fn contains(self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// The part of it that lies in `start..end`.
+    #[must_use]
+    pub fn inside(self, start: u64, end: u64) -> Option<Self> {
+        Self::new(self.start.max(start), self.end.min(end))
+    }
+
+    /// The whole pages in it, `page` being a power of two.
+    #[must_use]
+    pub(super) fn rounded_inward(self, page: u64) -> Option<Self> {
+        let mask = page.saturating_sub(1);
+        Self::new(self.start.checked_add(mask)? & !mask, self.end & !mask)
+    }
+
+    /// The pages that it touches, `page` being a power of two. The end of the address space
+    /// counts as a page's end.
+    pub(super) fn rounded_outward(self, page: u64) -> Self {
+        let mask = page.saturating_sub(1);
+        let end = self
+            .end
+            .checked_add(mask)
+            .map_or(u64::MAX, |end| end & !mask);
+        Self {
+            start: self.start & !mask,
+            end,
+        }
+    }
+
+    /// The lowest place in it for `size` bytes aligned to `align`.
+    pub(super) fn lowest(self, size: u64, align: u64) -> Option<u64> {
+        let mask = align.saturating_sub(1);
+        let start = self.start.checked_add(mask)? & !mask;
+        (start.checked_add(size)? <= self.end).then_some(start)
+    }
+
+    /// The highest place in it for `size` bytes aligned to `align`.
+    pub(super) fn highest(self, size: u64, align: u64) -> Option<u64> {
+        let start = self.end.checked_sub(size)? & !align.saturating_sub(1);
+        (start >= self.start).then_some(start)
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end)
+    }
+}
+
+/// The list had no room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Full {
+    start: u64,
+    capacity: usize,
+}
+
+impl Full {
+    pub(super) fn of(self, list: List) -> Error {
+        Error::TooManyRegions {
+            list,
+            start: self.start,
+            capacity: self.capacity,
+        }
+    }
+}
+
+/// Up to `N` ranges, ascending, with a gap between any two.
+#[derive(Clone, Debug)]
+pub(super) struct Regions<const N: usize> {
+    regions: [Region; N],
+    len: usize,
+}
+
+impl<const N: usize> Regions<N> {
+    pub(super) const EMPTY: Self = Self {
+        regions: [Region { start: 0, end: 1 }; N],
+        len: 0,
+    };
+
+    pub(super) fn as_slice(&self) -> &[Region] {
+        self.regions.get(..self.len).unwrap_or_default()
+    }
+
+    /// Whether all of `wanted` is in the list. It is then in one range, as ranges that touch are
+    /// one.
+    pub(super) fn covers(&self, wanted: Region) -> bool {
+        self.as_slice()
+            .iter()
+            .any(|own| own.start <= wanted.start && wanted.end <= own.end)
+    }
+
+    /// Adds `new`, merged with all it overlaps or touches, and says how many of its bytes were in
+    /// the list before.
+    pub(super) fn insert(&mut self, new: Region) -> Result<u64, Full> {
+        let from = self.count(|own| own.end < new.start);
+        let to = self.count(|own| own.start <= new.end);
+        let touched = self.as_slice().get(from..to).unwrap_or_default();
+        let merged = touched.iter().fold(new, |sum, own| Region {
+            start: sum.start.min(own.start),
+            end: sum.end.max(own.end),
+        });
+        let before = touched
+            .iter()
+            .filter_map(|own| own.inside(new.start, new.end))
+            .fold(0_u64, |sum, both| sum.saturating_add(both.len()));
+        self.replace(from, to, &[merged])?;
+        Ok(before)
+    }
+
+    /// Takes all of `old` out of the list.
+    pub(super) fn remove(&mut self, old: Region) -> Result<(), Full> {
+        let from = self.count(|own| own.end <= old.start);
+        let to = self.count(|own| own.start < old.end);
+        let touched = self.as_slice().get(from..to).unwrap_or_default();
+        let below = touched
+            .first()
+            .and_then(|own| Region::new(own.start, old.start));
+        let above = touched.last().and_then(|own| Region::new(old.end, own.end));
+        match (below, above) {
+            (Some(below), Some(above)) => self.replace(from, to, &[below, above]),
+            (Some(rest), None) | (None, Some(rest)) => self.replace(from, to, &[rest]),
+            (None, None) => self.replace(from, to, &[]),
+        }
+    }
+
+    /// Takes all that is not in `start..end` out of the list, and says how many bytes that was.
+    pub(super) fn clip(&mut self, start: u64, end: u64) -> u64 {
+        let mut removed = 0_u64;
+        let mut kept = Self::EMPTY;
+        for own in self.as_slice() {
+            let inside = own.inside(start, end);
+            let bytes = inside.map_or(0, Region::len);
+            removed = removed.saturating_add(own.len().saturating_sub(bytes));
+            if let (Some(inside), Some(slot)) = (inside, kept.regions.get_mut(kept.len)) {
+                *slot = inside;
+                kept.len = kept.len.saturating_add(1);
+            }
+        }
+        *self = kept;
+        removed
+    }
+
+    /// How many ranges, counted from the first, fulfil `what`; those that do come first.
+    fn count(&self, what: impl Fn(&Region) -> bool) -> usize {
+        self.as_slice().partition_point(what)
+    }
+
+    /// Puts `new` in the place of the ranges `from..to`.
+    fn replace(&mut self, from: usize, to: usize, new: &[Region]) -> Result<(), Full> {
+        let old = to.saturating_sub(from);
+        let (grow, shrink) = (new.len().saturating_sub(old), old.saturating_sub(new.len()));
+        let len = self.len.saturating_add(grow);
+        let full = Full {
+            start: new.last().map_or(0, |region| region.start),
+            capacity: N,
+        };
+        let tail = self.regions.get_mut(from..len).ok_or(full)?;
+        // One of the two is zero. The slots that come free at the front are overwritten.
+        tail.rotate_right(grow);
+        tail.rotate_left(shrink);
+        for (slot, region) in tail.iter_mut().zip(new) {
+            *slot = *region;
+        }
+        self.len = len.saturating_sub(shrink);
+        Ok(())
+    }
+}
