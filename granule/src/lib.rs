@@ -3,6 +3,7 @@
 #![deny(missing_docs)]
 
 pub mod arch;
+pub mod boot;
 pub mod linear;
 pub mod memblock;
 pub mod table;

@@ -1,0 +1,87 @@
+//! Byte strings as firmware hands them over: comparing, reading and keeping them.
+//!
+//! The comparisons are loops of our own, because slice comparison is a call of `memcmp`, and
+//! what that does to unaligned addresses is up to whoever links it.
+
+use core::fmt;
+
+/// Whether two byte strings are the same.
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x == y)
+}
+
+/// What follows `prefix` in `bytes`, if `bytes` starts with it.
+pub(super) fn after<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let (head, tail) = bytes.split_at_checked(prefix.len())?;
+    same(head, prefix).then_some(tail)
+}
+
+/// What stands before the first `separator`, or all of it.
+pub(super) fn before(bytes: &[u8], separator: u8) -> &[u8] {
+    split_once(bytes, separator).map_or(bytes, |(head, _)| head)
+}
+
+/// What stands before and after the first `separator`, if there is one.
+pub(super) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let at = bytes.iter().position(|byte| *byte == separator)?;
+    let (head, tail) = bytes.split_at_checked(at)?;
+    let (_, tail) = tail.split_first()?;
+    Some((head, tail))
+}
+
+/// The big-endian number of 32 bits at `at`.
+pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    let (_, tail) = bytes.split_at_checked(at)?;
+    let (number, _) = tail.split_first_chunk::<4>()?;
+    Some(u32::from_be_bytes(*number))
+}
+
+/// A short text that somebody wrote wrongly, kept by value for the line that says so.
+///
+/// Its [`Display`](fmt::Display) form is one line of ASCII whatever the bytes were.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text {
+    bytes: [u8; Text::CAPACITY],
+    len: u8,
+    cut: bool,
+}
+
+impl Text {
+    /// How many bytes are kept; what is longer is cut, and printed with an ellipsis.
+    pub const CAPACITY: usize = 22;
+
+    /// Keeps the first bytes of `text`.
+    #[must_use]
+    pub fn new(text: &[u8]) -> Self {
+        let mut kept = Self {
+            bytes: [0; Self::CAPACITY],
+            len: 0,
+            cut: false,
+        };
+        for (to, from) in kept.bytes.iter_mut().zip(text) {
+            *to = *from;
+            kept.len = kept.len.wrapping_add(1);
+        }
+        kept.cut = text.len() > Self::CAPACITY;
+        kept
+    }
+
+    /// The bytes that were kept.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ellipsis = if self.cut { "..." } else { "" };
+        write!(f, "{}{ellipsis}", self.as_bytes().escape_ascii())
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Text(\"{self}\")")
+    }
+}
