@@ -1,0 +1,142 @@
+//! The exception vectors with the MMU on.
+
+use super::frame::{FRAME_BYTES, Frame};
+use super::{EMERGENCY_STACK_BYTES, syndrome};
+use crate::panic;
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+// Vectors 4-7 are the kernel's own (current level, SP_ELx). 0-3 would be SP_EL0,
+// which the kernel never selects; 8-15 a lower level, of which there is none yet.
+// All are stored and told alike, with their number.
+//
+// Before the first store the vector makes sure that there is stack: bit 16 of the
+// pointer less the frame is 0 within a stack and 1 in the guard below it (see the
+// linker script). TPIDRRO_EL0, which no one uses while the kernel runs, holds x0
+// meanwhile, so that nothing is lost and no memory is touched; TPIDR_EL0 likewise
+// carries the old stack pointer. An exception on the emergency stack itself, which is
+// not aligned like that, may be taken for an overflow; it is one inside a panic, and
+// `panic` notices.
+global_asm!(
+    r#"
+    .macro vector number
+    .balign 128
+    msr     tpidrro_el0, x0
+    sub     x0, sp, #{frame_bytes}
+    tbnz    x0, #16, 1f
+    sub     sp, sp, #{frame_bytes}
+    str     x1, [sp, #8]
+    mov     x1, #\number
+    add     x0, sp, #{frame_bytes}
+    b       exception_common
+1:  mov     x0, sp                  // out of stack: the same frame, elsewhere
+    msr     tpidr_el0, x0
+    adrp    x0, EMERGENCY_STACK + {stack_bytes} - {frame_bytes}
+    add     x0, x0, :lo12:EMERGENCY_STACK + {stack_bytes} - {frame_bytes}
+    mov     sp, x0
+    str     x1, [sp, #8]
+    mov     x1, #(\number + {overflow})
+    mrs     x0, tpidr_el0
+    b       exception_common
+    .endm
+
+    .section .text.vectors, "ax"
+    .balign 2048
+    .global exception_vectors
+exception_vectors:
+    .irp number, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+    vector  \number
+    .endr
+    .balign 128
+
+    // sp = the frame, with x1 stored; x0 = the interrupted stack pointer; x1 =
+    // vector number; TPIDRRO_EL0 = the interrupted x0.
+exception_common:
+    str     x0, [sp, #{sp}]
+    mrs     x0, tpidrro_el0
+    str     x0, [sp, #0]
+    stp     x2, x3, [sp, #16]
+    stp     x4, x5, [sp, #32]
+    stp     x6, x7, [sp, #48]
+    stp     x8, x9, [sp, #64]
+    stp     x10, x11, [sp, #80]
+    stp     x12, x13, [sp, #96]
+    stp     x14, x15, [sp, #112]
+    stp     x16, x17, [sp, #128]
+    stp     x18, x19, [sp, #144]
+    stp     x20, x21, [sp, #160]
+    stp     x22, x23, [sp, #176]
+    stp     x24, x25, [sp, #192]
+    stp     x26, x27, [sp, #208]
+    stp     x28, x29, [sp, #224]
+    str     x30, [sp, #240]
+    mrs     x2, elr_el1
+    mrs     x3, spsr_el1
+    mrs     x4, esr_el1
+    mrs     x5, far_el1
+    str     x2, [sp, #{elr}]
+    str     x3, [sp, #{spsr}]
+    str     x4, [sp, #{esr}]
+    str     x5, [sp, #{far}]
+    str     x29, [sp, #{record}]
+    str     x2, [sp, #{record} + 8]
+    add     x29, sp, #{record}
+    mov     x0, sp
+    bl      exception_taken
+    b       park_loop
+"#,
+    frame_bytes = const FRAME_BYTES,
+    stack_bytes = const EMERGENCY_STACK_BYTES,
+    overflow = const OVERFLOW,
+    sp = const offset_of!(Frame, sp),
+    elr = const offset_of!(Frame, elr),
+    spsr = const offset_of!(Frame, spsr),
+    esr = const offset_of!(Frame, esr),
+    far = const offset_of!(Frame, far),
+    record = const offset_of!(Frame, record),
+);
+
+/// Added to the vector number when the exception found no room on its stack.
+const OVERFLOW: u64 = 16;
+
+unsafe extern "C" {
+    static exception_vectors: u8;
+}
+
+/// Virtual address of the vectors.
+pub(super) fn address() -> u64 {
+    &raw const exception_vectors as u64
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn exception_taken(frame: &Frame, vector: u64) -> ! {
+    let kind = match vector % 4 {
+        0 => "synchronous exception",
+        1 => "IRQ",
+        2 => "FIQ",
+        _ => "SError",
+    };
+    let from = match vector % OVERFLOW / 4 {
+        0 => " with SP_EL0 selected",
+        1 => "",
+        2 => " from a lower level",
+        _ => " from a lower level in AArch32",
+    };
+    if vector >= OVERFLOW {
+        panic::exception(
+            frame,
+            format_args!(
+                "kernel stack overflow: {}",
+                syndrome::describe(frame.esr, frame.far)
+            ),
+        )
+    } else if vector % 4 == 0 {
+        let words = syndrome::describe(frame.esr, frame.far);
+        panic::exception(frame, format_args!("{words}{from}"))
+    } else {
+        panic::exception(
+            frame,
+            format_args!("unexpected {kind}{from}, ESR {:#x}", frame.esr),
+        )
+    }
+}

@@ -1,0 +1,40 @@
+//! Exception vectors for as long as the MMU is off: whatever happens there is
+//! an error, told through the boot record (and the console, if known) before
+//! the CPU parks.
+
+use core::arch::global_asm;
+
+// 16 vectors of 128 bytes at a 2 KiB boundary. Each goes on to one Rust function
+// on a stack of its own, because the stack pointer may be what is wrong. ESR and
+// ELR are read from the level we are at.
+global_asm!(
+    r#"
+    .section .head.text.early_vectors, "ax"
+    .balign 2048
+    .global early_vectors
+early_vectors:
+    .rept   16
+    b       early_exception
+    .balign 128
+    .endr
+
+early_exception:
+    adrp    x0, EMERGENCY_STACK + {stack_bytes}
+    add     x0, x0, :lo12:EMERGENCY_STACK + {stack_bytes}
+    mov     sp, x0
+    mov     x29, xzr
+    mrs     x0, CurrentEL
+    cmp     x0, #(2 << 2)
+    b.eq    1f
+    mrs     x0, esr_el1
+    mrs     x1, elr_el1
+    mrs     x2, far_el1
+    b       2f
+1:  mrs     x0, esr_el2
+    mrs     x1, elr_el2
+    mrs     x2, far_el2
+2:  bl      mmu_off_exception
+    b       park_loop
+"#,
+    stack_bytes = const crate::exception::EMERGENCY_STACK_BYTES,
+);

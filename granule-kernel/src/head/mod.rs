@@ -1,0 +1,35 @@
+//! From the boot loader's jump to the first Rust function, and on to the
+//! kernel's virtual address.
+//!
+//! Assembly only, in islands that are each about one thing; the numbers they
+//! share with Rust are written once, here or in the module that owns them. What
+//! can be said in Rust is in [`crate::mmu_off`], which `entry` calls as soon as
+//! there is a stack.
+//!
+//! Register use across the islands of `entry`, from its first instruction to the
+//! jump to the virtual address: x19 exception level at entry, x20 device tree,
+//! x21 physical address of the image, x22 counter at entry, x23 the MMU
+//! configuration, x24 exception level now, x25 1 under VHE.
+
+mod cache;
+mod early_vectors;
+mod el2;
+mod entry;
+mod header;
+mod mmu_on;
+mod park;
+mod relocate;
+
+/// SCTLR_EL1 with the MMU and caches off: what is RES1 without later extensions
+/// (LSMAOE, nTLSMD, SPAN, EIS, TSCXT, EOS), all else 0; so little endian, no
+/// alignment checks beyond those of Device memory. With E2H set SCTLR_EL2 has
+/// this same layout.
+pub(crate) const SCTLR_MMU_OFF: u64 = 0x30d0_0800;
+
+/// SCTLR_EL2 with the MMU off, without E2H: its RES1 bits.
+const SCTLR_EL2_MMU_OFF: u64 = 0x30c5_0830;
+
+/// What the kernel runs with: M, C, I, and SA so that a misaligned stack pointer
+/// faults. Not WXN: the tables say what may execute, and a user's JIT may want
+/// a page that WXN would forbid.
+pub(crate) const SCTLR_MMU_ON: u64 = SCTLR_MMU_OFF | 1 << 0 | 1 << 2 | 1 << 3 | 1 << 12;

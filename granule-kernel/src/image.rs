@@ -1,0 +1,99 @@
+//! The edges of the kernel image, from the linker script.
+//!
+//! Offsets from the image's first byte, computed as differences of addresses:
+//! right before and after the MMU, wherever the image was loaded.
+
+use core::ops::Range;
+
+unsafe extern "C" {
+    static __image_start: u8;
+    static __image_end: u8;
+    static __idmap_text_start: u8;
+    static __idmap_text_end: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __relro_end: u8;
+    static __bss_end: u8;
+    static __stack_guard_start: u8;
+    static __stack_guard_end: u8;
+    static __stack_start: u8;
+    static __stack_top: u8;
+    static __static_pool_start: u8;
+    static __static_pool_end: u8;
+}
+
+/// What a part of the image may be used for once it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// Execute and read.
+    Text,
+    /// Read.
+    ReadOnly,
+    /// Read and write, never execute.
+    ReadWrite,
+}
+
+/// A part of the image with one permission; 64K aligned at both ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    /// Offsets from the image's first byte.
+    pub(crate) range: Range<u64>,
+    pub(crate) permission: Permission,
+}
+
+macro_rules! offset {
+    ($symbol:ident) => {
+        // No `unsafe`: only addresses are taken, nothing is read.
+        (&raw const $symbol as u64).wrapping_sub(&raw const __image_start as u64)
+    };
+}
+
+/// The address of the image's first byte in the address space we run in now.
+pub(crate) fn start() -> u64 {
+    &raw const __image_start as u64
+}
+
+/// Bytes of the image in memory, everything included.
+pub(crate) fn bytes() -> u64 {
+    offset!(__image_end)
+}
+
+/// What is to be mapped, in address order. The stack guard belongs to none of
+/// them: between data and stack nothing may be mapped.
+pub(crate) fn segments() -> [Segment; 5] {
+    let segment = |start, end, permission| Segment {
+        range: start..end,
+        permission,
+    };
+    let (text_end, rodata_end) = (offset!(__text_end), offset!(__rodata_end));
+    let relro_end = offset!(__relro_end);
+    [
+        segment(0, text_end, Permission::Text),
+        segment(text_end, rodata_end, Permission::ReadOnly),
+        // Relocated before the MMU is on, constant from then on.
+        segment(rodata_end, relro_end, Permission::ReadOnly),
+        segment(relro_end, offset!(__bss_end), Permission::ReadWrite),
+        segment(offset!(__stack_start), bytes(), Permission::ReadWrite),
+    ]
+}
+
+/// The 4K page, 4K aligned, whose code turns the MMU on or off.
+pub(crate) fn idmap_text() -> Range<u64> {
+    offset!(__idmap_text_start)..offset!(__idmap_text_end)
+}
+
+/// Memory for the first tables. Not zeroed.
+pub(crate) fn static_pool() -> Range<u64> {
+    offset!(__static_pool_start)..offset!(__static_pool_end)
+}
+
+/// The pages below the boot stack that are mapped nowhere in the image's own
+/// mapping, so that an overflow faults.
+pub(crate) fn stack_guard() -> Range<u64> {
+    offset!(__stack_guard_start)..offset!(__stack_guard_end)
+}
+
+/// The boot stack.
+pub(crate) fn stack() -> Range<u64> {
+    offset!(__stack_start)..offset!(__stack_top)
+}

@@ -1,0 +1,85 @@
+//! Where things lie in the kernel's virtual address space.
+//!
+//! Addresses and sizes only; what maps them is elsewhere. Nothing here depends
+//! on the page size, the number of virtual address bits or the load address:
+//!
+//! | from | what |
+//! |---|---|
+//! | bottom of TTBR1's space | the linear map |
+//! | `0xffff_ffff_8000_0000` | the kernel image |
+//! | `0xffff_ffff_c000_0000` | the device tree, read-only |
+//! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
+//!
+//! All of it but the linear map lies in the last 2 GiB, hence inside TTBR1's
+//! space at every supported size down to 36 bits. Each window lies inside one
+//! 512 MiB aligned span, what one last-level table covers with 64K pages (the
+//! spans of 4K and 16K, 2 MiB and 32 MiB, divide it), so the number of tables
+//! it takes is small and known.
+
+/// Virtual address of the image's first byte. 2 MiB aligned as the load address
+/// is, so that both agree in all bits that a page or a last-level block of any
+/// page size up to 2 MiB leaves untranslated.
+pub(crate) const KIMAGE_VADDR: u64 = 0xffff_ffff_8000_0000;
+
+/// What the boot protocol asks of the load address.
+pub(crate) const IMAGE_ALIGN: u64 = 2 << 20;
+
+/// The device tree's window. A tree is at most 2 MiB and begins anywhere in a
+/// page, so the window takes that and one largest page more.
+pub(crate) const DTB_VADDR: u64 = 0xffff_ffff_c000_0000;
+
+/// Largest device tree that the boot protocol allows.
+pub(crate) const DTB_MAX_BYTES: u64 = 2 << 20;
+
+/// First address of the fixmap.
+pub(crate) const FIXMAP_VADDR: u64 = 0xffff_ffff_e000_0000;
+
+/// Distance between fixmap slots: the largest page size, so that a slot is
+/// whole pages of any size.
+pub(crate) const FIXMAP_SLOT_BYTES: u64 = 64 << 10;
+
+/// Fixmap slot 0: the console's UART. Its registers are at this address plus
+/// the low 16 bits of their physical address.
+pub(crate) const UART_VADDR: u64 = FIXMAP_VADDR;
+
+/// Where a device at physical address `phys` appears in the fixmap slot at `slot`.
+pub(crate) const fn in_slot(slot: u64, phys: u64) -> u64 {
+    slot + (phys & (FIXMAP_SLOT_BYTES - 1))
+}
+
+/// Where the device tree at physical address `phys` appears in its window: the
+/// window maps from the 64K boundary below the tree.
+pub(crate) const fn dtb_vaddr(phys: u64) -> u64 {
+    in_slot(DTB_VADDR, phys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN_64K_TABLE: u64 = 512 << 20;
+
+    #[test]
+    fn windows_stay_inside_one_table_of_any_page_size() {
+        for (start, bytes) in [
+            (DTB_VADDR, DTB_MAX_BYTES + FIXMAP_SLOT_BYTES),
+            (FIXMAP_VADDR, 32 * FIXMAP_SLOT_BYTES),
+        ] {
+            assert_eq!(start / SPAN_64K_TABLE, (start + bytes - 1) / SPAN_64K_TABLE);
+            assert_eq!(start % SPAN_64K_TABLE, 0);
+        }
+    }
+
+    #[test]
+    fn the_smallest_upper_half_holds_everything() {
+        let bottom_of_36_bits = !0u64 << 36;
+        assert!(KIMAGE_VADDR > bottom_of_36_bits);
+        assert_eq!(KIMAGE_VADDR % IMAGE_ALIGN, 0);
+    }
+
+    #[test]
+    fn a_device_keeps_its_offset_in_the_largest_page() {
+        assert_eq!(in_slot(UART_VADDR, 0x900_1040), UART_VADDR + 0x1040);
+        assert_eq!(dtb_vaddr(0x4001_2348), DTB_VADDR + 0x2348);
+    }
+}

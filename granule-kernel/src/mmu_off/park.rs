@@ -1,0 +1,130 @@
+//! The end of a boot that cannot go on while the MMU is off.
+//!
+//! The reason goes into the boot record in any case, and to the console once that
+//! is known. With a way to power off (PSCI) the machine ends, as a caller waits for
+//! it; else the CPU waits for ever.
+
+use super::console::{hex, puts};
+use super::record::{self, Reason};
+use crate::handover::{Conduit, TreeInfo};
+use crate::pl011::Pl011;
+
+/// PSCI_SYSTEM_OFF.
+const SYSTEM_OFF: u64 = 0x8400_0008;
+
+// What is known so far of how to tell. Volatile accesses only, by one CPU.
+static mut UART: u64 = 0;
+static mut PSCI: Conduit = Conduit::Unknown;
+static mut PARKING: bool = false;
+
+/// Takes console and power-off from the device tree.
+pub(super) fn learn(tree: &TreeInfo) {
+    // SAFETY: only this CPU runs, and no reference to the statics exists.
+    unsafe {
+        (&raw mut UART).write_volatile(tree.uart);
+        (&raw mut PSCI).write_volatile(tree.psci);
+    }
+}
+
+/// Tells `message`, which is one line of ASCII, and ends.
+pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
+    record::parked(reason, message);
+    // SAFETY: as in `learn`.
+    let (uart, psci) = unsafe {
+        (
+            (&raw const UART).read_volatile(),
+            (&raw const PSCI).read_volatile(),
+        )
+    };
+    if uart != 0 {
+        // SAFETY: the address is that of a PL011 by the device tree, and the MMU is
+        // off: the flat map, Device memory.
+        let uart = unsafe { Pl011::new(uart) };
+        puts(uart, b"\ngranule: refused: ");
+        puts(uart, message);
+        puts(uart, b"\n@granule outcome=refused\n@granule reason=");
+        puts(uart, message);
+        puts(uart, b"\n@granule end\n");
+        uart.flush();
+        power_off(psci);
+    }
+    wait()
+}
+
+/// Tells an exception and ends. One that happens on the way waits silently: the
+/// record has been written by then, or cannot be.
+pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
+    // SAFETY: as in `learn`.
+    let again = unsafe {
+        let again = (&raw const PARKING).read_volatile();
+        (&raw mut PARKING).write_volatile(true);
+        again
+    };
+    if again {
+        wait();
+    }
+    let mut message = Message {
+        bytes: [0; 160],
+        used: 0,
+    };
+    message.push(b"exception before the MMU was on: ESR 0x");
+    message.push_hex(esr);
+    message.push(b", at 0x");
+    message.push_hex(elr);
+    message.push(b", fault address 0x");
+    message.push_hex(far);
+    park(Reason::Exception, message.text())
+}
+
+struct Message {
+    bytes: [u8; 160],
+    used: usize,
+}
+
+impl Message {
+    fn push_byte(&mut self, byte: u8) {
+        if let Some(slot) = self.bytes.get_mut(self.used) {
+            *slot = byte;
+            self.used += 1;
+        }
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        for byte in text {
+            self.push_byte(*byte);
+        }
+    }
+
+    fn push_hex(&mut self, value: u64) {
+        for digit in hex(value) {
+            self.push_byte(digit);
+        }
+    }
+
+    fn text(&self) -> &[u8] {
+        self.bytes.get(..self.used).unwrap_or(&self.bytes)
+    }
+}
+
+fn power_off(psci: Conduit) {
+    // SAFETY: an SMC or HVC by the SMC calling convention, through the conduit that
+    // the device tree names; it may use x0-x17, and does not return if it succeeds.
+    unsafe {
+        match psci {
+            Conduit::Smc => {
+                core::arch::asm!("smc #0", inout("x0") SYSTEM_OFF => _, clobber_abi("C"));
+            }
+            Conduit::Hvc => {
+                core::arch::asm!("hvc #0", inout("x0") SYSTEM_OFF => _, clobber_abi("C"));
+            }
+            Conduit::Unknown => {}
+        }
+    }
+}
+
+fn wait() -> ! {
+    loop {
+        // SAFETY: waits for an interrupt, which is masked; no other effect.
+        unsafe { core::arch::asm!("wfi", options(nomem, nostack)) };
+    }
+}
