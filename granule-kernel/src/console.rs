@@ -36,7 +36,7 @@ struct Writer(Pl011);
 
 impl Write for Writer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.bytes().for_each(|byte| self.0.put(byte));
+        self.0.put_all(text.as_bytes());
         Ok(())
     }
 }

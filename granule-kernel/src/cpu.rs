@@ -27,8 +27,6 @@ macro_rules! readers {
 readers! {
     /// Who made the CPU and which it is.
     midr_el1 = "midr_el1";
-    /// The CPU's affinity, in the CPU tables of firmware.
-    mpidr_el1 = "mpidr_el1";
     /// Physical address range, granules.
     id_aa64mmfr0_el1 = "id_aa64mmfr0_el1";
     /// VHE, hardware access flag and dirty state.
@@ -49,18 +47,6 @@ readers! {
     cntvct_el0 = "cntvct_el0";
     /// Ticks of the counter in a second.
     cntfrq_el0 = "cntfrq_el0";
-    /// The exception level, in bits 3:2.
-    current_el = "CurrentEL";
-    /// What an exception was.
-    esr_el1 = "esr_el1";
-    /// Where an exception happened.
-    elr_el1 = "elr_el1";
-    /// The address that faulted.
-    far_el1 = "far_el1";
-    /// Translation control.
-    tcr_el1 = "tcr_el1";
-    /// System control.
-    sctlr_el1 = "sctlr_el1";
 }
 
 /// The virtual counter after everything before this call: without the ISB it may

@@ -14,10 +14,7 @@ unsafe extern "C" {
     static __rodata_end: u8;
     static __relro_end: u8;
     static __bss_end: u8;
-    static __stack_guard_start: u8;
-    static __stack_guard_end: u8;
     static __stack_start: u8;
-    static __stack_top: u8;
     static __static_pool_start: u8;
     static __static_pool_end: u8;
 }
@@ -85,15 +82,4 @@ pub(crate) fn idmap_text() -> Range<u64> {
 /// Memory for the first tables. Not zeroed.
 pub(crate) fn static_pool() -> Range<u64> {
     offset!(__static_pool_start)..offset!(__static_pool_end)
-}
-
-/// The pages below the boot stack that are mapped nowhere in the image's own
-/// mapping, so that an overflow faults.
-pub(crate) fn stack_guard() -> Range<u64> {
-    offset!(__stack_guard_start)..offset!(__stack_guard_end)
-}
-
-/// The boot stack.
-pub(crate) fn stack() -> Range<u64> {
-    offset!(__stack_start)..offset!(__stack_top)
 }

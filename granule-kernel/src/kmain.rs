@@ -1,6 +1,7 @@
 //! The kernel from its first instruction at a virtual address.
 
 use crate::console::println;
+use crate::counter::InstructionCounter;
 use crate::handover::Handover;
 use crate::mmu_off::record;
 use crate::pl011::Pl011;
@@ -56,10 +57,31 @@ fn banner(handover: &Handover) {
 
 /// Everything that depends on the page size.
 fn boot(handover: &Handover) {
+    let _counter = instruction_counter(handover);
     println!("@granule page_size={}", 1u64 << handover.tree.page_shift);
     println!("@granule entry_el={}", handover.entry.entry_el);
     println!("@granule run_el={}", handover.entry.run_el);
     println!("@granule vhe={}", handover.entry.vhe == 1);
+}
+
+/// The instruction counter, if the command line asks for one and it works.
+fn instruction_counter(handover: &Handover) -> Option<InstructionCounter> {
+    let wanted = bootargs(handover)
+        .split(|byte| *byte == b' ')
+        .any(|word| word == b"granule.count=instructions");
+    if !wanted {
+        return None;
+    }
+    match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
+        Ok(counter) => {
+            println!("granule: counting instructions by {counter}");
+            Some(counter)
+        }
+        Err(error) => {
+            println!("granule: {error}");
+            None
+        }
+    }
 }
 
 /// The good end.

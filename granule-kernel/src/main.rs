@@ -18,10 +18,13 @@
 mod exception;
 mod handover;
 mod layout;
+mod line;
 mod pl011;
 
 #[cfg(target_os = "none")]
 mod console;
+#[cfg(target_os = "none")]
+mod counter;
 #[cfg(target_os = "none")]
 mod cpu;
 #[cfg(target_os = "none")]

@@ -2,7 +2,8 @@
 //! power off.
 
 use crate::console::{self, print, println};
-use crate::exception::Frame;
+use crate::exception::{Frame, syndrome};
+use crate::line::Line;
 use crate::mmu_off::record::{self, Reason};
 use crate::{cpu, image, psci};
 use core::arch::asm;
@@ -16,40 +17,45 @@ static STAGE: AtomicU32 = AtomicU32::new(0);
 /// Frames that a backtrace shows at most.
 const MAX_FRAMES: usize = 32;
 
+/// The BRK that the panic handler runs: `gk`.
+const PANIC_BRK: u64 = 0x676b;
+
+/// Takes a breakpoint exception, whose frame then has the registers as they were.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    let here: u64;
-    // SAFETY: reads the frame pointer, which the target always keeps.
-    unsafe { asm!("mov {}, x29", out(reg) here, options(nomem, nostack, preserves_flags)) };
-    match info.location() {
-        Some(at) => end(
-            format_args!("{}:{}: {}", at.file(), at.line(), info.message()),
-            None,
-            here,
-        ),
-        None => end(format_args!("{}", info.message()), None, here),
+    // SAFETY: the vectors, set before anything can panic, lead to `exception`, which
+    // does not return; `info` lives as long as this frame.
+    unsafe {
+        asm!(
+            "brk #{number}",
+            number = const PANIC_BRK,
+            in("x0") &raw const *info,
+            options(noreturn)
+        )
     }
 }
 
-/// Ends because of an exception.
+/// Ends because of an exception; among them is the panic handler's own.
 pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
-    let at = image_address(frame.elr);
-    let record = &raw const frame.record as u64;
-    match at {
-        Some(at) => end(
-            format_args!("{what}, at {at:#x} in the image"),
-            Some(frame),
-            record,
-        ),
-        None => end(
-            format_args!("{what}, at {:#018x}", frame.elr),
-            Some(frame),
-            record,
-        ),
+    if syndrome::is_brk(frame.esr, PANIC_BRK) && image_address(frame.elr).is_some() {
+        // SAFETY: this BRK is run by the panic handler only, with x0 = its argument,
+        // which lies further up the stack.
+        let info = unsafe { &*(frame.x[0] as *const PanicInfo<'static>) };
+        match info.location() {
+            Some(at) => end(
+                format_args!("{}:{}: {}", at.file(), at.line(), info.message()),
+                frame,
+            ),
+            None => end(format_args!("{}", info.message()), frame),
+        }
+    }
+    match image_address(frame.elr) {
+        Some(at) => end(format_args!("{what}, at {at:#x} in the image"), frame),
+        None => end(format_args!("{what}, at {:#018x}", frame.elr), frame),
     }
 }
 
-fn end(what: fmt::Arguments<'_>, frame: Option<&Frame>, frame_pointer: u64) -> ! {
+fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
     console::break_lock();
     let again = STAGE.load(Ordering::Relaxed);
     STAGE.store(again + 1, Ordering::Relaxed);
@@ -57,16 +63,11 @@ fn end(what: fmt::Arguments<'_>, frame: Option<&Frame>, frame_pointer: u64) -> !
         // Not even telling that telling failed works.
         cpu::halt();
     }
-    let mut line = OneLine {
-        bytes: [0; 200],
-        used: 0,
-    };
+    let mut line = Line::<200>::new();
     if again == 0 {
         println!("\ngranule: panic: {what}");
-        if let Some(frame) = frame {
-            print!("{frame}");
-        }
-        backtrace(frame_pointer);
+        print!("{frame}");
+        backtrace(&raw const frame.record as u64);
         // A text that fails to format ends early; the rest of the record stands.
         let _ = line.write_fmt(what);
     } else {
@@ -77,7 +78,7 @@ fn end(what: fmt::Arguments<'_>, frame: Option<&Frame>, frame_pointer: u64) -> !
         "@granule outcome=panic\n@granule reason={}\n@granule end",
         line.text()
     );
-    record::finished(Some((Reason::Panic, line.text().as_bytes())));
+    record::finished(Some((Reason::Panic, line.bytes())));
     console::flush();
     psci::system_off();
     cpu::halt()
@@ -103,7 +104,7 @@ fn backtrace(mut frame_pointer: u64) {
                 && segment.range.contains(&offset)
                 && segment.range.contains(&(offset + 15))
         });
-        if !mapped || frame_pointer % 8 != 0 {
+        if !mapped || !frame_pointer.is_multiple_of(8) {
             break;
         }
         // SAFETY: 16 mapped bytes, aligned, checked above; no one else writes stacks now.
@@ -115,37 +116,5 @@ fn backtrace(mut frame_pointer: u64) {
             None => println!("  {return_address:#018x} (not in the image)"),
         }
         frame_pointer = next;
-    }
-}
-
-/// Collects text as one line of ASCII, cut at its size.
-struct OneLine {
-    bytes: [u8; 200],
-    used: usize,
-}
-
-impl OneLine {
-    fn text(&self) -> &str {
-        self.bytes
-            .get(..self.used)
-            .and_then(|bytes| str::from_utf8(bytes).ok())
-            .unwrap_or("")
-    }
-}
-
-impl Write for OneLine {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            let Some(slot) = self.bytes.get_mut(self.used) else {
-                break;
-            };
-            *slot = if (0x20..0x7f).contains(&byte) {
-                byte
-            } else {
-                b' '
-            };
-            self.used += 1;
-        }
-        Ok(())
     }
 }

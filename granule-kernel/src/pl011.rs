@@ -55,6 +55,13 @@ impl Pl011 {
         self.put_raw(byte);
     }
 
+    /// Sends all of `text`.
+    pub(crate) fn put_all(self, text: &[u8]) {
+        for byte in text {
+            self.put(*byte);
+        }
+    }
+
     /// Waits until the last byte has left.
     pub(crate) fn flush(self) {
         self.wait_while(FR_BUSY);

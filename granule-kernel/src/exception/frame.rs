@@ -25,7 +25,7 @@ pub(crate) struct Frame {
 
 /// Bytes of a frame; the stack pointer stays 16-byte aligned.
 pub(crate) const FRAME_BYTES: usize = size_of::<Frame>();
-const _: () = assert!(FRAME_BYTES % 16 == 0 && FRAME_BYTES == 304);
+const _: () = assert!(FRAME_BYTES.is_multiple_of(16));
 
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@ pub(crate) mod syndrome;
 #[cfg(target_os = "none")]
 mod vectors;
 
+#[cfg(target_os = "none")]
 pub(crate) use frame::Frame;
 
 /// Bytes of the stack for exceptions that cannot use the one they came from.

@@ -7,6 +7,11 @@ pub(crate) const fn class(esr: u64) -> u64 {
     esr >> 26 & 0x3f
 }
 
+/// Whether this was `BRK #number`.
+pub(crate) const fn is_brk(esr: u64, number: u64) -> bool {
+    class(esr) == 0x3c && esr & 0xffff == number
+}
+
 /// Says what an exception was, on one line.
 pub(crate) const fn describe(esr: u64, far: u64) -> Description {
     Description { esr, far }

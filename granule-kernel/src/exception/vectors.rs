@@ -130,7 +130,7 @@ extern "C" fn exception_taken(frame: &Frame, vector: u64) -> ! {
                 syndrome::describe(frame.esr, frame.far)
             ),
         )
-    } else if vector % 4 == 0 {
+    } else if vector.is_multiple_of(4) {
         let words = syndrome::describe(frame.esr, frame.far);
         panic::exception(frame, format_args!("{words}{from}"))
     } else {

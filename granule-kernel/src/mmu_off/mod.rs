@@ -8,7 +8,6 @@
 //! linked code enforces. It says what went wrong through [`park`].
 
 pub(crate) mod cache;
-pub(crate) mod console;
 mod park;
 mod peek;
 pub(crate) mod record;

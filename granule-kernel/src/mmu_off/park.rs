@@ -4,9 +4,9 @@
 //! is known. With a way to power off (PSCI) the machine ends, as a caller waits for
 //! it; else the CPU waits for ever.
 
-use super::console::{hex, puts};
 use super::record::{self, Reason};
 use crate::handover::{Conduit, TreeInfo};
+use crate::line::Line;
 use crate::pl011::Pl011;
 
 /// PSCI_SYSTEM_OFF.
@@ -40,11 +40,11 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
         // SAFETY: the address is that of a PL011 by the device tree, and the MMU is
         // off: the flat map, Device memory.
         let uart = unsafe { Pl011::new(uart) };
-        puts(uart, b"\ngranule: refused: ");
-        puts(uart, message);
-        puts(uart, b"\n@granule outcome=refused\n@granule reason=");
-        puts(uart, message);
-        puts(uart, b"\n@granule end\n");
+        uart.put_all(b"\ngranule: refused: ");
+        uart.put_all(message);
+        uart.put_all(b"\n@granule outcome=refused\n@granule reason=");
+        uart.put_all(message);
+        uart.put_all(b"\n@granule end\n");
         uart.flush();
         power_off(psci);
     }
@@ -63,47 +63,14 @@ pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
     if again {
         wait();
     }
-    let mut message = Message {
-        bytes: [0; 160],
-        used: 0,
-    };
-    message.push(b"exception before the MMU was on: ESR 0x");
+    let mut message = Line::<160>::new();
+    message.push(b"exception before the MMU was on: ESR ");
     message.push_hex(esr);
-    message.push(b", at 0x");
+    message.push(b", at ");
     message.push_hex(elr);
-    message.push(b", fault address 0x");
+    message.push(b", fault address ");
     message.push_hex(far);
-    park(Reason::Exception, message.text())
-}
-
-struct Message {
-    bytes: [u8; 160],
-    used: usize,
-}
-
-impl Message {
-    fn push_byte(&mut self, byte: u8) {
-        if let Some(slot) = self.bytes.get_mut(self.used) {
-            *slot = byte;
-            self.used += 1;
-        }
-    }
-
-    fn push(&mut self, text: &[u8]) {
-        for byte in text {
-            self.push_byte(*byte);
-        }
-    }
-
-    fn push_hex(&mut self, value: u64) {
-        for digit in hex(value) {
-            self.push_byte(digit);
-        }
-    }
-
-    fn text(&self) -> &[u8] {
-        self.bytes.get(..self.used).unwrap_or(&self.bytes)
-    }
+    park(Reason::Exception, message.bytes())
 }
 
 fn power_off(psci: Conduit) {

@@ -14,7 +14,7 @@ type Refusal = (Reason, &'static [u8]);
 
 /// Looks at the tree at physical address `dtb`.
 pub(super) fn peek(dtb: u64) -> Result<TreeInfo, Refusal> {
-    if dtb == 0 || dtb % 8 != 0 {
+    if dtb == 0 || !dtb.is_multiple_of(8) {
         return Err((
             Reason::DeviceTree,
             b"x0 holds no device tree: expected its physical address, a multiple of 8",

@@ -5,7 +5,7 @@ use crate::handover::{EntryInfo, MmuConfig, TreeInfo};
 use crate::image::{self, Permission};
 use crate::layout;
 
-const NORMAL: u64 = 0 << 2 | 3 << 8 | 1 << 10;
+const NORMAL: u64 = 3 << 8 | 1 << 10;
 const DEVICE: u64 = 1 << 2 | 1 << 10;
 const READ_ONLY: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 53 | 1 << 54;
@@ -42,7 +42,7 @@ impl Tables {
     fn page(&mut self, root: u64, va: u64, pa: u64, bits: u64) -> Option<()> {
         let per_level = self.g - 3;
         let mut table = root;
-        let mut level = 4 - (48 - self.g).div_ceil(per_level);
+        let mut level = if self.g == 16 { 1 } else { 0 };
         loop {
             let shift = self.g + (3 - level) * per_level;
             let index = (va & ((1 << 48) - 1)) >> shift & ((1 << per_level) - 1);
