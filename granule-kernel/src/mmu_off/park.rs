@@ -40,6 +40,7 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
         // SAFETY: the address is that of a PL011 by the device tree, and the MMU is
         // off: the flat map, Device memory.
         let uart = unsafe { Pl011::new(uart) };
+        uart.enable();
         uart.put_all(b"\ngranule: refused: ");
         uart.put_all(message);
         uart.put_all(b"\n@granule outcome=refused\n@granule reason=");
