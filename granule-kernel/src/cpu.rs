@@ -43,6 +43,8 @@ readers! {
     id_aa64dfr0_el1 = "id_aa64dfr0_el1";
     /// Cache line sizes.
     ctr_el0 = "ctr_el0";
+    /// MMU, caches, alignment: the kernel's own level's.
+    sctlr_el1 = "sctlr_el1";
     /// The virtual counter, unordered: see [`counter_now`].
     cntvct_el0 = "cntvct_el0";
     /// Ticks of the counter in a second.
@@ -54,6 +56,35 @@ readers! {
 pub(crate) fn counter_now() -> u64 {
     isb();
     cntvct_el0()
+}
+
+/// Ticks of the counter as microseconds.
+pub(crate) fn microseconds(ticks: u64) -> u64 {
+    let microseconds = u128::from(ticks) * 1_000_000 / u128::from(cntfrq_el0().max(1));
+    u64::try_from(microseconds).unwrap_or(u64::MAX)
+}
+
+/// What stage 1 makes of reading `address`, from the CPU's own walker: the physical address, or
+/// PAR's fault status.
+pub(crate) fn translate(address: u64) -> Result<u64, u64> {
+    let par: u64;
+    // SAFETY: asks the walker; changes PAR_EL1 only. With E2H and TGE set the instruction asks
+    // the EL2&0 regime, which is the one we run in.
+    unsafe {
+        asm!(
+            "at s1e1r, {}",
+            "isb",
+            "mrs {}, par_el1",
+            in(reg) address,
+            lateout(reg) par,
+            options(nostack, preserves_flags)
+        );
+    }
+    if par & 1 == 0 {
+        Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
+    } else {
+        Err((par >> 1) & 0x3f)
+    }
 }
 
 /// Makes effects of earlier register writes, and only later instructions, wait.

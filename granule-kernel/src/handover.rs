@@ -4,6 +4,9 @@
 //! Addresses in here are physical. Bytes of the device tree are told by offset,
 //! since the tree is at one address now and at another later.
 
+use granule::arch::{CpuFeatures, IdRegisters};
+use granule::boot::choice::{PageSizeChoice, VaBitsChoice};
+
 /// How and where the CPU entered the image. The first six are stored by `entry`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -32,6 +35,27 @@ pub(crate) struct EntryInfo {
     pub(crate) dfr0: u64,
     /// CTR_EL0.
     pub(crate) ctr: u64,
+}
+
+impl EntryInfo {
+    /// What this CPU can do.
+    pub(crate) fn features(&self) -> CpuFeatures {
+        let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
+        CpuFeatures::new(IdRegisters {
+            midr: self.midr,
+            mmfr0,
+            mmfr1,
+            mmfr2,
+            isar0: self.isar0,
+        })
+    }
+}
+
+/// The page size and the VA size, each with who chose it and what could not be granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BootChoice {
+    pub(crate) page: PageSizeChoice,
+    pub(crate) va: VaBitsChoice,
 }
 
 /// The values that turn the MMU on.
@@ -72,8 +96,6 @@ pub(crate) struct TreeInfo {
     pub(crate) bootargs_bytes: u64,
     /// `/psci`'s `method`.
     pub(crate) psci: Conduit,
-    /// log2 of the chosen page size.
-    pub(crate) page_shift: u32,
 }
 
 /// All of it. The one instance is `HANDOVER`, in `.bss`.
@@ -83,4 +105,8 @@ pub(crate) struct Handover {
     pub(crate) entry: EntryInfo,
     pub(crate) tree: TreeInfo,
     pub(crate) mmu: MmuConfig,
+    /// `None` until it was made; the kernel never sees that.
+    pub(crate) choice: Option<BootChoice>,
+    /// The first page of the static pool that is not a boot table.
+    pub(crate) pool_next: u64,
 }

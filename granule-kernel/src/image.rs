@@ -55,6 +55,11 @@ pub(crate) fn bytes() -> u64 {
     offset!(__image_end)
 }
 
+/// The end of text and constants, which begin with the image and stay as they are.
+pub(crate) fn constants_end() -> u64 {
+    offset!(__relro_end)
+}
+
 /// What is to be mapped, in address order. The stack guard belongs to none of
 /// them: between data and stack nothing may be mapped.
 pub(crate) fn segments() -> [Segment; 5] {

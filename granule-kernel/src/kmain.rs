@@ -1,11 +1,10 @@
 //! The kernel from its first instruction at a virtual address.
 
 use crate::console::println;
-use crate::counter::InstructionCounter;
 use crate::handover::Handover;
 use crate::mmu_off::record;
 use crate::pl011::Pl011;
-use crate::{console, cpu, exception, hooks, layout, psci};
+use crate::{boot, console, cpu, exception, hooks, layout, psci};
 
 /// Where `head::mmu_on` jumps: on the boot stack, in the boot tables, with the
 /// identity map still in TTBR0.
@@ -20,9 +19,30 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
         });
     }
     banner(handover);
-    hooks::run(bootargs(handover));
-    boot(handover);
+    let mut line = [0; MOST_BOOTARGS];
+    let line = copy(bootargs(handover), &mut line);
+    hooks::run(line);
+    boot::run(handover, line);
     finish()
+}
+
+/// Bytes of command line that are kept, as in Linux.
+const MOST_BOOTARGS: usize = 2048;
+
+/// The command line out of the device tree's window, which is dropped later.
+fn copy<'a>(line: &[u8], into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [u8] {
+    if line.len() > into.len() {
+        println!(
+            "granule: the command line has {} bytes; only {MOST_BOOTARGS} are read",
+            line.len()
+        );
+    }
+    let mut length = 0;
+    for (to, from) in into.iter_mut().zip(line) {
+        *to = *from;
+        length += 1;
+    }
+    into.get(..length).unwrap_or_default()
 }
 
 /// The kernel's command line.
@@ -53,35 +73,6 @@ fn banner(handover: &Handover) {
         entry.load, entry.dtb
     );
     println!("granule: bootargs: {}", bootargs(handover).escape_ascii());
-}
-
-/// Everything that depends on the page size.
-fn boot(handover: &Handover) {
-    let _counter = instruction_counter(handover);
-    println!("@granule page_size={}", 1u64 << handover.tree.page_shift);
-    println!("@granule entry_el={}", handover.entry.entry_el);
-    println!("@granule run_el={}", handover.entry.run_el);
-    println!("@granule vhe={}", handover.entry.vhe == 1);
-}
-
-/// The instruction counter, if the command line asks for one and it works.
-fn instruction_counter(handover: &Handover) -> Option<InstructionCounter> {
-    let wanted = bootargs(handover)
-        .split(|byte| *byte == b' ')
-        .any(|word| word == b"granule.count=instructions");
-    if !wanted {
-        return None;
-    }
-    match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
-        Ok(counter) => {
-            println!("granule: counting instructions by {counter}");
-            Some(counter)
-        }
-        Err(error) => {
-            println!("granule: {error}");
-            None
-        }
-    }
 }
 
 /// The good end.

@@ -28,9 +28,6 @@ pub(crate) const IMAGE_ALIGN: u64 = 2 << 20;
 /// page, so the window takes that and one largest page more.
 pub(crate) const DTB_VADDR: u64 = 0xffff_ffff_c000_0000;
 
-/// Largest device tree that the boot protocol allows.
-pub(crate) const DTB_MAX_BYTES: u64 = 2 << 20;
-
 /// First address of the fixmap.
 pub(crate) const FIXMAP_VADDR: u64 = 0xffff_ffff_e000_0000;
 
@@ -41,6 +38,9 @@ pub(crate) const FIXMAP_SLOT_BYTES: u64 = 64 << 10;
 /// Fixmap slot 0: the console's UART. Its registers are at this address plus
 /// the low 16 bits of their physical address.
 pub(crate) const UART_VADDR: u64 = FIXMAP_VADDR;
+
+/// Fixmap slot 16: the self-check's second view of a page. Slots 1 to 5 show tables, one a level.
+pub(crate) const CHECK_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTES;
 
 /// Where a device at physical address `phys` appears in the fixmap slot at `slot`.
 pub(crate) const fn in_slot(slot: u64, phys: u64) -> u64 {
@@ -58,6 +58,8 @@ mod tests {
     use super::*;
 
     const SPAN_64K_TABLE: u64 = 512 << 20;
+    /// Largest device tree that the boot protocol allows.
+    const DTB_MAX_BYTES: u64 = 2 << 20;
 
     #[test]
     fn windows_stay_inside_one_table_of_any_page_size() {

@@ -19,8 +19,12 @@ mod exception;
 mod handover;
 mod layout;
 mod line;
+mod options;
 mod pl011;
+mod tree;
 
+#[cfg(target_os = "none")]
+mod boot;
 #[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
@@ -36,11 +40,19 @@ mod image;
 #[cfg(target_os = "none")]
 mod kmain;
 #[cfg(target_os = "none")]
+mod memory;
+#[cfg(target_os = "none")]
 mod mmu_off;
 #[cfg(target_os = "none")]
 mod panic;
 #[cfg(target_os = "none")]
 mod psci;
+#[cfg(target_os = "none")]
+mod refuse;
+#[cfg(target_os = "none")]
+mod report;
+#[cfg(target_os = "none")]
+mod selfcheck;
 
 #[cfg(not(target_os = "none"))]
 fn main() {

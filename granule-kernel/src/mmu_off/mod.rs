@@ -15,7 +15,6 @@ mod tables;
 
 use crate::cpu;
 use crate::handover::{EntryInfo, Handover, MmuConfig};
-use record::Reason;
 
 /// What this code leaves for the kernel. Written with the MMU off, by the entry
 /// code and by `mmu_off_main`; from then on only read.
@@ -41,7 +40,6 @@ static mut HANDOVER: Handover = Handover {
         bootargs_offset: 0,
         bootargs_bytes: 0,
         psci: crate::handover::Conduit::Unknown,
-        page_shift: 0,
     },
     mmu: MmuConfig {
         mair: 0,
@@ -50,6 +48,8 @@ static mut HANDOVER: Handover = Handover {
         ttbr1: 0,
         virt_offset: 0,
     },
+    choice: None,
+    pool_next: 0,
 };
 
 /// Everything between the entry code and the MMU, in order: tell that the image
@@ -62,18 +62,12 @@ static mut HANDOVER: Handover = Handover {
 extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     record::entered();
     note_cpu(&mut handover.entry);
-    handover.tree = match peek::peek(handover.entry.dtb) {
-        Ok(tree) => tree,
-        Err((reason, message)) => park::park(reason, message),
-    };
-    park::learn(&handover.tree);
-    handover.mmu = match tables::build(&handover.entry, &handover.tree) {
-        Some(mmu) => mmu,
-        None => park::park(
-            Reason::Tables,
-            b"the static table pool is too small for the boot tables",
-        ),
-    };
+    let (tree, choice) = peek::look(&handover.entry);
+    let tables = tables::build(&handover.entry, &tree, &choice);
+    handover.tree = tree;
+    handover.choice = Some(choice);
+    handover.mmu = tables.mmu;
+    handover.pool_next = tables.pool_next;
     record::mmu_on();
     &raw const handover.mmu
 }

@@ -50,6 +50,10 @@ pub(crate) enum Reason {
     Tables = 8,
     /// A panic or an exception with the MMU on.
     Panic = 9,
+    /// The kernel cannot go on, with the MMU on.
+    Refused = 10,
+    /// The kernel found its own tables wrong.
+    SelfCheck = 11,
 }
 
 const MESSAGE_BYTES: usize = 224;

@@ -1,133 +1,257 @@
-//! The boot tables: 48-bit, in pages. Identity map of the switching code in
-//! TTBR0; image, device tree and UART in TTBR1.
+//! The boot tables: the identity map of the switching code in TTBR0; image, device tree and
+//! console in TTBR1. Made by the library's walker, out of the static pool, for whatever page
+//! size and number of address bits was chosen.
 
-use crate::handover::{EntryInfo, MmuConfig, TreeInfo};
+use super::park;
+use super::record::Reason;
+use crate::handover::{BootChoice, EntryInfo, MmuConfig, TreeInfo};
 use crate::image::{self, Permission};
 use crate::layout;
+use granule::arch::hw::Hardware;
+use granule::arch::page_size::Page;
+use granule::arch::registers::{Mair, Tcr, Ttbr};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, Permissions, PhysicalAddress,
+    Regime, VirtualAddress,
+};
+use granule::linear::Arena;
+use granule::table::{BitChange, Leaves, PageTables, Parts, TableMemory, Visibility};
 
-const NORMAL: u64 = 3 << 8 | 1 << 10;
-const DEVICE: u64 = 1 << 2 | 1 << 10;
-const READ_ONLY: u64 = 1 << 7;
-const NO_EXECUTE: u64 = 1 << 53 | 1 << 54;
-const NO_USER_EXECUTE: u64 = 1 << 54;
-
-struct Tables {
-    next: u64,
-    end: u64,
-    g: u32,
+/// What was built.
+pub(super) struct BootTables {
+    pub(super) mmu: MmuConfig,
+    /// The first page of the static pool that is not a table.
+    pub(super) pool_next: u64,
 }
 
-impl Tables {
-    fn table(&mut self) -> Option<u64> {
-        let (table, bytes) = (self.next, 1u64 << self.g);
-        self.next += bytes;
-        (self.next <= self.end).then_some(())?;
-        for entry in 0..bytes / 8 {
-            // SAFETY: inside the static pool, which nothing else uses.
-            unsafe { ((table + 8 * entry) as *mut u64).write_volatile(0) };
-        }
-        Some(table)
-    }
-
-    fn map(&mut self, root: u64, va: u64, pa: u64, bytes: u64, bits: u64) -> Option<()> {
-        let page = 1u64 << self.g;
-        let mut offset = 0;
-        while offset < bytes {
-            self.page(root, va.wrapping_add(offset), pa + offset, bits)?;
-            offset += page;
-        }
-        Some(())
-    }
-
-    fn page(&mut self, root: u64, va: u64, pa: u64, bits: u64) -> Option<()> {
-        let per_level = self.g - 3;
-        let mut table = root;
-        let mut level = if self.g == 16 { 1 } else { 0 };
-        loop {
-            let shift = self.g + (3 - level) * per_level;
-            let index = (va & ((1 << 48) - 1)) >> shift & ((1 << per_level) - 1);
-            let entry = (table + 8 * index) as *mut u64;
-            if level == 3 {
-                // SAFETY: an entry of a table in the static pool.
-                unsafe { entry.write_volatile(pa & !((1 << self.g) - 1) | bits | 3) };
-                return Some(());
-            }
-            // SAFETY: as above.
-            let mut value = unsafe { entry.read_volatile() };
-            if value == 0 {
-                value = self.table()? | 3;
-                // SAFETY: as above.
-                unsafe { entry.write_volatile(value) };
-            }
-            table = value & !3;
-            level += 1;
-        }
-    }
-}
-
-/// Builds them; `None` if the static pool is too small.
-pub(super) fn build(entry: &EntryInfo, tree: &TreeInfo) -> Option<MmuConfig> {
-    let pool = image::static_pool();
-    let g = tree.page_shift;
-    let mut tables = Tables {
-        next: entry.load + pool.start,
-        end: entry.load + pool.end,
-        g,
+/// Builds them, or parks with the reason.
+pub(super) fn build(entry: &EntryInfo, tree: &TreeInfo, choice: &BootChoice) -> BootTables {
+    let cpu = entry.features();
+    let page_size = choice.page.size;
+    let upper = Geometry::new(
+        &cpu,
+        page_size,
+        choice.va.bits,
+        Half::Upper,
+        Regime::El1And0,
+    );
+    let Ok(upper) = upper else {
+        park::park(
+            Reason::Tables,
+            b"the chosen page size and VA size do not go together",
+        );
     };
-    let (low, high) = (tables.table()?, tables.table()?);
-    let idmap = entry.load + image::idmap_text().start;
-    tables.map(
-        low,
-        idmap,
-        idmap,
-        4096,
-        NORMAL | READ_ONLY | NO_USER_EXECUTE,
-    )?;
-    for segment in image::segments() {
-        let bits = match segment.permission {
-            Permission::Text => NORMAL | READ_ONLY | NO_USER_EXECUTE,
-            Permission::ReadOnly => NORMAL | READ_ONLY | NO_EXECUTE,
-            Permission::ReadWrite => NORMAL | NO_EXECUTE,
-        };
-        let (start, bytes) = (segment.range.start, segment.range.end - segment.range.start);
-        tables.map(
-            high,
-            layout::KIMAGE_VADDR + start,
-            entry.load + start,
-            bytes,
-            bits,
-        )?;
-    }
-    let dtb = entry.dtb & !0xffff;
-    let dtb_bytes = (entry.dtb - dtb) + tree.bytes;
-    tables.map(
-        high,
-        layout::DTB_VADDR,
-        dtb,
-        dtb_bytes,
-        NORMAL | READ_ONLY | NO_EXECUTE,
-    )?;
-    if tree.uart != 0 {
-        tables.map(
-            high,
-            layout::UART_VADDR,
-            tree.uart & !0xffff,
-            1 << 16,
-            DEVICE | NO_EXECUTE,
-        )?;
-    }
-    let (tg0, tg1) = match g {
-        12 => (0, 2),
-        14 => (2, 1),
-        _ => (1, 3),
+    // Only as many bits as the image's address takes: a table level fewer where it lies low, and
+    // enough where it lies above what the kernel's own VA size holds.
+    let image_end = entry.load + image::bytes();
+    let needed = 64 - image_end.leading_zeros();
+    let least = cpu.least_va_bits(page_size);
+    let bits = if needed < least { least } else { needed };
+    let Ok(lower) = upper.with_half(&cpu, Half::Lower, bits) else {
+        park::park(
+            Reason::Tables,
+            b"the image lies beyond the CPU's virtual addresses",
+        );
     };
-    let walks = 1 << 8 | 1 << 10 | 3 << 12;
-    let pa_range = (entry.mmfr[0] & 0xf).min(5);
-    Some(MmuConfig {
-        mair: 0x04ff,
-        tcr: 16 | 16 << 16 | walks | walks << 16 | tg0 << 14 | tg1 << 30 | pa_range << 32,
-        ttbr0: low,
-        ttbr1: high,
-        virt_offset: layout::KIMAGE_VADDR.wrapping_sub(entry.load),
+    page_size.dispatch(Build {
+        entry,
+        tree,
+        cpu: &cpu,
+        upper,
+        lower,
     })
+}
+
+struct Build<'a> {
+    entry: &'a EntryInfo,
+    tree: &'a TreeInfo,
+    cpu: &'a CpuFeatures,
+    upper: Geometry,
+    lower: Geometry,
+}
+
+impl Dispatch for Build<'_> {
+    type Output = BootTables;
+
+    fn run<P: Page>(self) -> BootTables {
+        match self.tables::<P>() {
+            Some(tables) => tables,
+            None => park::park(
+                Reason::Tables,
+                b"the boot tables could not be built: the static table pool is too small",
+            ),
+        }
+    }
+}
+
+impl Build<'_> {
+    fn tables<P: Page>(&self) -> Option<BootTables> {
+        let load = self.entry.load;
+        let pool = image::static_pool();
+        let page = P::SIZE.bytes();
+        // SAFETY: the static pool is nobody else's, and with the MMU off every physical address
+        // is reached as it is.
+        let arena = unsafe {
+            Arena::new(
+                PhysicalAddress(load.wrapping_add(pool.start)),
+                PhysicalAddress(load.wrapping_add(pool.end)),
+                page,
+            )
+        };
+        let maintenance = |geometry| {
+            Hardware::new(TlbCapabilities {
+                geometry,
+                range: false,
+                level_hint: false,
+                repeat: false,
+            })
+        };
+
+        let parts = Parts {
+            memory: Flat,
+            allocator: arena,
+            maintenance: maintenance(self.lower),
+        };
+        let mut low = PageTables::<P, _>::new(self.lower, parts).ok()?;
+        let code = (load + image::idmap_text().start) & !(page - 1);
+        let executable = Attributes::normal(Permissions::READ_EXECUTE);
+        low.map(
+            VirtualAddress(code),
+            PhysicalAddress(code),
+            page,
+            executable,
+            Leaves::PAGES,
+        )
+        .ok()?;
+        let ttbr0 = Ttbr::new(&self.lower, low.root(), 0);
+
+        let parts = low.into_environment();
+        let parts = Parts {
+            maintenance: maintenance(self.upper),
+            ..parts
+        };
+        let mut high = PageTables::<P, _>::new(self.upper, parts).ok()?;
+        for segment in image::segments() {
+            let permissions = match segment.permission {
+                Permission::Text => Permissions::READ_EXECUTE,
+                Permission::ReadOnly => Permissions::READ,
+                Permission::ReadWrite => Permissions::READ_WRITE,
+            };
+            // Writable parts are in pages: some of them are given back and unmapped later.
+            let leaves = match segment.permission {
+                Permission::ReadWrite => Leaves::PAGES,
+                _ => Leaves::LARGEST,
+            };
+            let start = segment.range.start;
+            high.map(
+                VirtualAddress(layout::KIMAGE_VADDR + start),
+                PhysicalAddress(load + start),
+                segment.range.end.wrapping_sub(start),
+                Attributes::normal(permissions),
+                leaves,
+            )
+            .ok()?;
+        }
+        // Outward to the chosen page and no further: what lies beside the tree is not ours to
+        // map.
+        let dtb = self.entry.dtb & !(page - 1);
+        let dtb_end = (self.entry.dtb + self.tree.bytes + page - 1) & !(page - 1);
+        let read_only = Attributes::normal(Permissions::READ);
+        let window = VirtualAddress(layout::dtb_vaddr(dtb));
+        high.map(
+            window,
+            PhysicalAddress(dtb),
+            dtb_end - dtb,
+            read_only,
+            Leaves::PAGES,
+        )
+        .ok()?;
+        if self.tree.uart != 0 {
+            let uart = self.tree.uart & !(page - 1);
+            let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, uart));
+            let device = Attributes::device();
+            high.map(slot, PhysicalAddress(uart), page, device, Leaves::PAGES)
+                .ok()?;
+        }
+        let ttbr1 = Ttbr::new(&self.upper, high.root(), 0);
+        let (pool_next, _) = high.into_environment().allocator.unused_pool();
+        Some(BootTables {
+            mmu: MmuConfig {
+                mair: Mair::STANDARD.0,
+                tcr: Tcr::new(self.cpu, Some(&self.lower), Some(&self.upper)).0,
+                ttbr0: ttbr0.0,
+                ttbr1: ttbr1.0,
+                virt_offset: layout::KIMAGE_VADDR.wrapping_sub(load),
+            },
+            pool_next: pool_next.0,
+        })
+    }
+}
+
+/// Tables with the MMU off: the address is the pointer. Plain stores whatever the visibility,
+/// since no walker runs and atomics need not work on Device memory; volatile, so that none is
+/// made larger than an entry and unaligned, or becomes DC ZVA.
+struct Flat;
+
+fn entry(table: PhysicalAddress, index: usize) -> *mut u64 {
+    core::ptr::with_exposed_provenance_mut::<u64>(table.0 as usize).wrapping_add(index)
+}
+
+// SAFETY: each entry named is read or written with one 64-bit access.
+unsafe impl TableMemory for Flat {
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        // SAFETY: the caller names an entry of a table, which lies in the static pool.
+        Descriptor(unsafe { entry(table, index).read_volatile() })
+    }
+
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        _visibility: Visibility,
+    ) {
+        // SAFETY: as for `load`.
+        unsafe { entry(table, index).write_volatile(descriptor.0) };
+    }
+
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        _visibility: Visibility,
+    ) {
+        let mut value = descriptor.0;
+        for index in 0..count {
+            // SAFETY: as for `load`.
+            unsafe { entry(table, first.wrapping_add(index)).write_volatile(value) };
+            value = value.wrapping_add(step);
+        }
+    }
+
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let mut valid = 0;
+        for index in first..first.wrapping_add(count) {
+            // SAFETY: as for `load`.
+            unsafe {
+                let old = self.load(table, index);
+                if old.is_valid() {
+                    self.store(table, index, change.apply(old), visibility);
+                    valid += 1;
+                }
+            }
+        }
+        valid
+    }
 }

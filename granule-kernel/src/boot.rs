@@ -1,0 +1,304 @@
+//! The boot from the choice of page size on: memory, linear map, self-check, record.
+//!
+//! [`run`] dispatches once to the code compiled for the chosen size; from there on no page size
+//! is loaded from memory.
+
+use crate::console::println;
+use crate::counter::InstructionCounter;
+use crate::handover::{BootChoice, Handover};
+use crate::memory::map::{self, Request};
+use crate::memory::reach::KernelReach;
+use crate::memory::release;
+use crate::options::{self, Unknown};
+use crate::tree::{self, Memory};
+use crate::{image, layout, refuse, report, selfcheck};
+use granule::arch::errata::{Errata, Workaround};
+use granule::arch::features::TlbiFeature;
+use granule::arch::page_size::Page;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    CpuFeatures, Dispatch, Geometry, Half, OutputFormat, PageSize, PhysicalAddress, Regime,
+};
+use granule::boot::words;
+use granule::linear::Placement;
+use granule::memblock::{self, LeftOut};
+use granule::table::Counters;
+
+/// Boots on what was handed over.
+pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
+    let Some(choice) = &handover.choice else {
+        refuse::refuse(format_args!(
+            "no page size was chosen before the MMU was on"
+        ));
+    };
+    for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
+        println!("granule: {note}");
+    }
+    choice.page.size.dispatch(Boot {
+        handover,
+        choice,
+        bootargs,
+    });
+}
+
+struct Boot<'a> {
+    handover: &'a Handover,
+    choice: &'a BootChoice,
+    bootargs: &'a [u8],
+}
+
+impl Dispatch for Boot<'_> {
+    type Output = ();
+
+    fn run<P: Page>(self) {
+        boot::<P>(self.handover, self.choice, self.bootargs);
+    }
+}
+
+fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
+    let cpu = handover.entry.features();
+    let errata = errata(&cpu, bootargs);
+    let geometry = match Geometry::new(&cpu, P::SIZE, choice.va.bits, Half::Upper, Regime::El1And0)
+    {
+        Ok(geometry) => geometry,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
+    let capabilities = TlbCapabilities {
+        geometry,
+        range: cpu.tlbi() >= TlbiFeature::Range,
+        level_hint: cpu.tlbi_level_hint(),
+        repeat: errata.needs(Workaround::RepeatTlbi),
+    };
+    let (rodata, unknown) = options::rodata(bootargs);
+    tell(unknown);
+    let (strategy, unknown) = options::strategy(bootargs);
+    tell(unknown);
+
+    let mut memory = read_memory(handover, P::SIZE);
+    let placement = place(&geometry, &mut memory);
+    // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
+    // table there is used.
+    let reach = unsafe {
+        KernelReach::new(
+            handover.entry.load,
+            image::bytes(),
+            handover.mmu.virt_offset,
+            placement.distance(),
+        )
+    };
+    let counter = instruction_counter(handover, bootargs);
+    let counters = Counters::new();
+    let pool_end = handover.entry.load + image::static_pool().end;
+    let request = Request {
+        geometry,
+        capabilities,
+        root: root(handover.mmu.ttbr1, &geometry),
+        reach,
+        placement,
+        image_start: handover.entry.load,
+        pool: (
+            PhysicalAddress(handover.pool_next),
+            PhysicalAddress(pool_end),
+        ),
+        rodata,
+        strategy,
+        counter: counter.as_ref(),
+    };
+    let (map, mut tables) = match map::map_mem::<P>(&request, &mut memory, &counters) {
+        Ok(made) => made,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
+    println!("map_mem: time={} us", map.time_us);
+    let unused_pool = tables.environment().allocator.inner().unused_pool();
+    let looked = match selfcheck::run(
+        &mut tables,
+        &map,
+        &placement,
+        &memory,
+        handover.entry.counter,
+    ) {
+        Ok(looked) => looked,
+        Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
+    };
+    let given_back =
+        match release::boot_leftovers::<P>(&request, handover, &mut memory, unused_pool) {
+            Ok(bytes) => bytes,
+            Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
+        };
+    report::boot(handover, choice, &geometry, errata);
+    let ram = memory.totals().ram;
+    report::linear_map(&map, P::SIZE.bytes(), ram, strategy.name(), rodata.name());
+    report::self_check(&looked);
+    report::given_back(given_back, memory.totals().free);
+}
+
+/// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into
+/// bits 5:2.
+pub(crate) fn root(ttbr: u64, geometry: &Geometry) -> PhysicalAddress {
+    let low = ttbr & 0x0000_ffff_ffff_f000;
+    let high = match geometry.format() {
+        OutputFormat::Bits48 => 0,
+        _ => ((ttbr >> 2) & 0b1111) << 48,
+    };
+    PhysicalAddress(low | high)
+}
+
+fn errata(cpu: &CpuFeatures, bootargs: &[u8]) -> Errata {
+    let mut errata = Errata::of_cpu(cpu.midr());
+    let forced = words::find(bootargs, b"arm64.errata=").unwrap_or_default();
+    for name in forced
+        .split(|byte| *byte == b',')
+        .filter(|name| !name.is_empty())
+    {
+        if !errata.force(name) {
+            println!(
+                "granule: arm64.errata={}: no such erratum, ignored; see granule/src/arch/errata.rs",
+                name.escape_ascii()
+            );
+        }
+    }
+    errata
+}
+
+fn tell(unknown: Option<Unknown<'_>>) {
+    if let Some(Unknown {
+        key,
+        value,
+        values,
+        taken,
+    }) = unknown
+    {
+        println!(
+            "granule: {key}{}: expected {values}; taking {taken}",
+            value.escape_ascii()
+        );
+    }
+}
+
+/// Early memory: the device tree's, less the image and the tree itself.
+fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
+    let (entry, tree_info) = (&handover.entry, &handover.tree);
+    // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
+    // the leftovers of the boot are dropped, after the last use of these bytes.
+    let bytes = unsafe {
+        core::slice::from_raw_parts(
+            layout::dtb_vaddr(entry.dtb) as *const u8,
+            tree_info.bytes as usize,
+        )
+    };
+    let mut memory = match tree::memory(bytes, page_size) {
+        Ok(memory) => memory,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
+    let own = [
+        (entry.load, image::bytes(), "image"),
+        (entry.dtb, tree_info.bytes, "device tree"),
+    ];
+    for (start, bytes, what) in own {
+        if let Err(error) = memory.reserve(start, bytes) {
+            refuse::refuse(format_args!("the {what} cannot be reserved: {error}"));
+        }
+    }
+    let image_end = entry.load + image::bytes();
+    let holds_image =
+        |bank: &memblock::Region| bank.start() <= entry.load && image_end <= bank.end();
+    if !memory.banks().iter().any(holds_image) {
+        refuse::refuse(format_args!(
+            "the image, {:#x} bytes at {:#x}, does not lie in one bank of the device tree's memory: RAM is too small, or the image was loaded at a wrong address",
+            image::bytes(),
+            entry.load
+        ));
+    }
+    memory
+}
+
+/// Where the linear map goes, and which RAM it and the CPU can reach; the rest is left out.
+fn place(geometry: &Geometry, memory: &mut Memory) -> Placement {
+    memory.truncate(1 << geometry.pa_bits(), LeftOut::BeyondPhysical);
+    let start = memory.banks().first().map_or(0, |bank| bank.start());
+    let end = memory.banks().last().map_or(0, |bank| bank.end());
+    // The lower half of TTBR1's space; image, device tree and fixmap lie at the top of the other.
+    let placement = Placement::choose(
+        geometry,
+        geometry.base(),
+        geometry.span() / 2,
+        PhysicalAddress(start),
+        PhysicalAddress(end),
+    );
+    let (first, last) = placement.reaches();
+    memory.keep_only(first.0, last.0, LeftOut::BeyondVirtual);
+    tell_memory(memory, geometry);
+    placement
+}
+
+fn tell_memory(memory: &Memory, geometry: &Geometry) {
+    for bank in memory.banks() {
+        println!(
+            "granule: RAM {:#014x} to {:#014x}",
+            bank.start(),
+            bank.end()
+        );
+    }
+    for range in memory.no_map() {
+        println!(
+            "granule: no-map {:#014x} to {:#014x}",
+            range.start(),
+            range.end()
+        );
+    }
+    for range in memory.reserved_outside_ram() {
+        println!(
+            "granule: reserved range {:#x} to {:#x} lies outside RAM; ignored there",
+            range.start(),
+            range.end()
+        );
+    }
+    let totals = memory.totals();
+    let notes = [
+        (
+            totals.overlapping,
+            "of RAM are in more than one bank; counted once",
+        ),
+        (
+            totals.edges,
+            "of RAM at the edges of banks do not fill a page; not used",
+        ),
+        (
+            totals.beyond_physical,
+            "of RAM lie beyond the physical addresses that are used; left out",
+        ),
+        (
+            totals.beyond_virtual,
+            "of RAM do not fit the linear map; left out",
+        ),
+    ];
+    for (bytes, what) in notes {
+        if bytes > 0 {
+            println!("granule: {bytes} bytes {what}");
+        }
+    }
+    if totals.beyond_virtual > 0 || totals.beyond_physical > 0 {
+        println!(
+            "granule: with {} pages there are {} bits of physical and {} of virtual address",
+            geometry.page_size(),
+            geometry.pa_bits(),
+            geometry.va_bits()
+        );
+    }
+}
+
+/// The instruction counter, if the command line asks for one.
+fn instruction_counter(handover: &Handover, bootargs: &[u8]) -> Option<InstructionCounter> {
+    if words::find(bootargs, b"granule.count=")? != b"instructions" {
+        return None;
+    }
+    match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
+        Ok(counter) => {
+            println!("granule: counting instructions by {counter}");
+            Some(counter)
+        }
+        // Asked for and not to be had is an error: a figure that is missing must not look like
+        // one that was not wanted.
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    }
+}

@@ -1,0 +1,262 @@
+//! Making the linear map: which regions, by which strategy, and what it took.
+//!
+//! What is counted begins before the first instruction that plans and ends when this CPU can use
+//! the whole map. Nothing here is undone: when it fails the boot ends.
+
+use super::reach::KernelReach;
+use super::window::{EarlyTables, Fixmap};
+use crate::counter::InstructionCounter;
+use crate::cpu;
+use crate::image;
+use crate::options::{Rodata, Strategy};
+use crate::tree::{MOST_RANGES, Memory};
+use core::fmt;
+use granule::arch::hw::Hardware;
+use granule::arch::page_size::Page;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress};
+use granule::linear::window::WindowBuilder;
+use granule::linear::{Arena, Census, Placement, Region, direct};
+use granule::memblock::{self, Direction};
+use granule::table::{
+    Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Reached, TableError,
+};
+
+/// Banks and holes between them, and the two edges of the protected part of the image.
+pub(crate) const MOST_REGIONS: usize = 2 * MOST_RANGES + 2;
+
+/// The regions of the linear map, ascending.
+#[derive(Debug)]
+pub(crate) struct RegionList {
+    regions: [Region; MOST_REGIONS],
+    count: usize,
+}
+
+/// Why there is no linear map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MapError {
+    /// RAM is in more pieces than there is room for.
+    TooManyRegions,
+    /// There is no memory for its tables.
+    NoTableMemory {
+        pages: u64,
+        page_bytes: u64,
+        error: memblock::Error,
+    },
+    /// The walker refused.
+    Table(TableError),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyRegions => {
+                write!(f, "RAM is in more than {MOST_REGIONS} pieces to be mapped")
+            }
+            Self::NoTableMemory {
+                pages,
+                page_bytes,
+                error,
+            } => write!(
+                f,
+                "RAM is too small for the tables of its own linear map, {pages} pages of {page_bytes} bytes: {error}"
+            ),
+            Self::Table(error) => write!(f, "the linear map cannot be made: {error}"),
+        }
+    }
+}
+
+impl From<TableError> for MapError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+const EMPTY: Region = Region {
+    start: PhysicalAddress(0),
+    bytes: 0,
+    attributes: Attributes::normal(Permissions::READ),
+    leaves: Leaves::PAGES,
+};
+
+impl RegionList {
+    /// What `memory` says is to be mapped, with the image's text and constants read-only there
+    /// too if `rodata` says so.
+    fn new(memory: &Memory, rodata: Rodata, image_start: u64) -> Option<Self> {
+        let mut list = Self {
+            regions: [EMPTY; MOST_REGIONS],
+            count: 0,
+        };
+        let constants = image_start..image_start + image::constants_end();
+        for piece in memory.mapped() {
+            let (start, end) = (piece.start(), piece.end());
+            if !rodata.protects_image() {
+                list.push(start, end, false, rodata)?;
+                continue;
+            }
+            let cut = |at: u64| at.clamp(start, end);
+            list.push(start, cut(constants.start), false, rodata)?;
+            list.push(cut(constants.start), cut(constants.end), true, rodata)?;
+            list.push(cut(constants.end), end, false, rodata)?;
+        }
+        Some(list)
+    }
+
+    fn push(&mut self, start: u64, end: u64, constant: bool, rodata: Rodata) -> Option<()> {
+        if start >= end {
+            return Some(());
+        }
+        let permissions = if constant {
+            Permissions::READ
+        } else {
+            Permissions::READ_WRITE
+        };
+        let slot = self.regions.get_mut(self.count)?;
+        *slot = Region {
+            start: PhysicalAddress(start),
+            bytes: end - start,
+            attributes: Attributes::normal(permissions),
+            leaves: if rodata.changes_pages() {
+                Leaves::PAGES
+            } else {
+                Leaves::LARGEST
+            },
+        };
+        self.count += 1;
+        Some(())
+    }
+
+    /// The regions.
+    pub(crate) fn as_slice(&self) -> &[Region] {
+        self.regions.get(..self.count).unwrap_or_default()
+    }
+}
+
+/// The tables of the kernel's half once the linear map is made, before anyone but the boot uses
+/// them.
+pub(crate) type BootPageTables<'c, P> = PageTables<
+    P,
+    Parts<Counted<'c, Reached<KernelReach>>, Counted<'c, Arena>, Counted<'c, Hardware>>,
+>;
+
+/// What it takes to make the map.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) geometry: Geometry,
+    pub(crate) capabilities: TlbCapabilities,
+    pub(crate) root: PhysicalAddress,
+    pub(crate) reach: KernelReach,
+    pub(crate) placement: Placement,
+    pub(crate) image_start: u64,
+    pub(crate) pool: (PhysicalAddress, PhysicalAddress),
+    pub(crate) rodata: Rodata,
+    pub(crate) strategy: Strategy,
+    pub(crate) counter: Option<&'a InstructionCounter>,
+}
+
+/// What was made, and what it took.
+#[derive(Debug)]
+pub(crate) struct LinearMap {
+    pub(crate) regions: RegionList,
+    pub(crate) census: Census,
+    pub(crate) counts: Counts,
+    pub(crate) instructions: Option<u64>,
+    pub(crate) time_us: u64,
+    /// SCTLR when the counting began: M and C are set.
+    pub(crate) sctlr: u64,
+}
+
+/// Makes the linear map of all that `memory` says is to be mapped.
+pub(crate) fn map_mem<'c, P: Page>(
+    request: &Request<'_>,
+    memory: &mut Memory,
+    counters: &'c Counters,
+) -> Result<(LinearMap, BootPageTables<'c, P>), MapError> {
+    let hardware = Hardware::new(request.capabilities);
+    // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the
+    // image; RAM that is added is taken from early memory.
+    let arena = unsafe { Arena::new(request.pool.0, request.pool.1, P::SIZE.bytes()) };
+    let parts = Parts {
+        memory: Counted::new(Reached(request.reach), counters),
+        allocator: Counted::new(arena, counters),
+        maintenance: Counted::new(hardware, counters),
+    };
+    // SAFETY: the root is what TTBR1 holds, all tables below it lie in the static pool, and
+    // nothing else changes them.
+    let mut tables = unsafe {
+        PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
+    };
+    let sctlr = cpu::sctlr_el1();
+    let before = cpu::counter_now();
+    let mut work = || create::<P>(request, memory, counters, &mut tables);
+    let (made, instructions) = match request.counter {
+        Some(counter) => {
+            let (made, instructions) = counter.measure(&mut work);
+            (made, Some(instructions))
+        }
+        None => (work(), None),
+    };
+    let ticks = cpu::counter_now().wrapping_sub(before);
+    let (regions, census) = made?;
+    let time_us = cpu::microseconds(ticks);
+    let map = LinearMap {
+        regions,
+        census,
+        counts: counters.get(),
+        instructions,
+        time_us,
+        sctlr,
+    };
+    Ok((map, tables))
+}
+
+fn create<P: Page>(
+    request: &Request<'_>,
+    memory: &mut Memory,
+    counters: &Counters,
+    tables: &mut BootPageTables<'_, P>,
+) -> Result<(RegionList, Census), MapError> {
+    let regions = RegionList::new(memory, request.rodata, request.image_start)
+        .ok_or(MapError::TooManyRegions)?;
+    let census = Census::new(&request.geometry, &request.placement, regions.as_slice());
+    match request.strategy {
+        Strategy::Direct => {
+            let arena = direct::HasArena::arena(tables.environment());
+            let pages = direct::arena_pages(&census, arena);
+            if pages > 0 {
+                let page_bytes = P::SIZE.bytes();
+                let bytes = pages * page_bytes;
+                // There is a piece this large: tables are at most a 1/512th of RAM, and RAM is
+                // in at most a few hundred pieces.
+                let start = memory
+                    .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
+                    .map_err(|error| MapError::NoTableMemory {
+                        pages,
+                        page_bytes,
+                        error,
+                    })?;
+                let end = PhysicalAddress(start + bytes);
+                tables
+                    .environment()
+                    .allocator
+                    .inner()
+                    .extend(PhysicalAddress(start), end);
+            }
+            direct::create(tables, &request.placement, regions.as_slice())?;
+        }
+        Strategy::Base => {
+            let root = tables.root();
+            let spare = request.pool.1;
+            let early = Counted::new(EarlyTables::new(memory, P::SIZE.bytes()), counters);
+            let hardware = Counted::new(Hardware::new(request.capabilities), counters);
+            let spare = PhysicalAddress(spare.0 - P::SIZE.bytes());
+            let mut fixmap = Fixmap::new(tables, request.reach, spare, counters, early, hardware)?;
+            WindowBuilder::<P, _>::new(request.geometry, &mut fixmap).create_base(
+                root,
+                &request.placement,
+                regions.as_slice(),
+            )?;
+        }
+    }
+    Ok((regions, census))
+}

@@ -1,0 +1,74 @@
+//! Dropping what only the boot needed: the identity map, the device tree's window, and the part
+//! of the static table pool that holds no table.
+
+use super::map::Request;
+use super::window::EarlyTables;
+use crate::handover::Handover;
+use crate::tree::Memory;
+use crate::{image, layout};
+use granule::arch::hw::Hardware;
+use granule::arch::page_size::Page;
+use granule::arch::{Half, PhysicalAddress, VirtualAddress};
+use granule::memblock::Error;
+use granule::table::{Liveness, PageTables, Parts, Reached, TableError};
+
+/// Unmaps them and gives their memory to `memory`; the bytes of static storage among it.
+pub(crate) fn boot_leftovers<P: Page>(
+    request: &Request<'_>,
+    handover: &Handover,
+    memory: &mut Memory,
+    unused_pool: (PhysicalAddress, PhysicalAddress),
+) -> Result<u64, TableError> {
+    let page = P::SIZE.bytes();
+    let before = memory.totals().free;
+    let (entry, tree) = (&handover.entry, &handover.tree);
+
+    // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped.
+    let bits = 64 - (handover.mmu.tcr & 0x3f) as u32;
+    let cpu = entry.features();
+    if let Ok(lower) = request.geometry.with_half(&cpu, Half::Lower, bits) {
+        let mut capabilities = request.capabilities;
+        capabilities.geometry = lower;
+        let parts = Parts {
+            memory: Reached(request.reach),
+            allocator: EarlyTables::new(memory, page),
+            maintenance: Hardware::new(capabilities),
+        };
+        let root = crate::boot::root(handover.mmu.ttbr0, &lower);
+        // SAFETY: this is the tree that TTBR0 holds, in the static pool, and nobody else
+        // changes it.
+        let mut tables =
+            unsafe { PageTables::<P, _>::from_root(root, lower, Liveness::Live, parts)? };
+        let code = (entry.load + image::idmap_text().start) & !(page - 1);
+        tables.unmap(VirtualAddress(code), page)?;
+    }
+
+    let parts = Parts {
+        memory: Reached(request.reach),
+        allocator: EarlyTables::new(memory, page),
+        maintenance: Hardware::new(request.capabilities),
+    };
+    // SAFETY: the tree that TTBR1 holds; whoever used it before is done with it.
+    let mut tables = unsafe {
+        PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
+    };
+    let dtb = entry.dtb & !(page - 1);
+    let dtb_bytes = (entry.dtb + tree.bytes).next_multiple_of(page) - dtb;
+    tables.unmap(VirtualAddress(layout::dtb_vaddr(dtb)), dtb_bytes)?;
+    let (start, end) = (unused_pool.0.0, unused_pool.1.0);
+    let in_image = VirtualAddress(start.wrapping_add(handover.mmu.virt_offset));
+    tables.unmap(in_image, end - start)?;
+    give_back(memory, start, end - start);
+    Ok(memory.totals().free - before)
+}
+
+/// Part of the image, all of which was reserved.
+fn give_back(memory: &mut Memory, start: u64, bytes: u64) {
+    match memory.free(start, bytes) {
+        Ok(()) => {}
+        // Tearing a range in two found no room: the pages stay reserved, which loses them but
+        // harms nothing.
+        Err(Error::TooManyRegions { .. }) => {}
+        Err(error) => crate::refuse::refuse(format_args!("static storage: {error}")),
+    }
+}

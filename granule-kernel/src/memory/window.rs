@@ -1,0 +1,216 @@
+//! Tables through fixmap slots: what the strategy `base` stands on.
+//!
+//! One slot a level, each a page of the fixmap. Opening stores the slot's descriptor with the
+//! barriers a kernel mapping takes; closing clears it and invalidates the TLB for the page.
+
+use super::reach::KernelReach;
+use crate::layout;
+use granule::arch::geometry::{Geometry, Half};
+use granule::arch::page_size::{Level, Page};
+use granule::arch::tlbi::Reach as TlbiReach;
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp, address_operand};
+use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::linear::window::{Slot, Windows};
+use granule::memblock::Direction;
+use granule::table::{
+    Counted, Counters, Environment, Leaves, Maintenance, PageTables, Reached, TableAllocator,
+    TableError, TableMemory, TableRun, Visibility,
+};
+
+/// The slots, their allocator (early memory, mapped or not) and the CPU's TLB.
+#[derive(Debug)]
+pub(crate) struct Fixmap<'c, A, T> {
+    memory: Counted<'c, Reached<KernelReach>>,
+    counters: &'c Counters,
+    /// The last-level table that translates the slots, and the first slot's entry in it.
+    table: PhysicalAddress,
+    first: usize,
+    step: usize,
+    attributes: u64,
+    geometry: Geometry,
+    allocator: A,
+    maintenance: T,
+}
+
+/// The virtual address of a level's slot.
+fn slot_address(slot: Slot) -> u64 {
+    // Slot 0 of the fixmap is the console's; levels -1 to 3 follow it.
+    let number = (slot.0.number() + 2) as u64;
+    layout::FIXMAP_VADDR + number * layout::FIXMAP_SLOT_BYTES
+}
+
+impl<'c, A, T: Maintenance> Fixmap<'c, A, T> {
+    /// Finds the table that translates the slots, making it if the console's slot did not.
+    pub(crate) fn new<P: Page, E: Environment>(
+        tables: &mut PageTables<P, E>,
+        reach: KernelReach,
+        spare: PhysicalAddress,
+        counters: &'c Counters,
+        allocator: A,
+        maintenance: T,
+    ) -> Result<Self, TableError> {
+        debug_assert!(tables.geometry().half() == Half::Upper);
+        let geometry = *tables.geometry();
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        let start = VirtualAddress(slot_address(Slot(Level::Minus1)));
+        let page = P::SIZE.bytes();
+        tables.map(start, spare, page, attributes, Leaves::PAGES)?;
+        let mut place = None;
+        tables.visit(start, page, |entry| {
+            if entry.kind == Kind::Leaf {
+                place = Some((entry.table, entry.index));
+            }
+            true
+        })?;
+        let (table, first) = place.ok_or(TableError::NotMapped { address: start })?;
+        let step = (layout::FIXMAP_SLOT_BYTES >> P::SIZE.shift()) as usize;
+        let attributes = attributes.encode(&geometry);
+        let memory = Counted::new(Reached(reach), counters);
+        let mut fixmap = Self {
+            memory,
+            counters,
+            table,
+            first,
+            step,
+            attributes,
+            geometry,
+            allocator,
+            maintenance,
+        };
+        fixmap.clear(Slot(Level::Minus1));
+        Ok(fixmap)
+    }
+
+    fn index(&self, slot: Slot) -> usize {
+        self.first + (slot.0.number() + 1) as usize * self.step
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        let index = self.index(slot);
+        // SAFETY: the entry is this slot's in the fixmap's table, which `new` found mapped; this
+        // CPU is the only one that runs.
+        unsafe {
+            self.memory
+                .store(self.table, index, Descriptor::INVALID, Visibility::Live)
+        };
+        let address = VirtualAddress(slot_address(slot));
+        let operand = address_operand(self.geometry.page_size(), address, 0, None);
+        self.maintenance.dsb_ishst();
+        self.maintenance.tlbi(TlbiOp::Address {
+            operand,
+            reach: TlbiReach::LastLevel,
+            all_asids: true,
+        });
+        self.maintenance.dsb_ish();
+        self.maintenance.isb();
+    }
+}
+
+// SAFETY: a slot's address translates to the table it was last opened for, because opening stores
+// its descriptor and closing invalidates the TLB for it.
+unsafe impl<A, T: Maintenance> Windows for Fixmap<'_, A, T> {
+    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+        let descriptor = Descriptor::leaf(&self.geometry, Level::L3, table, self.attributes);
+        let index = self.index(slot);
+        // SAFETY: as in `clear`.
+        unsafe {
+            self.memory
+                .store(self.table, index, descriptor, Visibility::Live)
+        };
+        self.maintenance.dsb_ishst();
+        self.maintenance.isb();
+    }
+
+    fn close(&mut self, slot: Slot) {
+        self.clear(slot);
+    }
+
+    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
+        let entry = slot_address(slot) as *const u64;
+        // SAFETY: the caller has the slot open, so a whole table is mapped there.
+        Descriptor(unsafe { entry.add(index).read_volatile() })
+    }
+
+    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+        self.counters.add(|counts| counts.stores += 1);
+        let entry = slot_address(slot) as *mut u64;
+        // SAFETY: as for `load`.
+        unsafe { entry.add(index).write_volatile(descriptor.0) };
+    }
+}
+
+// SAFETY: every call goes to the allocator.
+unsafe impl<A: TableAllocator, T> TableAllocator for Fixmap<'_, A, T> {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.allocator.reserve(tables)
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        self.allocator.allocate(most)
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        self.allocator.free(table);
+    }
+}
+
+impl<A, T: Maintenance> Maintenance for Fixmap<'_, A, T> {
+    fn capabilities(&self) -> &TlbCapabilities {
+        self.maintenance.capabilities()
+    }
+    fn dsb_ishst(&mut self) {
+        self.maintenance.dsb_ishst();
+    }
+    fn dsb_ish(&mut self) {
+        self.maintenance.dsb_ish();
+    }
+    fn isb(&mut self) {
+        self.maintenance.isb();
+    }
+    fn tlbi(&mut self, op: TlbiOp) {
+        self.maintenance.tlbi(op);
+    }
+}
+
+/// Table pages straight from early memory, wherever it is: mapped or not.
+#[derive(Debug)]
+pub(crate) struct EarlyTables<'m> {
+    memory: &'m mut crate::tree::Memory,
+    page_bytes: u64,
+}
+
+impl<'m> EarlyTables<'m> {
+    /// Table pages of `page_bytes` from `memory`.
+    pub(crate) const fn new(memory: &'m mut crate::tree::Memory, page_bytes: u64) -> Self {
+        Self { memory, page_bytes }
+    }
+}
+
+// SAFETY: early memory gives each range out once and knows only RAM that is mapped or about to be.
+unsafe impl TableAllocator for EarlyTables<'_> {
+    fn reserve(&mut self, tables: usize) -> bool {
+        let needed = tables as u64 * self.page_bytes;
+        self.memory
+            .free_pages()
+            .map(|range| range.len())
+            .sum::<u64>()
+            >= needed
+    }
+
+    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
+        let (size, align) = (self.page_bytes, self.page_bytes);
+        let first = self
+            .memory
+            .allocate(size, align, 0..u64::MAX, Direction::TopDown)
+            .ok()?;
+        Some(TableRun {
+            first: PhysicalAddress(first),
+            count: 1,
+        })
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        // The range was reserved by `allocate`, so giving it back cannot be refused.
+        let _ = self.memory.free(table.0, self.page_bytes);
+    }
+}

@@ -1,0 +1,145 @@
+//! The kernel's own words on the command line.
+//!
+//! Those that decide before the MMU is on (`arm64.pagesize=`, `arm64.vabits=`) are the library's.
+//! A word that cannot be granted falls back to the default, with a note that says so.
+
+use granule::boot::words;
+
+/// What of the linear map is protected, and whether single pages may change later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rodata {
+    /// Nothing is read-only.
+    Off,
+    /// The kernel's text and constants and their alias in the linear map are read-only.
+    NoAlias,
+    /// As `noalias`, and any page's permission can change later.
+    On,
+    /// The same as `on`.
+    Full,
+}
+
+impl Rodata {
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::NoAlias => "noalias",
+            Self::On => "on",
+            Self::Full => "full",
+        }
+    }
+
+    /// Whether text and constants are read-only.
+    pub(crate) const fn protects_image(self) -> bool {
+        !matches!(self, Self::Off)
+    }
+
+    /// Whether single pages of the linear map must be able to change.
+    pub(crate) const fn changes_pages(self) -> bool {
+        matches!(self, Self::On | Self::Full)
+    }
+}
+
+/// How the linear map is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    /// Tables from memory that is mapped already.
+    Direct,
+    /// Every table through a fixmap slot, as published.
+    Base,
+}
+
+impl Strategy {
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Base => "base",
+        }
+    }
+}
+
+/// A word whose value is none of those there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unknown<'a> {
+    /// The word, with its `=`.
+    pub(crate) key: &'static str,
+    /// What was given.
+    pub(crate) value: &'a [u8],
+    /// What there is.
+    pub(crate) values: &'static str,
+    /// What is taken instead.
+    pub(crate) taken: &'static str,
+}
+
+/// `rodata=`; `on` by default.
+pub(crate) fn rodata(line: &[u8]) -> (Rodata, Option<Unknown<'_>>) {
+    const DEFAULT: Rodata = Rodata::On;
+    match words::find(line, b"rodata=") {
+        None => (DEFAULT, None),
+        Some(b"off") => (Rodata::Off, None),
+        Some(b"noalias") => (Rodata::NoAlias, None),
+        Some(b"on") => (Rodata::On, None),
+        Some(b"full") => (Rodata::Full, None),
+        Some(value) => {
+            let values = "off, noalias, on or full";
+            (
+                DEFAULT,
+                Some(Unknown {
+                    key: "rodata=",
+                    value,
+                    values,
+                    taken: DEFAULT.name(),
+                }),
+            )
+        }
+    }
+}
+
+/// `linear_map=`; `direct` by default.
+pub(crate) fn strategy(line: &[u8]) -> (Strategy, Option<Unknown<'_>>) {
+    const DEFAULT: Strategy = Strategy::Direct;
+    match words::find(line, b"linear_map=") {
+        None => (DEFAULT, None),
+        Some(b"direct") => (Strategy::Direct, None),
+        Some(b"base") => (Strategy::Base, None),
+        Some(value) => {
+            let values = "direct or base";
+            (
+                DEFAULT,
+                Some(Unknown {
+                    key: "linear_map=",
+                    value,
+                    values,
+                    taken: DEFAULT.name(),
+                }),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_read_back() {
+        for value in [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full] {
+            let line = format!("quiet rodata={} x", value.name());
+            assert_eq!(rodata(line.as_bytes()).0, value);
+        }
+        for value in [Strategy::Direct, Strategy::Base] {
+            let line = format!("linear_map={}", value.name());
+            assert_eq!(strategy(line.as_bytes()).0, value);
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_told_and_falls_back() {
+        let (value, unknown) = rodata(b"rodata=maybe");
+        assert_eq!(value, Rodata::On);
+        assert_eq!(unknown.unwrap().value, b"maybe");
+        assert!(strategy(b"linear_map=").1.is_some());
+        assert!(strategy(b"").1.is_none());
+    }
+}

@@ -1,0 +1,31 @@
+//! The orderly end of a boot that cannot go on with the MMU on: one line says why.
+
+use crate::console::{self, println};
+use crate::line::Line;
+use crate::mmu_off::record::{self, Reason};
+use crate::{cpu, psci};
+use core::fmt::{self, Write};
+
+/// Tells why, and powers off.
+pub(crate) fn refuse(why: fmt::Arguments<'_>) -> ! {
+    end("refused", Reason::Refused, why)
+}
+
+/// Tells what the self-check found, and powers off.
+pub(crate) fn self_check_failed(what: fmt::Arguments<'_>) -> ! {
+    end("self-check-failed", Reason::SelfCheck, what)
+}
+
+fn end(outcome: &str, reason: Reason, why: fmt::Arguments<'_>) -> ! {
+    println!("granule: {outcome}: {why}");
+    println!("@granule outcome={outcome}");
+    println!("@granule reason={why}");
+    println!("@granule end");
+    let mut line = Line::<200>::new();
+    // What does not fit is cut off; the console has it whole.
+    let _ = line.write_fmt(why);
+    record::finished(Some((reason, line.bytes())));
+    console::flush();
+    psci::system_off();
+    cpu::halt()
+}

@@ -1,0 +1,74 @@
+//! The record for programs: what `granule boot` reads from the console.
+//!
+//! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
+
+use crate::console::println;
+use crate::handover::{BootChoice, Handover};
+use crate::memory::map::LinearMap;
+use crate::selfcheck::Looked;
+use core::fmt::Display;
+use granule::arch::Geometry;
+use granule::arch::errata::Errata;
+
+fn say(key: &str, value: impl Display) {
+    println!("@granule {key}={value}");
+}
+
+/// What was chosen, and on what CPU.
+pub(crate) fn boot(handover: &Handover, choice: &BootChoice, geometry: &Geometry, errata: Errata) {
+    say("page_size", geometry.page_size().bytes());
+    say("page_size_source", choice.page.source);
+    say("va_bits", geometry.va_bits());
+    say("pa_bits", geometry.pa_bits());
+    say("levels", geometry.levels());
+    say("start_level", geometry.start_level());
+    say("lpa2", geometry.lpa2());
+    say("bbm_level.id", handover.entry.features().bbm_level());
+    // Nothing changes the size of a live leaf yet, so no relaxation is relied on.
+    say("bbm_level.used", 0);
+    say("entry_el", handover.entry.entry_el);
+    say("run_el", handover.entry.run_el);
+    say("vhe", handover.entry.vhe == 1);
+    for erratum in errata.iter() {
+        say("errata", erratum.name);
+    }
+}
+
+/// The linear map and what it took.
+pub(crate) fn linear_map(map: &LinearMap, page_bytes: u64, ram: u64, strategy: &str, rodata: &str) {
+    say("linear_map.strategy", strategy);
+    say("linear_map.rodata", rodata);
+    say("linear_map.ram_bytes", ram);
+    say("linear_map.mapped_bytes", map.census.bytes());
+    for (size, count) in map.census.leaves() {
+        println!(
+            "@granule linear_map.leaf={},{},{count}",
+            size.bytes, size.contiguous
+        );
+    }
+    say("linear_map.tables", map.counts.tables);
+    say("linear_map.table_bytes", map.counts.tables * page_bytes);
+    say("linear_map.descriptor_stores", map.counts.stores);
+    say("linear_map.tlbi", map.counts.tlbi);
+    say("linear_map.dsb", map.counts.dsb);
+    say("linear_map.isb", map.counts.isb);
+    if let Some(instructions) = map.instructions {
+        say("linear_map.instructions", instructions);
+    }
+    say("linear_map.time_us", map.time_us);
+    say("linear_map.sctlr", map.sctlr);
+}
+
+/// What the self-check looked at.
+pub(crate) fn self_check(looked: &Looked) {
+    say("self_check.translations", looked.translations);
+    say("self_check.patterns", looked.patterns);
+    say("self_check.leaves", looked.leaves);
+    say("self_check.tables", looked.tables);
+}
+
+/// What was given back once the linear map stood.
+pub(crate) fn given_back(static_bytes: u64, free_bytes: u64) {
+    say("memory.static_bytes_given_back", static_bytes);
+    say("memory.free_bytes", free_bytes);
+}

@@ -1,0 +1,335 @@
+//! The kernel checks its own tables after boot: by the CPU's walker, by memory itself, and by a
+//! walk of every entry.
+//!
+//! Each check counts what it looked at, so that one that looked at nothing is seen.
+
+use crate::cpu;
+use crate::layout;
+use crate::memory::map::LinearMap;
+use crate::tree::Memory;
+use core::fmt;
+use granule::arch::page_size::Page;
+use granule::arch::{Attributes, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::linear::Placement;
+use granule::table::{Environment, Leaves, PageTables, TableError};
+
+/// Random addresses that are translated, and pages at most that are written and read.
+const SAMPLES: u64 = 4096;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// The CPU translates an address otherwise than planned.
+    Translation {
+        address: VirtualAddress,
+        expected: PhysicalAddress,
+        seen: Result<u64, u64>,
+    },
+    /// A pattern written through the linear map is not there through another mapping.
+    Pattern {
+        page: PhysicalAddress,
+        expected: u64,
+        seen: u64,
+    },
+    /// A leaf is not where the plan has one, or points elsewhere.
+    Leaf {
+        address: VirtualAddress,
+        output: PhysicalAddress,
+    },
+    /// A page can be written and executed.
+    WritableExecutable { address: VirtualAddress },
+    /// There are more or fewer leaves of a size than planned.
+    LeafCount {
+        bytes: u64,
+        contiguous: bool,
+        expected: u64,
+        seen: u64,
+    },
+    /// The leaves found cover more or less than planned.
+    Coverage { expected: u64, seen: u64 },
+    /// The tables found are not those that were allocated.
+    TableCount { expected: u64, seen: u64 },
+    /// A mapping for the check itself was refused.
+    Table(TableError),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Translation {
+                address,
+                expected,
+                seen: Ok(seen),
+            } => {
+                write!(f, "{address} translates to {seen:#x}, expected {expected}")
+            }
+            Self::Translation {
+                address,
+                expected,
+                seen: Err(status),
+            } => {
+                write!(
+                    f,
+                    "{address} faults with status {status:#04x}, expected {expected}"
+                )
+            }
+            Self::Pattern {
+                page,
+                expected,
+                seen,
+            } => write!(
+                f,
+                "{seen:#x} is read from page {page} through a second mapping, {expected:#x} was written through the linear map"
+            ),
+            Self::Leaf { address, output } => {
+                write!(
+                    f,
+                    "a leaf at {address} points to {output}, which is not in the plan"
+                )
+            }
+            Self::WritableExecutable { address } => {
+                write!(f, "the leaf at {address} is writable and executable")
+            }
+            Self::LeafCount {
+                bytes,
+                contiguous,
+                expected,
+                seen,
+            } => write!(
+                f,
+                "{seen} leaves of {bytes:#x} bytes (contiguous: {contiguous}), {expected} were planned"
+            ),
+            Self::Coverage { expected, seen } => {
+                write!(f, "{seen:#x} bytes are mapped, {expected:#x} were planned")
+            }
+            Self::TableCount { expected, seen } => {
+                write!(f, "{seen} tables are found, {expected} were allocated")
+            }
+            Self::Table(error) => write!(f, "the self-check cannot map a page: {error}"),
+        }
+    }
+}
+
+impl From<TableError> for Fault {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looked {
+    pub(crate) translations: u64,
+    pub(crate) patterns: u64,
+    pub(crate) leaves: u64,
+    pub(crate) tables: u64,
+}
+
+/// All checks.
+pub(crate) fn run<P: Page, E: Environment>(
+    tables: &mut PageTables<P, E>,
+    map: &LinearMap,
+    placement: &Placement,
+    memory: &Memory,
+    seed: u64,
+) -> Result<Looked, Fault> {
+    let mut looked = Looked::default();
+    walk(tables, map, placement, &mut looked)?;
+    translations(map, placement, seed, &mut looked)?;
+    patterns(tables, placement, memory, &mut looked)?;
+    Ok(looked)
+}
+
+fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) -> Result<(), Fault> {
+    let expected = PhysicalAddress(output);
+    let address = VirtualAddress(output.wrapping_add(placement.distance()));
+    let seen = cpu::translate(address.0);
+    looked.translations += 1;
+    if seen == Ok(output) {
+        Ok(())
+    } else {
+        Err(Fault::Translation {
+            address,
+            expected,
+            seen,
+        })
+    }
+}
+
+/// Both ends of every region, which are ends of leaf runs, and random addresses between.
+fn translations(
+    map: &LinearMap,
+    placement: &Placement,
+    seed: u64,
+    looked: &mut Looked,
+) -> Result<(), Fault> {
+    for region in map.regions.as_slice() {
+        check_translation(placement, region.start.0, looked)?;
+        check_translation(placement, region.end().0 - 1, looked)?;
+    }
+    let mut random = seed | 1;
+    for _ in 0..SAMPLES {
+        // xorshift64: any spread will do, and the seed is printed.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut offset = random % map.census.bytes().max(1);
+        for region in map.regions.as_slice() {
+            if offset < region.bytes {
+                check_translation(placement, region.start.0 + offset, looked)?;
+                break;
+            }
+            offset -= region.bytes;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a pattern into free pages through the linear map and reads it through a page of the
+/// fixmap.
+fn patterns<P: Page, E: Environment>(
+    tables: &mut PageTables<P, E>,
+    placement: &Placement,
+    memory: &Memory,
+    looked: &mut Looked,
+) -> Result<(), Fault> {
+    let page = P::SIZE.bytes();
+    let second = VirtualAddress(layout::CHECK_VADDR);
+    let pages: u64 = memory
+        .free_pages()
+        .map(|range| range.len() >> P::SIZE.shift())
+        .sum();
+    let stride = pages.div_ceil(SAMPLES).max(1);
+    let mut number = 0u64;
+    for range in memory.free_pages() {
+        let in_range = range.len() >> P::SIZE.shift();
+        let mut at = number.div_ceil(stride) * stride - number;
+        while at < in_range {
+            let output = PhysicalAddress(range.start() + at * page);
+            let expected = output.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let first = output.0.wrapping_add(placement.distance()) as *mut u64;
+            // SAFETY: a free page of RAM, mapped writable by the linear map, used by nobody.
+            unsafe { first.write_volatile(expected) };
+            let read = Attributes::normal(Permissions::READ);
+            tables.map(second, output, page, read, Leaves::PAGES)?;
+            // SAFETY: the page was just mapped there.
+            let seen = unsafe { (second.0 as *const u64).read_volatile() };
+            tables.unmap(second, page)?;
+            looked.patterns += 1;
+            if seen != expected {
+                return Err(Fault::Pattern {
+                    page: output,
+                    expected,
+                    seen,
+                });
+            }
+            at += stride;
+        }
+        number += in_range;
+    }
+    Ok(())
+}
+
+/// Every entry of the kernel's half: the linear map against the plan, and nothing anywhere that
+/// is writable and executable.
+fn walk<P: Page, E: Environment>(
+    tables: &PageTables<P, E>,
+    map: &LinearMap,
+    placement: &Placement,
+    looked: &mut Looked,
+) -> Result<(), Fault> {
+    let mut fault = None;
+    let mut bytes = 0;
+    let mut linear_tables = 0;
+    // Single entries and entries of groups, by level.
+    let mut seen = [[0u64; 2]; 5];
+    let geometry = *tables.geometry();
+    let regions = map.regions.as_slice();
+    let mut region = 0;
+    tables.visit_all(|entry| {
+        if fault.is_some() {
+            return false;
+        }
+        let in_linear = placement.physical_address(entry.start).is_some();
+        match entry.kind {
+            Kind::Table => {
+                looked.tables += 1;
+                linear_tables += u64::from(in_linear);
+            }
+            Kind::Leaf => {
+                looked.leaves += 1;
+                let attributes = Attributes::decode(entry.descriptor, &geometry);
+                if attributes.permissions.writable_and_executable() {
+                    fault = Some(Fault::WritableExecutable {
+                        address: entry.start,
+                    });
+                }
+                if in_linear {
+                    bytes += entry.bytes;
+                    // Both ascend, so one pass over the regions serves the whole walk.
+                    while regions.get(region).is_some_and(|r| r.end() <= entry.output) {
+                        region += 1;
+                    }
+                    let planned = regions.get(region).is_some_and(|region| {
+                        region.start <= entry.output
+                            && entry.output.0 + entry.bytes <= region.end().0
+                            && region.attributes == attributes
+                    });
+                    let placed = placement.virtual_address(entry.output) == Some(entry.start);
+                    if !planned || !placed {
+                        fault = Some(Fault::Leaf {
+                            address: entry.start,
+                            output: entry.output,
+                        });
+                    }
+                    let level = (entry.level.number() + 1) as usize;
+                    let contiguous = usize::from(entry.descriptor.is_contiguous());
+                    if let Some(count) = seen.get_mut(level).and_then(|l| l.get_mut(contiguous)) {
+                        *count += 1;
+                    }
+                }
+            }
+            Kind::Invalid => {}
+        }
+        true
+    });
+    if let Some(fault) = fault {
+        return Err(fault);
+    }
+    if bytes != map.census.bytes() {
+        return Err(Fault::Coverage {
+            expected: map.census.bytes(),
+            seen: bytes,
+        });
+    }
+    for size in geometry.leaf_sizes() {
+        let entries = size.bytes >> geometry.page_size().level_shift(size.level);
+        let level = (size.level.number() + 1) as usize;
+        let count = seen
+            .get(level)
+            .and_then(|level| level.get(usize::from(size.contiguous)))
+            .map_or(0, |count| count / entries);
+        let expected = map
+            .census
+            .leaves()
+            .find(|(other, _)| *other == size)
+            .map_or(0, |(_, count)| count);
+        if count != expected {
+            let (bytes, contiguous) = (size.bytes, size.contiguous);
+            return Err(Fault::LeafCount {
+                bytes,
+                contiguous,
+                expected,
+                seen: count,
+            });
+        }
+    }
+    if linear_tables != map.census.tables() {
+        let expected = map.census.tables();
+        return Err(Fault::TableCount {
+            expected,
+            seen: linear_tables,
+        });
+    }
+    Ok(())
+}

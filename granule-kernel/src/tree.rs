@@ -1,0 +1,132 @@
+//! What the device tree says of memory, through the device-tree crate.
+//!
+//! Reads banks, reservations and the initial ramdisk into a [`Memblock`], and says in one line
+//! what is wrong with a tree that cannot be used. Devices are not looked up here.
+
+use core::fmt;
+use dtoolkit::fdt::{Fdt, FdtNode};
+use dtoolkit::{Node, Property};
+use granule::arch::PageSize;
+use granule::memblock::{self, Memblock};
+
+/// Ranges that early memory can hold of each kind.
+pub(crate) const MOST_RANGES: usize = 128;
+
+/// Early memory of this kernel.
+pub(crate) type Memory = Memblock<MOST_RANGES>;
+
+/// Why a tree cannot be used.
+#[derive(Clone, Debug)]
+pub(crate) enum TreeError {
+    /// The crate cannot parse it.
+    Malformed(dtoolkit::error::FdtParseError),
+    /// A memory node or reservation has a `reg` that cannot be read.
+    BadReg(&'static str),
+    /// There is no memory in it.
+    NoMemory,
+    /// The ranges do not fit early memory.
+    Ranges(memblock::Error),
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(error) => write!(f, "the device tree is malformed: {error}"),
+            Self::BadReg(node) => write!(
+                f,
+                "the device tree's {node} has a reg that is not whole pairs of address and size of at most 64 bits"
+            ),
+            Self::NoMemory => f.write_str(
+                "the device tree names no memory: it needs a node with device_type = \"memory\" and a reg",
+            ),
+            Self::Ranges(error) => write!(f, "the device tree's memory cannot be used: {error}"),
+        }
+    }
+}
+
+impl From<memblock::Error> for TreeError {
+    fn from(error: memblock::Error) -> Self {
+        Self::Ranges(error)
+    }
+}
+
+/// Reads all memory that `tree` tells of.
+pub(crate) fn memory(tree: &[u8], page_size: PageSize) -> Result<Memory, TreeError> {
+    let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
+    let root = tree.root();
+    let mut memory = Memory::new(page_size);
+    for node in root
+        .children()
+        .filter(|node| is_memory(node) && is_usable(node))
+    {
+        for_each_reg(node, "memory node", |start, size| {
+            memory.add_bank(start, size).map(|_| ())
+        })?;
+    }
+    if memory.banks().is_empty() {
+        return Err(TreeError::NoMemory);
+    }
+    for entry in tree.memory_reservations() {
+        memory.reserve(entry.address(), entry.size())?;
+    }
+    if let Some(reserved) = root.child("reserved-memory") {
+        for node in reserved.children().filter(is_usable) {
+            // A child without reg asks for memory to be allocated for it; nothing here uses one.
+            let no_map = node.property("no-map").is_some();
+            for_each_reg(node, "reserved-memory node", |start, size| {
+                if no_map {
+                    memory.mark_no_map(start, size)
+                } else {
+                    memory.reserve(start, size)
+                }
+            })?;
+        }
+    }
+    if let Some((start, end)) = initrd(root) {
+        memory.reserve(start, end.saturating_sub(start))?;
+    }
+    Ok(memory)
+}
+
+fn is_memory(node: &FdtNode<'_>) -> bool {
+    node.property("device_type")
+        .is_some_and(|kind| kind.value() == b"memory\0")
+}
+
+/// A node without a status, or with one that says it may be used.
+fn is_usable(node: &FdtNode<'_>) -> bool {
+    node.property("status")
+        .is_none_or(|status| matches!(status.value(), b"okay\0" | b"ok\0"))
+}
+
+fn for_each_reg(
+    node: FdtNode<'_>,
+    what: &'static str,
+    mut with: impl FnMut(u64, u64) -> Result<(), memblock::Error>,
+) -> Result<(), TreeError> {
+    let Some(ranges) = node.reg().map_err(|_| TreeError::BadReg(what))? else {
+        return Ok(());
+    };
+    for range in ranges {
+        let start = range
+            .address::<u64>()
+            .map_err(|_| TreeError::BadReg(what))?;
+        let size = range.size::<u64>().map_err(|_| TreeError::BadReg(what))?;
+        with(start, size)?;
+    }
+    Ok(())
+}
+
+/// Where the boot loader put the initial ramdisk: its first byte, and the one behind its last.
+fn initrd(root: FdtNode<'_>) -> Option<(u64, u64)> {
+    let chosen = root.child("chosen")?;
+    let cell = |name| {
+        let property = chosen.property(name)?;
+        match *property.value() {
+            [a, b, c, d] => Some(u64::from(u32::from_be_bytes([a, b, c, d]))),
+            [a, b, c, d, e, f, g, h] => Some(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
+            _ => None,
+        }
+    };
+    Some((cell("linux,initrd-start")?, cell("linux,initrd-end")?))
+}
