@@ -156,16 +156,16 @@ fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) ->
     }
 }
 
-/// Both ends of every region, which are ends of leaf runs, and random addresses between.
+/// Both ends of every piece, which are ends of leaf runs, and random addresses between.
 fn translations(
     map: &LinearMap,
     placement: &Placement,
     seed: u64,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
-    for region in map.regions.as_slice() {
-        check_translation(placement, region.start.0, looked)?;
-        check_translation(placement, region.end().0 - 1, looked)?;
+    for piece in &map.pieces {
+        check_translation(placement, piece.output.0, looked)?;
+        check_translation(placement, piece.output_end().0 - 1, looked)?;
     }
     let mut random = seed | 1;
     for _ in 0..SAMPLES {
@@ -174,12 +174,12 @@ fn translations(
         random ^= random >> 7;
         random ^= random << 17;
         let mut offset = random % map.census.bytes().max(1);
-        for region in map.regions.as_slice() {
-            if offset < region.bytes {
-                check_translation(placement, region.start.0 + offset, looked)?;
+        for piece in &map.pieces {
+            if offset < piece.bytes {
+                check_translation(placement, piece.output.0 + offset, looked)?;
                 break;
             }
-            offset -= region.bytes;
+            offset -= piece.bytes;
         }
     }
     Ok(())
@@ -244,8 +244,7 @@ fn walk<P: Page, E: Environment>(
     // Single entries and entries of groups, by level.
     let mut seen = [[0u64; 2]; 5];
     let geometry = *tables.geometry();
-    let regions = map.regions.as_slice();
-    let mut region = 0;
+    let mut pieces = map.pieces.as_slice();
     tables.visit_all(|entry| {
         if fault.is_some() {
             return false;
@@ -266,14 +265,16 @@ fn walk<P: Page, E: Environment>(
                 }
                 if in_linear {
                     bytes += entry.bytes;
-                    // Both ascend, so one pass over the regions serves the whole walk.
-                    while regions.get(region).is_some_and(|r| r.end() <= entry.output) {
-                        region += 1;
+                    // Both ascend, so one pass over the pieces serves the whole walk.
+                    while let Some((first, rest)) = pieces.split_first()
+                        && first.output_end() <= entry.output
+                    {
+                        pieces = rest;
                     }
-                    let planned = regions.get(region).is_some_and(|region| {
-                        region.start <= entry.output
-                            && entry.output.0 + entry.bytes <= region.end().0
-                            && region.attributes == attributes
+                    let planned = pieces.first().is_some_and(|piece| {
+                        piece.output <= entry.output
+                            && entry.output.0 + entry.bytes <= piece.output_end().0
+                            && piece.attributes == attributes
                     });
                     let placed = placement.virtual_address(entry.output) == Some(entry.start);
                     if !planned || !placed {

@@ -10,33 +10,30 @@ use crate::cpu;
 use crate::image;
 use crate::options::{Rodata, Strategy};
 use crate::tree::{MOST_RANGES, Memory};
+use arrayvec::ArrayVec;
 use core::fmt;
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress};
+use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::WindowBuilder;
-use granule::linear::{Arena, Census, Placement, Region, direct};
+use granule::linear::{Arena, Census, Placement, direct};
 use granule::memblock::{self, Direction};
 use granule::table::{
-    Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Reached, TableError,
+    Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Piece, Reached, TableError,
 };
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
-pub(crate) const MOST_REGIONS: usize = 2 * MOST_RANGES + 2;
+pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;
 
-/// The regions of the linear map, ascending.
-#[derive(Debug)]
-pub(crate) struct RegionList {
-    regions: [Region; MOST_REGIONS],
-    count: usize,
-}
+/// The pieces of the linear map, ascending.
+pub(crate) type Pieces = ArrayVec<Piece, MOST_PIECES>;
 
 /// Why there is no linear map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapError {
     /// RAM is in more pieces than there is room for.
-    TooManyRegions,
+    TooManyPieces,
     /// There is no memory for its tables.
     NoTableMemory {
         pages: u64,
@@ -50,8 +47,8 @@ pub(crate) enum MapError {
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyRegions => {
-                write!(f, "RAM is in more than {MOST_REGIONS} pieces to be mapped")
+            Self::TooManyPieces => {
+                write!(f, "RAM is in more than {MOST_PIECES} pieces to be mapped")
             }
             Self::NoTableMemory {
                 pages,
@@ -72,64 +69,41 @@ impl From<TableError> for MapError {
     }
 }
 
-const EMPTY: Region = Region {
-    start: PhysicalAddress(0),
-    bytes: 0,
-    attributes: Attributes::normal(Permissions::READ),
-    leaves: Leaves::PAGES,
-};
-
-impl RegionList {
-    /// What `memory` says is to be mapped, with the image's text and constants read-only there
-    /// too if `rodata` says so.
-    fn new(memory: &Memory, rodata: Rodata, image_start: u64) -> Option<Self> {
-        let mut list = Self {
-            regions: [EMPTY; MOST_REGIONS],
-            count: 0,
-        };
-        let constants = image_start..image_start + image::constants_end();
-        for piece in memory.mapped() {
-            let (start, end) = (piece.start(), piece.end());
-            if !rodata.protects_image() {
-                list.push(start, end, false, rodata)?;
-                continue;
-            }
-            let cut = |at: u64| at.clamp(start, end);
-            list.push(start, cut(constants.start), false, rodata)?;
-            list.push(cut(constants.start), cut(constants.end), true, rodata)?;
-            list.push(cut(constants.end), end, false, rodata)?;
-        }
-        Some(list)
-    }
-
-    fn push(&mut self, start: u64, end: u64, constant: bool, rodata: Rodata) -> Option<()> {
+/// What `memory` says is to be mapped, with the image's text and constants read-only there too if
+/// `rodata` says so.
+fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(), MapError> {
+    let rodata = request.rodata;
+    let constants = request.image_start..request.image_start + image::constants_end();
+    let leaves = if rodata.changes_pages() {
+        Leaves::PAGES
+    } else {
+        Leaves::LARGEST
+    };
+    let mut push = |start: u64, end: u64, permissions: Permissions| {
         if start >= end {
-            return Some(());
+            return Ok(());
         }
-        let permissions = if constant {
-            Permissions::READ
-        } else {
-            Permissions::READ_WRITE
-        };
-        let slot = self.regions.get_mut(self.count)?;
-        *slot = Region {
-            start: PhysicalAddress(start),
+        let piece = Piece {
+            start: VirtualAddress(start.wrapping_add(request.placement.distance())),
+            output: PhysicalAddress(start),
             bytes: end - start,
             attributes: Attributes::normal(permissions),
-            leaves: if rodata.changes_pages() {
-                Leaves::PAGES
-            } else {
-                Leaves::LARGEST
-            },
+            leaves,
         };
-        self.count += 1;
-        Some(())
+        pieces.try_push(piece).map_err(|_| MapError::TooManyPieces)
+    };
+    for ram in memory.mapped() {
+        let (start, end) = (ram.start(), ram.end());
+        if !rodata.protects_image() {
+            push(start, end, Permissions::READ_WRITE)?;
+            continue;
+        }
+        let cut = |at: u64| at.clamp(start, end);
+        push(start, cut(constants.start), Permissions::READ_WRITE)?;
+        push(cut(constants.start), cut(constants.end), Permissions::READ)?;
+        push(cut(constants.end), end, Permissions::READ_WRITE)?;
     }
-
-    /// The regions.
-    pub(crate) fn as_slice(&self) -> &[Region] {
-        self.regions.get(..self.count).unwrap_or_default()
-    }
+    Ok(())
 }
 
 /// The tables of the kernel's half once the linear map is made, before anyone but the boot uses
@@ -157,7 +131,7 @@ pub(crate) struct Request<'a> {
 /// What was made, and what it took.
 #[derive(Debug)]
 pub(crate) struct LinearMap {
-    pub(crate) regions: RegionList,
+    pub(crate) pieces: Pieces,
     pub(crate) census: Census,
     pub(crate) counts: Counts,
     pub(crate) instructions: Option<u64>,
@@ -188,7 +162,8 @@ pub(crate) fn map_mem<'c, P: Page>(
     };
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
-    let mut work = || create::<P>(request, memory, counters, &mut tables);
+    let mut pieces = Pieces::new();
+    let mut work = || create::<P>(request, memory, counters, &mut tables, &mut pieces);
     let (made, instructions) = match request.counter {
         Some(counter) => {
             let (made, instructions) = counter.measure(&mut work);
@@ -197,10 +172,10 @@ pub(crate) fn map_mem<'c, P: Page>(
         None => (work(), None),
     };
     let ticks = cpu::counter_now().wrapping_sub(before);
-    let (regions, census) = made?;
+    let census = made?;
     let time_us = cpu::microseconds(ticks);
     let map = LinearMap {
-        regions,
+        pieces,
         census,
         counts: counters.get(),
         instructions,
@@ -215,10 +190,10 @@ fn create<P: Page>(
     memory: &mut Memory,
     counters: &Counters,
     tables: &mut BootPageTables<'_, P>,
-) -> Result<(RegionList, Census), MapError> {
-    let regions = RegionList::new(memory, request.rodata, request.image_start)
-        .ok_or(MapError::TooManyRegions)?;
-    let census = Census::new(&request.geometry, &request.placement, regions.as_slice());
+    pieces: &mut Pieces,
+) -> Result<Census, MapError> {
+    plan(request, memory, pieces)?;
+    let census = Census::new(&request.geometry, pieces);
     match request.strategy {
         Strategy::Direct => {
             let arena = direct::HasArena::arena(tables.environment());
@@ -242,7 +217,7 @@ fn create<P: Page>(
                     .inner()
                     .extend(PhysicalAddress(start), end);
             }
-            direct::create(tables, &request.placement, regions.as_slice())?;
+            direct::create(tables, pieces)?;
         }
         Strategy::Base => {
             let root = tables.root();
@@ -251,12 +226,8 @@ fn create<P: Page>(
             let hardware = Counted::new(Hardware::new(request.capabilities), counters);
             let spare = PhysicalAddress(spare.0 - P::SIZE.bytes());
             let mut fixmap = Fixmap::new(tables, request.reach, spare, counters, early, hardware)?;
-            WindowBuilder::<P, _>::new(request.geometry, &mut fixmap).create_base(
-                root,
-                &request.placement,
-                regions.as_slice(),
-            )?;
+            WindowBuilder::<P, _>::new(request.geometry, &mut fixmap).create_base(root, pieces)?;
         }
     }
-    Ok((regions, census))
+    Ok(census)
 }

@@ -3,11 +3,10 @@
 //! Pure: the strategies size their table memory with it, `granule plan` answers with it, and the
 //! kernel's self-check compares what it walks against it.
 
-use super::{Placement, Region};
 use crate::arch::Geometry;
 use crate::arch::geometry::LeafSize;
 use crate::arch::page_size::Level;
-use crate::table::map::Plan;
+use crate::table::map::{Piece, Plan};
 
 /// The most leaf sizes that a geometry has: every level with and without the contiguous hint.
 const MOST_SIZES: usize = 2 * Level::ALL.len();
@@ -21,30 +20,26 @@ pub struct Census {
 }
 
 impl Census {
-    /// Counts for `regions` at `placement`. Regions that the placement does not reach, in whole
-    /// or in part, are the caller's to cut off before.
+    /// Counts for `pieces`, which ascend and lie inside `geometry`'s half; one that does not is
+    /// passed over.
     #[must_use]
-    pub fn new(geometry: &Geometry, placement: &Placement, regions: &[Region]) -> Self {
+    pub fn new(geometry: &Geometry, pieces: &[Piece]) -> Self {
         let mut census = Self::default();
         for (slot, size) in census.leaves.iter_mut().zip(geometry.leaf_sizes()) {
             *slot = Some((size, 0));
         }
         // The last entry of each level that was given a table, so that neighbours share it.
         let mut tabled = [u64::MAX; Level::ALL.len()];
-        for region in regions {
-            let Some(start) = placement.virtual_address(region.start) else {
+        for piece in pieces {
+            let Some(from) = geometry.offset(piece.start) else {
                 continue;
             };
-            let Some(from) = geometry.offset(start) else {
-                continue;
-            };
-            if region.bytes == 0 {
+            if piece.bytes == 0 {
                 continue;
             }
-            let to = from + region.bytes;
-            let distance = region.start.0.wrapping_sub(from);
-            let plan = Plan::new(geometry, geometry.page_size(), distance, 0, region.leaves);
-            census.bytes += region.bytes;
+            let to = from + piece.bytes;
+            let plan = Plan::new(geometry, piece, from);
+            census.bytes += piece.bytes;
             census.count_tables(geometry, &plan, &mut tabled, from, to);
             census.count_leaves(geometry, &plan, from, to);
         }
@@ -114,7 +109,7 @@ impl Census {
                 continue;
             }
             let entry = size.entry_bytes(level);
-            let group = entry * plan.group(level) as u64;
+            let group = entry * plan.group(size, level) as u64;
             let mut head = (from, from);
             let mut tail = (to, to);
             let mut first = true;

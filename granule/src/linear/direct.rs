@@ -6,11 +6,11 @@
 //! whole tables, each filled once while it is private. No TLBI at all: no entry changes that was
 //! valid before.
 
-use super::{Census, Placement, Region};
+use super::Census;
+use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{PhysicalAddress, VirtualAddress};
 use crate::table::{
-    Environment, Maintenance, PageTables, Parts, TableAllocator, TableError, TableMemory, TableRun,
+    Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory, TableRun,
 };
 
 /// Pages that came back before the arena is handed over: a map that only grows returns none.
@@ -179,18 +179,17 @@ pub fn arena_pages(census: &Census, arena: &Arena) -> u64 {
     census.tables().saturating_sub(arena.available())
 }
 
-/// Makes the linear map of `regions` in `tables`, which are live.
+/// Makes the linear map of `pieces`, which ascend, in `tables`, which are live.
 ///
-/// If [`arena_pages`] is not 0, the arena must have been extended by that many pages of one
-/// region.
+/// If [`arena_pages`] is not 0, the arena must have been extended by that many pages, all of
+/// them in one of the pieces.
 ///
 /// # Errors
 ///
-/// Those of [`PageTables::map`]. Regions before the failing one are mapped then.
+/// Those of [`PageTables::map_pieces`]; part of the map may be made then.
 pub fn create<P, M, A, T>(
     tables: &mut PageTables<P, Parts<M, A, T>>,
-    placement: &Placement,
-    regions: &[Region],
+    pieces: &[Piece],
 ) -> Result<(), TableError>
 where
     P: Page,
@@ -198,33 +197,30 @@ where
     A: TableAllocator + HasArena,
     T: Maintenance,
 {
-    let arena = tables.environment().arena();
-    let (first, end) = arena.unused_ram();
-    let home = regions
+    let span = tables.geometry().span();
+    let (first, end) = tables.environment().arena().unused_ram();
+    let home = pieces
         .iter()
-        .find(|region| first < end && region.start <= first && end <= region.end());
-    let mut done = (first.0, first.0);
-    if let Some(home) = home {
-        done = map_arena(tables, placement, home, first.0, end.0)?;
-    }
-    for region in regions {
-        if Some(region) == home {
-            map_part(tables, placement, region, region.start.0, done.0)?;
-            map_part(tables, placement, region, done.1, region.end().0)?;
-        } else {
-            map_part(tables, placement, region, region.start.0, region.end().0)?;
-        }
-    }
+        .find(|piece| first < end && piece.output <= first && end <= piece.output_end());
+    let Some(home) = home else {
+        tables.map_unpublished(pieces, (0, span))?;
+        tables.publish();
+        return Ok(());
+    };
+    let (low, high) = map_arena(tables, pieces, home, first.0, end.0)?;
+    tables.map_unpublished(pieces, (0, low))?;
+    tables.map_unpublished(pieces, (high, span))?;
     tables.publish();
     Ok(())
 }
 
-/// Maps the part of `home` that holds the arena, from `first` to `end`, in rounds that each use
-/// the tables the round before made reachable. Gives what it mapped.
+/// Maps the part of the space that shows the arena, whose physical addresses are `first` to
+/// `end`, in rounds that each use the tables the round before made reachable. Gives the offsets
+/// that are mapped then.
 fn map_arena<P, M, A, T>(
     tables: &mut PageTables<P, Parts<M, A, T>>,
-    placement: &Placement,
-    home: &Region,
+    pieces: &[Piece],
+    home: &Piece,
     first: u64,
     end: u64,
 ) -> Result<(u64, u64), TableError>
@@ -234,56 +230,52 @@ where
     A: TableAllocator + HasArena,
     T: Maintenance,
 {
-    // Blocks need so few tables that the pool maps the whole region at once.
-    let whole_leaves = home.leaves.top < Level::L3;
-    // What one table of pages translates: cut there, no table is written in two parts.
+    let outside = TableError::OutsideSpace {
+        start: home.start,
+        bytes: home.bytes,
+        va_bits: tables.geometry().va_bits(),
+    };
+    let home_start = tables.geometry().offset(home.start).ok_or(outside)?;
+    let distance = home_start.wrapping_sub(home.output.0);
+    let (first, end) = (first.wrapping_add(distance), end.wrapping_add(distance));
+    // Cut where tables are cut, so that none is written in two parts: what one table of pages
+    // translates. Blocks need so few tables that the pool maps the whole piece at once.
     let span = P::SIZE.entry_bytes(Level::L2);
-    let distance = placement.distance();
-    let align_down =
-        |address: u64| (address.wrapping_add(distance) & !(span - 1)).wrapping_sub(distance);
-    let low = if whole_leaves {
-        home.start.0
+    let blocks = home.leaves.top < Level::L3;
+    let low = if blocks {
+        home_start
     } else {
-        align_down(first).max(home.start.0)
+        first & !(span - 1)
+    };
+    let last = if blocks {
+        home_start + home.bytes
+    } else {
+        end.next_multiple_of(span)
     };
     let mut high = low;
     while high < end {
-        let next = if whole_leaves {
-            home.end().0
+        let next = if blocks {
+            last
         } else if high == low {
-            (align_down(first) + span).min(home.end().0)
+            low + span
         } else {
             // A table for each span, one more for each table's worth of those, and one a level.
             let available = tables.environment().arena().available();
             let upper = available / P::SIZE.entries() as u64 + Level::ALL.len() as u64;
             let spans = available.saturating_sub(upper).max(1);
-            let last_needed = align_down(end - 1) + span;
             spans
                 .checked_mul(span)
                 .and_then(|bytes| high.checked_add(bytes))
-                .map_or(last_needed, |next| next.min(last_needed))
-                .min(home.end().0)
+                .map_or(last, |next| next.min(last))
         };
-        map_part(tables, placement, home, high, next)?;
+        tables.map_unpublished(pieces, (high, next))?;
         // The next round, or whoever comes next, writes tables through this mapping.
         tables.publish();
         high = next;
-        tables.environment().arena().mapped_to(high);
+        tables
+            .environment()
+            .arena()
+            .mapped_to(high.wrapping_sub(distance));
     }
     Ok((low, high))
-}
-
-fn map_part<P: Page, E: Environment>(
-    tables: &mut PageTables<P, E>,
-    placement: &Placement,
-    region: &Region,
-    from: u64,
-    to: u64,
-) -> Result<(), TableError> {
-    if from >= to {
-        return Ok(());
-    }
-    let start = VirtualAddress(from.wrapping_add(placement.distance()));
-    let output = PhysicalAddress(from);
-    tables.map_unpublished(start, output, to - from, region.attributes, region.leaves)
 }

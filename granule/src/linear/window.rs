@@ -6,10 +6,10 @@
 //! table anew for every contiguous span of entries inside it, and once more to zero it, and each
 //! entry pays its own DSB and ISB.
 
-use super::{Census, Placement, Region};
+use super::Census;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
-use crate::table::map::Plan;
+use crate::table::map::{Piece, Plan};
 use crate::table::{Maintenance, TableAllocator, TableError};
 use core::marker::PhantomData;
 
@@ -69,43 +69,43 @@ where
         }
     }
 
-    /// Makes the linear map of `regions` below `root`, strategy `base`. The part of the root
-    /// that it uses must be empty.
+    /// Makes the linear map of `pieces`, which ascend, below `root`, strategy `base`. The part
+    /// of the root that it uses must be empty.
     ///
     /// # Errors
     ///
     /// [`TableError::OutOfTables`] before anything is changed,
-    /// [`OutsideSpace`](TableError::OutsideSpace) for a region that the placement does not reach.
+    /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half.
     pub fn create_base(
         &mut self,
         root: PhysicalAddress,
-        placement: &Placement,
-        regions: &[Region],
+        pieces: &[Piece],
     ) -> Result<(), TableError> {
-        let census = Census::new(&self.geometry, placement, regions);
+        let census = Census::new(&self.geometry, pieces);
         let needed = census.tables() as usize;
         let exhausted = TableError::OutOfTables { needed };
         if !self.environment.reserve(needed) {
             return Err(exhausted);
         }
-        for region in regions {
-            let outside = TableError::OutsideSpace {
-                start: placement.base(),
-                bytes: region.bytes,
-                va_bits: self.geometry.va_bits(),
+        for piece in pieces {
+            let (start, bytes) = (piece.start, piece.bytes);
+            let va_bits = self.geometry.va_bits();
+            let from = match self.geometry.offset(start) {
+                Some(from) if from.saturating_add(bytes) <= self.geometry.span() => from,
+                _ => {
+                    return Err(TableError::OutsideSpace {
+                        start,
+                        bytes,
+                        va_bits,
+                    });
+                }
             };
-            let from = placement
-                .virtual_address(region.start)
-                .and_then(|start| self.geometry.offset(start))
-                .ok_or(outside)?;
-            if region.bytes == 0 {
+            if bytes == 0 {
                 continue;
             }
-            let bits = region.attributes.encode(&self.geometry);
-            let distance = region.start.0.wrapping_sub(from);
-            let plan = Plan::new(&self.geometry, P::SIZE, distance, bits, region.leaves);
+            let plan = Plan::new(&self.geometry, piece, from);
             let level = self.geometry.start_level();
-            self.range(&plan, root, level, from, from + region.bytes)
+            self.range(&plan, root, level, from, from + bytes)
                 .ok_or(exhausted)?;
         }
         Ok(())
@@ -141,7 +141,7 @@ where
     /// Writes the entries for the offsets from `start` to `end` of the table in the open slot.
     fn span(&mut self, plan: &Plan, level: Level, start: u64, end: u64) -> Option<()> {
         let bytes = P::SIZE.entry_bytes(level);
-        let group = bytes * plan.group(level) as u64;
+        let group = bytes * plan.group(P::SIZE, level) as u64;
         let grouped = (start.next_multiple_of(group), end & !(group - 1));
         let mut at = start;
         while at < end {

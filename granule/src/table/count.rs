@@ -84,6 +84,17 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     }
 
     #[inline(always)]
+    unsafe fn find_valid(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.find_valid(table, first, count) }
+    }
+
+    #[inline(always)]
     unsafe fn store(
         &mut self,
         table: PhysicalAddress,

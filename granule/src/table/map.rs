@@ -1,13 +1,15 @@
-//! Mapping a range: largest leaves first, tables written once.
+//! Mapping ranges: largest leaves first, tables written once.
 //!
-//! Two passes. The first walks what exists, finds what is in the way and counts the tables that
-//! are missing; below an entry that does not exist yet the count is arithmetic, not a walk. The
-//! second cannot fail: it fills tables while they are private, in runs, and links each with one
-//! store after it is full, so a table is neither zeroed first nor read back.
+//! Two passes over a list of [`Piece`]s. The first walks what exists, finds what is in the way
+//! and counts the tables that are missing; below an entry that does not exist yet the count is
+//! arithmetic, not a walk. The second cannot fail: it fills each missing table while it is
+//! private, front to back, whatever pieces meet in it, and links it with one store after it is
+//! full. So a table is neither zeroed first nor read back nor written twice.
 
 use super::{Environment, PageTables, TableError, Visibility, flush};
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Attributes, Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
+use core::marker::PhantomData;
 
 /// How large leaves may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,57 +33,75 @@ impl Leaves {
     };
 }
 
+/// A range to be mapped alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first address, a multiple of the page size.
+    pub start: VirtualAddress,
+    /// What it translates to, a multiple of the page size.
+    pub output: PhysicalAddress,
+    /// The bytes, a multiple of the page size.
+    pub bytes: u64,
+    /// The memory type and permissions.
+    pub attributes: Attributes,
+    /// How large its leaves may be.
+    pub leaves: Leaves,
+}
+
+impl Piece {
+    /// The first physical address behind its output.
+    #[must_use]
+    pub const fn output_end(&self) -> PhysicalAddress {
+        PhysicalAddress(self.output.0.saturating_add(self.bytes))
+    }
+}
+
 /// Consecutive outputs may be written as one run only where adding a step to the descriptor
 /// gives the next address: the 52-bit formats keep the bits from here up elsewhere.
 const OUTPUT_RUN_SHIFT: u32 = 48;
 
-/// A mapping to be made, with what is the same for all of its tables worked out once.
-#[derive(Clone, Copy)]
+/// How one piece is mapped: what is the same for all of its tables, worked out once.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Output address less offset, wrapping.
     distance: u64,
     /// The first level at which leaves are made.
     top: Level,
-    /// For each level, entries in a contiguous group, or 1 where the hint is not used.
-    groups: [usize; Level::ALL.len()],
+    contiguous: bool,
     /// The encoded attributes.
     bits: u64,
 }
 
 impl Plan {
-    /// What mapping with `distance` from offset to output makes of `leaves`.
-    pub(crate) fn new(
-        geometry: &Geometry,
-        size: PageSize,
-        distance: u64,
-        bits: u64,
-        leaves: Leaves,
-    ) -> Self {
+    const NONE: Self = Self {
+        distance: 0,
+        top: Level::L3,
+        contiguous: false,
+        bits: 0,
+    };
+
+    /// For `piece`, whose first offset is `from`.
+    pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
+        let distance = piece.output.0.wrapping_sub(from);
+        let size = geometry.page_size();
         let mut top = Level::L3;
-        let mut groups = [1; Level::ALL.len()];
-        for (level, group) in Level::ALL.into_iter().zip(&mut groups) {
-            let bytes = size.entry_bytes(level);
-            if level < leaves.top || level < geometry.start_level() || !geometry.leaf_allowed(level)
+        // Upward from the pages: which levels have leaves, and at which offset and output agree
+        // in the bits below the leaf, only ever stops.
+        for level in [Level::L2, Level::L1, Level::L0] {
+            if level < piece.leaves.top
+                || level < geometry.start_level()
+                || !geometry.leaf_allowed(level)
+                || distance & (size.entry_bytes(level) - 1) != 0
             {
-                continue;
+                break;
             }
-            // Offset and output must agree in the bits below the leaf; the distance says it for
-            // the whole range at once.
-            if distance & (bytes - 1) != 0 {
-                continue;
-            }
-            if top > level {
-                top = level;
-            }
-            let entries = size.contiguous_entries(level);
-            if leaves.contiguous && distance & (bytes * entries as u64 - 1) == 0 {
-                *group = entries;
-            }
+            top = level;
         }
+        let bits = piece.attributes.encode(geometry);
         Self {
             distance,
             top,
-            groups,
+            contiguous: piece.leaves.contiguous,
             bits,
         }
     }
@@ -94,38 +114,119 @@ impl Plan {
         self.bits
     }
 
-    pub(crate) fn group(&self, level: Level) -> usize {
-        self.groups
-            .get((level.number() + 1) as usize)
-            .copied()
-            .unwrap_or(1)
+    /// The entries of a contiguous group at `level`, 1 where the hint is not to be used.
+    #[inline(always)]
+    pub(crate) const fn group(&self, size: PageSize, level: Level) -> usize {
+        let entries = size.contiguous_entries(level);
+        if self.contiguous && self.distance & (size.entry_bytes(level) * entries as u64 - 1) == 0 {
+            entries
+        } else {
+            1
+        }
     }
 
     pub(crate) const fn output(&self, offset: u64) -> u64 {
         offset.wrapping_add(self.distance)
     }
+}
 
-    /// The tables to build below one missing table of `level` that translates the offsets from
-    /// `start` to `end`, itself included.
-    pub(crate) fn tables_below(&self, size: PageSize, level: Level, start: u64, end: u64) -> usize {
-        let mut tables = 1;
-        let mut at = level;
-        while !at.is_last() {
-            let shift = size.level_shift(at);
-            let first = start >> shift;
-            let last = (end - 1) >> shift;
-            if at < self.top {
-                tables += (last - first + 1) as usize;
-            } else {
-                let mask = (1 << shift) - 1;
-                let head = start & mask != 0;
-                let tail = end & mask != 0;
-                tables += match (head, tail) {
-                    (true, true) if first == last => 1,
-                    (head, tail) => usize::from(head) + usize::from(tail),
-                };
+/// Where a pass over the pieces is: they ascend, and so does the pass.
+struct Cursor<'a, P> {
+    pieces: &'a [Piece],
+    geometry: Geometry,
+    /// The offsets that this pass is about; what pieces have outside is passed over.
+    window: (u64, u64),
+    /// The next offset to map, up to `to`; both `u64::MAX` when nothing is left.
+    at: u64,
+    to: u64,
+    plan: Plan,
+    page: PhantomData<P>,
+}
+
+impl<'a, P: Page> Cursor<'a, P> {
+    fn new(pieces: &'a [Piece], geometry: Geometry, window: (u64, u64)) -> Self {
+        let (at, to) = (u64::MAX, u64::MAX);
+        let page = PhantomData;
+        let mut cursor = Self {
+            pieces,
+            geometry,
+            window,
+            at,
+            to,
+            plan: Plan::NONE,
+            page,
+        };
+        cursor.next_piece();
+        cursor
+    }
+
+    /// Goes on with the next piece that has something in the window.
+    fn next_piece(&mut self) {
+        while let Some((piece, rest)) = self.pieces.split_first() {
+            self.pieces = rest;
+            let from = piece.start.0.wrapping_sub(self.geometry.base().0);
+            let at = from.max(self.window.0);
+            let to = from.saturating_add(piece.bytes).min(self.window.1);
+            if at < to {
+                (self.at, self.to) = (at, to);
+                self.plan = Plan::new(&self.geometry, piece, from);
+                return;
             }
-            at = at.next();
+        }
+        (self.at, self.to) = (u64::MAX, u64::MAX);
+    }
+
+    /// Everything before `offset` is done.
+    #[inline(always)]
+    fn done_to(&mut self, offset: u64) {
+        self.at = offset;
+        if offset >= self.to {
+            self.next_piece();
+        }
+    }
+
+    /// The end of the whole entries of `level` that this piece covers from `at` on, not beyond
+    /// `end`; `at` itself if that is inside an entry or the piece ends inside it.
+    fn whole_to(&self, level: Level, end: u64) -> u64 {
+        let mask = P::SIZE.entry_bytes(level) - 1;
+        if self.at & mask != 0 {
+            return self.at;
+        }
+        (self.to.min(end) & !mask).max(self.at)
+    }
+
+    /// Whether entries of `level` are leaves in this piece.
+    const fn has_leaves(&self, level: Level) -> bool {
+        level.number() >= self.plan.top.number()
+    }
+
+    /// The tables it takes to translate one whole entry of `level` of this piece.
+    fn tables_of_whole_entry(&self, level: Level) -> usize {
+        if level.number() >= self.plan.top.number() {
+            return 0;
+        }
+        1 + (self.tables_of_whole_entry(level.next()) << P::SIZE.index_bits())
+    }
+
+    /// The tables it takes to map what lies before `end` in a new table of `level`, itself
+    /// included; goes on to `end`.
+    fn tables_in_new(&mut self, level: Level, end: u64) -> usize {
+        let mut tables = 1;
+        while self.at < end {
+            if level.is_last() {
+                self.done_to(self.to.min(end));
+                continue;
+            }
+            let whole = self.whole_to(level, end);
+            if whole > self.at {
+                let entries = ((whole - self.at) >> P::SIZE.level_shift(level)) as usize;
+                tables += entries * self.tables_of_whole_entry(level);
+                self.done_to(whole);
+            } else {
+                let bytes = P::SIZE.entry_bytes(level);
+                let entry_end = (self.at & !(bytes - 1)) + bytes;
+                tables += self.tables_in_new(level.next(), entry_end);
+            }
         }
         tables
     }
@@ -151,82 +252,113 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        self.map_unpublished(start, output, bytes, attributes, leaves)?;
+        self.map_pieces(&[Piece {
+            start,
+            output,
+            bytes,
+            attributes,
+            leaves,
+        }])
+    }
+
+    /// As [`map`](Self::map), for several pieces at once, all or none: tables that more than one
+    /// of them has a part in are still written once, and one pair of barriers serves all.
+    ///
+    /// # Errors
+    ///
+    /// As for [`map`](Self::map), and [`TableError::Unsorted`] unless the pieces ascend without
+    /// overlapping.
+    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+        self.map_unpublished(pieces, (0, self.geometry.span()))?;
         self.publish();
         Ok(())
     }
 
-    /// As [`map`](Self::map), but without the barriers: nothing of it may be used before
-    /// [`publish`](Self::publish). For several ranges that one pair of barriers then serves.
-    ///
-    /// # Errors
-    ///
-    /// As for [`map`](Self::map).
-    pub fn map_unpublished(
-        &mut self,
-        start: VirtualAddress,
-        output: PhysicalAddress,
-        bytes: u64,
-        attributes: Attributes,
-        leaves: Leaves,
-    ) -> Result<(), TableError> {
-        let (from, to) = self.offsets(start, bytes)?;
-        let page_size = P::SIZE;
-        if output.0 & (page_size.bytes() - 1) != 0 {
-            return Err(TableError::Misaligned {
-                value: output.0,
-                page_size,
-            });
-        }
-        let pa_bits = self.geometry.pa_bits();
-        match output.0.checked_add(bytes) {
-            Some(end) if end <= 1 << pa_bits => {}
-            _ => {
-                return Err(TableError::OutputTooLarge {
-                    start: output,
-                    bytes,
-                    pa_bits,
-                });
-            }
-        }
-        if from == to {
-            return Ok(());
-        }
-        let bits = attributes.encode(&self.geometry);
-        let distance = output.0.wrapping_sub(from);
-        let plan = Plan::new(&self.geometry, page_size, distance, bits, leaves);
-        let level = self.geometry.start_level();
-        let needed = self.missing(&plan, self.root, level, from, to)?;
-        let exhausted = TableError::OutOfTables { needed };
-        if needed > 0 && !self.environment.reserve(needed) {
-            return Err(exhausted);
-        }
-        self.map_in(&plan, self.root, level, from, to)
-            .ok_or(exhausted)
-    }
-
     /// Makes all that was mapped so far usable by this CPU. Nothing on tables that are not live.
-    pub fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         if self.liveness == super::Liveness::Live {
             flush::publish(&mut self.environment);
         }
     }
 
-    /// Counts the tables that mapping the offsets from `start` to `end` in `table` takes, or
-    /// finds what is in the way.
+    /// Maps what `pieces` have among the offsets of `window`, without the barriers: nothing of
+    /// it may be used before [`publish`](Self::publish).
+    pub(crate) fn map_unpublished(
+        &mut self,
+        pieces: &[Piece],
+        window: (u64, u64),
+    ) -> Result<(), TableError> {
+        self.check_pieces(pieces)?;
+        let (root, level) = (self.root, self.geometry.start_level());
+        let mut cursor = Cursor::new(pieces, self.geometry, window);
+        let needed = self.missing(&mut cursor, root, level, self.geometry.span())?;
+        let exhausted = TableError::OutOfTables { needed };
+        if needed > 0 && !self.environment.reserve(needed) {
+            return Err(exhausted);
+        }
+        let mut cursor = Cursor::new(pieces, self.geometry, window);
+        self.map_in(&mut cursor, root, level, self.geometry.span())
+            .ok_or(exhausted)
+    }
+
+    fn check_pieces(&self, pieces: &[Piece]) -> Result<(), TableError> {
+        let page_size = P::SIZE;
+        let pa_bits = self.geometry.pa_bits();
+        let mut free_from = 0;
+        for piece in pieces {
+            let (from, to) = self.offsets(piece.start, piece.bytes)?;
+            let output = piece.output;
+            if output.0 & (page_size.bytes() - 1) != 0 {
+                return Err(TableError::Misaligned {
+                    value: output.0,
+                    page_size,
+                });
+            }
+            match output.0.checked_add(piece.bytes) {
+                Some(end) if end <= 1 << pa_bits => {}
+                _ => {
+                    let (start, bytes) = (output, piece.bytes);
+                    return Err(TableError::OutputTooLarge {
+                        start,
+                        bytes,
+                        pa_bits,
+                    });
+                }
+            }
+            if from < free_from {
+                return Err(TableError::Unsorted {
+                    address: piece.start,
+                });
+            }
+            free_from = to;
+        }
+        Ok(())
+    }
+
+    /// Counts the tables that mapping what lies before `end` in `table` takes, or finds what is
+    /// in the way.
     fn missing(
         &self,
-        plan: &Plan,
+        cursor: &mut Cursor<'_, P>,
         table: PhysicalAddress,
         level: Level,
-        start: u64,
         end: u64,
     ) -> Result<usize, TableError> {
         let bytes = P::SIZE.entry_bytes(level);
         let mut needed = 0;
-        let mut at = start;
-        while at < end {
-            let next = end.min((at & !(bytes - 1)) + bytes);
+        while cursor.at < end {
+            let at = cursor.at;
+            if level.is_last() {
+                let to = cursor.to.min(end);
+                let count = ((to - at) >> P::SIZE.shift()) as usize;
+                if let Some(valid) = self.find_valid(table, Self::index(at, level), count) {
+                    let address = self.address(at + ((valid as u64) << P::SIZE.shift()));
+                    return Err(TableError::AlreadyMapped { address });
+                }
+                cursor.done_to(to);
+                continue;
+            }
+            let entry_end = (at & !(bytes - 1)) + bytes;
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
                 Kind::Leaf => {
@@ -236,97 +368,126 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 }
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
-                    needed += self.missing(plan, below, level.next(), at, next)?;
+                    needed += self.missing(cursor, below, level.next(), entry_end)?;
                 }
-                Kind::Invalid if level >= plan.top && next - at == bytes => {}
-                Kind::Invalid => needed += plan.tables_below(P::SIZE, level.next(), at, next),
+                Kind::Invalid
+                    if cursor.has_leaves(level) && cursor.whole_to(level, entry_end) > at =>
+                {
+                    cursor.done_to(entry_end);
+                }
+                Kind::Invalid => needed += cursor.tables_in_new(level.next(), entry_end),
             }
-            at = next;
         }
         Ok(needed)
     }
 
-    /// Maps the offsets from `start` to `end` in a table that exists. `None` only if the
-    /// allocator breaks its word.
+    /// Maps what lies before `end` in a table that exists. `None` only if the allocator breaks
+    /// its word.
     fn map_in(
         &mut self,
-        plan: &Plan,
+        cursor: &mut Cursor<'_, P>,
         table: PhysicalAddress,
         level: Level,
-        start: u64,
         end: u64,
     ) -> Option<()> {
-        if level.is_last() {
-            // The first pass saw every one of these entries invalid.
-            self.fill_leaves(plan, table, level, start, end, self.visibility());
-            return Some(());
-        }
+        let (leaf, link) = (self.visibility(), self.linking());
         let bytes = P::SIZE.entry_bytes(level);
-        let mut at = start;
-        while at < end {
-            // Runs of entries that do not exist yet are built together.
-            let mut run = at;
-            while run < end {
-                let entry = self.load(table, Self::index(run, level));
-                if entry.is_table(level) {
-                    break;
-                }
-                run = end.min((run & !(bytes - 1)) + bytes);
+        while cursor.at < end {
+            let at = cursor.at;
+            let index = Self::index(at, level);
+            if level.is_last() {
+                // The first pass saw every one of these entries invalid.
+                let to = cursor.to.min(end);
+                self.fill_leaves(&cursor.plan, table, level, at, to, leaf);
+                cursor.done_to(to);
+                continue;
             }
-            if run > at {
-                self.build_entries(
-                    plan,
-                    table,
-                    level,
-                    at,
-                    run,
-                    self.visibility(),
-                    self.linking(),
-                )?;
-                at = run;
-            } else {
-                let next = end.min((at & !(bytes - 1)) + bytes);
-                let entry = self.load(table, Self::index(at, level));
+            let entry_end = (at & !(bytes - 1)) + bytes;
+            let entry = self.load(table, index);
+            if entry.is_table(level) {
                 let below = self.geometry.address_of(entry, level);
-                self.map_in(plan, below, level.next(), at, next)?;
-                at = next;
+                self.map_in(cursor, below, level.next(), entry_end)?;
+                continue;
+            }
+            // Whole entries that do not exist yet are written together.
+            let most = cursor.whole_to(level, end);
+            let mut whole = at;
+            while whole < most && !self.load(table, Self::index(whole, level)).is_table(level) {
+                whole += bytes;
+            }
+            if whole == at {
+                self.build_child(cursor, table, level, entry_end, link)?;
+            } else {
+                self.write_whole(&cursor.plan, table, level, at, whole, leaf, link)?;
+                cursor.done_to(whole);
             }
         }
         Some(())
     }
 
-    /// Fills a new table of `level`, which is private, so that it translates the offsets from
-    /// `start` to `end` and nothing else.
+    /// Fills a new table of `level`, which is private, from its first entry to its last: with
+    /// what lies before `end`, and with nothing where there is nothing.
     fn build(
         &mut self,
-        plan: &Plan,
+        cursor: &mut Cursor<'_, P>,
         table: PhysicalAddress,
         level: Level,
-        start: u64,
         end: u64,
     ) -> Option<()> {
-        let first = Self::index(start, level);
-        let last = Self::index(end - 1, level) + 1;
         let private = Visibility::Private;
-        if first > 0 {
-            self.fill(table, 0, first, Descriptor::INVALID, 0, private);
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut written = 0;
+        while cursor.at < end {
+            let at = cursor.at;
+            let index = Self::index(at, level);
+            if index > written {
+                self.fill(
+                    table,
+                    written,
+                    index - written,
+                    Descriptor::INVALID,
+                    0,
+                    private,
+                );
+            }
+            let whole = cursor.whole_to(level, end);
+            if whole > at {
+                self.write_whole(&cursor.plan, table, level, at, whole, private, private)?;
+                cursor.done_to(whole);
+                written = index + ((whole - at) >> P::SIZE.level_shift(level)) as usize;
+            } else {
+                let entry_end = (at & !(bytes - 1)) + bytes;
+                self.build_child(cursor, table, level, entry_end, private)?;
+                written = index + 1;
+            }
         }
-        if last < P::SIZE.entries() {
-            let rest = P::SIZE.entries() - last;
-            self.fill(table, last, rest, Descriptor::INVALID, 0, private);
+        let rest = P::SIZE.entries() - written;
+        if rest > 0 {
+            self.fill(table, written, rest, Descriptor::INVALID, 0, private);
         }
-        if level.is_last() {
-            self.fill_leaves(plan, table, level, start, end, private);
-            return Some(());
-        }
-        self.build_entries(plan, table, level, start, end, private, private)
+        Some(())
     }
 
-    /// Writes the entries of `table` for the offsets from `start` to `end`, all of which are
-    /// missing: whole ones as leaves where the plan has leaves at this level, the others as
-    /// tables. Leaves are stored as `leaf` says, tables linked as `link` says.
+    /// Builds the one table for the entry of `level` that the cursor is in, and links it.
+    fn build_child(
+        &mut self,
+        cursor: &mut Cursor<'_, P>,
+        table: PhysicalAddress,
+        level: Level,
+        entry_end: u64,
+        link: Visibility,
+    ) -> Option<()> {
+        let index = Self::index(cursor.at, level);
+        let child = self.environment.allocate(1)?.first;
+        self.build(cursor, child, level.next(), entry_end)?;
+        self.store(table, index, Descriptor::table(&self.geometry, child), link);
+        Some(())
+    }
+
+    /// Writes whole entries from `start` to `end`: leaves where the plan has leaves at this
+    /// level, else tables that are full.
     #[allow(clippy::too_many_arguments)]
-    fn build_entries(
+    fn write_whole(
         &mut self,
         plan: &Plan,
         table: PhysicalAddress,
@@ -336,71 +497,57 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         leaf: Visibility,
         link: Visibility,
     ) -> Option<()> {
-        if level < plan.top {
-            return self.build_children(plan, table, level, start, end, link);
+        if level >= plan.top {
+            self.fill_leaves(plan, table, level, start, end, leaf);
+            return Some(());
         }
-        let mask = P::SIZE.entry_bytes(level) - 1;
-        let whole_start = (start + mask) & !mask;
-        let whole_end = end & !mask;
-        if whole_start >= whole_end {
-            return self.build_children(plan, table, level, start, end, link);
-        }
-        if start < whole_start {
-            self.build_children(plan, table, level, start, whole_start, link)?;
-        }
-        self.fill_leaves(plan, table, level, whole_start, whole_end, leaf);
-        if whole_end < end {
-            self.build_children(plan, table, level, whole_end, end, link)?;
-        }
-        Some(())
-    }
-
-    /// Builds a table for each entry of the offsets from `start` to `end` and links them all.
-    fn build_children(
-        &mut self,
-        plan: &Plan,
-        table: PhysicalAddress,
-        level: Level,
-        start: u64,
-        end: u64,
-        link: Visibility,
-    ) -> Option<()> {
         let bytes = P::SIZE.entry_bytes(level);
         let page = P::SIZE.bytes();
+        let child_level = level.next();
+        let private = Visibility::Private;
         let mut index = Self::index(start, level);
-        let mut left = Self::index(end - 1, level) + 1 - index;
+        let mut left = ((end - start) >> P::SIZE.level_shift(level)) as usize;
         let mut at = start;
         while left > 0 {
             let run = self.environment.allocate(left)?;
-            let until_format_break =
-                (1 << OUTPUT_RUN_SHIFT) - (run.first.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
-            let linked_at_once = run
-                .count
-                .min((until_format_break >> P::SIZE.shift()) as usize);
             let mut child = run.first;
             for _ in 0..run.count {
-                let next = end.min((at & !(bytes - 1)) + bytes);
-                if level.next().is_last() && next - at == bytes {
-                    // The common case, kept short: a whole table of pages.
-                    self.fill_leaves(plan, child, Level::L3, at, next, Visibility::Private);
+                if child_level.is_last() {
+                    // The common case, kept apart so that its level is a constant.
+                    self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
                 } else {
-                    self.build(plan, child, level.next(), at, next)?;
+                    self.write_whole(plan, child, child_level, at, at + bytes, private, private)?;
                 }
                 child.0 += page;
-                at = next;
+                at += bytes;
             }
-            let descriptor = Descriptor::table(&self.geometry, run.first);
-            self.fill(table, index, linked_at_once, descriptor, page, link);
-            if linked_at_once < run.count {
-                let first = PhysicalAddress(run.first.0 + linked_at_once as u64 * page);
-                let descriptor = Descriptor::table(&self.geometry, first);
-                let rest = run.count - linked_at_once;
-                self.fill(table, index + linked_at_once, rest, descriptor, page, link);
-            }
+            self.link_run(table, index, run.first, run.count, link);
             index += run.count;
             left -= run.count;
         }
         Some(())
+    }
+
+    /// Links tables that follow each other in memory, from index `index` on.
+    fn link_run(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        first: PhysicalAddress,
+        count: usize,
+        link: Visibility,
+    ) {
+        let mask = (1 << OUTPUT_RUN_SHIFT) - 1;
+        let page = P::SIZE.bytes();
+        let mut done = 0;
+        while done < count {
+            let child = first.0 + done as u64 * page;
+            let before_break = (mask + 1 - (child & mask)) >> P::SIZE.shift();
+            let run = (count - done).min(before_break as usize);
+            let descriptor = Descriptor::table(&self.geometry, PhysicalAddress(child));
+            self.fill(table, index + done, run, descriptor, page, link);
+            done += run;
+        }
     }
 
     /// Writes leaves for the whole entries from `start` to `end`, with the contiguous hint on
@@ -415,18 +562,29 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         end: u64,
         how: Visibility,
     ) {
-        let group = plan.group(level);
-        if group <= 1 {
+        let group = plan.group(P::SIZE, level);
+        if group > 1 {
+            self.fill_groups(plan, table, level, start, end, how);
+        } else {
             self.fill_run(plan, table, level, start, end, 0, how);
-            return;
         }
-        let mask = group as u64 * P::SIZE.entry_bytes(level) - 1;
-        let groups_start = (start + mask) & !mask;
-        let groups_end = end & !mask;
-        if groups_start >= groups_end {
-            self.fill_run(plan, table, level, start, end, 0, how);
-            return;
-        }
+    }
+
+    /// Writes leaves where groups are possible: what is not a whole group at either end is
+    /// written without the hint.
+    fn fill_groups(
+        &mut self,
+        plan: &Plan,
+        table: PhysicalAddress,
+        level: Level,
+        start: u64,
+        end: u64,
+        how: Visibility,
+    ) {
+        let group = P::SIZE.contiguous_entries(level) as u64;
+        let mask = group * P::SIZE.entry_bytes(level) - 1;
+        let groups_start = ((start + mask) & !mask).min(end);
+        let groups_end = (end & !mask).max(groups_start);
         self.fill_run(plan, table, level, start, groups_start, 0, how);
         self.fill_run(
             plan,

@@ -55,6 +55,21 @@ pub unsafe trait TableMemory {
     /// `table` must be a table that this memory reaches, `index` inside it.
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor;
 
+    /// How far behind index `first` the first valid one of `count` entries is, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`load`](Self::load), for each of them.
+    unsafe fn find_valid(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        // SAFETY: the caller vouches for all of the entries.
+        (0..count).find(|index| unsafe { self.load(table, first + index) }.is_valid())
+    }
+
     /// Stores one entry.
     ///
     /// # Safety
@@ -171,6 +186,30 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: the caller vouches that the entry is inside a reached table.
         Descriptor(unsafe { self.entry(table, index).read_volatile() })
+    }
+
+    #[inline(always)]
+    unsafe fn find_valid(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        let start = self.entry(table, first);
+        let mut done = 0;
+        while done + CHUNK <= count {
+            let mut valid = 0;
+            for index in done..done + CHUNK {
+                // SAFETY: inside the `count` entries that the caller vouches for.
+                valid |= unsafe { atomic(start.wrapping_add(index)).load(Ordering::Relaxed) };
+            }
+            if valid & Descriptor::VALID != 0 {
+                break;
+            }
+            done += CHUNK;
+        }
+        // SAFETY: as above.
+        (done..count).find(|&index| unsafe { self.load(table, first + index) }.is_valid())
     }
 
     #[inline(always)]

@@ -21,7 +21,7 @@ mod unmap;
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
 pub use maintenance::Maintenance;
-pub use map::Leaves;
+pub use map::{Leaves, Piece};
 pub use memory::{BitChange, Offset, Reach, Reached, TableMemory, Visibility};
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
@@ -64,6 +64,11 @@ pub enum TableError {
     /// Something is mapped already.
     AlreadyMapped {
         /// The first such address in the range.
+        address: VirtualAddress,
+    },
+    /// The pieces of a list do not ascend, or overlap.
+    Unsorted {
+        /// The first address of the piece that begins before the one before it ends.
         address: VirtualAddress,
     },
     /// Nothing is mapped where something must be.
@@ -121,6 +126,12 @@ impl fmt::Display for TableError {
                 "{bytes:#x} bytes from physical {start} reach beyond {pa_bits} bits"
             ),
             Self::AlreadyMapped { address } => write!(f, "{address} is already mapped"),
+            Self::Unsorted { address } => {
+                write!(
+                    f,
+                    "the piece at {address} begins before the one before it ends"
+                )
+            }
             Self::NotMapped { address } => write!(f, "{address} is not mapped"),
             Self::InsideLeaf {
                 edge,
@@ -164,6 +175,17 @@ unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: the caller's promise is handed on.
         unsafe { self.memory.load(table, index) }
+    }
+
+    #[inline(always)]
+    unsafe fn find_valid(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.memory.find_valid(table, first, count) }
     }
 
     #[inline(always)]
@@ -437,6 +459,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         // below it or the allocator, all of which the environment reaches (promised to
         // `from_root` and by `TableAllocator`); indices come from `index` or are bounded by it.
         unsafe { self.environment.load(table, index) }
+    }
+
+    /// How far behind `first` the first valid one of `count` entries is.
+    #[inline(always)]
+    fn find_valid(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
+        // SAFETY: as for `load`, for each entry.
+        unsafe { self.environment.find_valid(table, first, count) }
     }
 
     #[inline(always)]
