@@ -1,1 +1,88 @@
-fn main() {}
+//! Developer chores of the Granule workspace: `cargo xtask COMMAND`.
+//!
+//! This room holds the command line only; each command has a room of its own.
+
+mod a64;
+mod boot;
+mod boots;
+mod ci;
+mod elf;
+mod image;
+mod matrix;
+mod mmu_off;
+mod run;
+mod soak;
+mod steps;
+mod strict_align;
+#[cfg(test)]
+mod test_elf;
+mod tools;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Developer chores of the Granule workspace"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install what building and testing need, saying so first
+    Setup,
+    /// Build the kernel, check its MMU-off code and write the flat arm64 Image
+    Image,
+    /// Check the kernel's MMU-off code only
+    CheckMmuOff {
+        /// An ELF file to check instead of building the kernel
+        #[arg(long)]
+        elf: Option<PathBuf>,
+    },
+    /// Boot one image with 4K, 16K and 64K pages and print one table
+    Run {
+        /// Further arguments for each `granule boot`, after `--`
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Run every test, host and QEMU
+    Test(ci::Options),
+    /// The long form of the tests, resumable, at most six hours
+    Soak(soak::Options),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Setup => tools::setup()?,
+        Command::Image => image::image().map(drop)?,
+        Command::CheckMmuOff { elf } => {
+            let elf = elf.map_or_else(image::build_kernel, Ok)?;
+            image::check_mmu_off(&elf)?;
+        }
+        Command::Run { arguments } => {
+            tools::setup()?;
+            run::run(&arguments)?;
+        }
+        Command::Test(options) => return ci::test(&options),
+        Command::Soak(options) => return soak::soak(&options),
+    }
+    Ok(ExitCode::SUCCESS)
+}

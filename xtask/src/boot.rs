@@ -1,0 +1,200 @@
+//! Boots through the `granule` program and reads the JSON object it prints.
+//!
+//! The contract is `granule boot --json`'s (docs/boot-json.md): one object on standard
+//! output, also on failure. What is expected of it is for the callers to say.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::workspace::{build_executable, root, run_for};
+
+/// How long one boot may take before `granule boot` gives it up. The largest case takes
+/// a few seconds on an idle machine; this is for a loaded one.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Builds `granule` and returns its path. Boots run in parallel, and `cargo run` would
+/// make them wait for each other's locks.
+pub(crate) fn build_cli() -> Result<PathBuf> {
+    build_executable(&["-p", "granule-cli", "--bin", "granule"])
+}
+
+/// One finished boot.
+#[derive(Debug)]
+pub(crate) struct Boot {
+    /// The exit code; `None` after a signal or past the deadline.
+    pub(crate) exit: Option<i32>,
+    /// The JSON object, or why there is none.
+    pub(crate) record: Result<Value, String>,
+    /// The last line that the program wrote to standard error.
+    pub(crate) last_line: String,
+}
+
+/// Runs `granule boot --json` with further arguments.
+pub(crate) fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result<Boot> {
+    let mut command = Command::new(granule);
+    command
+        .args(["boot", "--json", "--image"])
+        .arg(image)
+        .arg(format!("--timeout={}", BOOT_LIMIT.as_secs()))
+        .args(arguments)
+        .current_dir(root());
+    // `granule` ends the guest itself; the margin is for a `granule` that hangs.
+    let finished = run_for(command, BOOT_LIMIT + Duration::from_secs(30))?;
+    let record = match serde_json::from_str::<Value>(&finished.stdout) {
+        Ok(value) if value.is_object() => Ok(value),
+        Ok(_) => Err("standard output is not a JSON object".to_owned()),
+        Err(error) => Err(format!("standard output is not one JSON object: {error}")),
+    };
+    let last = finished
+        .stderr
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty());
+    Ok(Boot {
+        exit: finished.status.and_then(|status| status.code()),
+        record,
+        last_line: last.unwrap_or("").trim().to_owned(),
+    })
+}
+
+impl Boot {
+    /// What went wrong, if the boot was not `ok`: outcome, reason and last line.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let record = match &self.record {
+            Ok(record) => record,
+            Err(error) => {
+                let exit = self
+                    .exit
+                    .map_or("no exit code".to_owned(), |c| format!("exit {c}"));
+                return Some(join(&[error, &exit, &self.last_line]));
+            }
+        };
+        let outcome = record
+            .get("outcome")
+            .and_then(Value::as_str)
+            .unwrap_or("no outcome");
+        if outcome == "ok" && self.exit == Some(0) {
+            return None;
+        }
+        let reason = record.get("reason").and_then(Value::as_str).unwrap_or("");
+        let exit = match self.exit {
+            Some(code) => format!("exit {code}"),
+            None => "ended by a signal or at the deadline".to_owned(),
+        };
+        let last = if self.last_line.contains(reason) {
+            ""
+        } else {
+            reason
+        };
+        Some(join(&[outcome, last, &self.last_line, &exit]))
+    }
+}
+
+fn join(parts: &[&str]) -> String {
+    parts
+        .iter()
+        .filter(|p| !p.is_empty())
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// A value by its path (`linear_map.tables`).
+pub(crate) fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
+    path.split('.')
+        .try_fold(record, |value, key| value.get(key))
+        .filter(|value| !value.is_null())
+        .with_context(|| format!("the boot record has no {path}"))
+}
+
+/// An integer by its path.
+pub(crate) fn number(record: &Value, path: &str) -> Result<u64> {
+    at(record, path)?
+        .as_u64()
+        .with_context(|| format!("{path} in the boot record is no integer"))
+}
+
+/// A text by its path.
+pub(crate) fn text<'a>(record: &'a Value, path: &str) -> Result<&'a str> {
+    at(record, path)?
+        .as_str()
+        .with_context(|| format!("{path} in the boot record is no text"))
+}
+
+/// A size in the largest unit that divides it, as the field writes them: 4K, 2M, 16G.
+pub(crate) fn size(bytes: u64) -> String {
+    for (unit, shift) in [("T", 40), ("G", 30), ("M", 20), ("K", 10)] {
+        if bytes != 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes}B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn boot(exit: Option<i32>, record: Result<Value, String>) -> Boot {
+        Boot {
+            exit,
+            record,
+            last_line: "last line".to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_ok_with_exit_zero_is_no_failure() {
+        let ok = || Ok(json!({"outcome": "ok"}));
+        assert_eq!(boot(Some(0), ok()).failure(), None);
+        assert!(boot(Some(1), ok()).failure().unwrap().contains("exit 1"));
+        assert!(boot(None, ok()).failure().unwrap().contains("signal"));
+        let panic = Ok(json!({"outcome": "panic", "reason": "why"}));
+        assert_eq!(
+            boot(Some(1), panic).failure().unwrap(),
+            "panic, why, last line, exit 1"
+        );
+        assert!(
+            boot(Some(0), Ok(json!({})))
+                .failure()
+                .unwrap()
+                .contains("no outcome")
+        );
+        assert!(
+            boot(Some(0), Err("no JSON".into()))
+                .failure()
+                .unwrap()
+                .contains("no JSON")
+        );
+    }
+
+    #[test]
+    fn values_are_found_by_path_or_named_as_missing() {
+        let record = json!({"linear_map": {"tables": 3, "tlbi": null}, "levels": "x"});
+        assert_eq!(number(&record, "linear_map.tables").unwrap(), 3);
+        for path in ["linear_map.tlbi", "linear_map.dsb", "a.b", "levels"] {
+            assert!(
+                number(&record, path)
+                    .unwrap_err()
+                    .to_string()
+                    .contains(path)
+            );
+        }
+    }
+
+    #[test]
+    fn sizes_in_their_unit() {
+        assert_eq!(size(4096), "4K");
+        assert_eq!(size(2 << 20), "2M");
+        assert_eq!(size(16 << 30), "16G");
+        assert_eq!(size(4 << 40), "4T");
+        assert_eq!(size((1 << 30) + (512 << 20)), "1536M");
+        assert_eq!(size(100), "100B");
+        assert_eq!(size(0), "0B");
+    }
+}

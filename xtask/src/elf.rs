@@ -1,0 +1,406 @@
+//! The kernel's ELF file as the checks see it: executable bytes, symbols, and the
+//! loadable segments flattened into one image.
+//!
+//! What the bytes mean is for `a64`, `mmu_off` and `image`; nothing here judges code.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use object::elf::{PT_LOAD, R_AARCH64_RELATIVE, SHF_EXECINSTR, STT_FILE, STT_FUNC, STT_SECTION};
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{
+    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, SectionFlags, SymbolSection,
+};
+
+/// One executable section.
+#[derive(Clone, Debug)]
+pub(crate) struct Code {
+    pub(crate) start: u64,
+    pub(crate) words: Vec<u32>,
+}
+
+impl Code {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + 4 * self.words.len() as u64
+    }
+}
+
+/// A symbol in executable code, named as a person reads it.
+#[derive(Clone, Debug)]
+pub(crate) struct Symbol {
+    pub(crate) address: u64,
+    /// Zero for assembly labels without `.size`.
+    pub(crate) size: u64,
+    pub(crate) name: String,
+    pub(crate) function: bool,
+}
+
+impl Symbol {
+    /// Whether this is the symbol a table means: its whole name, or the last part of a
+    /// path (`kernel::boot::start` is `start`).
+    fn is(&self, name: &str) -> bool {
+        self.name
+            .strip_suffix(name)
+            .is_some_and(|path| path.is_empty() || path.ends_with("::"))
+    }
+}
+
+/// The executable code of an ELF file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Program {
+    code: Vec<Code>,
+    /// By address; mapping symbols are not among them.
+    symbols: Vec<Symbol>,
+    /// Absolute symbols whose value happens to lie in code.
+    bounds: Vec<(u64, String)>,
+    /// Mapping symbols (`$x`, `$d`): whether data begins at the address.
+    mapping: BTreeMap<u64, bool>,
+}
+
+impl Program {
+    /// Reads code and symbols from an ELF file's bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
+        let elf = parse_elf(bytes)?;
+        let mut program = Program::default();
+        let mut executable = Vec::new();
+        for section in elf.sections() {
+            let SectionFlags::Elf { sh_flags, .. } = section.flags() else {
+                continue;
+            };
+            if (sh_flags.0 & SHF_EXECINSTR.0) == 0 {
+                continue;
+            }
+            executable.push(section.index());
+            let name = section.name().unwrap_or("?").to_owned();
+            let data = section
+                .data()
+                .with_context(|| format!("section {name} cannot be read"))?;
+            ensure!(
+                section.address() % 4 == 0,
+                "executable section {name} begins at {:#x}, not at a multiple of 4",
+                section.address()
+            );
+            let (words, _) = data.as_chunks::<4>();
+            let words = words.iter().map(|w| u32::from_le_bytes(*w)).collect();
+            program.add_code(section.address(), words);
+        }
+        for symbol in elf.symbols() {
+            let Ok(name) = symbol.name() else { continue };
+            let kind = symbol.elf_symbol().st_type();
+            if name.is_empty() || kind == STT_SECTION || kind == STT_FILE {
+                continue;
+            }
+            if symbol.section() == SymbolSection::Absolute {
+                // A linker script's number or bound: it has a place, but owns no code.
+                program.bounds.push((symbol.address(), name.to_owned()));
+                continue;
+            }
+            // By section, not by address: debug sections have addresses from 0 on too.
+            if !symbol
+                .section_index()
+                .is_some_and(|index| executable.contains(&index))
+            {
+                continue;
+            }
+            if name.starts_with("$x") || name.starts_with("$d") {
+                program
+                    .mapping
+                    .insert(symbol.address(), name.starts_with("$d"));
+            } else {
+                program.symbols.push(Symbol {
+                    address: symbol.address(),
+                    size: symbol.size(),
+                    name: format!("{:#}", rustc_demangle::demangle(name)),
+                    function: kind == STT_FUNC,
+                });
+            }
+        }
+        ensure!(
+            !program.code.is_empty(),
+            "the ELF file has no executable section"
+        );
+        ensure!(
+            !program.symbols.is_empty(),
+            "the ELF file has no symbols: it must not be stripped"
+        );
+        program.sort();
+        Ok(program)
+    }
+
+    pub(crate) fn add_code(&mut self, start: u64, words: Vec<u32>) {
+        self.code.push(Code { start, words });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn add_symbol(&mut self, name: &str, address: u64, size: u64, function: bool) {
+        self.symbols.push(Symbol {
+            address,
+            size,
+            name: name.to_owned(),
+            function,
+        });
+        self.sort();
+    }
+
+    /// Functions before labels at one address, and a linker script's bounds (`__…`) last,
+    /// so that a name found by address is the code's where there is one.
+    fn sort(&mut self) {
+        self.symbols.sort_by_key(|s| {
+            (
+                s.address,
+                !s.function,
+                s.name.starts_with("__"),
+                s.name.clone(),
+            )
+        });
+        self.code.sort_by_key(|c| c.start);
+    }
+
+    fn section(&self, address: u64) -> Option<&Code> {
+        self.code
+            .iter()
+            .find(|c| (c.start..c.end()).contains(&address))
+    }
+
+    /// Whether the address lies in an executable section.
+    pub(crate) fn is_code(&self, address: u64) -> bool {
+        self.section(address).is_some()
+    }
+
+    /// Whether the address is marked as data inside code (a literal pool, a header).
+    pub(crate) fn is_data(&self, address: u64) -> bool {
+        let Some(code) = self.section(address) else {
+            return false;
+        };
+        let marks = self.mapping.range(code.start..=address);
+        marks.last().is_some_and(|(_, data)| *data)
+    }
+
+    /// The instruction word at an address.
+    pub(crate) fn word(&self, address: u64) -> Option<u32> {
+        let code = self.section(address)?;
+        let offset = address - code.start;
+        offset
+            .is_multiple_of(4)
+            .then(|| code.words[(offset / 4) as usize])
+    }
+
+    /// All symbols whose address is exactly this one.
+    pub(crate) fn symbols_at(&self, address: u64) -> &[Symbol] {
+        let first = self.symbols.partition_point(|s| s.address < address);
+        let last = self.symbols.partition_point(|s| s.address <= address);
+        &self.symbols[first..last]
+    }
+
+    /// Whether a symbol or a linker script's bound of that name lies at the address.
+    pub(crate) fn is_named_at(&self, address: u64, name: &str) -> bool {
+        self.symbols_at(address).iter().any(|s| s.is(name))
+            || self.bounds.iter().any(|(a, n)| *a == address && n == name)
+    }
+
+    /// The symbol of that name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Symbol> {
+        self.symbols.iter().find(|s| s.is(name))
+    }
+
+    /// The symbol that an address belongs to and the addresses it spans. A label without
+    /// a size reaches to the next symbol; code before any symbol spans to the first one.
+    pub(crate) fn owner(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
+        let code = self.section(address)?;
+        let upto = self.symbols.partition_point(|s| s.address <= address);
+        let next = self
+            .symbols
+            .get(upto)
+            .map_or(code.end(), |s| s.address.min(code.end()));
+        let before = self.symbols[..upto]
+            .iter()
+            .rev()
+            .take_while(|s| s.address >= code.start);
+        // A sized function that covers the address wins over labels inside it.
+        if let Some(f) = before
+            .clone()
+            .find(|s| s.size > 0 && address < s.address + s.size)
+        {
+            return Some((&f.name, f.address..(f.address + f.size).min(code.end())));
+        }
+        match before.into_iter().next() {
+            Some(label) => {
+                let first = self.symbols_at(label.address).first().unwrap_or(label);
+                Some((&first.name, first.address..next))
+            }
+            None => Some(("code without a symbol", code.start..next)),
+        }
+    }
+
+    /// An address as `name+offset`.
+    pub(crate) fn describe(&self, address: u64) -> String {
+        match self.owner(address) {
+            Some((name, range)) if range.start == address => name.to_owned(),
+            Some((name, range)) => format!("{name}+{:#x}", address - range.start),
+            None => format!("{address:#x}"),
+        }
+    }
+}
+
+fn parse_elf(bytes: &[u8]) -> Result<ElfFile64<'_, LittleEndian>> {
+    ElfFile64::parse(bytes).context("not a 64-bit little-endian ELF file")
+}
+
+/// The loadable segments laid out as they lie in memory.
+#[derive(Debug)]
+pub(crate) struct Flat {
+    /// From address 0 to the last byte that comes from the file.
+    pub(crate) bytes: Vec<u8>,
+    /// The end of memory that the segments ask for, `.bss` included.
+    pub(crate) memory_end: u64,
+}
+
+/// More than this between address 0 and the end of the kernel means a wrong link, not a
+/// large kernel; it keeps a broken file from asking for all the host's memory.
+const LARGEST_IMAGE: u64 = 512 << 20;
+
+/// Lays every `PT_LOAD` at its physical address. The link base must be 0 with physical
+/// equal to virtual addresses: the entry code relocates by the difference between where
+/// it runs and 0.
+pub(crate) fn flatten(bytes: &[u8]) -> Result<Flat> {
+    let elf = parse_elf(bytes)?;
+    let endian = elf.endian();
+    let mut flat = Flat {
+        bytes: Vec::new(),
+        memory_end: 0,
+    };
+    let mut first = u64::MAX;
+    for segment in elf.elf_program_headers() {
+        if segment.p_type(endian) != PT_LOAD || segment.p_memsz(endian) == 0 {
+            continue;
+        }
+        let (physical, virtual_) = (segment.p_paddr(endian), segment.p_vaddr(endian));
+        ensure!(
+            physical == virtual_,
+            "a loadable segment has physical address {physical:#x} but virtual address \
+             {virtual_:#x}; the linker script must keep them equal"
+        );
+        let end = physical
+            .checked_add(segment.p_memsz(endian))
+            .filter(|end| *end <= LARGEST_IMAGE)
+            .with_context(|| {
+                format!(
+                    "the segment at {physical:#x} ends beyond {LARGEST_IMAGE:#x}: link the \
+                     kernel at address 0"
+                )
+            })?;
+        let data = match segment.data(endian, bytes) {
+            Ok(data) => data,
+            Err(()) => bail!("the segment at {physical:#x} lies outside the ELF file"),
+        };
+        ensure!(
+            data.len() as u64 <= segment.p_memsz(endian),
+            "the segment at {physical:#x} has more bytes in the file than in memory"
+        );
+        let start = physical as usize;
+        let stop = start + data.len();
+        if flat.bytes.len() < stop {
+            flat.bytes.resize(stop, 0);
+        }
+        flat.bytes[start..stop].copy_from_slice(data);
+        first = first.min(physical);
+        flat.memory_end = flat.memory_end.max(end);
+    }
+    ensure!(
+        first == 0,
+        "no loadable segment begins at address 0: the arm64 Image header must come first"
+    );
+    check_relocations(&elf)?;
+    Ok(flat)
+}
+
+/// The entry assembly applies `R_AARCH64_RELATIVE` only; any other kind left in the file
+/// would stay unapplied without a word.
+fn check_relocations(elf: &ElfFile64<'_, LittleEndian>) -> Result<()> {
+    for (address, relocation) in elf.dynamic_relocations().into_iter().flatten() {
+        if let RelocationFlags::Elf { r_type } = relocation.flags()
+            && r_type != R_AARCH64_RELATIVE
+        {
+            bail!(
+                "dynamic relocation of type {r_type:?} at {address:#x}: the entry code applies \
+                 R_AARCH64_RELATIVE only"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_elf::{TestElf, sym};
+
+    #[test]
+    fn segments_are_laid_by_address() {
+        let elf = TestElf::new()
+            .segment(0, &[1, 2, 3, 4], 4)
+            .segment(0x20, &[5; 8], 0x100)
+            .build();
+        let flat = flatten(&elf).unwrap();
+        assert_eq!(flat.bytes.len(), 0x28, "bss must not be in the file");
+        assert_eq!(&flat.bytes[..6], &[1, 2, 3, 4, 0, 0]);
+        assert_eq!(&flat.bytes[0x20..], &[5; 8]);
+        assert_eq!(flat.memory_end, 0x120);
+    }
+
+    #[test]
+    fn a_wrong_link_is_refused() {
+        let not_zero = TestElf::new().segment(0x1000, &[0; 4], 4).build();
+        assert!(
+            flatten(&not_zero)
+                .unwrap_err()
+                .to_string()
+                .contains("address 0")
+        );
+        let moved = TestElf::new().segment_at(0, 0x1000, &[0; 4], 4).build();
+        assert!(
+            flatten(&moved)
+                .unwrap_err()
+                .to_string()
+                .contains("physical address 0x1000")
+        );
+        let high = TestElf::new()
+            .segment(0xffff_0000_0000_0000, &[0; 4], 4)
+            .build();
+        assert!(
+            flatten(&high)
+                .unwrap_err()
+                .to_string()
+                .contains("link the kernel at address 0")
+        );
+        assert!(flatten(b"not an ELF").is_err());
+    }
+
+    #[test]
+    fn symbols_and_owners() {
+        let code: Vec<u8> = [0x1400_0002u32; 8]
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        let elf = TestElf::new()
+            .segment(0, &code, 32)
+            .text(0, &code)
+            .symbol(sym("_start", 0, 0, false))
+            .symbol(sym(
+                "_ZN4core9panicking5panic17h0123456789abcdefE",
+                8,
+                12,
+                true,
+            ))
+            .symbol(sym("$d", 24, 0, false))
+            .build();
+        let program = Program::parse(&elf).unwrap();
+        assert_eq!(program.named("core::panicking::panic").unwrap().address, 8);
+        assert_eq!(program.owner(4), Some(("_start", 0..8)));
+        assert_eq!(program.owner(16), Some(("core::panicking::panic", 8..20)));
+        assert_eq!(program.describe(16), "core::panicking::panic+0x8");
+        assert_eq!(program.word(4), Some(0x1400_0002));
+        assert_eq!(program.word(32), None);
+        assert!(program.is_data(28) && !program.is_data(20));
+    }
+}

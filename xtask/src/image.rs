@@ -1,0 +1,228 @@
+//! The flat arm64 Image: built from the kernel's ELF file, checked against the boot
+//! protocol it claims to follow (Linux `Documentation/arch/arm64/booting.rst`), and hashed.
+//!
+//! What may run with the MMU off is checked in `mmu_off`; nothing is written unless both pass.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::elf::{self, Flat, Program};
+use crate::workspace::{KERNEL_TARGET, build_executable, image_path};
+use crate::{mmu_off, strict_align};
+
+/// A written image.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) memory: u64,
+    pub(crate) sha256: String,
+}
+
+impl Image {
+    /// The one line that tells all about it.
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "{}: {} bytes ({} in memory), SHA-256 {}",
+            self.path.display(),
+            self.bytes,
+            self.memory,
+            self.sha256
+        )
+    }
+}
+
+/// Builds the kernel's ELF file.
+pub(crate) fn build_kernel() -> Result<PathBuf> {
+    build_executable(&[
+        "-p",
+        "granule-kernel",
+        "--target",
+        KERNEL_TARGET,
+        "--profile",
+        "kernel",
+    ])
+}
+
+/// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no
+/// image, so that nothing boots, and passes with, the one before.
+pub(crate) fn image() -> Result<Image> {
+    build().inspect_err(|_| drop(std::fs::remove_file(image_path())))
+}
+
+fn build() -> Result<Image> {
+    let elf_path = build_kernel()?;
+    check_mmu_off(&elf_path)?;
+    let image = write(&elf_path, &image_path())?;
+    println!("{}", image.line());
+    Ok(image)
+}
+
+/// Checks the code that runs with the MMU off in an ELF file; findings go to standard
+/// error, one a line.
+pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
+    strict_align::check()?;
+    let bytes = read(elf_path)?;
+    let program =
+        Program::parse(&bytes).with_context(|| format!("cannot read {}", elf_path.display()))?;
+    let report = mmu_off::check(&program, &mmu_off::KERNEL);
+    for finding in &report.findings {
+        eprintln!("{finding}");
+    }
+    ensure!(
+        report.findings.is_empty(),
+        "mmu-off: {} finding(s) in {}: this code would fault or misbehave before the MMU is on",
+        report.findings.len(),
+        elf_path.display()
+    );
+    println!(
+        "mmu-off: {} functions, {} instructions reachable with the MMU off, no finding",
+        report.functions, report.instructions
+    );
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Flattens an ELF file into an image file.
+fn write(elf_path: &Path, to: &Path) -> Result<Image> {
+    let flat =
+        elf::flatten(&read(elf_path)?).with_context(|| format!("in {}", elf_path.display()))?;
+    check_header(&flat).with_context(|| format!("in {}", elf_path.display()))?;
+    let folder = to.parent().context("the image needs a folder")?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Written aside and moved, so that a boot running at this moment sees the old file or
+    // the new one, never half of one.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    std::io::Write::write_all(&mut file, &flat.bytes)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        file.as_file()
+            .set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    }
+    file.persist(to)
+        .with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(Image {
+        path: to.to_path_buf(),
+        bytes: flat.bytes.len() as u64,
+        memory: flat.memory_end,
+        sha256: hex(&Sha256::digest(&flat.bytes)),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Checks the Image header against the memory that the segments ask for.
+fn check_header(flat: &Flat) -> Result<()> {
+    let header = flat
+        .bytes
+        .get(..64)
+        .context("the image is shorter than its 64-byte header")?;
+    let field = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&header[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let magic = &header[0x38..0x3c];
+    ensure!(
+        magic == b"ARM\x64",
+        "Image header: magic at 0x38 is {magic:02x?}, not \"ARM\\x64\" (41 52 4d 64)"
+    );
+    let (text_offset, image_size, flags) = (field(8), field(16), field(24));
+    ensure!(
+        text_offset == 0,
+        "Image header: text_offset is {text_offset:#x}, must be 0"
+    );
+    // A loader keeps image_size bytes free for the kernel: less and it puts the device
+    // tree into .bss, more than the alignment needs and RAM is lost.
+    if image_size < flat.memory_end {
+        bail!(
+            "Image header: image_size is {image_size:#x}, but the segments end at {:#x}",
+            flat.memory_end
+        );
+    }
+    ensure!(
+        image_size - flat.memory_end < 0x20_0000,
+        "Image header: image_size is {image_size:#x}, over 2 MiB more than the segments' end {:#x}",
+        flat.memory_end
+    );
+    ensure!(
+        flags & 1 == 0,
+        "Image header: flags {flags:#x} say big-endian"
+    );
+    ensure!(
+        flags >> 1 & 3 == 0,
+        "Image header: flags {flags:#x} name one page size; this image runs with any, so the \
+         field must be 0 (unspecified)"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_elf::TestElf;
+
+    fn header(size: u64, flags: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        bytes[16..24].copy_from_slice(&size.to_le_bytes());
+        bytes[24..32].copy_from_slice(&flags.to_le_bytes());
+        bytes[0x38..0x3c].copy_from_slice(b"ARM\x64");
+        bytes
+    }
+
+    fn write_one(first: &[u8]) -> Result<(Image, Vec<u8>)> {
+        let folder = tempfile::tempdir()?;
+        let elf = folder.path().join("kernel.elf");
+        let image = folder.path().join("out").join("Image");
+        let file = TestElf::new()
+            .segment(0, first, first.len() as u64)
+            .segment(0x1000, b"data", 0x800)
+            .build();
+        std::fs::write(&elf, file)?;
+        let made = write(&elf, &image)?;
+        let bytes = std::fs::read(&image)?;
+        Ok((made, bytes))
+    }
+
+    #[test]
+    fn an_image_is_flat_and_hashed() {
+        let (image, bytes) = write_one(&header(0x1800, 0x8)).unwrap();
+        assert_eq!(bytes.len(), 0x1004);
+        assert_eq!(&bytes[0x1000..], b"data");
+        assert_eq!((image.bytes, image.memory), (0x1004, 0x1800));
+        assert_eq!(image.sha256, hex(&Sha256::digest(&bytes)));
+        assert_eq!(image.sha256.len(), 64);
+        assert!(
+            image
+                .line()
+                .contains("4100 bytes (6144 in memory), SHA-256 ")
+        );
+    }
+
+    #[test]
+    fn a_wrong_header_is_refused() {
+        let refused = |bytes: &[u8], expected: &str| {
+            let error = format!("{:#}", write_one(bytes).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        };
+        let mut magic = header(0x1800, 8);
+        magic[0x38] = b'X';
+        refused(&magic, "magic at 0x38");
+        refused(&header(0x17ff, 8), "image_size is 0x17ff");
+        refused(&header(0x40_0000, 8), "over 2 MiB more");
+        refused(&header(0x1800, 9), "big-endian");
+        refused(&header(0x1800, 0xa), "any");
+        refused(&[0; 63][..], "magic");
+        let mut offset = header(0x1800, 8);
+        offset[8] = 8;
+        refused(&offset, "text_offset");
+    }
+}

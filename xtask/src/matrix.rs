@@ -1,0 +1,371 @@
+//! The QEMU matrix: which boots there are, which few cover them, and what each must report.
+//!
+//! Pure functions over tables; booting is for `boots`. CPU facts are those of QEMU's
+//! models as their ID registers tell them (ID_AA64MMFR0_EL1.TGRAN*, ID_AA64MMFR1_EL1.VH,
+//! ID_AA64MMFR2_EL1.VARange).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::boot;
+
+/// A CPU model and what it can do.
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    pub(crate) name: &'static str,
+    /// Page sizes, in KiB.
+    page_sizes: &'static [u32],
+    /// Virtualization host extensions: entered at EL2 it stays there.
+    vhe: bool,
+    /// 52-bit addresses with every page size (LPA2 and LVA).
+    wide: bool,
+}
+
+pub(crate) const CPUS: &[Cpu] = &[
+    // Cortex-A53 and A72 have no 16K granule (TGRAN16 = 0).
+    Cpu {
+        name: "cortex-a53",
+        page_sizes: &[4, 64],
+        vhe: false,
+        wide: false,
+    },
+    Cpu {
+        name: "cortex-a72",
+        page_sizes: &[4, 64],
+        vhe: false,
+        wide: false,
+    },
+    Cpu {
+        name: "cortex-a76",
+        page_sizes: &[4, 16, 64],
+        vhe: true,
+        wide: false,
+    },
+    Cpu {
+        name: "neoverse-n1",
+        page_sizes: &[4, 16, 64],
+        vhe: true,
+        wide: false,
+    },
+    Cpu {
+        name: "max",
+        page_sizes: &[4, 16, 64],
+        vhe: true,
+        wide: true,
+    },
+];
+
+/// The VA sizes that all three page sizes can be built with (arm-rules: TxSZ 28 to 12).
+const VA_BITS: &[u32] = &[36, 39, 42, 47, 48, 52];
+const RODATA: &[&str] = &["off", "noalias", "on", "full"];
+const ELS: &[u32] = &[1, 2];
+
+/// One boot of the matrix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Case {
+    /// Index into `CPUS`.
+    cpu: usize,
+    /// In KiB.
+    page_size: u32,
+    va_bits: u32,
+    el: u32,
+    rodata: &'static str,
+    /// Beyond the matrix, for random cases only; `None` leaves `granule boot`'s default.
+    pub(crate) memory: Option<&'static str>,
+    pub(crate) linear_map: Option<&'static str>,
+}
+
+impl Case {
+    fn cpu(&self) -> &'static Cpu {
+        &CPUS[self.cpu]
+    }
+
+    /// The arguments of `granule boot` for this case.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut words = vec![
+            format!("--cpu={}", self.cpu().name),
+            format!("--page-size={}k", self.page_size),
+            format!("--va-bits={}", self.va_bits),
+            format!("--el={}", self.el),
+            format!("--rodata={}", self.rodata),
+        ];
+        words.extend(self.memory.map(|m| format!("--memory={m}")));
+        words.extend(self.linear_map.map(|s| format!("--linear-map={s}")));
+        words
+    }
+
+    /// The exception level that the kernel must run at: EL2 only with VHE.
+    fn run_el(&self) -> u32 {
+        if self.el == 2 && self.cpu().vhe { 2 } else { 1 }
+    }
+
+    /// What a boot record says that this case does not allow, one line each.
+    pub(crate) fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let numbers = [
+            ("page_size", u64::from(self.page_size) << 10),
+            ("va_bits", u64::from(self.va_bits)),
+            ("entry_el", u64::from(self.el)),
+            ("run_el", u64::from(self.run_el())),
+        ];
+        for (key, expected) in numbers {
+            match boot::number(record, key) {
+                Ok(found) if found == expected => {}
+                Ok(found) => wrong.push(format!("{key} is {found}, expected {expected}")),
+                Err(error) => wrong.push(format!("{error:#}")),
+            }
+        }
+        let texts = [
+            ("page_size_source", Some("command-line")),
+            ("linear_map.rodata", Some(self.rodata)),
+            ("linear_map.strategy", self.linear_map),
+            ("image.sha256", Some(sha256)),
+        ];
+        for (key, expected) in texts {
+            let Some(expected) = expected else { continue };
+            match boot::text(record, key) {
+                Ok(found) if found == expected => {}
+                Ok(found) => wrong.push(format!("{key} is {found}, expected {expected}")),
+                Err(error) => wrong.push(format!("{error:#}")),
+            }
+        }
+        wrong.extend(
+            self.map_mismatches(record)
+                .unwrap_or_else(|e| vec![format!("{e:#}")]),
+        );
+        wrong
+    }
+
+    /// The map must hold together: its leaves add up to what it says it mapped, which is
+    /// something and no more than there is; and pages where `rodata` asks for pages.
+    fn map_mismatches(&self, record: &Value) -> anyhow::Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        let ram = boot::number(record, "linear_map.ram_bytes")?;
+        let mapped = boot::number(record, "linear_map.mapped_bytes")?;
+        if mapped == 0 || mapped > ram {
+            wrong.push(format!(
+                "linear_map.mapped_bytes is {mapped} of {ram} bytes of RAM"
+            ));
+        }
+        let mut sum = 0u64;
+        for leaf in boot::at(record, "linear_map.leaves")?
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            let size = boot::number(leaf, "size")?;
+            let count = boot::number(leaf, "count")?;
+            sum = sum.saturating_add(size.saturating_mul(count));
+            let one_page = size == u64::from(self.page_size) << 10;
+            if matches!(self.rodata, "on" | "full") && !one_page && count > 0 {
+                let size = boot::size(size);
+                wrong.push(format!(
+                    "rodata={} but {count} leaves of {size}",
+                    self.rodata
+                ));
+            }
+        }
+        if sum != mapped {
+            wrong.push(format!(
+                "leaves add up to {sum} bytes, mapped_bytes is {mapped}"
+            ));
+        }
+        Ok(wrong)
+    }
+
+    /// Each dimension's value, for pairwise covering.
+    fn values(&self) -> [(usize, u32); 5] {
+        let rodata = RODATA
+            .iter()
+            .position(|r| *r == self.rodata)
+            .unwrap_or_default() as u32;
+        [
+            (0, self.cpu as u32),
+            (1, self.page_size),
+            (2, self.va_bits),
+            (3, self.el),
+            (4, rodata),
+        ]
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = Pair> + use<> {
+        let values = self.values();
+        (0..values.len())
+            .flat_map(move |i| (i + 1..values.len()).map(move |j| (values[i], values[j])))
+    }
+}
+
+type Pair = ((usize, u32), (usize, u32));
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.arguments().join(" "))
+    }
+}
+
+/// Every case that the CPUs allow.
+pub(crate) fn full() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (cpu, model) in CPUS.iter().enumerate() {
+        for &page_size in model.page_sizes {
+            for &va_bits in VA_BITS.iter().filter(|bits| **bits < 52 || model.wide) {
+                for &el in ELS {
+                    for &rodata in RODATA {
+                        let (memory, linear_map) = (None, None);
+                        cases.push(Case {
+                            cpu,
+                            page_size,
+                            va_bits,
+                            el,
+                            rodata,
+                            memory,
+                            linear_map,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// A few cases in which every pair of values that any case has occurs at least once.
+/// Greedy, and the same every time.
+pub(crate) fn covering() -> Vec<Case> {
+    let all = full();
+    let mut missing: BTreeSet<Pair> = all.iter().flat_map(Case::pairs).collect();
+    let mut chosen = Vec::new();
+    while !missing.is_empty() {
+        let gain = |case: &Case| case.pairs().filter(|pair| missing.contains(pair)).count();
+        // The first of the best, so that the order of the tables decides.
+        let Some(best) = all.iter().rev().max_by_key(|case| gain(case)) else {
+            break;
+        };
+        for pair in best.pairs() {
+            missing.remove(&pair);
+        }
+        chosen.push(best.clone());
+    }
+    chosen
+}
+
+/// `count` cases drawn from the matrix with a memory size and a strategy added; the same
+/// for the same seed.
+pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
+    const MEMORY: &[&str] = &["256M", "384M", "1G", "1539M", "3G", "4G", "6G", "16G"];
+    const STRATEGIES: &[&str] = &["base", "direct"];
+    let all = full();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut draw = || {
+        let mut case = random.choice(&all).cloned()?;
+        case.memory = random.choice(MEMORY).copied();
+        case.linear_map = random.choice(STRATEGIES).copied();
+        Some(case)
+    };
+    (0..count).filter_map(|_| draw()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_matrix_is_what_the_cpus_allow() {
+        let all = full();
+        // a53 and a72: 2 sizes × 5 VA × 2 EL × 4 rodata; a76, n1: 3 × 5 × 8; max: 3 × 6 × 8.
+        assert_eq!(all.len(), 2 * 80 + 2 * 120 + 144);
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        let old = |c: &&Case| c.cpu().name == "cortex-a72";
+        assert!(
+            all.iter()
+                .filter(old)
+                .all(|c| c.page_size != 16 && c.va_bits != 52)
+        );
+        for kib in [4, 16, 64] {
+            assert!(all.iter().any(|c| c.page_size == kib && c.va_bits == 52));
+        }
+    }
+
+    #[test]
+    fn the_sample_covers_every_pair_and_is_small() {
+        let sample = covering();
+        let wanted: BTreeSet<Pair> = full().iter().flat_map(Case::pairs).collect();
+        let covered: BTreeSet<Pair> = sample.iter().flat_map(Case::pairs).collect();
+        assert_eq!(wanted, covered);
+        // 52-bit VA exists for one CPU only, so 26 pairs of CPU and VA size are the least.
+        assert!((26..=40).contains(&sample.len()), "{}", sample.len());
+        assert_eq!(sample, covering());
+    }
+
+    #[test]
+    fn random_cases_follow_the_seed() {
+        assert_eq!(random(7, 50), random(7, 50));
+        assert_ne!(random(7, 50), random(8, 50));
+        assert!(
+            random(7, 50)
+                .iter()
+                .all(|c| c.memory.is_some() && c.linear_map.is_some())
+        );
+    }
+
+    fn case(cpu: &str, rodata: &'static str) -> Case {
+        let all = full();
+        let found = all
+            .iter()
+            .find(|c| c.cpu().name == cpu && c.el == 2 && c.rodata == rodata);
+        found.unwrap().clone()
+    }
+
+    fn record(case: &Case) -> Value {
+        json!({
+            "page_size": u64::from(case.page_size) << 10, "page_size_source": "command-line",
+            "va_bits": case.va_bits, "entry_el": case.el, "run_el": case.run_el(),
+            "image": {"sha256": "aa"},
+            "linear_map": {
+                "rodata": case.rodata, "strategy": "direct", "ram_bytes": 1 << 20,
+                "mapped_bytes": 1 << 16,
+                "leaves": [{"size": 4096, "contiguous": false, "count": 16}],
+            },
+        })
+    }
+
+    #[test]
+    fn a_true_record_passes_and_each_lie_is_found() {
+        let case = case("max", "full");
+        assert_eq!(case.mismatches(&record(&case), "aa"), Vec::<String>::new());
+        assert_eq!(case.mismatches(&record(&case), "bb").len(), 1);
+        for (pointer, lie) in [
+            ("/page_size", json!(65536)),
+            ("/page_size_source", json!("fallback")),
+            ("/va_bits", json!(48)),
+            ("/entry_el", json!(1)),
+            ("/run_el", json!(1)),
+            ("/linear_map/rodata", json!("off")),
+            ("/linear_map/mapped_bytes", json!(0)),
+            ("/linear_map/ram_bytes", json!(4096)),
+            ("/linear_map/leaves/0/count", json!(15)),
+            ("/linear_map/leaves/0/size", json!(2 << 20)),
+            ("/va_bits", Value::Null),
+        ] {
+            let mut record = record(&case);
+            *record.pointer_mut(pointer).unwrap() = lie;
+            assert!(!case.mismatches(&record, "aa").is_empty(), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn without_vhe_the_kernel_drops_to_el1() {
+        assert_eq!(case("cortex-a53", "on").run_el(), 1);
+        assert_eq!(case("neoverse-n1", "on").run_el(), 2);
+    }
+
+    #[test]
+    fn blocks_are_fine_where_rodata_allows_them() {
+        let case = case("max", "off");
+        let mut record = record(&case);
+        record["linear_map"]["leaves"] = json!([{"size": 65536, "contiguous": true, "count": 1}]);
+        assert_eq!(case.mismatches(&record, "aa"), Vec::<String>::new());
+    }
+}

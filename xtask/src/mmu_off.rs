@@ -1,0 +1,395 @@
+//! The check of the code that runs with the MMU off: from the entry it follows every
+//! branch, call and taken address, and reports what must not run there.
+//!
+//! With the MMU off all data accesses are Device-nGnRnE (Arm ARM RPPDBS): unaligned
+//! accesses and DC ZVA fault, exclusives and atomics have no guaranteed behaviour, and
+//! there are no vectors yet that could report it. Such a fault is a silent hang, so it is
+//! looked for in the finished ELF file, after all inlining. The tables below say where
+//! to begin and where to stop; decoding is in `a64`, the file in `elf`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::a64::{self, Address, Flow};
+use crate::elf::Program;
+
+/// A symbol and why it stands in a table.
+pub(crate) type Entry = (&'static str, &'static str);
+
+/// What the check begins with, stops at, and lets pass. An entry that does nothing is a
+/// finding too, so that the tables cannot outlive the code they speak of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Where the code that runs with the MMU off begins.
+    pub(crate) roots: &'static [Entry],
+    /// Where the MMU goes on: neither this symbol's code nor what follows a call to it is
+    /// checked.
+    pub(crate) stops: &'static [Entry],
+    /// Functions that may hold `BR` or `BLR`, with what bounds their targets.
+    pub(crate) indirect: &'static [Entry],
+    /// Symbols whose address is taken as a number (the end of a section), never jumped to.
+    pub(crate) bounds: &'static [Entry],
+}
+
+/// The reference kernel's rules.
+pub(crate) const KERNEL: Rules = Rules {
+    roots: &[
+        (
+            "_start",
+            "the Image header's branch, entered by the boot loader",
+        ),
+        (
+            "mmu_off_main",
+            "Rust's first function, called by the entry assembly",
+        ),
+    ],
+    stops: &[
+        (
+            "enable_mmu_and_jump",
+            "sets SCTLR.M; its few instructions run from the identity map, use no memory and \
+             are reviewed by hand",
+        ),
+        (
+            "kmain_entry",
+            "its virtual address is handed to enable_mmu_and_jump",
+        ),
+    ],
+    indirect: &[(
+        "el2_stub_sync",
+        "the restart call jumps to an address that its caller gives, in a program of its own",
+    )],
+    bounds: &[],
+};
+
+/// Parts of demangled names that only panicking or formatting code has. Formatting calls
+/// through pointers in data, which are not relocated for every address the code runs at,
+/// and pulls in code that nobody wrote for Device memory.
+const PANIC_OR_FORMAT: &[&str] = &[
+    "core::panicking",
+    "core::fmt",
+    "rust_begin_unwind",
+    "rust_panic",
+    "panic_impl",
+    "panic_fmt",
+];
+
+/// What the check saw.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) functions: usize,
+    pub(crate) instructions: usize,
+    /// One line each, in the order of discovery.
+    pub(crate) findings: Vec<String>,
+}
+
+/// Checks a program against the rules.
+pub(crate) fn check(program: &Program, rules: &Rules) -> Report {
+    let mut checker = Checker {
+        program,
+        rules,
+        visits: Vec::new(),
+        entered: BTreeSet::new(),
+        used: BTreeSet::new(),
+        words: BTreeSet::new(),
+        report: Report::default(),
+    };
+    let mut next = 0;
+    for (root, why) in rules.roots {
+        match program.named(root) {
+            Some(symbol) => checker.enter(symbol.address, None),
+            None => checker.report.findings.push(format!(
+                "mmu-off: symbol {root} ({why}) is not in the ELF file; it must not be inlined \
+                 or stripped, or the table in xtask/src/mmu_off.rs is out of date"
+            )),
+        }
+        // One root after the other, so that paths begin where the CPU does.
+        while next < checker.visits.len() {
+            checker.visit(next);
+            next += 1;
+        }
+    }
+    for (table, entries) in [
+        ("stops", rules.stops),
+        ("indirect", rules.indirect),
+        ("bounds", rules.bounds),
+    ] {
+        for (name, _) in entries {
+            if !checker.used.contains(&(table, *name)) {
+                checker.report.findings.push(format!(
+                    "mmu-off: table `{table}` names {name}, but the code that was followed never \
+                     needs it; take it out of xtask/src/mmu_off.rs or find why it is not reached"
+                ));
+            }
+        }
+    }
+    checker.report.functions = checker.visits.len();
+    checker.report.instructions = checker.words.len();
+    checker.report
+}
+
+/// A function (or a place inside one) that control may reach.
+#[derive(Debug)]
+struct Visit {
+    entry: u64,
+    parent: Option<usize>,
+}
+
+/// Registers that may hold the page of an ADRP here: (register, page).
+type Pages = BTreeSet<(u8, u64)>;
+
+struct Checker<'a> {
+    program: &'a Program,
+    rules: &'a Rules,
+    visits: Vec<Visit>,
+    entered: BTreeSet<u64>,
+    used: BTreeSet<(&'static str, &'static str)>,
+    words: BTreeSet<u64>,
+    report: Report,
+}
+
+impl Checker<'_> {
+    fn enter(&mut self, entry: u64, parent: Option<usize>) {
+        if self.entered.insert(entry) {
+            self.visits.push(Visit { entry, parent });
+        }
+    }
+
+    /// The names from a root down to this visit.
+    fn path(&self, visit: usize) -> String {
+        let mut names = Vec::new();
+        let mut at = Some(visit);
+        while let Some(index) = at {
+            let visit = &self.visits[index];
+            names.push(self.program.describe(visit.entry));
+            at = visit.parent;
+        }
+        names.reverse();
+        names.join(" > ")
+    }
+
+    fn finding(&mut self, visit: usize, pc: u64, what: &str) {
+        let place = self.program.describe(pc);
+        let word = self.program.word(pc).unwrap_or(0);
+        let path = self.path(visit);
+        self.report.findings.push(format!(
+            "mmu-off: {what}: {place} at {pc:#x}, word {word:#010x}, path {path}"
+        ));
+    }
+
+    fn in_table(&mut self, table: &'static str, entries: &'static [Entry], at: u64) -> bool {
+        let named = entries
+            .iter()
+            .find(|(name, _)| self.program.is_named_at(at, name));
+        if let Some((name, _)) = named {
+            self.used.insert((table, *name));
+        }
+        named.is_some()
+    }
+
+    /// Control goes from `pc` to `target` in another function. True when it comes back to
+    /// code that still runs with the MMU off.
+    fn leave(&mut self, visit: usize, pc: u64, target: u64, how: &str) -> bool {
+        if self.in_table("stops", self.rules.stops, target) {
+            return false;
+        }
+        let Some((owner, _)) = self.program.owner(target) else {
+            self.finding(
+                visit,
+                pc,
+                &format!("{how} {target:#x}, which is outside the code"),
+            );
+            return false;
+        };
+        if PANIC_OR_FORMAT.iter().any(|part| owner.contains(part)) {
+            let owner = owner.to_owned();
+            self.finding(
+                visit,
+                pc,
+                &format!("{how} panic or formatting code ({owner})"),
+            );
+            return false;
+        }
+        self.enter(target, Some(visit));
+        true
+    }
+
+    /// Follows one function, to a fixed point of what its registers may hold, so that an
+    /// ADRP hoisted out of a loop still meets its ADD.
+    fn visit(&mut self, index: usize) {
+        let entry = self.visits[index].entry;
+        let Some((name, range)) = self.program.owner(entry) else {
+            return;
+        };
+        let name = name.to_owned();
+        let mut states: BTreeMap<u64, Pages> = BTreeMap::new();
+        let mut work: VecDeque<(u64, Pages)> = VecDeque::from([(entry, Pages::new())]);
+        let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut sets_vectors = false;
+        let mut judged = BTreeSet::new();
+        while let Some((pc, incoming)) = work.pop_front() {
+            let known = states.contains_key(&pc);
+            let state = states.entry(pc).or_default();
+            let before = state.len();
+            state.extend(incoming);
+            if known && state.len() == before {
+                continue;
+            }
+            let mut out = state.clone();
+            let Some(word) = self.program.word(pc) else {
+                self.finding(index, pc, "control runs out of the code");
+                continue;
+            };
+            let first_time = judged.insert(pc);
+            if first_time {
+                self.words.insert(pc);
+                if self.program.is_data(pc) {
+                    self.finding(index, pc, "control runs into data");
+                    continue;
+                }
+                if let Some(hazard) = a64::hazard(word) {
+                    self.finding(index, pc, hazard);
+                }
+                sets_vectors |= a64::writes_vector_base(word);
+            }
+            if let Some(target) = track(pc, word, &mut out) {
+                for target in target {
+                    if taken.insert(target, pc).is_none() && range.contains(&target) {
+                        self.take_local(target, &range, &mut work);
+                    }
+                }
+            }
+            let mut successors = Vec::new();
+            match a64::flow(pc, word) {
+                Flow::Next => successors.push(pc + 4),
+                Flow::Jump(target) => successors.push(target),
+                Flow::Branch(target) => successors.extend([target, pc + 4]),
+                Flow::Call(target) => {
+                    // Calls clobber x0 to x18 and x30.
+                    out.retain(|(reg, _)| (19..30).contains(reg));
+                    let local = range.contains(&target);
+                    if local {
+                        successors.push(target);
+                    }
+                    // A call at the very end of a function does not return.
+                    let returns = local || self.leave(index, pc, target, "calls");
+                    if returns && range.contains(&(pc + 4)) {
+                        successors.push(pc + 4);
+                    }
+                }
+                Flow::IndirectJump(register) => {
+                    if self.is_jump_table(pc, register, &range) {
+                        successors.extend(range.clone().step_by(4));
+                        successors.retain(|pc| !self.program.is_data(*pc));
+                    } else if !self.in_table("indirect", self.rules.indirect, range.start)
+                        && first_time
+                    {
+                        let what = format!("jumps through x{register}, {name} is not allowed to");
+                        self.finding(index, pc, &what);
+                    }
+                }
+                Flow::IndirectCall(register) => {
+                    if !self.in_table("indirect", self.rules.indirect, range.start) && first_time {
+                        let what = format!("calls through x{register}, {name} is not allowed to");
+                        self.finding(index, pc, &what);
+                    }
+                    successors.push(pc + 4);
+                }
+                Flow::End => {}
+            }
+            for successor in successors {
+                if range.contains(&successor) {
+                    work.push_back((successor, out.clone()));
+                } else if first_time {
+                    self.leave(index, pc, successor, "continues in");
+                }
+            }
+        }
+        for (target, pc) in taken {
+            self.take_address(index, pc, target, &range, sets_vectors);
+        }
+    }
+
+    /// An address inside the function itself: a label for ERET or for a jump by register.
+    fn take_local(
+        &self,
+        target: u64,
+        range: &std::ops::Range<u64>,
+        work: &mut VecDeque<(u64, Pages)>,
+    ) {
+        if target != range.start && target.is_multiple_of(4) && !self.program.is_data(target) {
+            work.push_back((target, Pages::new()));
+        }
+    }
+
+    /// An address in code that a register was loaded with counts as a possible call.
+    fn take_address(
+        &mut self,
+        index: usize,
+        pc: u64,
+        target: u64,
+        range: &std::ops::Range<u64>,
+        sets_vectors: bool,
+    ) {
+        if !self.program.is_code(target)
+            || self.program.is_data(target)
+            || !target.is_multiple_of(4)
+            || self.in_table("bounds", self.rules.bounds, target)
+        {
+            return;
+        }
+        if !range.contains(&target) {
+            self.leave(index, pc, target, "takes the address of");
+        }
+        // Vectors: 16 entries of 128 bytes, the table aligned to 2 KiB.
+        if sets_vectors && target.is_multiple_of(0x800) {
+            for slot in 1..16 {
+                let entry = target + slot * 0x80;
+                if self.program.is_code(entry) {
+                    self.leave(index, pc, entry, "sets vectors that reach");
+                }
+            }
+        }
+    }
+
+    /// Whether a `BR` is the end of a jump table as LLVM writes them: the target is the sum
+    /// of two registers and its base a label in this function. All of the function is
+    /// checked then, which covers any entry the table can have.
+    fn is_jump_table(&self, pc: u64, register: u8, range: &std::ops::Range<u64>) -> bool {
+        let before = pc
+            .checked_sub(4)
+            .and_then(|pc| self.program.word(pc))
+            .unwrap_or(0);
+        a64::adds_registers_into(before, register)
+            && range.clone().step_by(4).any(|pc| {
+                let address = self
+                    .program
+                    .word(pc)
+                    .and_then(|word| a64::address(pc, word));
+                matches!(address, Some(Address::Whole { target, .. }) if range.contains(&target))
+            })
+    }
+}
+
+/// Follows ADR, ADRP and ADD through one instruction; the addresses that it completes.
+fn track(pc: u64, word: u32, pages: &mut Pages) -> Option<Vec<u64>> {
+    match a64::address(pc, word)? {
+        Address::Whole { rd, target } => {
+            pages.retain(|(reg, _)| *reg != rd);
+            Some(vec![target])
+        }
+        Address::Page { rd, page } => {
+            pages.retain(|(reg, _)| *reg != rd);
+            pages.insert((rd, page));
+            None
+        }
+        Address::Add { rd, rn, imm } => {
+            let made = pages.iter().filter(|(reg, _)| *reg == rn);
+            let made = made.map(|(_, page)| page.wrapping_add(imm)).collect();
+            pages.retain(|(reg, _)| *reg != rd);
+            Some(made)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "mmu_off_tests.rs"]
+mod tests;

@@ -1,0 +1,389 @@
+//! The steps of `cargo xtask test`: what each of them runs. Order, selection and summary
+//! are `ci`'s.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
+use crate::{boot, boots, image, matrix, tools};
+
+/// A step: its name for `--only`, what it is for, and what it does.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) run: fn() -> Result<()>,
+}
+
+const KERNEL: &str = "granule-kernel";
+const LIBRARY: &str = "granule";
+const CLI: &str = "granule-cli";
+
+/// Cheap ones first, so that a slip is told early.
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        what: "rustfmt agrees with every file",
+        run: fmt,
+    },
+    Step {
+        name: "clippy",
+        what: "no warning in the host crates",
+        run: clippy,
+    },
+    Step {
+        name: "clippy-kernel",
+        what: "no warning in the kernel",
+        run: clippy_kernel,
+    },
+    Step {
+        name: "features",
+        what: "the library with each feature alone and none",
+        run: features,
+    },
+    Step {
+        name: "examples",
+        what: "the library's examples compile",
+        run: examples,
+    },
+    Step {
+        name: "doc",
+        what: "documentation without a warning",
+        run: doc,
+    },
+    Step {
+        name: "host-tests",
+        what: "unit, integration and doc tests",
+        run: host_tests,
+    },
+    Step {
+        name: "image",
+        what: "the kernel image and its MMU-off code",
+        run: build_image,
+    },
+    Step {
+        name: "qemu-tests",
+        what: "granule-cli's tests that boot guests",
+        run: qemu_tests,
+    },
+    Step {
+        name: "qemu-matrix",
+        what: "a pairwise sample of the QEMU matrix",
+        run: qemu_matrix,
+    },
+    Step {
+        name: "package",
+        what: "the library packages and builds alone",
+        run: package,
+    },
+    Step {
+        name: "licences",
+        what: "licences, bans and sources by cargo-deny",
+        run: licences,
+    },
+    Step {
+        name: "miri",
+        what: "the library's tests under Miri",
+        run: miri,
+    },
+];
+
+fn fmt() -> Result<()> {
+    run(cargo(&["fmt", "--all", "--", "--check"]))
+}
+
+fn clippy() -> Result<()> {
+    let scope = [
+        "--workspace",
+        "--exclude",
+        KERNEL,
+        "--all-targets",
+        "--all-features",
+    ];
+    let mut command = cargo(&["clippy"]);
+    command.args(scope).args(["--", "-D", "warnings"]);
+    run(command)
+}
+
+fn clippy_kernel() -> Result<()> {
+    run(cargo(&[
+        "clippy",
+        "-p",
+        KERNEL,
+        "--target",
+        KERNEL_TARGET,
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+/// Where the library runs there is no std to fall back on, so its own target is checked.
+fn features() -> Result<()> {
+    let metadata = metadata()?;
+    let package = package_named(&metadata, LIBRARY)?;
+    for feature in feature_sets(package) {
+        let mut command = cargo(&["check", "-p", LIBRARY, "--no-default-features"]);
+        command
+            .args(["--target", KERNEL_TARGET])
+            .arg(format!("--features={feature}"));
+        println!("$ {}", show(&command));
+        command.env("RUSTFLAGS", "-D warnings");
+        run(command)?;
+    }
+    Ok(())
+}
+
+/// No feature, then each alone.
+fn feature_sets(package: &Value) -> Vec<String> {
+    let named = package["features"]
+        .as_object()
+        .into_iter()
+        .flat_map(|f| f.keys());
+    let named = named.filter(|name| *name != "default").cloned();
+    std::iter::once(String::new()).chain(named).collect()
+}
+
+fn examples() -> Result<()> {
+    let metadata = metadata()?;
+    let count = targets(package_named(&metadata, LIBRARY)?, "example").len();
+    ensure!(count > 0, "the library has no examples to compile");
+    run(cargo(&[
+        "build",
+        "-p",
+        LIBRARY,
+        "--examples",
+        "--all-features",
+    ]))
+}
+
+fn doc() -> Result<()> {
+    let mut host = cargo(&["doc", "--no-deps", "--workspace", "--exclude", KERNEL]);
+    host.arg("--all-features")
+        .env("RUSTDOCFLAGS", "-D warnings");
+    run(host)?;
+    let mut kernel = cargo(&["doc", "--no-deps", "-p", KERNEL, "--target", KERNEL_TARGET]);
+    kernel
+        .arg("--document-private-items")
+        .env("RUSTDOCFLAGS", "-D warnings");
+    run(kernel)
+}
+
+/// All tests but those that boot guests; these are integration tests of granule-cli whose
+/// names begin with `qemu`.
+fn host_tests() -> Result<()> {
+    let metadata = metadata()?;
+    for package in packages(&metadata)? {
+        let name = package["name"]
+            .as_str()
+            .context("a package without a name")?;
+        let mut command = cargo(&["test", "-p", name]);
+        let has_library = !targets(package, "lib").is_empty();
+        match name {
+            // A no_std binary has no tests of its own on the host; a library part has.
+            KERNEL if has_library => drop(command.arg("--lib")),
+            KERNEL => continue,
+            CLI => {
+                command.arg("--bins").args(has_library.then_some("--lib"));
+                let host = targets(package, "test")
+                    .into_iter()
+                    .filter(|t| !boots_guests(t));
+                command.args(host.flat_map(|test| ["--test".to_owned(), test]));
+            }
+            _ => drop(command.arg("--all-features")),
+        }
+        run(command)?;
+    }
+    Ok(())
+}
+
+fn boots_guests(test: &str) -> bool {
+    test.starts_with("qemu")
+}
+
+fn build_image() -> Result<()> {
+    image::image().map(drop)
+}
+
+fn qemu_tests() -> Result<()> {
+    let metadata = metadata()?;
+    let tests = targets(package_named(&metadata, CLI)?, "test");
+    let guests: Vec<_> = tests
+        .into_iter()
+        .filter(|test| boots_guests(test))
+        .collect();
+    ensure!(
+        !guests.is_empty(),
+        "{CLI} has no integration tests named qemu*: nothing was booted"
+    );
+    // The tests boot this file; a build that fails leaves none.
+    image::image()?;
+    let mut command = cargo(&["test", "-p", CLI]);
+    command.args(
+        guests
+            .into_iter()
+            .flat_map(|test| ["--test".to_owned(), test]),
+    );
+    command.args(["--", "--test-threads=2"]);
+    run(command)
+}
+
+fn qemu_matrix() -> Result<()> {
+    let image = image::image()?;
+    let granule = boot::build_cli()?;
+    let cases = matrix::covering();
+    let (mut ran, mut failed) = (0, 0);
+    boots::run(&cases, &granule, &image, None, |verdict| {
+        ran += 1;
+        let case = &cases[verdict.case];
+        match verdict.wrong {
+            None => println!("ok ({:.1} s): {case}", verdict.time.as_secs_f32()),
+            Some(wrong) => {
+                failed += 1;
+                println!("FAILED: granule boot {case}: {wrong}");
+            }
+        }
+        true
+    });
+    println!(
+        "qemu-matrix: {ran} of {} boots run, {failed} failed",
+        cases.len()
+    );
+    ensure!(
+        ran == cases.len() && failed == 0,
+        "{failed} of {} boots failed",
+        cases.len()
+    );
+    Ok(())
+}
+
+/// Packages without a warning and builds from the package alone.
+fn package() -> Result<()> {
+    let mut command = cargo(&["package", "-p", LIBRARY, "--all-features"]);
+    let mut git = std::process::Command::new("git");
+    git.args(["status", "--porcelain"]).current_dir(root());
+    if !capture(git)?.trim().is_empty() {
+        println!("the work tree has changes: packaging them too (--allow-dirty)");
+        command.arg("--allow-dirty");
+    }
+    let text = show(&command);
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start `{text}`"))?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    eprint!("{told}");
+    ensure!(
+        output.status.success(),
+        "`{text}` failed ({})",
+        output.status
+    );
+    ensure!(
+        !told.lines().any(|line| line.starts_with("warning")),
+        "`{text}` warned"
+    );
+    Ok(())
+}
+
+/// The advisory database is left out: it changes without the project, and fetching it
+/// would make a test depend on the day.
+fn licences() -> Result<()> {
+    let mut command = std::process::Command::new(tools::cargo_deny()?);
+    command
+        .args([
+            "--workspace",
+            "--all-features",
+            "check",
+            "licenses",
+            "bans",
+            "sources",
+        ])
+        .current_dir(root());
+    run(command)
+}
+
+fn miri() -> Result<()> {
+    let nightly = tools::nightly()?;
+    let mut command = std::process::Command::new("rustup");
+    command
+        .args([
+            "run",
+            &nightly,
+            "cargo",
+            "miri",
+            "test",
+            "-p",
+            LIBRARY,
+            "--all-features",
+        ])
+        .current_dir(root())
+        .stdin(std::process::Stdio::null())
+        // Cargo tells its children which compiler it is; the nightly one must find its own.
+        .env_remove("CARGO")
+        .env_remove("RUSTC");
+    println!("$ {}", show(&command));
+    run(command)
+}
+
+fn packages(metadata: &Value) -> Result<&Vec<Value>> {
+    metadata["packages"]
+        .as_array()
+        .context("`cargo metadata` told no packages")
+}
+
+fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
+    match packages(metadata)?
+        .iter()
+        .find(|package| package["name"] == name)
+    {
+        Some(package) => Ok(package),
+        None => bail!("the workspace has no package {name}"),
+    }
+}
+
+/// The names of a package's targets of one kind.
+fn targets(package: &Value, kind: &str) -> Vec<String> {
+    let all = package["targets"].as_array().into_iter().flatten();
+    all.filter(|target| {
+        target["kind"]
+            .as_array()
+            .is_some_and(|k| k.iter().any(|k| k == kind))
+    })
+    .filter_map(|target| Some(target["name"].as_str()?.to_owned()))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn targets_and_features_are_read() {
+        let package = json!({
+            "features": {"default": [], "count": [], "std": []},
+            "targets": [
+                {"name": "qemu_boot", "kind": ["test"]},
+                {"name": "usage", "kind": ["test"]},
+                {"name": "granule", "kind": ["lib"]},
+            ],
+        });
+        assert_eq!(feature_sets(&package), ["", "count", "std"]);
+        assert_eq!(targets(&package, "test"), ["qemu_boot", "usage"]);
+        assert!(boots_guests("qemu_boot") && !boots_guests("usage"));
+    }
+
+    #[test]
+    fn this_workspace_has_the_packages_the_steps_name() {
+        let metadata = metadata().unwrap();
+        for name in [KERNEL, LIBRARY, CLI] {
+            package_named(&metadata, name).unwrap();
+        }
+        assert!(package_named(&metadata, "no-such-package").is_err());
+    }
+
+    #[test]
+    fn step_names_are_unique() {
+        let names: std::collections::BTreeSet<_> = STEPS.iter().map(|step| step.name).collect();
+        assert_eq!(names.len(), STEPS.len());
+    }
+}

@@ -1,0 +1,423 @@
+//! `cargo xtask setup`: finds what building and testing need, says what is missing, and
+//! installs it with the system's package manager or rustup.
+//!
+//! What to do is decided by a pure function over what was found, so that every package
+//! manager's plan is tested without having it. Linker and make come before xtask can run:
+//! `xtask/bootstrap.sh` sees to those.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::workspace::{KERNEL_TARGET, capture, root, run, show, target_dir};
+
+/// The oldest QEMU that the tests are run with (Debian 12's).
+const QEMU_AT_LEAST: (u32, u32) = (7, 2);
+const QEMU: &str = "qemu-system-aarch64";
+
+/// The cargo-deny that the licence step uses when none is installed.
+const CARGO_DENY: &str = "0.20.2";
+
+/// The dated nightly for Miri; rustc built from the commits of the day before.
+const NIGHTLY: &str = "nightly-2026-05-20";
+const NIGHTLY_COMMIT_DATE: &str = "2026-05-19";
+
+/// What a machine has, as far as setup cares.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    /// Programs found in PATH.
+    programs: Vec<&'static str>,
+    root: bool,
+    targets: Vec<String>,
+}
+
+/// Package managers with their way to install QEMU for arm64: program, whether it needs
+/// root, what refreshes its lists, what installs.
+type Manager = (
+    &'static str,
+    bool,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+const MANAGERS: &[Manager] = &[
+    (
+        "apt-get",
+        true,
+        &["update"],
+        &[
+            "install",
+            "-y",
+            "--no-install-recommends",
+            "qemu-system-arm",
+        ],
+    ),
+    (
+        "dnf",
+        true,
+        &[],
+        &["install", "-y", "qemu-system-aarch64-core"],
+    ),
+    (
+        "pacman",
+        true,
+        &[],
+        &["-Sy", "--noconfirm", "--needed", "qemu-system-aarch64"],
+    ),
+    (
+        "zypper",
+        true,
+        &[],
+        &["--non-interactive", "install", "qemu-arm"],
+    ),
+    ("brew", false, &[], &["install", "qemu"]),
+];
+
+/// The commands that make this machine ready, in order.
+fn plan(machine: &Machine) -> Result<Vec<Vec<String>>> {
+    let has = |name: &str| machine.programs.contains(&name);
+    let mut commands = Vec::new();
+    if !machine.targets.iter().any(|t| t == KERNEL_TARGET) {
+        ensure!(
+            has("rustup"),
+            "the Rust target {KERNEL_TARGET} is not installed and rustup is not in PATH; install \
+             rustup (https://rustup.rs) or that target's core library"
+        );
+        commands.push(
+            ["rustup", "target", "add", KERNEL_TARGET]
+                .map(str::to_owned)
+                .to_vec(),
+        );
+    }
+    if !has(QEMU) {
+        let Some((manager, as_root, refresh, install)) = MANAGERS.iter().find(|m| has(m.0)) else {
+            bail!(
+                "{QEMU} is not in PATH and no known package manager was found (looked for \
+                 apt-get, dnf, pacman, zypper, brew); install QEMU {}.{} or later by hand",
+                QEMU_AT_LEAST.0,
+                QEMU_AT_LEAST.1
+            );
+        };
+        let mut prefix = Vec::new();
+        if *as_root && !machine.root {
+            ensure!(
+                has("sudo"),
+                "{QEMU} is not in PATH; installing it with {manager} needs root, and sudo was not \
+                 found: run `{manager} {}` as root",
+                install.join(" ")
+            );
+            prefix.push("sudo".to_owned());
+        }
+        for arguments in [refresh, install].into_iter().filter(|a| !a.is_empty()) {
+            let mut words = prefix.clone();
+            words.push((*manager).to_owned());
+            words.extend(arguments.iter().map(|a| (*a).to_owned()));
+            commands.push(words);
+        }
+    }
+    Ok(commands)
+}
+
+/// Installs what is missing, saying so first.
+pub(crate) fn setup() -> Result<()> {
+    let commands = plan(&look()?)?;
+    if !commands.is_empty() {
+        eprintln!("granule: this machine lacks tools; about to run:");
+        for words in &commands {
+            eprintln!("    {}", words.join(" "));
+        }
+    }
+    for words in &commands {
+        let Some((program, arguments)) = words.split_first() else {
+            continue;
+        };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .current_dir(root())
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        run(command)?;
+    }
+    check_qemu()
+}
+
+fn look() -> Result<Machine> {
+    let candidates = MANAGERS.iter().map(|m| m.0).chain(["sudo", "rustup", QEMU]);
+    let programs: Vec<_> = candidates
+        .filter(|name| find_program(name).is_some())
+        .collect();
+    let targets = installed_targets()?;
+    let user = Command::new("id").arg("-u").output();
+    let root = user.is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    Ok(Machine {
+        programs,
+        root,
+        targets,
+    })
+}
+
+/// The targets whose libraries lie in the toolchain's folder; asks rustc, so that it also
+/// works without rustup.
+fn installed_targets() -> Result<Vec<String>> {
+    let mut rustc = Command::new("rustc");
+    rustc
+        .args(["--print", "target-libdir", "--target", KERNEL_TARGET])
+        .current_dir(root());
+    let folder = capture(rustc)?;
+    let there = Path::new(folder.trim()).is_dir();
+    Ok(if there {
+        vec![KERNEL_TARGET.to_owned()]
+    } else {
+        Vec::new()
+    })
+}
+
+/// A program in PATH.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+fn check_qemu() -> Result<()> {
+    let mut qemu = Command::new(QEMU);
+    qemu.arg("--version");
+    let text = capture(qemu)?;
+    let version = qemu_version(&text).with_context(|| {
+        format!(
+            "`{QEMU} --version` printed no version: {}",
+            text.lines().next().unwrap_or("")
+        )
+    })?;
+    ensure!(
+        version >= QEMU_AT_LEAST,
+        "{QEMU} is version {}.{}, Granule needs {}.{} or later",
+        version.0,
+        version.1,
+        QEMU_AT_LEAST.0,
+        QEMU_AT_LEAST.1
+    );
+    Ok(())
+}
+
+fn qemu_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split_once("version ")?.1.split('.');
+    let major = numbers.next()?.parse().ok()?;
+    let minor = numbers.next()?;
+    let digits = minor
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(minor.len());
+    Some((major, minor[..digits].parse().ok()?))
+}
+
+/// cargo-deny: the one in PATH, else one of a fixed version built into the target folder.
+/// A debug build does (it takes a minute, an optimised one several).
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    if let Some(found) = find_program("cargo-deny") {
+        return Ok(found);
+    }
+    let folder = target_dir()
+        .join("granule")
+        .join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = folder.join("bin").join("cargo-deny");
+    if !program.is_file() {
+        let mut install = Command::new("cargo");
+        install
+            .args([
+                "install",
+                "--locked",
+                "--debug",
+                "--quiet",
+                "--version",
+                CARGO_DENY,
+            ])
+            .arg("--root")
+            .arg(&folder)
+            .arg("--target-dir")
+            .arg(folder.join("build"))
+            .arg("cargo-deny")
+            .current_dir(root())
+            // The debug information would be most of what is written.
+            .env("CARGO_PROFILE_DEV_DEBUG", "0");
+        eprintln!(
+            "granule: cargo-deny is not installed; about to run: {}",
+            show(&install)
+        );
+        run(install)?;
+        // The build folder is a thousand files that nothing needs again; it is only space.
+        let _ = std::fs::remove_dir_all(folder.join("build"));
+    }
+    Ok(program)
+}
+
+/// The nightly toolchain for Miri, with its components: `GRANULE_NIGHTLY`, else the dated
+/// one under its own name or under the name `nightly`, else installed by rustup.
+pub(crate) fn nightly() -> Result<String> {
+    let mut list = Command::new("rustup");
+    list.args(["toolchain", "list"]);
+    let installed = capture(list)?;
+    let wanted = std::env::var("GRANULE_NIGHTLY").ok();
+    let name = choose_nightly(wanted.as_deref(), &installed, || {
+        let mut rustc = Command::new("rustc");
+        capture({
+            rustc
+                .args(["+nightly", "--version"])
+                .env_remove("RUSTUP_TOOLCHAIN");
+            rustc
+        })
+        .unwrap_or_default()
+    });
+    let mut rustup = Command::new("rustup");
+    if has_toolchain(&installed, &name) {
+        rustup.args(["component", "add", "--toolchain", &name, "miri", "rust-src"]);
+        let mut components = Command::new("rustup");
+        components.args(["component", "list", "--installed", "--toolchain", &name]);
+        let components = capture(components)?;
+        let has = |part| components.lines().any(|line| line.starts_with(part));
+        if has("miri") && has("rust-src") {
+            return Ok(name);
+        }
+    } else {
+        rustup.args(["toolchain", "install", &name, "--profile", "minimal"]);
+        rustup.args(["--component", "miri,rust-src"]);
+    }
+    eprintln!(
+        "granule: Miri needs a nightly toolchain; about to run: {}",
+        show(&rustup)
+    );
+    run(rustup)?;
+    Ok(name)
+}
+
+fn choose_nightly(wanted: Option<&str>, installed: &str, plain: impl FnOnce() -> String) -> String {
+    if let Some(name) = wanted {
+        return name.to_owned();
+    }
+    let undated = !has_toolchain(installed, NIGHTLY) && has_toolchain(installed, "nightly");
+    if undated && plain().contains(NIGHTLY_COMMIT_DATE) {
+        return "nightly".to_owned();
+    }
+    NIGHTLY.to_owned()
+}
+
+/// `rustup toolchain list` names toolchains with their host: `nightly-x86_64-…`.
+fn has_toolchain(installed: &str, name: &str) -> bool {
+    installed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .any(|toolchain| {
+            toolchain == name
+                || toolchain
+                    .strip_prefix(name)
+                    .and_then(|rest| rest.strip_prefix('-'))
+                    .is_some_and(|host| !host.starts_with(|c: char| c.is_ascii_digit()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(programs: &[&'static str], root: bool) -> Machine {
+        Machine {
+            programs: programs.to_vec(),
+            root,
+            targets: vec![KERNEL_TARGET.to_owned()],
+        }
+    }
+
+    fn lines(machine: &Machine) -> Vec<String> {
+        plan(machine)
+            .unwrap()
+            .iter()
+            .map(|words| words.join(" "))
+            .collect()
+    }
+
+    #[test]
+    fn nothing_is_done_to_a_ready_machine() {
+        assert!(lines(&machine(&[QEMU], false)).is_empty());
+    }
+
+    #[test]
+    fn each_package_manager_has_its_command() {
+        assert_eq!(
+            lines(&machine(&["apt-get"], true)),
+            [
+                "apt-get update",
+                "apt-get install -y --no-install-recommends qemu-system-arm"
+            ]
+        );
+        assert_eq!(
+            lines(&machine(&["apt-get", "sudo"], false))[1],
+            "sudo apt-get install -y --no-install-recommends qemu-system-arm"
+        );
+        for (manager, package) in [
+            ("dnf", "qemu-system-aarch64-core"),
+            ("pacman", "qemu-system-aarch64"),
+            ("zypper", "qemu-arm"),
+        ] {
+            let commands = lines(&machine(&[manager, "sudo"], false));
+            assert_eq!(commands.len(), 1);
+            assert!(
+                commands[0].starts_with(&format!("sudo {manager} ")),
+                "{commands:?}"
+            );
+            assert!(commands[0].ends_with(package), "{commands:?}");
+        }
+        // Homebrew refuses to run as root.
+        assert_eq!(
+            lines(&machine(&["brew", "sudo"], false)),
+            ["brew install qemu"]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_installed_is_said() {
+        let error = |m: &Machine| plan(m).unwrap_err().to_string();
+        assert!(error(&machine(&[], true)).contains("no known package manager"));
+        assert!(error(&machine(&["dnf"], false)).contains("sudo was not found"));
+        let bare = Machine {
+            targets: Vec::new(),
+            ..machine(&[QEMU], true)
+        };
+        assert!(error(&bare).contains("rustup is not in PATH"));
+        let with_rustup = Machine {
+            targets: Vec::new(),
+            ..machine(&[QEMU, "rustup"], true)
+        };
+        assert_eq!(
+            lines(&with_rustup),
+            [format!("rustup target add {KERNEL_TARGET}")]
+        );
+    }
+
+    #[test]
+    fn qemu_versions_are_read() {
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright";
+        assert_eq!(qemu_version(debian), Some((7, 2)));
+        assert_eq!(qemu_version("QEMU emulator version 10.1.0"), Some((10, 1)));
+        assert_eq!(qemu_version("QEMU emulator version 9.0-rc1"), Some((9, 0)));
+        assert_eq!(qemu_version("nothing"), None);
+    }
+
+    #[test]
+    fn the_nightly_is_the_dated_one() {
+        let stock = "stable-x86_64-unknown-linux-gnu (default)\nnightly-x86_64-unknown-linux-gnu\n";
+        let same = || format!("rustc 1.97.0-nightly (e50aa6fba {NIGHTLY_COMMIT_DATE})");
+        assert_eq!(choose_nightly(None, stock, same), "nightly");
+        assert_eq!(
+            choose_nightly(None, stock, || "rustc (x 2020-01-01)".into()),
+            NIGHTLY
+        );
+        assert_eq!(
+            choose_nightly(Some("nightly-2026-01-01"), stock, same),
+            "nightly-2026-01-01"
+        );
+        let dated = format!("{stock}{NIGHTLY}-x86_64-unknown-linux-gnu\n");
+        assert_eq!(choose_nightly(None, &dated, same), NIGHTLY);
+        assert_eq!(choose_nightly(None, "", same), NIGHTLY);
+        assert!(!has_toolchain(&dated.replace(stock, ""), "nightly"));
+    }
+}
