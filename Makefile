@@ -1,0 +1,28 @@
+# The commands a person types; what they do is in xtask (`cargo xtask --help`).
+
+.DEFAULT_GOAL := help
+.PHONY: help run test soak image setup
+
+help:
+	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
+	@echo "make test   every test, host and QEMU (ONLY=step for one of them)"
+	@echo "make soak   the long form, resumable, at most six hours"
+	@echo "make image  build target/granule/Image"
+	@echo "make setup  install what is missing (run, test and soak do it too)"
+
+# A linker must be there before xtask can be built; xtask then sees to the rest.
+setup:
+	@./xtask/bootstrap.sh
+	@cargo xtask setup
+
+image: setup
+	@cargo xtask image
+
+run: setup
+	@cargo xtask run
+
+test: setup
+	@cargo xtask test $(foreach step,$(ONLY),--only $(step))
+
+soak: setup
+	@cargo xtask soak $(SOAK)
