@@ -1,10 +1,10 @@
 //! The steps of `cargo xtask test`: what each of them runs. Order, selection and summary
 //! are `ci`'s.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
+use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, run_tests, show};
 use crate::{boot, boots, image, matrix, tools};
 
 /// A step: its name for `--only`, what it is for, and what it does.
@@ -157,22 +157,48 @@ fn examples() -> Result<()> {
     ]))
 }
 
+/// One call for each package: the library and the program are both called `granule`, and
+/// cargo warns where one call documents two things of one name. The library once more for
+/// its own target, where it has modules that the host does not.
 fn doc() -> Result<()> {
-    let mut host = cargo(&["doc", "--no-deps", "--workspace", "--exclude", KERNEL]);
-    host.arg("--all-features")
-        .env("RUSTDOCFLAGS", "-D warnings");
-    run(host)?;
-    let mut kernel = cargo(&["doc", "--no-deps", "-p", KERNEL, "--target", KERNEL_TARGET]);
-    kernel
-        .arg("--document-private-items")
-        .env("RUSTDOCFLAGS", "-D warnings");
-    run(kernel)
+    let metadata = metadata()?;
+    let mut failures = Vec::new();
+    for package in packages(&metadata)? {
+        let name = package["name"]
+            .as_str()
+            .context("a package without a name")?;
+        let document = |extra: &[&str]| {
+            let mut command = cargo(&["doc", "--no-deps", "-p", name, "--all-features"]);
+            command.args(extra).env("RUSTDOCFLAGS", "-D warnings");
+            run(command)
+        };
+        let results = match name {
+            LIBRARY => vec![document(&[]), document(&["--target", KERNEL_TARGET])],
+            // Nobody links the others; their documentation is for who works on them.
+            KERNEL => vec![document(&[
+                "--document-private-items",
+                "--target",
+                KERNEL_TARGET,
+            ])],
+            _ => vec![document(&["--document-private-items"])],
+        };
+        failures.extend(results.into_iter().filter_map(Result::err));
+    }
+    all_of(failures)
+}
+
+/// One error out of several, so that one run of a step tells all that is wrong.
+fn all_of(failures: Vec<anyhow::Error>) -> Result<()> {
+    let lines: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
+    ensure!(lines.is_empty(), "{}", lines.join("; "));
+    Ok(())
 }
 
 /// All tests but those that boot guests; these are integration tests of granule-cli whose
 /// names begin with `qemu`.
 fn host_tests() -> Result<()> {
     let metadata = metadata()?;
+    let mut failures = Vec::new();
     for package in packages(&metadata)? {
         let name = package["name"]
             .as_str()
@@ -192,9 +218,13 @@ fn host_tests() -> Result<()> {
             }
             _ => drop(command.arg("--all-features")),
         }
-        run(command)?;
+        match run_tests(command) {
+            Ok(0) => failures.push(anyhow!("{name} has no tests")),
+            Ok(_) => {}
+            Err(error) => failures.push(error),
+        }
     }
-    Ok(())
+    all_of(failures)
 }
 
 fn boots_guests(test: &str) -> bool {
@@ -225,7 +255,11 @@ fn qemu_tests() -> Result<()> {
             .flat_map(|test| ["--test".to_owned(), test]),
     );
     command.args(["--", "--test-threads=2"]);
-    run(command)
+    ensure!(
+        run_tests(command)? > 0,
+        "no test that boots a guest was run"
+    );
+    Ok(())
 }
 
 fn qemu_matrix() -> Result<()> {
@@ -321,7 +355,8 @@ fn miri() -> Result<()> {
         .env_remove("CARGO")
         .env_remove("RUSTC");
     println!("$ {}", show(&command));
-    run(command)
+    ensure!(run_tests(command)? > 0, "no test was run under Miri");
+    Ok(())
 }
 
 fn packages(metadata: &Value) -> Result<&Vec<Value>> {
