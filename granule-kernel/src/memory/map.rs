@@ -149,7 +149,7 @@ pub(crate) fn map_mem<'c, P: Page>(
     let hardware = Hardware::new(request.capabilities);
     // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the
     // image; RAM that is added is taken from early memory.
-    let arena = unsafe { Arena::new(request.pool.0, request.pool.1, P::SIZE.bytes()) };
+    let arena = unsafe { Arena::new(request.pool.0, request.pool.1, P::SIZE) };
     let parts = Parts {
         memory: Counted::new(Reached(request.reach), counters),
         allocator: Counted::new(arena, counters),

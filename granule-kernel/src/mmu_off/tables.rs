@@ -96,7 +96,7 @@ impl Build<'_> {
             Arena::new(
                 PhysicalAddress(load.wrapping_add(pool.start)),
                 PhysicalAddress(load.wrapping_add(pool.end)),
-                page,
+                P::SIZE,
             )
         };
         let maintenance = |geometry| {

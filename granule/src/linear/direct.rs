@@ -8,7 +8,7 @@
 
 use super::Census;
 use crate::arch::PhysicalAddress;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
     Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory, TableRun,
 };
@@ -19,7 +19,7 @@ const MOST_RETURNED: usize = 8;
 /// Table memory for the boot: a static pool, then a piece of RAM as far as it is mapped.
 #[derive(Debug)]
 pub struct Arena {
-    page_bytes: u64,
+    page_shift: u32,
     pool: Extent,
     ram: Extent,
     /// The end of the piece of RAM; its extent ends where the map ends.
@@ -36,24 +36,29 @@ struct Extent {
 }
 
 impl Extent {
-    const fn pages(self, page_bytes: u64) -> u64 {
-        self.end.saturating_sub(self.next) / page_bytes
+    const fn pages(self, page_shift: u32) -> u64 {
+        self.end.saturating_sub(self.next) >> page_shift
     }
 }
 
 impl Arena {
     /// An arena that has only the pool from `start` to `end`, physical addresses, which are
-    /// rounded inward to pages of `page_bytes`.
+    /// rounded inward to pages of `page_size`.
     ///
     /// # Safety
     ///
     /// The pool must be memory that nobody else uses and that the environment of the tables
     /// reaches; so must be the RAM that [`extend`](Self::extend) adds, once it is mapped.
     #[must_use]
-    pub const unsafe fn new(start: PhysicalAddress, end: PhysicalAddress, page_bytes: u64) -> Self {
-        let next = (start.0 + page_bytes - 1) & !(page_bytes - 1);
+    pub const unsafe fn new(
+        start: PhysicalAddress,
+        end: PhysicalAddress,
+        page_size: PageSize,
+    ) -> Self {
+        let mask = page_size.bytes() - 1;
+        let next = start.0.wrapping_add(mask) & !mask;
         Self {
-            page_bytes,
+            page_shift: page_size.shift(),
             pool: Extent { next, end: end.0 },
             ram: Extent { next: 0, end: 0 },
             ram_end: 0,
@@ -65,8 +70,8 @@ impl Arena {
     /// Pages that can be given out now.
     #[must_use]
     pub const fn available(&self) -> u64 {
-        self.pool.pages(self.page_bytes)
-            + self.ram.pages(self.page_bytes)
+        self.pool.pages(self.page_shift)
+            + self.ram.pages(self.page_shift)
             + self.returned_count as u64
     }
 
@@ -122,18 +127,18 @@ unsafe impl TableAllocator for Arena {
                 .get(last)
                 .map(|&first| TableRun { first, count: 1 });
         }
-        let page_bytes = self.page_bytes;
-        let extent = if self.pool.pages(page_bytes) > 0 {
+        let page_shift = self.page_shift;
+        let extent = if self.pool.pages(page_shift) > 0 {
             &mut self.pool
         } else {
             &mut self.ram
         };
-        let count = extent.pages(page_bytes).min(most as u64);
+        let count = extent.pages(page_shift).min(most as u64);
         if count == 0 {
             return None;
         }
         let first = PhysicalAddress(extent.next);
-        extent.next += count * page_bytes;
+        extent.next += count << page_shift;
         Some(TableRun {
             first,
             count: count as usize,
