@@ -1,0 +1,246 @@
+//! The command line: its options, their help and their defaults.
+//!
+//! Parsing ends in a [`Request`]; nothing is opened or started here.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::request::{LinearMap, PageSize, Request, Rodata};
+use crate::sizes::{parse_address, parse_size};
+
+/// Boots and inspects an arm64 kernel that chooses its page size at boot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "granule",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Boot the kernel image under QEMU and say how it ended
+    #[command(long_about = BOOT_LONG, after_help = BOOT_HINT, after_long_help = BOOT_EXAMPLES)]
+    Boot(BootArgs),
+}
+
+const BOOT_LONG: &str = "\
+Boot the kernel image under QEMU's `virt` machine and say how it ended.
+
+The guest's console streams to standard output. The last line on standard error
+says which way it went: ok, panic, timeout, refused, self-check-failed or guest-exit.
+The exit code is 0 only for ok, 2 for bad usage and 1 for everything else.";
+
+const BOOT_HINT: &str = "`granule boot --help` has examples.";
+
+const BOOT_EXAMPLES: &str = "\
+Examples:
+  The same image with each page size:
+    granule boot --page-size 4k
+    granule boot --page-size 16k
+    granule boot --page-size 64k
+
+  Half a terabyte of RAM (reserved lazily, so a laptop will do), largest leaves:
+    granule boot --memory 512G --rodata noalias
+
+  A CPU without 16K pages, entered at EL1; the kernel says what it chose instead:
+    granule boot --cpu cortex-a72 --el 1 --page-size 16k
+
+  Count instructions, and keep only what a program wants:
+    granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
+
+  A tree of your own, byte for byte, and an image above 4 GiB:
+    granule boot --dtb board.dtb
+    granule boot --memory 8G --load-address 0x140000000
+
+RAM starts at 0x40000000. docs/boot-json.md documents the JSON object,
+docs/boot-record.md what the kernel prints and leaves in memory.";
+
+/// The options of `granule boot`.
+#[derive(Debug, Args)]
+pub struct BootArgs {
+    /// Page size to ask for (arm64.pagesize=); else the kernel chooses
+    #[arg(long, value_name = "SIZE", value_enum, ignore_case = true, help_heading = KERNEL)]
+    page_size: Option<PageSize>,
+
+    /// VA size to ask for (arm64.vabits=): 36, 39, 42, 47, 48 or 52
+    #[arg(long, value_name = "N", help_heading = KERNEL)]
+    va_bits: Option<u8>,
+
+    #[arg(long, value_name = "MODE", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "What to protect (rodata=): off, noalias (image and its alias), on, full")]
+    rodata: Option<Rodata>,
+
+    #[arg(long, value_name = "STRATEGY", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "How the linear map is made (linear_map=): base (through a fixmap slot), direct")]
+    linear_map: Option<LinearMap>,
+
+    /// More bootargs, put behind the words of the options above
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = KERNEL)]
+    append: Option<String>,
+
+    /// RAM of the machine: 512M, 4G, 512G
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size, help_heading = MACHINE)]
+    memory: u64,
+
+    /// Number of CPUs
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MACHINE)]
+    smp: u32,
+
+    /// CPU in QEMU's own words, properties included: max,lpa2=off
+    #[arg(long, value_name = "TEXT", default_value = "max", help_heading = MACHINE)]
+    cpu: String,
+
+    /// Exception level the image is entered at: 1 or 2
+    #[arg(long, value_name = "1|2", default_value_t = 2, help_heading = MACHINE)]
+    el: u8,
+
+    /// Let the virtual clock count instructions, in one host thread
+    #[arg(long, help_heading = MACHINE)]
+    icount: bool,
+
+    /// QEMU to run
+    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64", help_heading = MACHINE)]
+    qemu: PathBuf,
+
+    /// Kernel image; default: target/granule/Image here or in a directory above
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    image: Option<PathBuf>,
+
+    /// Hand the kernel exactly this device tree, broken or not
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    dtb: Option<PathBuf>,
+
+    /// Initial RAM disk (with --dtb it lies where the tree's /chosen says)
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    initrd: Option<PathBuf>,
+
+    /// Where the image's first byte lies: 0x80000000
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
+    load_address: Option<u64>,
+
+    /// Where the device tree lies; default: behind the image
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
+    dtb_address: Option<u64>,
+
+    /// Seconds the guest may run
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    timeout: u64,
+
+    /// Print one JSON object to standard output, and the console to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+const KERNEL: &str = "What the kernel is asked for";
+const MACHINE: &str = "The machine";
+const FILES: &str = "Files and where they lie in memory";
+
+impl BootArgs {
+    /// The request these options stand for.
+    #[must_use]
+    pub fn request(&self) -> Request {
+        Request {
+            image: self.image.clone(),
+            page_size: self.page_size,
+            va_bits: self.va_bits,
+            memory: self.memory,
+            smp: self.smp,
+            cpu: self.cpu.clone(),
+            el: self.el,
+            rodata: self.rodata,
+            linear_map: self.linear_map,
+            append: self.append.clone(),
+            dtb: self.dtb.clone(),
+            initrd: self.initrd.clone(),
+            load_address: self.load_address,
+            dtb_address: self.dtb_address,
+            qemu: self.qemu.clone(),
+            icount: self.icount,
+            timeout: Duration::from_secs(self.timeout),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(words: &[&str]) -> Result<Request, String> {
+        let argv = ["granule", "boot"].iter().chain(words);
+        match Cli::try_parse_from(argv) {
+            Ok(Cli {
+                command: Command::Boot(args),
+            }) => Ok(args.request()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_options_are_the_default_request() {
+        assert_eq!(parse(&[]), Ok(Request::default()));
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --el 1 \
+                    --rodata noalias --linear-map base --append -x=1 --dtb t --initrd i --image I \
+                    --qemu /q --icount --timeout 9 --load-address 0x140000000 --dtb-address 2G";
+        let request = parse(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            request,
+            Ok(Request {
+                image: Some("I".into()),
+                page_size: Some(PageSize::K64),
+                va_bits: Some(52),
+                memory: 512 << 30,
+                smp: 4,
+                cpu: "max,lpa2=off".into(),
+                el: 1,
+                rodata: Some(Rodata::Noalias),
+                linear_map: Some(LinearMap::Base),
+                append: Some("-x=1".into()),
+                dtb: Some("t".into()),
+                initrd: Some("i".into()),
+                load_address: Some(0x1_4000_0000),
+                dtb_address: Some(2 << 30),
+                qemu: "/q".into(),
+                icount: true,
+                timeout: Duration::from_secs(9),
+            })
+        );
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_the_option_and_the_choice() {
+        for (words, expected) in [
+            (["--page-size", "5k"], "16k"),
+            (["--memory", "4096"], "has no unit"),
+            (["--rodata", "maybe"], "noalias"),
+            (["--linear-map", "magic"], "direct"),
+            (["--load-address", "here"], "0x80000000"),
+            (["--timeout", "0"], "--timeout"),
+            (["--smp", "many"], "--smp"),
+        ] {
+            let error = parse(&words).unwrap_err();
+            assert!(
+                error.contains(words[0]) && error.contains(expected),
+                "{error}"
+            );
+        }
+    }
+}

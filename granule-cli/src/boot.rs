@@ -1,0 +1,395 @@
+//! One boot from a request to its outcome: read the files, lay them out, run
+//! QEMU, judge what was seen.
+//!
+//! Whatever goes wrong on the way is an outcome with a reason, so that there is
+//! always one object to report. What a finished run means is decided in `judge`.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::bootrec::BootRecord;
+use crate::guest::{self, Plan};
+use crate::image::Image;
+use crate::qemu::{self, Start};
+use crate::qmp::Watch;
+use crate::raw::{self, Layout, Pieces};
+use crate::record::Record;
+use crate::request::Request;
+use crate::{json, judge, tree};
+
+/// How a boot ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The kernel booted, checked itself and powered off.
+    Ok,
+    /// The kernel panicked.
+    Panic,
+    /// The kernel did not end in time.
+    Timeout,
+    /// QEMU, the kernel or this program would not go on with what it was given.
+    Refused,
+    /// A check the kernel made of its own tables failed.
+    SelfCheckFailed,
+    /// The guest went away without saying how it ended.
+    GuestExit,
+}
+
+impl Outcome {
+    /// The word in JSON and in the last line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Panic => "panic",
+            Self::Timeout => "timeout",
+            Self::Refused => "refused",
+            Self::SelfCheckFailed => "self-check-failed",
+            Self::GuestExit => "guest-exit",
+        }
+    }
+}
+
+/// All that is known about a boot that was tried.
+#[derive(Debug)]
+pub struct Boot {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// One line why, unless it ended well.
+    pub reason: Option<String>,
+    /// Whether the request itself was at fault.
+    pub bad_usage: bool,
+    /// The image, if it could be read.
+    pub image: Option<Image>,
+    /// The version of the QEMU that was run.
+    pub qemu_version: Option<String>,
+    /// QEMU's text for the CPU, as requested.
+    pub cpu: String,
+    /// The most host memory QEMU had resident.
+    pub peak_resident_bytes: Option<u64>,
+    /// What the kernel said in its `@granule` lines.
+    pub record: Record,
+    /// The last boot record read from the guest.
+    pub boot_record: Option<BootRecord>,
+    /// The end (at least 4 MiB) of what the guest printed, without `@granule`
+    /// lines.
+    pub console: Vec<u8>,
+    /// What QEMU said on standard error.
+    pub qemu_messages: String,
+}
+
+impl Boot {
+    fn new(request: &Request) -> Self {
+        Self {
+            // What it stays if something on the way returns early.
+            outcome: Outcome::Refused,
+            reason: None,
+            bad_usage: false,
+            image: None,
+            qemu_version: None,
+            cpu: request.cpu.clone(),
+            peak_resident_bytes: None,
+            record: Record::default(),
+            boot_record: None,
+            console: Vec::new(),
+            qemu_messages: String::new(),
+        }
+    }
+
+    /// Whether the outcome is [`Outcome::Ok`].
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.outcome == Outcome::Ok
+    }
+
+    /// The exit code of `granule boot`.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.outcome {
+            Outcome::Ok => 0,
+            _ if self.bad_usage => 2,
+            _ => 1,
+        }
+    }
+
+    /// The line that says which way it went.
+    #[must_use]
+    pub fn last_line(&self) -> String {
+        match &self.reason {
+            None => format!("granule: {}", self.outcome.word()),
+            Some(reason) => format!("granule: {}: {reason}", self.outcome.word()),
+        }
+    }
+
+    /// The JSON object, complete whatever the outcome.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json::object(self)
+    }
+
+    /// What the guest printed, as text.
+    #[must_use]
+    pub fn console_text(&self) -> String {
+        String::from_utf8_lossy(&self.console).into_owned()
+    }
+}
+
+/// Something that stops a boot before QEMU runs.
+struct Stop {
+    bad_usage: bool,
+    reason: String,
+}
+
+fn usage(reason: impl ToString) -> Stop {
+    Stop {
+        bad_usage: true,
+        reason: reason.to_string(),
+    }
+}
+
+fn environment(reason: impl ToString) -> Stop {
+    Stop {
+        bad_usage: false,
+        reason: reason.to_string(),
+    }
+}
+
+/// Boots, keeping the console for [`Boot::console`] only.
+#[must_use]
+pub fn run(request: &Request) -> Boot {
+    boot(request, &mut std::io::sink(), &AtomicBool::new(false))
+}
+
+/// Boots; the console goes to `console` as it comes, and the guest is ended
+/// early when `interrupt` becomes true.
+#[must_use]
+pub fn boot(request: &Request, console: &mut dyn Write, interrupt: &AtomicBool) -> Boot {
+    let mut boot = Boot::new(request);
+    if let Err(stop) = try_boot(request, console, interrupt, &mut boot) {
+        boot.outcome = Outcome::Refused;
+        boot.bad_usage = stop.bad_usage;
+        boot.reason = Some(stop.reason);
+    }
+    boot
+}
+
+fn try_boot(
+    request: &Request,
+    console: &mut dyn Write,
+    interrupt: &AtomicBool,
+    boot: &mut Boot,
+) -> Result<(), Stop> {
+    request.check().map_err(usage)?;
+    let image = boot
+        .image
+        .insert(Image::open(request.image.as_deref()).map_err(usage)?);
+    boot.qemu_version = Some(qemu::version(&request.qemu).map_err(environment)?);
+    let dir = guest::temp_dir().map_err(environment)?;
+
+    let image_path = qemu::plain_path(&image.path);
+    let bootargs = request.bootargs();
+    let raw = request
+        .is_raw()
+        .then(|| prepare_raw(request, image, &dir))
+        .transpose()?;
+    let initrd = match &request.initrd {
+        Some(path) if raw.is_none() => {
+            length(path, "--initrd")?;
+            Some(qemu::plain_path(path))
+        }
+        _ => None,
+    };
+    let start = match &raw {
+        Some(raw) => raw.start(&image_path),
+        None => Start::Kernel {
+            image: &image_path,
+            initrd: initrd.as_deref(),
+            bootargs: &bootargs,
+        },
+    };
+    let load_address = raw
+        .as_ref()
+        .map_or_else(|| image.header.qemu_load_address(), |raw| raw.layout.image);
+
+    let socket = dir.path().join("qmp");
+    let watch = match image.boot_record {
+        None => None,
+        Some(offset) => {
+            let listener = UnixListener::bind(&socket).map_err(|e| {
+                environment(format!("socket {}: {e}; set TMPDIR", socket.display()))
+            })?;
+            let address = load_address.saturating_add(offset);
+            Some((
+                listener,
+                Watch {
+                    address,
+                    scratch: dir.path().join("record"),
+                },
+            ))
+        }
+    };
+    let options = qemu::boot_options(request, &start, watch.is_some().then_some(&socket));
+    let plan = Plan {
+        qemu: &request.qemu,
+        options,
+        watch,
+        timeout: request.timeout,
+    };
+    let run = guest::run(plan, console, interrupt)
+        .map_err(|error| environment(qemu::cannot_start(&request.qemu, &error)))?;
+
+    let (outcome, reason) = judge::judge(&run, request.timeout);
+    boot.outcome = outcome;
+    boot.reason = reason;
+    boot.peak_resident_bytes = run.peak_resident_bytes;
+    boot.record = run.record;
+    boot.boot_record = run.boot_record;
+    boot.console = run.console;
+    boot.qemu_messages = run.stderr;
+    Ok(())
+}
+
+/// The files of a raw boot and where they go.
+struct Raw {
+    flash: PathBuf,
+    tree: Option<PathBuf>,
+    initrd: Option<PathBuf>,
+    layout: Layout,
+}
+
+impl Raw {
+    fn start<'a>(&'a self, image: &'a Path) -> Start<'a> {
+        Start::Raw {
+            flash: &self.flash,
+            image,
+            tree: self.tree.as_deref(),
+            initrd: self.initrd.as_deref(),
+            layout: self.layout,
+        }
+    }
+}
+
+fn prepare_raw(request: &Request, image: &Image, dir: &TempDir) -> Result<Raw, Stop> {
+    let initrd_bytes = request
+        .initrd
+        .as_deref()
+        .map_or(Ok(0), |path| length(path, "--initrd"))?;
+    let exact = match &request.dtb {
+        Some(path) => Some(read_exact_tree(path, request)?),
+        None => None,
+    };
+    let own = match exact {
+        Some(_) => None,
+        None => Some(tree::dump(request).map_err(environment)?),
+    };
+    let initrd_address = match &exact {
+        Some(tree) if initrd_bytes > 0 => Some(tree::initrd_start(tree).ok_or_else(|| {
+            usage(
+                "--initrd with --dtb: the tree's /chosen has no readable linux,initrd-start, so where \
+                 the disk is to lie is unknown; write it into the tree",
+            )
+        })?),
+        _ => None,
+    };
+    // The words for /chosen need the disk's address and the disk's address the
+    // tree's length: the tree is sized with room to spare for both properties.
+    const CHOSEN_BYTES: u64 = 256;
+    let bootargs = request.bootargs();
+    let tree_bytes = match (&exact, &own) {
+        (Some(tree), _) => tree.len() as u64,
+        (None, Some(tree)) => tree.len() as u64 + bootargs.len() as u64 + CHOSEN_BYTES,
+        (None, None) => 0,
+    };
+    let layout = raw::lay_out(&Pieces {
+        ram_bytes: request.memory,
+        load_address: request
+            .load_address
+            .unwrap_or_else(|| image.header.qemu_load_address()),
+        image_span: image.span(),
+        tree_bytes,
+        tree_address: request.dtb_address,
+        initrd_bytes,
+        initrd_address,
+    })
+    .map_err(usage)?;
+    let place =
+        (initrd_bytes > 0).then(|| (layout.initrd, layout.initrd.saturating_add(initrd_bytes)));
+    let bytes = match (exact, own) {
+        (Some(tree), _) => tree,
+        (None, Some(tree)) => tree::with_chosen(&tree, &bootargs, place).map_err(environment)?,
+        (None, None) => Vec::new(),
+    };
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes)
+            .map(|()| path.clone())
+            .map_err(|error| environment(format!("{}: {error}; set TMPDIR", path.display())))
+    };
+    Ok(Raw {
+        flash: write("flash", &raw::flash_stub(&layout))?,
+        tree: if bytes.is_empty() {
+            None
+        } else {
+            Some(write("dtb", &bytes)?)
+        },
+        initrd: request
+            .initrd
+            .as_deref()
+            .filter(|_| initrd_bytes > 0)
+            .map(qemu::plain_path),
+        layout,
+    })
+}
+
+fn read_exact_tree(path: &Path, request: &Request) -> Result<Vec<u8>, Stop> {
+    let bytes = fs::read(path).map_err(|e| usage(format!("--dtb {}: {e}", path.display())))?;
+    if request.icount && !tree::counts_instructions(&bytes) {
+        return Err(usage(format!(
+            "--icount would add {word} to /chosen/bootargs, but --dtb hands the kernel exactly that \
+             tree: write {word} into the tree's bootargs",
+            word = crate::request::COUNT_INSTRUCTIONS
+        )));
+    }
+    Ok(bytes)
+}
+
+/// A file's length, having seen that it can be read.
+fn length(path: &Path, option: &str) -> Result<u64, Stop> {
+    let complain = |what: String| usage(format!("{option} {}: {what}", path.display()));
+    let metadata = fs::File::open(path)
+        .and_then(|file| file.metadata())
+        .map_err(|error| complain(error.to_string()))?;
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else {
+        Err(complain("is no regular file".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ok_exits_with_0_and_only_bad_usage_with_2() {
+        let mut boot = Boot::new(&Request::default());
+        for (outcome, code) in [
+            (Outcome::Ok, 0),
+            (Outcome::Panic, 1),
+            (Outcome::Timeout, 1),
+            (Outcome::Refused, 1),
+            (Outcome::SelfCheckFailed, 1),
+            (Outcome::GuestExit, 1),
+        ] {
+            boot.outcome = outcome;
+            assert_eq!(boot.exit_code(), code);
+        }
+        boot.bad_usage = true;
+        assert_eq!(boot.exit_code(), 2);
+    }
+}

@@ -1,0 +1,305 @@
+//! The flat arm64 `Image`: finding the file, reading its 64-byte header, and
+//! finding the boot record's place in it.
+//!
+//! The header's fields are those of the arm64 Linux boot protocol; only what
+//! decides where the image lies is read. Nothing here writes.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use crate::bootrec;
+
+/// Where `cargo xtask image` leaves the image, seen from the workspace's root.
+pub const DEFAULT_IMAGE: &str = "target/granule/Image";
+
+/// RAM of QEMU's `virt` starts here.
+pub const RAM_BASE: u64 = 0x4000_0000;
+
+const HEADER_BYTES: usize = 64;
+/// QEMU's `-kernel` keeps this much of RAM's start for its own first
+/// instructions and moves an image that wants to lie there up by 2 MiB.
+const QEMU_LOADER_BYTES: u64 = 4096;
+
+/// Why a file is no image that can be booted.
+#[derive(Debug, Error)]
+pub enum ImageError {
+    /// No image anywhere from the current directory upwards.
+    #[error("no kernel image: {DEFAULT_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image`, or name one with --image FILE", .0.display())]
+    NotFound(PathBuf),
+    /// The file cannot be read.
+    #[error("kernel image {}: {source}; build it with `cargo xtask image`, or name another with --image FILE", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The bytes are no usable image.
+    #[error("kernel image {}: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, what was expected and what to do.
+        what: String,
+    },
+}
+
+/// An image file that was read and understood.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The file.
+    pub path: PathBuf,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+    /// Length of the file.
+    pub bytes: u64,
+    /// The header.
+    pub header: Header,
+    /// Where in the image the boot record lies, if there is one.
+    pub boot_record: Option<u64>,
+}
+
+/// The fields of the header that decide where the image lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Offset from a 2 MiB aligned base at which the image wants to lie.
+    pub text_offset: u64,
+    /// Memory the image occupies from its first byte on, zeroed data included.
+    pub image_size: u64,
+}
+
+impl Header {
+    /// Reads the header at the start of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, without the file's name.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.starts_with(b"\x7fELF") {
+            return Err(
+                "is an ELF file; the boot protocol wants the flat image that `cargo xtask \
+                        image` makes of it"
+                    .into(),
+            );
+        }
+        let header = bytes.get(..HEADER_BYTES).ok_or_else(|| {
+            format!(
+                "is {} bytes long, and the header alone is {HEADER_BYTES}; is it cut short?",
+                bytes.len()
+            )
+        })?;
+        if &header[56..60] != b"ARM\x64" {
+            return Err("is no arm64 Image: the magic \"ARM\\x64\" is not at offset 56".into());
+        }
+        let field = |at: usize| {
+            let mut value = [0; 8];
+            value.copy_from_slice(&header[at..at + 8]);
+            u64::from_le_bytes(value)
+        };
+        let (text_offset, image_size, flags) = (field(8), field(16), field(24));
+        if flags & 1 != 0 {
+            return Err(
+                "is big-endian (flags bit 0 at offset 24); only little-endian is booted".into(),
+            );
+        }
+        // Zero is how images older than the field say "unknown", and QEMU then
+        // ignores text_offset as well: nobody would know where the image ends.
+        if image_size == 0 {
+            return Err(
+                "has an image_size of 0 at offset 16, so it cannot be told where it ends".into(),
+            );
+        }
+        Ok(Self {
+            text_offset,
+            image_size,
+        })
+    }
+
+    /// Where QEMU's `-kernel` puts an image with this header.
+    #[must_use]
+    pub fn qemu_load_address(&self) -> u64 {
+        let up = if self.text_offset < QEMU_LOADER_BYTES {
+            2 << 20
+        } else {
+            0
+        };
+        RAM_BASE.saturating_add(self.text_offset).saturating_add(up)
+    }
+}
+
+impl Image {
+    /// Reads the image at `path`, or the default one when there is no path.
+    ///
+    /// # Errors
+    ///
+    /// See [`ImageError`]: each is one line that says what to do.
+    pub fn open(path: Option<&Path>) -> Result<Self, ImageError> {
+        let path = match path {
+            Some(path) => path.to_path_buf(),
+            None => {
+                let here = std::env::current_dir().map_err(|source| ImageError::Unreadable {
+                    path: ".".into(),
+                    source,
+                })?;
+                find_upwards(&here).ok_or(ImageError::NotFound(here))?
+            }
+        };
+        let bytes = std::fs::read(&path).map_err(|source| ImageError::Unreadable {
+            path: path.clone(),
+            source,
+        })?;
+        let malformed = |what| ImageError::Malformed {
+            path: path.clone(),
+            what,
+        };
+        let header = Header::parse(&bytes).map_err(malformed)?;
+        let boot_record = bootrec::find(&bytes).map_err(malformed)?;
+        let mut sha256 = String::new();
+        for byte in Sha256::digest(&bytes) {
+            // Writing into a String cannot fail.
+            let _ = write!(sha256, "{byte:02x}");
+        }
+        Ok(Self {
+            sha256,
+            bytes: bytes.len() as u64,
+            header,
+            boot_record,
+            path,
+        })
+    }
+
+    /// Memory to keep free from the image's first byte on.
+    #[must_use]
+    pub fn span(&self) -> u64 {
+        self.bytes.max(self.header.image_size)
+    }
+}
+
+/// The default image in `start` or the nearest directory above it.
+fn find_upwards(start: &Path) -> Option<PathBuf> {
+    start
+        .ancestors()
+        .map(|dir| dir.join(DEFAULT_IMAGE))
+        .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(text_offset: u64, image_size: u64, flags: u64) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        bytes[8..16].copy_from_slice(&text_offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&image_size.to_le_bytes());
+        bytes[24..32].copy_from_slice(&flags.to_le_bytes());
+        bytes[56..60].copy_from_slice(b"ARM\x64");
+        bytes
+    }
+
+    #[test]
+    fn reads_the_fields() {
+        let parsed = Header::parse(&header(0x8_0000, 0x12_3456, 0b1010)).unwrap();
+        assert_eq!(
+            parsed,
+            Header {
+                text_offset: 0x8_0000,
+                image_size: 0x12_3456
+            }
+        );
+        assert_eq!(parsed.qemu_load_address(), 0x4008_0000);
+    }
+
+    #[test]
+    fn qemu_moves_an_image_off_the_start_of_ram() {
+        let at = |text_offset| {
+            Header {
+                text_offset,
+                image_size: 1,
+            }
+            .qemu_load_address()
+        };
+        assert_eq!(at(0), 0x4020_0000);
+        assert_eq!(at(4095), 0x4020_0fff);
+        assert_eq!(at(4096), 0x4000_1000);
+        assert_eq!(at(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        let whole = header(0, 4096, 0);
+        for length in 0..HEADER_BYTES {
+            let error = Header::parse(&whole[..length]).unwrap_err();
+            assert!(
+                error.contains(&format!("is {length} bytes long")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_files_are_named_for_what_they_are() {
+        assert!(Header::parse(b"\x7fELF").unwrap_err().contains("ELF"));
+        assert!(Header::parse(&[0; 64]).unwrap_err().contains("magic"));
+        assert!(
+            Header::parse(&header(0, 1, 1))
+                .unwrap_err()
+                .contains("big-endian")
+        );
+        assert!(
+            Header::parse(&header(0, 0, 0))
+                .unwrap_err()
+                .contains("image_size")
+        );
+    }
+
+    #[test]
+    fn the_default_is_found_from_below_and_its_absence_says_how_to_build_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("a/b");
+        std::fs::create_dir_all(&below).unwrap();
+        assert_eq!(find_upwards(&below), None);
+        let image = dir.path().join(DEFAULT_IMAGE);
+        std::fs::create_dir_all(image.parent().unwrap()).unwrap();
+        std::fs::write(&image, b"x").unwrap();
+        assert_eq!(find_upwards(&below), Some(image));
+        let line = ImageError::NotFound(below).to_string();
+        assert!(line.contains("cargo xtask image"), "{line}");
+    }
+
+    #[test]
+    fn a_file_gets_its_digest_and_span() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), header(0, 4096, 0)).unwrap();
+        let image = Image::open(Some(file.path())).unwrap();
+        assert_eq!((image.bytes, image.span()), (64, 4096));
+        assert_eq!(image.sha256.len(), 64);
+        assert_eq!(image.boot_record, None);
+        std::fs::write(file.path(), b"abc").unwrap();
+        let line = Image::open(Some(file.path())).unwrap_err().to_string();
+        assert!(line.contains("3 bytes long"), "{line}");
+        let line = Image::open(Some(Path::new("/nonexistent/Image")))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            line.contains("/nonexistent/Image") && line.contains("cargo xtask image"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn the_digest_is_sha_256() {
+        // The published SHA-256 of the three bytes "abc".
+        let mut hex = String::new();
+        for byte in Sha256::digest(b"abc") {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        assert_eq!(
+            hex,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+}

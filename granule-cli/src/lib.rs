@@ -1,0 +1,42 @@
+//! What the `granule` command does, as a library: boot the reference kernel
+//! under QEMU and say, in words and in JSON, how it ended.
+//!
+//! The tests of other packages call this directly: fill a [`Request`], give it
+//! to [`boot::boot`], look at the [`Boot`] that comes back. Boots share nothing
+//! (each has a temporary directory and a socket of its own), so several may run
+//! at a time.
+//!
+//! ```no_run
+//! use granule_cli::{Request, boot};
+//!
+//! let request = Request { memory: 512 << 20, ..Request::default() };
+//! let done = boot::run(&request);
+//! assert!(done.is_ok(), "{}", done.last_line());
+//! println!("{}", done.json());
+//! ```
+//!
+//! Nothing in here prints, reads the command line or exits: that is the work of
+//! the binary.
+
+#![deny(missing_docs)]
+
+pub mod args;
+pub mod boot;
+mod bootrec;
+mod console;
+mod guest;
+pub mod image;
+mod json;
+mod judge;
+mod qemu;
+mod qmp;
+pub mod raw;
+pub mod record;
+pub mod report;
+pub mod request;
+pub mod sizes;
+pub mod tree;
+
+pub use boot::{Boot, Outcome};
+pub use bootrec::BootRecord;
+pub use request::{LinearMap, PageSize, Request, Rodata};

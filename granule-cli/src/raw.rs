@@ -1,0 +1,435 @@
+//! Raw mode: where image, tree and initial RAM disk lie when we lay them into
+//! RAM ourselves, and the instructions in flash that enter the image.
+//!
+//! Pure: addresses and bytes only. The tree's content is made in `tree`, the
+//! QEMU options that carry all this in `qemu`.
+
+use thiserror::Error;
+
+use crate::image::RAM_BASE;
+
+/// With firmware in flash QEMU still copies a tree of its own to the start of
+/// RAM (up to 1 MiB), and refuses to start where something else lies there.
+const QEMU_TREE_BYTES: u64 = 2 << 20;
+/// The boot protocol lets a tree be at most 2 MiB, and a kernel may map it as
+/// one 2 MiB block: give it one of its own.
+const TREE_ALIGN: u64 = 2 << 20;
+/// The largest page size, so that the disk's first page holds nothing else.
+const INITRD_ALIGN: u64 = 64 << 10;
+
+/// Why the pieces cannot lie as asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LayoutError {
+    /// A piece does not fit into RAM where it was asked to lie.
+    #[error(
+        "{what} ({start:#x} to {end:#x}) does not lie in RAM, which is {ram_start:#x} to {ram_end:#x}; choose another address or more --memory"
+    )]
+    OutsideRam {
+        /// Which piece.
+        what: &'static str,
+        /// Its first byte.
+        start: u64,
+        /// The byte behind it.
+        end: u64,
+        /// RAM's first byte that may be used.
+        ram_start: u64,
+        /// The byte behind RAM.
+        ram_end: u64,
+    },
+    /// Two pieces were asked to lie in the same place.
+    #[error("{what} ({start:#x} to {end:#x}) overlaps {other}; choose another address")]
+    Overlap {
+        /// Which piece.
+        what: &'static str,
+        /// Its first byte.
+        start: u64,
+        /// The byte behind it.
+        end: u64,
+        /// The piece in its way.
+        other: &'static str,
+    },
+    /// No room was left for a piece whose place was not asked for.
+    #[error(
+        "no room in RAM for {what} ({bytes} bytes) beside the image; give more --memory or another --load-address"
+    )]
+    NoRoom {
+        /// Which piece.
+        what: &'static str,
+        /// Its length.
+        bytes: u64,
+    },
+}
+
+/// What is to be laid out.
+#[derive(Debug, Clone, Copy)]
+pub struct Pieces {
+    /// RAM in bytes, from [`RAM_BASE`] on.
+    pub ram_bytes: u64,
+    /// Where the image's first byte lies.
+    pub load_address: u64,
+    /// Memory the image needs, zeroed data included.
+    pub image_span: u64,
+    /// Length of the tree.
+    pub tree_bytes: u64,
+    /// Where the tree is asked to lie.
+    pub tree_address: Option<u64>,
+    /// Length of the initial RAM disk, 0 for none.
+    pub initrd_bytes: u64,
+    /// Where the initial RAM disk is asked to lie.
+    pub initrd_address: Option<u64>,
+}
+
+/// Where the pieces lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// The image's first byte.
+    pub image: u64,
+    /// The tree's first byte.
+    pub tree: u64,
+    /// The initial RAM disk's first byte; meaningless when it is empty.
+    pub initrd: u64,
+}
+
+struct Taken {
+    what: &'static str,
+    start: u64,
+    end: u64,
+}
+
+/// Finds a place for every piece.
+///
+/// The tree goes behind the image and the disk behind the tree, because RAM a
+/// tree describes is likeliest there; in front of the image if that is full.
+///
+/// # Errors
+///
+/// When a piece would lie outside RAM or on another one.
+pub fn lay_out(pieces: &Pieces) -> Result<Layout, LayoutError> {
+    let mut room = Room {
+        start: RAM_BASE + QEMU_TREE_BYTES,
+        end: RAM_BASE.saturating_add(pieces.ram_bytes),
+        taken: Vec::new(),
+    };
+    room.take("the image", pieces.load_address, pieces.image_span)?;
+    let behind = pieces.load_address.saturating_add(pieces.image_span);
+    // What has an address of its own goes first, so that nothing else is put there.
+    if let Some(address) = pieces.initrd_address {
+        room.take("the initrd", address, pieces.initrd_bytes)?;
+    }
+    let tree = match pieces.tree_address {
+        Some(address) => {
+            room.take("the device tree", address, pieces.tree_bytes)?;
+            address
+        }
+        None => room.find("the device tree", behind, pieces.tree_bytes, TREE_ALIGN)?,
+    };
+    let initrd = match pieces.initrd_address {
+        Some(address) => address,
+        None if pieces.initrd_bytes == 0 => behind,
+        None => {
+            let from = tree.saturating_add(TREE_ALIGN);
+            room.find("the initrd", from, pieces.initrd_bytes, INITRD_ALIGN)?
+        }
+    };
+    Ok(Layout {
+        image: pieces.load_address,
+        tree,
+        initrd,
+    })
+}
+
+struct Room {
+    start: u64,
+    end: u64,
+    taken: Vec<Taken>,
+}
+
+impl Room {
+    fn take(&mut self, what: &'static str, start: u64, bytes: u64) -> Result<(), LayoutError> {
+        let end = start.saturating_add(bytes.max(1));
+        if start < self.start || end > self.end {
+            let (ram_start, ram_end) = (self.start, self.end);
+            return Err(LayoutError::OutsideRam {
+                what,
+                start,
+                end,
+                ram_start,
+                ram_end,
+            });
+        }
+        if let Some(other) = self.taken.iter().find(|t| start < t.end && t.start < end) {
+            return Err(LayoutError::Overlap {
+                what,
+                start,
+                end,
+                other: other.what,
+            });
+        }
+        self.taken.push(Taken { what, start, end });
+        Ok(())
+    }
+
+    /// First fit from `from` upwards, else from the start of RAM.
+    fn find(
+        &mut self,
+        what: &'static str,
+        from: u64,
+        bytes: u64,
+        align: u64,
+    ) -> Result<u64, LayoutError> {
+        for mut start in [from.max(self.start), self.start] {
+            while let Some(aligned) = start.checked_next_multiple_of(align) {
+                match self.take(what, aligned, bytes) {
+                    Ok(()) => return Ok(aligned),
+                    Err(LayoutError::Overlap { .. }) => {
+                        let end = aligned.saturating_add(bytes.max(1));
+                        // Behind everything it ran into: the loop ends, as
+                        // each turn passes at least one piece.
+                        start = self
+                            .taken
+                            .iter()
+                            .filter(|t| aligned < t.end && t.start < end)
+                            .fold(aligned, |end, t| end.max(t.end));
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        Err(LayoutError::NoRoom { what, bytes })
+    }
+}
+
+/// The instructions at address 0 that enter the image as the boot protocol
+/// says: x0 is the tree's address, x1 to x3 are 0, and the MMU is off because
+/// nothing has turned it on since reset.
+#[must_use]
+pub fn flash_stub(layout: &Layout) -> Vec<u8> {
+    const X0: u32 = 0;
+    const X4: u32 = 4;
+    let mut code = Vec::with_capacity(12);
+    code.extend(load_register(X0, layout.tree));
+    code.extend([
+        0xd280_0001, // movz x1, #0
+        0xd280_0002, // movz x2, #0
+        0xd280_0003, // movz x3, #0
+    ]);
+    code.extend(load_register(X4, layout.image));
+    code.push(0xd61f_0000 | X4 << 5); // br x4
+    code.iter()
+        .flat_map(|word: &u32| word.to_le_bytes())
+        .collect()
+}
+
+/// `movz`, then three `movk`: 16 bits each, whatever the value.
+fn load_register(register: u32, value: u64) -> [u32; 4] {
+    let part = |index: u32| ((value >> (16 * index)) as u32 & 0xffff) << 5 | index << 21 | register;
+    [
+        0xd280_0000 | part(0), // movz xN, #value[15:0]
+        0xf280_0000 | part(1), // movk xN, #value[31:16], lsl #16
+        0xf280_0000 | part(2), // movk xN, #value[47:32], lsl #32
+        0xf280_0000 | part(3), // movk xN, #value[63:48], lsl #48
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECES: Pieces = Pieces {
+        ram_bytes: 512 << 20,
+        load_address: 0x4020_0000,
+        image_span: 0x12_3456,
+        tree_bytes: 10_000,
+        tree_address: None,
+        initrd_bytes: 0,
+        initrd_address: None,
+    };
+
+    fn ends(pieces: &Pieces) -> u64 {
+        pieces.load_address + pieces.image_span
+    }
+
+    #[test]
+    fn tree_and_disk_go_behind_the_image() {
+        let pieces = Pieces {
+            initrd_bytes: 5 << 20,
+            ..PIECES
+        };
+        let layout = lay_out(&pieces).unwrap();
+        assert_eq!(
+            layout,
+            Layout {
+                image: 0x4020_0000,
+                tree: 0x4040_0000,
+                initrd: 0x4060_0000
+            }
+        );
+        assert!(layout.tree >= ends(&pieces));
+    }
+
+    #[test]
+    fn an_image_at_the_end_of_ram_gets_its_tree_in_front() {
+        let pieces = Pieces {
+            load_address: 0x5fe0_0000,
+            initrd_bytes: 1,
+            ..PIECES
+        };
+        let layout = lay_out(&pieces).unwrap();
+        assert_eq!((layout.tree, layout.initrd), (0x4020_0000, 0x4040_0000));
+    }
+
+    #[test]
+    fn an_image_above_4_gib() {
+        let pieces = Pieces {
+            ram_bytes: 8 << 30,
+            load_address: 0x1_4000_0000,
+            ..PIECES
+        };
+        assert_eq!(lay_out(&pieces).unwrap().tree, 0x1_4020_0000);
+    }
+
+    #[test]
+    fn a_fixed_disk_is_not_overlaid_by_the_tree() {
+        let pieces = Pieces {
+            initrd_address: Some(0x4040_1000),
+            initrd_bytes: 3 << 20,
+            ..PIECES
+        };
+        let layout = lay_out(&pieces).unwrap();
+        assert_eq!((layout.initrd, layout.tree), (0x4040_1000, 0x4080_0000));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let outside = |pieces: Pieces| {
+            let error = lay_out(&pieces).unwrap_err();
+            assert!(matches!(error, LayoutError::OutsideRam { .. }), "{error}");
+            error.to_string()
+        };
+        // The start of RAM is QEMU's, below RAM there is nothing.
+        assert!(
+            outside(Pieces {
+                load_address: 0x4000_0000,
+                ..PIECES
+            })
+            .contains("the image")
+        );
+        outside(Pieces {
+            load_address: 0,
+            ..PIECES
+        });
+        outside(Pieces {
+            load_address: u64::MAX - 3,
+            ..PIECES
+        });
+        outside(Pieces {
+            load_address: 0x6000_0000,
+            ..PIECES
+        });
+        outside(Pieces {
+            image_span: 1 << 30,
+            ..PIECES
+        });
+        outside(Pieces {
+            image_span: u64::MAX,
+            ..PIECES
+        });
+        outside(Pieces {
+            ram_bytes: 1 << 20,
+            ..PIECES
+        });
+        outside(Pieces {
+            tree_address: Some(0x1000),
+            ..PIECES
+        });
+
+        let overlap = lay_out(&Pieces {
+            tree_address: Some(0x4020_0008),
+            ..PIECES
+        })
+        .unwrap_err();
+        assert!(
+            overlap.to_string().contains("overlaps the image"),
+            "{overlap}"
+        );
+        let full = lay_out(&Pieces {
+            ram_bytes: 4 << 20,
+            ..PIECES
+        })
+        .unwrap_err();
+        assert_eq!(
+            full,
+            LayoutError::NoRoom {
+                what: "the device tree",
+                bytes: 10_000
+            }
+        );
+        let full = lay_out(&Pieces {
+            initrd_bytes: 1 << 30,
+            ..PIECES
+        })
+        .unwrap_err();
+        assert_eq!(
+            full,
+            LayoutError::NoRoom {
+                what: "the initrd",
+                bytes: 1 << 30
+            }
+        );
+    }
+
+    #[test]
+    fn pieces_never_overlap_wherever_the_image_lies() {
+        for step in 0..255 {
+            let load_address = 0x4020_0000 + step * (2 << 20);
+            let pieces = Pieces {
+                load_address,
+                initrd_bytes: 3 << 20,
+                ..PIECES
+            };
+            let layout = lay_out(&pieces).unwrap();
+            let mut places = [
+                (layout.image, pieces.image_span),
+                (layout.tree, pieces.tree_bytes),
+                (layout.initrd, pieces.initrd_bytes),
+            ];
+            places.sort_unstable();
+            assert!(places[0].0 >= RAM_BASE + QEMU_TREE_BYTES);
+            assert!(
+                places.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0),
+                "{places:x?}"
+            );
+            assert!(places[2].0 + places[2].1 <= RAM_BASE + pieces.ram_bytes);
+        }
+    }
+
+    #[test]
+    fn the_stub_is_what_an_assembler_makes_of_it() {
+        let layout = Layout {
+            image: 0x1_4020_0000,
+            tree: 0x1234_5678_9abc_def0,
+            initrd: 0,
+        };
+        let words: Vec<u32> = flash_stub(&layout)
+            .chunks(4)
+            .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+            .collect();
+        assert_eq!(
+            words,
+            [
+                0xd29b_de00, // movz x0, #0xdef0
+                0xf2b3_5780, // movk x0, #0x9abc, lsl #16
+                0xf2ca_cf00, // movk x0, #0x5678, lsl #32
+                0xf2e2_4680, // movk x0, #0x1234, lsl #48
+                0xd280_0001,
+                0xd280_0002,
+                0xd280_0003,
+                0xd280_0004, // movz x4, #0
+                0xf2a8_0404, // movk x4, #0x4020, lsl #16
+                0xf2c0_0024, // movk x4, #0x1, lsl #32
+                0xf2e0_0004, // movk x4, #0, lsl #48
+                0xd61f_0080, // br x4
+            ]
+        );
+    }
+}

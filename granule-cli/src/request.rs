@@ -1,0 +1,335 @@
+//! What one boot is asked to be: plain data, its defaults, the words it puts
+//! into bootargs, and the combinations that make no sense.
+//!
+//! Reading files and starting programs happens elsewhere; everything here is
+//! decided from the request alone.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::sizes::show_size;
+
+/// A page size the kernel can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[value(name = "4k")]
+    K4,
+    /// 16 KiB.
+    #[value(name = "16k")]
+    K16,
+    /// 64 KiB.
+    #[value(name = "64k")]
+    K64,
+}
+
+/// What the kernel may do to permissions after boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rodata {
+    /// Nothing is protected.
+    Off,
+    /// The kernel image and its alias in the linear map; largest leaves.
+    Noalias,
+    /// Any page's permission may change later.
+    On,
+    /// The same as `on`.
+    Full,
+}
+
+/// How the linear map is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinearMap {
+    /// Each table through a fixmap slot.
+    Base,
+    /// Tables from memory that is mapped already.
+    Direct,
+}
+
+impl PageSize {
+    /// The word of the command line: `4k`, `16k` or `64k`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::K4 => "4k",
+            Self::K16 => "16k",
+            Self::K64 => "64k",
+        }
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::K4 => 4 << 10,
+            Self::K16 => 16 << 10,
+            Self::K64 => 64 << 10,
+        }
+    }
+}
+
+impl Rodata {
+    /// The word of the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Noalias => "noalias",
+            Self::On => "on",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl LinearMap {
+    /// The word of the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Direct => "direct",
+        }
+    }
+}
+
+/// The VA sizes that VMSAv8-64 stage 1 has with one page size or another.
+pub const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
+
+/// The word in bootargs that makes the kernel count its instructions.
+pub const COUNT_INSTRUCTIONS: &str = "granule.count=instructions";
+
+/// One boot. `Request::default()` is a machine with 4 GiB, one CPU of QEMU's
+/// `max` model, entered at EL2, for at most a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The flat image; `None` looks for `target/granule/Image` from the current
+    /// directory upwards.
+    pub image: Option<PathBuf>,
+    /// The page size to ask for.
+    pub page_size: Option<PageSize>,
+    /// The VA size to ask for, one of [`VA_BITS`].
+    pub va_bits: Option<u8>,
+    /// RAM in bytes.
+    pub memory: u64,
+    /// Number of CPUs.
+    pub smp: u32,
+    /// QEMU's text for `-cpu`, properties included.
+    pub cpu: String,
+    /// The exception level the image is entered at, 1 or 2.
+    pub el: u8,
+    /// The protection to ask for.
+    pub rodata: Option<Rodata>,
+    /// The linear-map strategy to ask for.
+    pub linear_map: Option<LinearMap>,
+    /// More bootargs, put behind the words made from the other fields.
+    pub append: Option<String>,
+    /// Hand the kernel exactly this tree instead of QEMU's.
+    pub dtb: Option<PathBuf>,
+    /// An initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Where the image's first byte lies; `None` leaves that to QEMU.
+    pub load_address: Option<u64>,
+    /// Where the tree lies; `None` picks a place behind the image.
+    pub dtb_address: Option<u64>,
+    /// The QEMU to run.
+    pub qemu: PathBuf,
+    /// Let the virtual clock count instructions.
+    pub icount: bool,
+    /// How long the guest may run.
+    pub timeout: Duration,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            image: None,
+            page_size: None,
+            va_bits: None,
+            memory: 4 << 30,
+            smp: 1,
+            cpu: "max".into(),
+            el: 2,
+            rodata: None,
+            linear_map: None,
+            append: None,
+            dtb: None,
+            initrd: None,
+            load_address: None,
+            dtb_address: None,
+            qemu: PathBuf::from("qemu-system-aarch64"),
+            icount: false,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Request {
+    /// Whether image and tree are laid into RAM by us instead of by QEMU's
+    /// `-kernel`, which replaces memory nodes and picks the address itself.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        self.dtb.is_some() || self.load_address.is_some() || self.dtb_address.is_some()
+    }
+
+    /// The bootargs this request stands for. `append` comes last.
+    #[must_use]
+    pub fn bootargs(&self) -> String {
+        let mut words = Vec::new();
+        if let Some(size) = self.page_size {
+            words.push(format!("arm64.pagesize={}", size.word()));
+        }
+        if let Some(bits) = self.va_bits {
+            words.push(format!("arm64.vabits={bits}"));
+        }
+        if let Some(rodata) = self.rodata {
+            words.push(format!("rodata={}", rodata.word()));
+        }
+        if let Some(strategy) = self.linear_map {
+            words.push(format!("linear_map={}", strategy.word()));
+        }
+        if self.icount {
+            words.push(COUNT_INSTRUCTIONS.into());
+        }
+        words.extend(self.append.clone());
+        words.join(" ")
+    }
+
+    /// Checks what can be checked without looking at any file.
+    ///
+    /// # Errors
+    ///
+    /// One line about the first thing that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.memory == 0 {
+            return Err("--memory 0: the machine needs RAM, for example 512M".into());
+        }
+        // QEMU rounds RAM up to 8 KiB behind our back and then finds that its
+        // memory backend has another size.
+        if !self.memory.is_multiple_of(8 << 10) {
+            return Err(format!(
+                "--memory {}: QEMU's RAM comes in multiples of 8K",
+                show_size(self.memory)
+            ));
+        }
+        if self.smp == 0 {
+            return Err("--smp 0: the machine needs a CPU".into());
+        }
+        if !matches!(self.el, 1 | 2) {
+            return Err(format!(
+                "--el {}: the image is entered at EL1 or EL2",
+                self.el
+            ));
+        }
+        if self.cpu.is_empty() {
+            return Err("--cpu is empty: name a QEMU CPU model, for example max".into());
+        }
+        if self.timeout.is_zero() {
+            return Err("--timeout 0: the guest needs at least a second".into());
+        }
+        if let Some(bits) = self.va_bits.filter(|bits| !VA_BITS.contains(bits)) {
+            return Err(format!(
+                "--va-bits {bits}: it is one of 36, 39, 42, 47, 48, 52"
+            ));
+        }
+        // A NUL ends the property in the tree, and the words behind it are lost.
+        if self.append.as_ref().is_some_and(|text| text.contains('\0')) {
+            return Err("--append holds a NUL byte, which would end the bootargs".into());
+        }
+        // The architecture takes a fault on an instruction fetch that is not
+        // word aligned, before the kernel can say anything about its address.
+        if let Some(address) = self.load_address.filter(|a| !a.is_multiple_of(4)) {
+            return Err(format!(
+                "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel asks for 2M)"
+            ));
+        }
+        self.check_exact_tree()
+    }
+
+    /// `--dtb` promises the kernel exactly that tree, so nothing else may want
+    /// a word in it.
+    fn check_exact_tree(&self) -> Result<(), String> {
+        if self.dtb.is_none() {
+            return Ok(());
+        }
+        let changed = [
+            ("--page-size", self.page_size.is_some()),
+            ("--va-bits", self.va_bits.is_some()),
+            ("--rodata", self.rodata.is_some()),
+            ("--linear-map", self.linear_map.is_some()),
+            ("--append", self.append.is_some()),
+        ];
+        match changed.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => Err(format!(
+                "{option} would alter /chosen/bootargs, but --dtb hands the kernel exactly that \
+                 tree: write the words into the tree's bootargs instead"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bootargs_have_every_word_and_append_comes_last() {
+        assert_eq!(Request::default().bootargs(), "");
+        let all = Request {
+            page_size: Some(PageSize::K16),
+            va_bits: Some(47),
+            rodata: Some(Rodata::Noalias),
+            linear_map: Some(LinearMap::Direct),
+            icount: true,
+            append: Some("arm64.errata=none quiet".into()),
+            ..Request::default()
+        };
+        assert_eq!(
+            all.bootargs(),
+            "arm64.pagesize=16k arm64.vabits=47 rodata=noalias linear_map=direct \
+             granule.count=instructions arm64.errata=none quiet"
+        );
+    }
+
+    #[test]
+    fn each_bad_request_is_named() {
+        let with = |change: &dyn Fn(&mut Request)| {
+            let mut request = Request::default();
+            change(&mut request);
+            request.check().unwrap_err()
+        };
+        assert!(with(&|r| r.memory = 0).contains("--memory 0"));
+        assert!(with(&|r| r.memory = 4096).contains("--memory 4K"));
+        assert!(with(&|r| r.smp = 0).contains("--smp"));
+        assert!(with(&|r| r.el = 3).contains("--el 3"));
+        assert!(with(&|r| r.cpu.clear()).contains("--cpu"));
+        assert!(with(&|r| r.timeout = Duration::ZERO).contains("--timeout"));
+        assert!(with(&|r| r.va_bits = Some(40)).contains("--va-bits 40"));
+        assert!(with(&|r| r.append = Some("a\0b".into())).contains("--append"));
+        assert!(with(&|r| r.load_address = Some(0x4020_0002)).contains("0x40200002"));
+        assert_eq!(Request::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn an_exact_tree_refuses_what_would_alter_it() {
+        type Change = fn(&mut Request);
+        let changes: [(&str, Change); 5] = [
+            ("--page-size", |r| r.page_size = Some(PageSize::K4)),
+            ("--va-bits", |r| r.va_bits = Some(48)),
+            ("--rodata", |r| r.rodata = Some(Rodata::On)),
+            ("--linear-map", |r| r.linear_map = Some(LinearMap::Base)),
+            ("--append", |r| r.append = Some("x".into())),
+        ];
+        for (option, change) in changes {
+            let mut request = Request {
+                dtb: Some("t.dtb".into()),
+                ..Request::default()
+            };
+            assert_eq!(request.check(), Ok(()));
+            change(&mut request);
+            let line = request.check().unwrap_err();
+            assert!(line.starts_with(option) && line.contains("--dtb"), "{line}");
+        }
+    }
+}
