@@ -2,7 +2,7 @@
 //!
 //! To add one: a row in [`TABLE`], and if what it asks for is new a [`Workaround`], which then
 //! must be applied where such things are issued (the TLB and barrier code in
-//! [`table::flush`](crate::table::flush), the MMU's switch in a kernel). Nothing else may look at
+//! `table::flush`, the MMU's switch in a kernel). Nothing else may look at
 //! a MIDR for an erratum's sake.
 
 /// What an erratum makes the code do.

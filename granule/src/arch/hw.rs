@@ -1,7 +1,7 @@
 //! The one place that issues TLBIs, barriers and cache maintenance: an assembly island.
 //!
 //! Each function is one instruction (or one loop of one) and nothing decides here; what must be
-//! issued in which order is [`table::flush`](crate::table::flush)'s and the kernel's. Only for
+//! issued in which order is `table::flush`'s and the kernel's. Only for
 //! arm64 without an operating system below it, or the instructions trap.
 
 use super::attributes::Regime;

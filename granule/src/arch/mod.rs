@@ -1,9 +1,9 @@
 //! Arm VMSAv8-64 as values.
 //!
-//! Everything in here but [`hw`] is pure: page sizes, levels, descriptors, attributes, the
+//! Everything in here but `hw` is pure: page sizes, levels, descriptors, attributes, the
 //! translation registers, what the ID registers say, which changes need break-before-make, and
 //! what operand a TLBI takes. No memory is touched and no instruction issued, so all of it runs
-//! and is tested on any host. [`hw`] is the one place that issues TLBIs, barriers and cache
+//! and is tested on any host. `hw` is the one place that issues TLBIs, barriers and cache
 //! operations, and exists only where the target is arm64.
 //!
 //! Rule names such as RWHZWS are those of the Arm Architecture Reference Manual (DDI 0487),

@@ -1,7 +1,7 @@
 //! Which TLBI instructions invalidate a range, and their operands.
 //!
 //! Pure: it turns an [`Invalidation`] into [`TlbiOp`]s, each with the exact register operand.
-//! Issuing them with the barriers they need is [`table::flush`](crate::table::flush)'s.
+//! Issuing them with the barriers they need is `table::flush`'s.
 //!
 //! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP): the stride is that
 //! of the entries, never of the group.
