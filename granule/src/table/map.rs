@@ -505,6 +505,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let page = P::SIZE.bytes();
         let child_level = level.next();
         let private = Visibility::Private;
+        // The common case is whole tables of pages without the hint, whose outputs do not cross
+        // the format's break, as aligned ones never do: nothing is worked out again for each.
+        let simple = child_level.is_last()
+            && plan.group(P::SIZE, Level::L3) == 1
+            && plan.output(start) & (bytes - 1) == 0;
         let mut index = Self::index(start, level);
         let mut left = ((end - start) >> P::SIZE.level_shift(level)) as usize;
         let mut at = start;
@@ -512,8 +517,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let run = self.environment.allocate(left)?;
             let mut child = run.first;
             for _ in 0..run.count {
-                if child_level.is_last() {
-                    // The common case, kept apart so that its level is a constant.
+                if simple {
+                    let output = PhysicalAddress(plan.output(at));
+                    let first = Descriptor::leaf(&self.geometry, Level::L3, output, plan.bits);
+                    let step = P::SIZE.bytes();
+                    self.fill(child, 0, P::SIZE.entries(), first, step, private);
+                } else if child_level.is_last() {
                     self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
                 } else {
                     self.write_whole(plan, child, child_level, at, at + bytes, private, private)?;

@@ -155,7 +155,7 @@ unsafe impl Reach for Offset {
 /// Entries that the bulk loops write a round. Chunks of this size compile to paired stores at
 /// 1.5 to 1.6 instructions an entry on arm64; rolled loops cost 3, and from 128 on they are
 /// rolled again.
-const CHUNK: usize = 32;
+const CHUNK: usize = 64;
 
 /// Table memory that is reached through pointers.
 #[derive(Clone, Copy, Debug)]
