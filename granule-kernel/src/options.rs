@@ -8,7 +8,8 @@ use granule::boot::words;
 /// What of the linear map is protected, and whether single pages may change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rodata {
-    /// Nothing is read-only.
+    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no
+    /// page is ever writable and executable.
     Off,
     /// The kernel's text and constants and their alias in the linear map are read-only.
     NoAlias,

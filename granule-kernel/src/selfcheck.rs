@@ -8,10 +8,10 @@ use crate::layout;
 use crate::memory::map::LinearMap;
 use crate::tree::Memory;
 use core::fmt;
-use granule::arch::page_size::Page;
-use granule::arch::{Attributes, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::arch::page_size::{Level, Page};
+use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
-use granule::table::{Environment, Leaves, PageTables, TableError};
+use granule::table::{Entry, Environment, Leaves, PageTables, Piece, TableError};
 
 /// Random addresses that are translated, and pages at most that are written and read.
 const SAMPLES: u64 = 4096;
@@ -156,17 +156,13 @@ fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) ->
     }
 }
 
-/// Both ends of every piece, which are ends of leaf runs, and random addresses between.
+/// Random addresses; the ends of the runs of leaves are the walk's.
 fn translations(
     map: &LinearMap,
     placement: &Placement,
     seed: u64,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
-    for piece in &map.pieces {
-        check_translation(placement, piece.output.0, looked)?;
-        check_translation(placement, piece.output_end().0 - 1, looked)?;
-    }
     let mut random = seed | 1;
     for _ in 0..SAMPLES {
         // xorshift64: any spread will do, and the seed is printed.
@@ -230,83 +226,121 @@ fn patterns<P: Page, E: Environment>(
     Ok(())
 }
 
-/// Every entry of the kernel's half: the linear map against the plan, and nothing anywhere that
-/// is writable and executable.
+/// The walk over the leaves of the linear map, entry after entry.
+struct LeafWalk<'a> {
+    placement: &'a Placement,
+    geometry: Geometry,
+    /// What is planned from here on: leaves and pieces both ascend.
+    pieces: &'a [Piece],
+    bytes: u64,
+    /// Entries of single leaves and of groups, by level.
+    seen: [[u64; 2]; Level::ALL.len()],
+    last: Option<Entry>,
+}
+
+impl LeafWalk<'_> {
+    fn leaf(&mut self, entry: &Entry, looked: &mut Looked) -> Result<(), Fault> {
+        let attributes = Attributes::decode(entry.descriptor, &self.geometry);
+        while let Some((first, rest)) = self.pieces.split_first()
+            && first.output_end() <= entry.output
+        {
+            self.pieces = rest;
+        }
+        let planned = self.pieces.first().is_some_and(|piece| {
+            piece.output <= entry.output
+                && entry.output.0 + entry.bytes <= piece.output_end().0
+                && piece.attributes == attributes
+        });
+        if !planned || self.placement.virtual_address(entry.output) != Some(entry.start) {
+            return Err(Fault::Leaf {
+                address: entry.start,
+                output: entry.output,
+            });
+        }
+        self.bytes += entry.bytes;
+        let level = (entry.level.number() + 1) as usize;
+        let contiguous = usize::from(entry.descriptor.is_contiguous());
+        if let Some(count) = self
+            .seen
+            .get_mut(level)
+            .and_then(|level| level.get_mut(contiguous))
+        {
+            *count += 1;
+        }
+        let goes_on = self.last.is_some_and(|last| {
+            last.level == entry.level
+                && last.descriptor.is_contiguous() == entry.descriptor.is_contiguous()
+                && last.output.0 + last.bytes == entry.output.0
+        });
+        if !goes_on {
+            self.end_of_run(looked)?;
+            check_translation(self.placement, entry.output.0, looked)?;
+        }
+        self.last = Some(*entry);
+        Ok(())
+    }
+
+    /// Asks the CPU for the last byte of the run of like leaves that ends here.
+    fn end_of_run(&self, looked: &mut Looked) -> Result<(), Fault> {
+        match self.last {
+            Some(last) => check_translation(self.placement, last.output.0 + last.bytes - 1, looked),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Every entry of the kernel's half: the linear map against the plan, both ends of each run of
+/// like leaves against the CPU, and nothing anywhere that is writable and executable.
 fn walk<P: Page, E: Environment>(
     tables: &PageTables<P, E>,
     map: &LinearMap,
     placement: &Placement,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
-    let mut fault = None;
-    let mut bytes = 0;
-    let mut linear_tables = 0;
-    // Single entries and entries of groups, by level.
-    let mut seen = [[0u64; 2]; 5];
     let geometry = *tables.geometry();
-    let mut pieces = map.pieces.as_slice();
+    let pieces = map.pieces.as_slice();
+    let (bytes, seen, last) = (0, [[0; 2]; Level::ALL.len()], None);
+    let mut leaves = LeafWalk {
+        placement,
+        geometry,
+        pieces,
+        bytes,
+        seen,
+        last,
+    };
+    let mut linear_tables = 0;
+    let mut result = Ok(());
     tables.visit_all(|entry| {
-        if fault.is_some() {
-            return false;
-        }
         let in_linear = placement.physical_address(entry.start).is_some();
-        match entry.kind {
-            Kind::Table => {
-                looked.tables += 1;
-                linear_tables += u64::from(in_linear);
+        if entry.kind == Kind::Table {
+            looked.tables += 1;
+            linear_tables += u64::from(in_linear);
+        } else {
+            looked.leaves += 1;
+            let permissions = Permissions::decode(entry.descriptor, geometry.regime());
+            if permissions.writable_and_executable() {
+                result = Err(Fault::WritableExecutable {
+                    address: entry.start,
+                });
+            } else if in_linear && result.is_ok() {
+                result = leaves.leaf(entry, looked);
             }
-            Kind::Leaf => {
-                looked.leaves += 1;
-                let attributes = Attributes::decode(entry.descriptor, &geometry);
-                if attributes.permissions.writable_and_executable() {
-                    fault = Some(Fault::WritableExecutable {
-                        address: entry.start,
-                    });
-                }
-                if in_linear {
-                    bytes += entry.bytes;
-                    // Both ascend, so one pass over the pieces serves the whole walk.
-                    while let Some((first, rest)) = pieces.split_first()
-                        && first.output_end() <= entry.output
-                    {
-                        pieces = rest;
-                    }
-                    let planned = pieces.first().is_some_and(|piece| {
-                        piece.output <= entry.output
-                            && entry.output.0 + entry.bytes <= piece.output_end().0
-                            && piece.attributes == attributes
-                    });
-                    let placed = placement.virtual_address(entry.output) == Some(entry.start);
-                    if !planned || !placed {
-                        fault = Some(Fault::Leaf {
-                            address: entry.start,
-                            output: entry.output,
-                        });
-                    }
-                    let level = (entry.level.number() + 1) as usize;
-                    let contiguous = usize::from(entry.descriptor.is_contiguous());
-                    if let Some(count) = seen.get_mut(level).and_then(|l| l.get_mut(contiguous)) {
-                        *count += 1;
-                    }
-                }
-            }
-            Kind::Invalid => {}
         }
-        true
+        result.is_ok()
     });
-    if let Some(fault) = fault {
-        return Err(fault);
-    }
-    if bytes != map.census.bytes() {
+    result?;
+    leaves.end_of_run(looked)?;
+    if leaves.bytes != map.census.bytes() {
         return Err(Fault::Coverage {
             expected: map.census.bytes(),
-            seen: bytes,
+            seen: leaves.bytes,
         });
     }
     for size in geometry.leaf_sizes() {
         let entries = size.bytes >> geometry.page_size().level_shift(size.level);
         let level = (size.level.number() + 1) as usize;
-        let count = seen
+        let seen = leaves
+            .seen
             .get(level)
             .and_then(|level| level.get(usize::from(size.contiguous)))
             .map_or(0, |count| count / entries);
@@ -315,13 +349,13 @@ fn walk<P: Page, E: Environment>(
             .leaves()
             .find(|(other, _)| *other == size)
             .map_or(0, |(_, count)| count);
-        if count != expected {
+        if seen != expected {
             let (bytes, contiguous) = (size.bytes, size.contiguous);
             return Err(Fault::LeafCount {
                 bytes,
                 contiguous,
                 expected,
-                seen: count,
+                seen,
             });
         }
     }

@@ -62,6 +62,7 @@ fn expected(inputs: &PageSizeInputs) -> Option<(PageSize, Source, Vec<Note>)> {
         Wish::Absent => {}
         Wish::Wanted(size) => wishes.push((Source::CommandLine, Ok(size))),
         Wish::Garbled(text) => wishes.push((Source::CommandLine, Err(text))),
+        other => panic!("a wish of a new kind: {other:?}"),
     }
     if let Some(machine) = inputs.machine {
         wishes.extend(

@@ -71,7 +71,7 @@ fn facts(bytes: &[u8], seen: &Peek<'_>) -> TreeInfo {
         psci: match method {
             Some(peek::Conduit::Hvc) => Conduit::Hvc,
             Some(peek::Conduit::Smc) => Conduit::Smc,
-            None => Conduit::Unknown,
+            _ => Conduit::Unknown,
         },
     }
 }

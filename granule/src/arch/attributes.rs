@@ -75,6 +75,7 @@ impl MemoryType {
 
 /// Who else sees the memory coherently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Shareability {
     /// This CPU only.
     None,

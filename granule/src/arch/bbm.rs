@@ -11,6 +11,7 @@ use super::page_size::Level;
 
 /// How far FEAT_BBM lets a size change go without break-before-make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum BbmLevel {
     /// Every change of size needs break-before-make.
     Level0,
@@ -43,6 +44,7 @@ impl BbmLevel {
 
 /// What a change of one entry takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Change {
     /// The entry stays as it is.
     Nothing,

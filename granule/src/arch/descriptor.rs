@@ -15,6 +15,7 @@ pub struct Descriptor(pub u64);
 
 /// What a descriptor is at its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kind {
     /// Translation fault: bit 0 clear, or a pattern that this level does not decode.
     Invalid,

@@ -22,6 +22,7 @@ pub struct IdRegisters {
 
 /// Whether a CPU has a page size, and in which format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Support {
     /// Not at all.
     No,
@@ -33,6 +34,7 @@ pub enum Support {
 
 /// Invalidation of the TLB by ranges of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum TlbiFeature {
     /// By single addresses only.
     Single,

@@ -34,6 +34,7 @@ impl fmt::Display for VirtualAddress {
 
 /// Which translation table base register an address space hangs from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Half {
     /// TTBR0: addresses from zero up.
     Lower,
@@ -43,6 +44,7 @@ pub enum Half {
 
 /// Where a descriptor keeps address bits 51 to 48.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OutputFormat {
     /// Addresses of at most 48 bits.
     Bits48,

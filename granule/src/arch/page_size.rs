@@ -13,6 +13,7 @@ const DESCRIPTOR_SHIFT: u32 = 3;
 
 /// A translation granule: the size of a page and of a full translation table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum PageSize {
     /// 4 KiB pages, 512 entries a table.
     K4,
@@ -183,6 +184,7 @@ mod sealed {
 /// A level of translation tables. Level 3 holds pages; level -1 exists only for 52-bit input
 /// addresses with 4K pages (FEAT_LPA2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Level {
     /// Level -1.
     Minus1,

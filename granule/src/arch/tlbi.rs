@@ -15,6 +15,7 @@ const MOST_SINGLE: u64 = 512;
 
 /// Which cached entries an invalidation must remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reach {
     /// Leaves only: no table was unlinked.
     LastLevel,

@@ -94,6 +94,7 @@ impl fmt::Debug for SizeSet {
 
 /// What somebody asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wish<T> {
     /// Nothing.
     Absent,

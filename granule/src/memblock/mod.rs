@@ -36,6 +36,7 @@ use regions::Regions;
 
 /// Which end of memory an allocation is taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Direction {
     /// The lowest address that fits.
     BottomUp,

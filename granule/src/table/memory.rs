@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Who may see a table while it is written, and so how its entries must be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Visibility {
     /// Nobody: the table is not linked yet. Plain stores, which compilers may pair.
     Private,

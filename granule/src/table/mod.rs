@@ -277,6 +277,7 @@ impl<M, A, T: Maintenance> Maintenance for Parts<M, A, T> {
 
 /// Whether walkers may be using the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Liveness {
     /// No CPU can reach them: no barriers, no TLBIs.
     Private,

@@ -63,6 +63,7 @@ impl PermissionChange {
 
 /// What to do about addresses in a range that are not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Holes {
     /// Refuse the whole range, which costs a walk of it beforehand.
     Refuse,

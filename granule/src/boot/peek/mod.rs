@@ -46,6 +46,7 @@ pub struct Psci<'a> {
 
 /// The instruction that calls firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Conduit {
     /// `hvc #0`.
     Hvc,
