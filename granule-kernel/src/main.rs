@@ -16,6 +16,7 @@
 )]
 
 mod exception;
+mod frames;
 mod handover;
 mod layout;
 mod line;

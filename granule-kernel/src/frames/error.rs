@@ -1,0 +1,87 @@
+//! Why the frame allocator refused something, in words.
+
+use super::{Frame, MOST_SPANS};
+use core::fmt;
+
+/// Why a call was refused. Nothing has changed by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameError {
+    /// A span is empty, has too many frames, or reaches beyond physical addresses.
+    BadSpan { first: Frame, count: u64 },
+    /// A span begins before the end of the one added last.
+    SpanOutOfOrder { first: Frame, least: Frame },
+    /// There is no room for one more span.
+    TooManySpans { first: Frame },
+    /// The memory for a span's metadata is too small; both in words of 4 bytes.
+    MetadataTooSmall { needed: u64, given: u64 },
+    /// A frame is in no span.
+    OutsideSpans { frame: Frame },
+    /// A frame is given in a second time.
+    AlreadyGiven { frame: Frame },
+    /// No block is so large.
+    OrderTooLarge { order: u32, most: u32 },
+    /// No block of that order begins at a frame with such a number.
+    Misaligned { frame: Frame, order: u32 },
+    /// The frame to free was never given in.
+    NotGiven { frame: Frame },
+    /// The frame to free is free.
+    AlreadyFree { frame: Frame },
+    /// The frame to free is allocated, but as (part of) another block.
+    OtherBlock {
+        frame: Frame,
+        order: u32,
+        head: Frame,
+        allocated: u32,
+    },
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::BadSpan { first, count } => write!(
+                f,
+                "the span of {count} frames from {first} cannot be managed: a span has 1 to 2^32 - 2 frames below 2^52 bytes; split or cut it"
+            ),
+            Self::SpanOutOfOrder { first, least } => write!(
+                f,
+                "the span from {first} begins before {least}, where the last one ends; add spans in ascending order"
+            ),
+            Self::TooManySpans { first } => write!(
+                f,
+                "the span from {first} is one too many, there can be {MOST_SPANS}; join banks, holes included"
+            ),
+            Self::MetadataTooSmall { needed, given } => write!(
+                f,
+                "a span's metadata needs {needed} words of 4 bytes, but was given {given}"
+            ),
+            Self::OutsideSpans { frame } => {
+                write!(f, "{frame} is in no span; add its bank first")
+            }
+            Self::AlreadyGiven { frame } => {
+                write!(f, "{frame} was given in before; give in each frame once")
+            }
+            Self::OrderTooLarge { order, most } => {
+                write!(f, "there are no blocks of order {order}, only up to {most}")
+            }
+            Self::Misaligned { frame, order } => write!(
+                f,
+                "no block of order {order} begins at {frame}, which is not a multiple of 2^{order}"
+            ),
+            Self::NotGiven { frame } => {
+                write!(f, "{frame} was freed, but never given to the allocator")
+            }
+            Self::AlreadyFree { frame } => write!(f, "{frame} was freed twice"),
+            Self::OtherBlock {
+                frame,
+                order,
+                head,
+                allocated,
+            } => write!(
+                f,
+                "{frame} was freed as a block of order {order}, but is in the block of order {allocated} allocated at {head}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for FrameError {}
