@@ -12,7 +12,8 @@ use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 /// What to change; `None` leaves a permission as each page has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PermissionChange {
-    /// Whether stores are allowed.
+    /// Whether stores are allowed. Refusing them also clears the dirty modifier (DBM), which
+    /// under TCR.HD would let hardware allow them again.
     pub writable: Option<bool>,
     /// Whether EL0 may access; no effect in a regime with one privilege.
     pub user: Option<bool>,
@@ -52,6 +53,10 @@ impl PermissionChange {
                 Descriptor::UXN,
                 self.privileged_execute.map(|allowed| !allowed),
             );
+        }
+        if self.writable == Some(false) {
+            // DBM with AP[2] set means "writable, clean" where TCR.HD is set: not read-only.
+            change.clear |= Descriptor::DIRTY_MODIFIER;
         }
         if let Some(software) = self.software {
             change.clear |= Descriptor::SOFTWARE;
