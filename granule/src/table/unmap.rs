@@ -3,7 +3,8 @@
 //! The order is the architecture's: entries are cleared, the TLB is invalidated, and only then
 //! are tables freed, for until then a walker may still be reading them. The tables to be freed
 //! wait in a chain through their own first entries: a page address has bit 0 clear, so a walker
-//! that still reads one finds an invalid entry there.
+//! that still reads one finds an invalid entry there. Bit 1 says that there is a next one, for
+//! its address may be zero.
 
 use super::{BitChange, Environment, PageTables, TableError, flush};
 use crate::arch::page_size::{Level, Page};
@@ -15,6 +16,9 @@ use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 struct Unlinked {
     head: Option<PhysicalAddress>,
 }
+
+/// Marks a link to another unlinked table; bit 0 stays clear, so to a walker it is invalid.
+const LINK: u64 = 0b10;
 
 /// What was cleared: what the invalidation must reach.
 struct Cleared {
@@ -100,7 +104,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let mut next = cleared.unlinked.head;
         while let Some(table) = next {
             let link = self.load(table, 0);
-            next = (link != Descriptor::INVALID).then_some(PhysicalAddress(link.0));
+            next = (link.0 & LINK != 0).then_some(PhysicalAddress(link.0 & !LINK));
             self.environment.free(table);
         }
         Ok(())
@@ -195,7 +199,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if cleared.stride == 0 || cleared.stride > span {
             cleared.stride = span;
         }
-        let link = Descriptor(cleared.unlinked.head.map_or(0, |next| next.0));
+        let link = Descriptor(cleared.unlinked.head.map_or(0, |next| next.0 | LINK));
         let how = self.visibility();
         self.store(table, 0, link, how);
         cleared.unlinked.head = Some(table);
