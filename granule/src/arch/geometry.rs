@@ -72,6 +72,8 @@ pub enum GeometryError {
         /// The most bits there are.
         most: u32,
     },
+    /// A regime with one privilege translates from TTBR0 alone.
+    NoUpperHalf(Regime),
 }
 
 impl fmt::Display for GeometryError {
@@ -86,6 +88,10 @@ impl fmt::Display for GeometryError {
             } => write!(
                 f,
                 "{va_bits} bits of virtual address with {page_size} pages: this CPU has {least} to {most}"
+            ),
+            Self::NoUpperHalf(regime) => write!(
+                f,
+                "the {regime:?} regime has no upper half: use TTBR0's, from address zero up"
             ),
         }
     }
@@ -114,7 +120,8 @@ impl Geometry {
     ///
     /// # Errors
     ///
-    /// When the CPU has not that page size, or not so many input address bits.
+    /// When the CPU has not that page size, or not so many input address bits, or the regime not
+    /// that half.
     pub fn new(
         cpu: &CpuFeatures,
         page_size: PageSize,
@@ -122,6 +129,9 @@ impl Geometry {
         half: Half,
         regime: Regime,
     ) -> Result<Self, GeometryError> {
+        if half == Half::Upper && !regime.has_user() {
+            return Err(GeometryError::NoUpperHalf(regime));
+        }
         let support = cpu.page_size(page_size);
         if support == Support::No {
             return Err(GeometryError::PageSize(page_size));
