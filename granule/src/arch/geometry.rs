@@ -149,14 +149,15 @@ impl Geometry {
         let format = match page_size {
             PageSize::K64 if cpu.pa_bits() >= 52 => OutputFormat::Lpa,
             PageSize::K4 | PageSize::K16
-                if support == Support::With52Bits && (va_bits > 48 || cpu.pa_bits() > 48) =>
+                if support == Support::With52Bits
+                    && (va_bits > MOST_PLAIN_BITS || cpu.pa_bits() > MOST_PLAIN_BITS) =>
             {
                 OutputFormat::Lpa2
             }
             _ => OutputFormat::Bits48,
         };
         let format_bits = if matches!(format, OutputFormat::Bits48) {
-            48
+            MOST_PLAIN_BITS
         } else {
             52
         };
@@ -222,7 +223,8 @@ impl Geometry {
     ///
     /// # Errors
     ///
-    /// When the CPU has not so many input address bits.
+    /// When the CPU has not so many input address bits, or has them only in a format (TCR.DS)
+    /// that this half does not use.
     pub fn with_half(
         &self,
         cpu: &CpuFeatures,
@@ -230,7 +232,16 @@ impl Geometry {
         va_bits: u32,
     ) -> Result<Self, GeometryError> {
         let other = Self::new(cpu, self.page_size, va_bits, half, self.regime)?;
-        // TCR.DS is one bit for both halves: the format is the first half's.
+        // TCR.DS is one bit for both halves: the format is the first half's. Without it 4K and
+        // 16K pages have no 52-bit input addresses.
+        if needs_ds(self.page_size, va_bits) && !self.lpa2() {
+            return Err(GeometryError::AddressBits {
+                page_size: self.page_size,
+                va_bits,
+                least: cpu.least_va_bits(self.page_size),
+                most: MOST_PLAIN_BITS,
+            });
+        }
         Ok(Self {
             format: self.format,
             pa_bits: self.pa_bits,
@@ -354,6 +365,14 @@ impl Geometry {
             }
         })
     }
+}
+
+/// The most address bits without any of the 52-bit extensions.
+const MOST_PLAIN_BITS: u32 = 48;
+
+/// Whether so many input address bits take TCR.DS.
+const fn needs_ds(size: PageSize, va_bits: u32) -> bool {
+    va_bits > MOST_PLAIN_BITS && !matches!(size, PageSize::K64)
 }
 
 /// One size of leaf that a [`Geometry`] has.
