@@ -311,7 +311,8 @@ impl Geometry {
     }
 
     /// The leaf sizes there are, in bytes, largest first: blocks, contiguous groups and pages,
-    /// each with whether it is a contiguous group.
+    /// each with whether it is a contiguous group. A group larger than the whole space is none
+    /// of them: an implementation may fault on it (RWMNPV).
     pub fn leaf_sizes(&self) -> impl Iterator<Item = LeafSize> + use<> {
         let geometry = *self;
         Level::ALL
@@ -330,7 +331,10 @@ impl Geometry {
                     contiguous: false,
                     bytes: entry,
                 };
-                (group > 1).then_some(whole).into_iter().chain(Some(single))
+                (group > 1 && whole.bytes <= geometry.span())
+                    .then_some(whole)
+                    .into_iter()
+                    .chain(Some(single))
             })
     }
 
