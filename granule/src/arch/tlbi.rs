@@ -186,7 +186,8 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     let mut scale = 3;
     loop {
         let granules = end.wrapping_sub(at) >> size.shift();
-        let num = (granules >> (5 * scale + 1)) & 0b1_1111;
+        // At most 32: only at the highest scale can there be as many.
+        let num = (granules >> (5 * scale + 1)).min(32);
         if num > 0 {
             let base = (at >> base_shift) & ((1 << 37) - 1);
             let operand = base
