@@ -134,11 +134,10 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     }
     let size = can.geometry.page_size();
     let stride = what.stride.max(size.bytes());
-    let level = if can.level_hint && what.reach == Reach::LastLevel {
-        what.level
-    } else {
-        None
-    };
+    // 4K level 0 and 16K level 1 are reserved as hints where they have no leaves (without LPA2).
+    let level = what.level.filter(|&level| {
+        can.level_hint && what.reach == Reach::LastLevel && can.geometry.leaf_allowed(level)
+    });
     let all_asids = what.asid.is_none();
     let asid = what.asid.unwrap_or(0);
     let single = |address| TlbiOp::Address {
@@ -177,7 +176,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         at = at.wrapping_add(size.bytes());
     }
     // A level hint whose base is not aligned to that level's entry is UNPREDICTABLE.
-    let hint = match level {
+    let hint_at = |at: u64| match level {
         Some(level) if at.trailing_zeros() >= size.level_shift(level) && level.number() > 0 => {
             level.number() as u64
         }
@@ -191,7 +190,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         if num > 0 {
             let base = (at >> base_shift) & ((1 << 37) - 1);
             let operand = base
-                | hint << 37
+                | hint_at(at) << 37
                 | (num - 1) << 39
                 | (scale as u64) << 44
                 | granule_code(size) << 46
