@@ -30,7 +30,8 @@ pub struct Invalidation {
     pub start: VirtualAddress,
     /// The bytes, a multiple of the page size; 0 for nothing.
     pub bytes: u64,
-    /// The size in bytes of the smallest entry (not group) that may be cached in the range.
+    /// The size in bytes of the smallest entry (not group, and of a table what it translates)
+    /// that may be cached for some address in the range.
     pub stride: u64,
     /// Leaves only, or tables too.
     pub reach: Reach,
@@ -145,10 +146,13 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         reach: what.reach,
         all_asids,
     };
-    let singles = what.bytes.div_ceil(stride);
     let mut at = what.start.0;
     let end = what.start.0.wrapping_add(what.bytes);
+    // One operation in each entry: the first and the last may reach beyond the range.
+    let before = at & (stride - 1);
+    let singles = (before + what.bytes).div_ceil(stride);
     if singles <= 2 || (!can.range && singles <= MOST_SINGLE) {
+        at -= before;
         for _ in 0..singles {
             issue(single(at));
             at = at.wrapping_add(stride);
