@@ -5,6 +5,11 @@
 //! `table::flush`, the MMU's switch in a kernel). Nothing else may look at
 //! a MIDR for an erratum's sake.
 
+use Workaround::{
+    BarrierBeforeMmuOff, BreakOnExecuteRemoval, NoBbm, NoFaultDisableClear, NoHardwareDirty,
+    NoNonGlobalKernel, RepeatTlbi,
+};
+
 /// What an erratum makes the code do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -46,66 +51,51 @@ pub struct Erratum {
 const ARM: u8 = 0x41;
 const CAVIUM: u8 = 0x43;
 const FUJITSU: u8 = 0x46;
+const NVIDIA: u8 = 0x4e;
 const QUALCOMM: u8 = 0x51;
-const ANY: u8 = 0xff;
+const MICROSOFT: u8 = 0x6d;
 
 /// The errata known here.
 pub const TABLE: &[Erratum] = &[
+    row("cortex-a76-1286807", ARM, 0xd0b, 0x00, 0x30, RepeatTlbi),
+    row("kryo4g-1286807", QUALCOMM, 0x804, 0xce, 0xfe, RepeatTlbi),
+    row("cortex-a510-2441009", ARM, 0xd46, 0x00, 0x11, RepeatTlbi),
+    every("cortex-a55-2441007", ARM, 0xd05, RepeatTlbi),
+    row("falkor-1009", QUALCOMM, 0xc00, 0x00, 0x00, RepeatTlbi),
+    // CVE-2025-10263: memory accesses may outlive a broadcast TLBI's completion.
+    every("cortex-a76-4193800", ARM, 0xd0b, RepeatTlbi),
+    every("cortex-a76ae-4193801", ARM, 0xd0e, RepeatTlbi),
+    every("cortex-a77-4193798", ARM, 0xd0d, RepeatTlbi),
+    every("cortex-a78-4193791", ARM, 0xd41, RepeatTlbi),
+    every("cortex-a78ae-4193793", ARM, 0xd42, RepeatTlbi),
+    every("cortex-a78c-4193794", ARM, 0xd4b, RepeatTlbi),
+    every("cortex-a710-4193788", ARM, 0xd47, RepeatTlbi),
+    every("cortex-x1-4193791", ARM, 0xd44, RepeatTlbi),
+    every("cortex-x1c-4193792", ARM, 0xd4c, RepeatTlbi),
+    every("cortex-x2-4193788", ARM, 0xd48, RepeatTlbi),
+    every("cortex-x3-4193786", ARM, 0xd4e, RepeatTlbi),
+    every("cortex-x4-4118414", ARM, 0xd82, RepeatTlbi),
+    every("cortex-x925-4193781", ARM, 0xd85, RepeatTlbi),
+    every("neoverse-n1-4193800", ARM, 0xd0c, RepeatTlbi),
+    every("neoverse-n2-4193789", ARM, 0xd49, RepeatTlbi),
+    every("neoverse-v1-4193790", ARM, 0xd40, RepeatTlbi),
+    every("neoverse-v2-4193787", ARM, 0xd4f, RepeatTlbi),
+    every("neoverse-v3-4193784", ARM, 0xd84, RepeatTlbi),
+    every("neoverse-v3ae-4193784", ARM, 0xd83, RepeatTlbi),
+    every("c1-ultra-4193780", ARM, 0xd8c, RepeatTlbi),
+    every("c1-premium-4193780", ARM, 0xd90, RepeatTlbi),
+    every("olympus-1029", NVIDIA, 0x010, RepeatTlbi),
+    every("cobalt100-4193789", MICROSOFT, 0xd49, RepeatTlbi),
+    row("c1-ultra-3683289", ARM, 0xd8c, 0x00, 0x10, NoBbm),
+    row("c1-premium-3683289", ARM, 0xd90, 0x00, 0x10, NoBbm),
+    every("cortex-a55-1024718", ARM, 0xd05, NoHardwareDirty),
     row(
-        "cortex-a76-1286807",
-        ARM,
-        0xd0b,
-        0x00,
-        0x30,
-        Workaround::RepeatTlbi,
-    ),
-    row(
-        "cortex-a510-2441009",
-        ARM,
-        0xd46,
-        0x00,
-        0x11,
-        Workaround::RepeatTlbi,
-    ),
-    row(
-        "falkor-1009",
+        "kryo4s-1024718",
         QUALCOMM,
-        0xc00,
-        0x00,
-        0x00,
-        Workaround::RepeatTlbi,
-    ),
-    row(
-        "kryo4g-1286807",
-        QUALCOMM,
-        0x804,
-        0x0c,
-        0xfe,
-        Workaround::RepeatTlbi,
-    ),
-    row(
-        "c1-ultra-3683289",
-        ARM,
-        0xd8c,
-        0x00,
-        0x10,
-        Workaround::NoBbm,
-    ),
-    row(
-        "c1-premium-3683289",
-        ARM,
-        0xd90,
-        0x00,
-        0x10,
-        Workaround::NoBbm,
-    ),
-    row(
-        "cortex-a55-1024718",
-        ARM,
-        0xd05,
-        0x00,
-        0x20,
-        Workaround::NoHardwareDirty,
+        0x805,
+        0xde,
+        0xde,
+        NoHardwareDirty,
     ),
     row(
         "cortex-a510-2051678",
@@ -113,15 +103,7 @@ pub const TABLE: &[Erratum] = &[
         0xd46,
         0x00,
         0x02,
-        Workaround::NoHardwareDirty,
-    ),
-    row(
-        "kryo4s-1024718",
-        QUALCOMM,
-        0x805,
-        0xdf,
-        0xfe,
-        Workaround::NoHardwareDirty,
+        NoHardwareDirty,
     ),
     row(
         "cortex-a715-2645198",
@@ -129,23 +111,24 @@ pub const TABLE: &[Erratum] = &[
         0xd4d,
         0x00,
         0x10,
-        Workaround::BreakOnExecuteRemoval,
+        BreakOnExecuteRemoval,
     ),
-    row(
-        "falkor-1041",
-        QUALCOMM,
-        0xc00,
-        0x00,
-        ANY,
-        Workaround::BarrierBeforeMmuOff,
-    ),
+    every("falkor-1041", QUALCOMM, 0xc00, BarrierBeforeMmuOff),
     row(
         "thunderx-27456",
         CAVIUM,
         0x0a1,
         0x00,
         0x11,
-        Workaround::NoNonGlobalKernel,
+        NoNonGlobalKernel,
+    ),
+    row(
+        "thunderx81-27456",
+        CAVIUM,
+        0x0a2,
+        0x00,
+        0x00,
+        NoNonGlobalKernel,
     ),
     row(
         "a64fx-010001",
@@ -153,9 +136,14 @@ pub const TABLE: &[Erratum] = &[
         0x001,
         0x00,
         0x10,
-        Workaround::NoFaultDisableClear,
+        NoFaultDisableClear,
     ),
 ];
+
+/// An erratum of every variant and revision.
+const fn every(name: &'static str, implementer: u8, part: u16, workaround: Workaround) -> Erratum {
+    row(name, implementer, part, 0x00, 0xff, workaround)
+}
 
 const fn row(
     name: &'static str,
