@@ -1,0 +1,22 @@
+//! The architecture as values, against the architecture's own tables.
+//!
+//! Every expectation in here is data copied out of the tables of the Arm Architecture Reference
+//! Manual (chapter D8 and the register descriptions): bit positions as numbers, levels and sizes
+//! as rows. None is computed by the library or written from its code.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+#![allow(
+    missing_debug_implementations,
+    reason = "test fixtures print what they need to"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bbm;
+mod descriptors;
+mod errata;
+mod features;
+mod geometry;
+mod registers;
+mod tlbi;

@@ -1,0 +1,446 @@
+//! The library's three traits over one host allocation that plays physical memory.
+//!
+//! Pages are garbage when given out (a pattern that would decode as a valid table), every access
+//! is checked against what is given out at that moment, and all that is done is noted. The
+//! pointer of a table is computed from the allocation's own pointer, so provenance is kept.
+
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{Descriptor, Geometry, PhysicalAddress};
+use granule::table::{
+    BitChange, Maintenance, Parts, Reach, Reached, TableAllocator, TableMemory, TableRun,
+    Visibility,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// One thing that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Entries were stored: `descriptor`, `descriptor + step`, ...
+    Store {
+        table: u64,
+        first: usize,
+        count: usize,
+        descriptor: u64,
+        step: u64,
+        visibility: Visibility,
+    },
+    /// One existing entry was changed in place by an update; one event an entry.
+    Change {
+        table: u64,
+        index: usize,
+        descriptor: u64,
+        visibility: Visibility,
+    },
+    Reserve(usize),
+    Allocate {
+        first: u64,
+        count: usize,
+    },
+    Free(u64),
+    DsbIshst,
+    DsbIsh,
+    Isb,
+    Tlbi(TlbiOp),
+}
+
+/// How the allocator picks pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// As many in a row as are asked for.
+    Long,
+    /// One at a time, from all over the memory.
+    Scattered,
+    /// Runs of one to five.
+    Short,
+}
+
+/// Physical memory for tables, and the books about it.
+pub struct Host {
+    base: *mut u64,
+    words: usize,
+    first: u64,
+    page: u64,
+    given: RefCell<Vec<bool>>,
+    runs: Cell<Runs>,
+    random: Cell<u64>,
+    /// Pages that may still be given out.
+    budget: Cell<usize>,
+    /// Pages reserved and not yet allocated.
+    reserved: Cell<usize>,
+    events: RefCell<Vec<Event>>,
+    /// How often a bulk operation or a single store was called.
+    calls: Cell<usize>,
+}
+
+impl Host {
+    /// Memory of `pages` pages of the geometry's size from the physical address `first` on.
+    pub fn new(geometry: &Geometry, first: u64, pages: usize) -> Rc<Self> {
+        let page = geometry.page_size().bytes();
+        assert_eq!(first % page, 0, "the memory must begin at a page");
+        let words = pages * (page / 8) as usize;
+        let memory = vec![0_u64; words].into_boxed_slice();
+        Rc::new(Self {
+            base: Box::into_raw(memory).cast(),
+            words,
+            first,
+            page,
+            given: RefCell::new(vec![false; pages]),
+            runs: Cell::new(Runs::Long),
+            random: Cell::new(0x9e37_79b9_7f4a_7c15),
+            budget: Cell::new(usize::MAX),
+            reserved: Cell::new(0),
+            events: RefCell::new(Vec::new()),
+            calls: Cell::new(0),
+        })
+    }
+
+    pub fn set_runs(&self, runs: Runs) {
+        self.runs.set(runs);
+    }
+
+    /// From now on only so many pages can be had.
+    pub fn set_budget(&self, pages: usize) {
+        self.budget.set(pages);
+    }
+
+    /// The pages that are given out.
+    pub fn given_out(&self) -> usize {
+        self.given.borrow().iter().filter(|&&given| given).count()
+    }
+
+    pub fn is_given(&self, table: u64) -> bool {
+        self.given.borrow()[self.page_of(table)]
+    }
+
+    /// Pages that were reserved, but not allocated: a count that was too large.
+    pub fn reserved_in_vain(&self) -> usize {
+        self.reserved.get()
+    }
+
+    /// The events since the last call.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.calls.set(0);
+        self.events.take()
+    }
+
+    /// Calls of the memory's storing methods since the last [`take_events`](Self::take_events).
+    pub fn calls(&self) -> usize {
+        self.calls.get()
+    }
+
+    /// An entry as the MMU would read it; panics if the page is not a table.
+    pub fn word(&self, table: u64, index: usize) -> u64 {
+        assert!(
+            self.is_given(table),
+            "{table:#x} is read, but not given out"
+        );
+        assert!((index as u64) < self.page / 8);
+        let at = self.page_of(table) * (self.page / 8) as usize + index;
+        // SAFETY: the index is inside the allocation, which lives as long as `self`.
+        unsafe { self.base.add(at).read() }
+    }
+
+    /// Writes an entry behind the walker's back, as tables that were there before it have it.
+    pub fn set_word(&self, table: u64, index: usize, word: u64) {
+        assert!(self.is_given(table) && (index as u64) < self.page / 8);
+        let at = self.page_of(table) * (self.page / 8) as usize + index;
+        // SAFETY: the index is inside the allocation, and nobody holds a reference into it.
+        unsafe { self.base.add(at).write(word) }
+    }
+
+    /// Gives out a page, zeroed, as if somebody had made a table of it before.
+    pub fn take_page(&self) -> u64 {
+        let page = self
+            .given
+            .borrow()
+            .iter()
+            .position(|&given| !given)
+            .unwrap();
+        self.given.borrow_mut()[page] = true;
+        let table = self.first + page as u64 * self.page;
+        for index in 0..(self.page / 8) as usize {
+            self.set_word(table, index, 0);
+        }
+        table
+    }
+
+    /// The words of a whole table as the MMU would read them; panics if it is not given out.
+    pub fn table(&self, table: u64) -> Vec<u64> {
+        assert!(
+            self.is_given(table),
+            "{table:#x} is read, but not given out"
+        );
+        let words = (self.page / 8) as usize;
+        // SAFETY: the page is inside the allocation, which lives as long as `self`, and nobody
+        // writes it while the slice exists.
+        unsafe {
+            core::slice::from_raw_parts(self.base.add(self.page_of(table) * words), words).to_vec()
+        }
+    }
+
+    fn note(&self, event: Event) {
+        self.events.borrow_mut().push(event);
+    }
+
+    fn page_of(&self, table: u64) -> usize {
+        assert!(
+            table >= self.first && table.is_multiple_of(self.page),
+            "{table:#x} is no page of the table memory"
+        );
+        let page = ((table - self.first) / self.page) as usize;
+        assert!(
+            page < self.given.borrow().len(),
+            "{table:#x} lies outside the table memory"
+        );
+        page
+    }
+
+    fn check(&self, table: PhysicalAddress, first: usize, count: usize) {
+        assert!(
+            self.is_given(table.0),
+            "{table} is used, but not given out (freed or never allocated)"
+        );
+        assert!(
+            (first + count) as u64 <= self.page / 8,
+            "entries {first}+{count} lie outside a table"
+        );
+    }
+
+    fn garbage(&self, page: usize) {
+        // All ones: valid, and a table at every level but the last.
+        // SAFETY: the page is inside the allocation, and nobody holds a reference into it.
+        unsafe {
+            let start = self.base.add(page * (self.page / 8) as usize);
+            start.cast::<u8>().write_bytes(0xff, self.page as usize);
+        }
+    }
+
+    fn next_random(&self, below: usize) -> usize {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        (x % below as u64) as usize
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let slice = core::ptr::slice_from_raw_parts_mut(self.base, self.words);
+        // SAFETY: the pointer and length are those that `Box::into_raw` gave in `new`.
+        drop(unsafe { Box::from_raw(slice) });
+    }
+}
+
+/// Turns table addresses into pointers into the host's one allocation.
+#[derive(Clone)]
+pub struct HostReach(Rc<Host>);
+
+// SAFETY: `page_of` panics on what is not inside the allocation; the pointer is derived from the
+// allocation's own, is aligned to pages, and the allocation lives as long as this `Rc`.
+unsafe impl Reach for HostReach {
+    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+        let words = (self.0.page / 8) as usize;
+        // SAFETY: the page is inside the allocation.
+        unsafe { self.0.base.add(self.0.page_of(table.0) * words) }
+    }
+}
+
+/// [`Reached`], as a kernel uses it, behind the host's checks.
+pub struct Memory {
+    host: Rc<Host>,
+    inner: Reached<HostReach>,
+}
+
+// SAFETY: each call is checked and handed to `Reached`.
+unsafe impl TableMemory for Memory {
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        self.host.check(table, index, 1);
+        // SAFETY: the table was given out and the index is inside, as just checked.
+        unsafe { self.inner.load(table, index) }
+    }
+
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        self.host.check(table, index, 1);
+        self.host.calls.set(self.host.calls.get() + 1);
+        self.host.note(Event::Store {
+            table: table.0,
+            first: index,
+            count: 1,
+            descriptor: descriptor.0,
+            step: 0,
+            visibility,
+        });
+        // SAFETY: as for `load`.
+        unsafe { self.inner.store(table, index, descriptor, visibility) }
+    }
+
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        self.host.check(table, first, count);
+        self.host.calls.set(self.host.calls.get() + 1);
+        self.host.note(Event::Store {
+            table: table.0,
+            first,
+            count,
+            descriptor: descriptor.0,
+            step,
+            visibility,
+        });
+        // SAFETY: as for `load`, for each entry.
+        unsafe {
+            self.inner
+                .fill(table, first, count, descriptor, step, visibility)
+        }
+    }
+
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        self.host.check(table, first, count);
+        self.host.calls.set(self.host.calls.get() + 1);
+        for index in first..first + count {
+            let old = self.host.word(table.0, index);
+            if old & 1 != 0 {
+                self.host.note(Event::Change {
+                    table: table.0,
+                    index,
+                    descriptor: old & !change.clear | change.set,
+                    visibility,
+                });
+            }
+        }
+        // SAFETY: as for `load`, for each entry.
+        unsafe { self.inner.update(table, first, count, change, visibility) }
+    }
+}
+
+/// Gives out the host's pages.
+pub struct Allocator(Rc<Host>);
+
+// SAFETY: pages are given out once until they are freed, from the host's own memory, which the
+// memory above reaches.
+unsafe impl TableAllocator for Allocator {
+    fn reserve(&mut self, tables: usize) -> bool {
+        let host = &self.0;
+        host.note(Event::Reserve(tables));
+        let free = host.given.borrow().len() - host.given_out();
+        if tables > host.budget.get().min(free) {
+            return false;
+        }
+        host.reserved.set(tables);
+        true
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let host = &self.0;
+        assert!(most > 0, "nothing was asked for");
+        assert!(
+            host.reserved.get() > 0,
+            "a table is allocated that was not reserved"
+        );
+        let pages = host.given.borrow().len();
+        let start = match host.runs.get() {
+            Runs::Long => 0,
+            Runs::Scattered | Runs::Short => host.next_random(pages),
+        };
+        let most = most.min(host.budget.get()).min(match host.runs.get() {
+            Runs::Long => most,
+            Runs::Scattered => 1,
+            Runs::Short => 1 + host.next_random(5),
+        });
+        let mut given = host.given.borrow_mut();
+        let first = (start..pages).chain(0..start).find(|&page| !given[page])?;
+        let count = (first..pages.min(first + most))
+            .take_while(|&page| !given[page])
+            .count();
+        assert!(
+            count <= host.reserved.get(),
+            "more tables are allocated than were reserved"
+        );
+        for page in first..first + count {
+            given[page] = true;
+            host.garbage(page);
+        }
+        host.reserved.set(host.reserved.get() - count);
+        host.budget.set(host.budget.get() - count);
+        let first = host.first + first as u64 * host.page;
+        host.note(Event::Allocate { first, count });
+        Some(TableRun {
+            first: PhysicalAddress(first),
+            count,
+        })
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        let host = &self.0;
+        let page = host.page_of(table.0);
+        assert!(host.given.borrow()[page], "{table} is freed twice");
+        host.given.borrow_mut()[page] = false;
+        host.garbage(page);
+        host.budget.set(host.budget.get().saturating_add(1));
+        host.note(Event::Free(table.0));
+    }
+}
+
+/// Notes barriers and TLBIs.
+pub struct Recorder {
+    host: Rc<Host>,
+    capabilities: TlbCapabilities,
+}
+
+impl Maintenance for Recorder {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.capabilities
+    }
+    fn dsb_ishst(&mut self) {
+        self.host.note(Event::DsbIshst);
+    }
+    fn dsb_ish(&mut self) {
+        self.host.note(Event::DsbIsh);
+    }
+    fn isb(&mut self) {
+        self.host.note(Event::Isb);
+    }
+    fn tlbi(&mut self, op: TlbiOp) {
+        self.host.note(Event::Tlbi(op));
+    }
+}
+
+/// What [`PageTables`](granule::table::PageTables) takes.
+pub type HostEnvironment = Parts<Memory, Allocator, Recorder>;
+
+/// The three traits over `host`.
+pub fn environment(host: &Rc<Host>, capabilities: TlbCapabilities) -> HostEnvironment {
+    Parts {
+        memory: Memory {
+            host: Rc::clone(host),
+            inner: Reached(HostReach(Rc::clone(host))),
+        },
+        allocator: Allocator(Rc::clone(host)),
+        maintenance: Recorder {
+            host: Rc::clone(host),
+            capabilities,
+        },
+    }
+}

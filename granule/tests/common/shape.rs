@@ -1,0 +1,103 @@
+//! Shapes of address spaces to test, and the ID registers that allow them.
+//!
+//! The fields are placed by hand from the architecture's register tables: a test that asked the
+//! library where TGran4 is would agree with any mistake in it.
+
+use granule::arch::{CpuFeatures, Geometry, Half, IdRegisters, PageSize, Regime};
+
+/// ID registers by what they say.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    /// PARange: 0 to 7.
+    pub parange: u64,
+    /// TGran4, TGran16, TGran64 as the fields stand.
+    pub tgran4: u64,
+    pub tgran16: u64,
+    pub tgran64: u64,
+    /// VARange: 1 for 52-bit input addresses with 64K pages.
+    pub varange: u64,
+    /// ST: 1 for small translation tables.
+    pub st: u64,
+}
+
+/// All that the architecture has but 56-bit addresses: what QEMU's `max` says.
+pub const LARGE: Cpu = Cpu {
+    parange: 6,
+    tgran4: 1,
+    tgran16: 2,
+    tgran64: 0,
+    varange: 1,
+    st: 1,
+};
+
+/// 48-bit addresses both ways.
+pub const PLAIN: Cpu = Cpu {
+    parange: 5,
+    tgran4: 0,
+    tgran16: 1,
+    tgran64: 0,
+    varange: 0,
+    st: 0,
+};
+
+/// 52-bit input addresses, but 48-bit output addresses.
+pub const WIDE_INPUT: Cpu = Cpu {
+    parange: 5,
+    ..LARGE
+};
+
+impl Cpu {
+    pub fn registers(&self) -> IdRegisters {
+        IdRegisters {
+            midr: 0x410f_d034,
+            mmfr0: self.parange
+                | 0b10 << 4
+                | self.tgran16 << 20
+                | self.tgran64 << 24
+                | self.tgran4 << 28,
+            mmfr1: 0,
+            mmfr2: self.varange << 16 | self.st << 28,
+            isar0: 0,
+        }
+    }
+
+    pub fn features(&self) -> CpuFeatures {
+        CpuFeatures::new(self.registers())
+    }
+
+    pub fn geometry(&self, size: PageSize, va_bits: u32, half: Half) -> Geometry {
+        Geometry::new(&self.features(), size, va_bits, half, Regime::El1And0).unwrap()
+    }
+
+    pub fn single(&self, size: PageSize, va_bits: u32, regime: Regime) -> Geometry {
+        Geometry::new(&self.features(), size, va_bits, Half::Lower, regime).unwrap()
+    }
+}
+
+/// Every shape that the operations are tested on: each page size, both halves, the formats of
+/// output addresses, all start levels, and a regime with one privilege.
+pub fn all() -> Vec<Geometry> {
+    use PageSize::{K4, K16, K64};
+    let mut shapes = Vec::new();
+    for (size, va_bits) in [
+        (K4, 39),
+        (K4, 48),
+        (K16, 36),
+        (K16, 48),
+        (K64, 42),
+        (K64, 48),
+    ] {
+        shapes.push(PLAIN.geometry(size, va_bits, Half::Upper));
+    }
+    for size in [K4, K16, K64] {
+        shapes.push(LARGE.geometry(size, 52, Half::Upper));
+        shapes.push(LARGE.geometry(size, 52, Half::Lower));
+        shapes.push(LARGE.geometry(size, 47, Half::Lower));
+        // The smallest there are: one level, or two.
+        shapes.push(LARGE.geometry(size, 25, Half::Upper));
+        shapes.push(WIDE_INPUT.geometry(size, 52, Half::Upper));
+    }
+    shapes.push(PLAIN.single(K4, 48, Regime::El2));
+    shapes.push(LARGE.single(K16, 42, Regime::El3));
+    shapes
+}

@@ -1,0 +1,293 @@
+//! A reader of translation tables that was written from the architecture's text alone.
+//!
+//! Levels are plain numbers, -1 to 3, and every bit position is a literal from the descriptor
+//! table (arm64 VMSAv8-64 stage 1). It takes from the library only the parameters of a shape.
+
+use super::host::Host;
+use granule::arch::{
+    Attributes, Geometry, Half, OutputFormat, PhysicalAddress, Regime, Shareability,
+};
+use granule::table::Leaves;
+
+/// What the architecture fixes by page size, address sizes and format.
+#[derive(Clone, Copy, Debug)]
+pub struct Arch {
+    /// The base-2 logarithm of the page size.
+    pub g: u32,
+    pub va_bits: u32,
+    pub pa_bits: u32,
+    /// TCR.DS, for 4K and 16K.
+    pub ds: bool,
+    /// Output addresses of 52 bits with 64K pages.
+    pub lpa: bool,
+    pub upper: bool,
+    /// EL1&0: two privileges.
+    pub user: bool,
+}
+
+/// One leaf entry (a contiguous group is so many of them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    pub offset: u64,
+    pub bytes: u64,
+    pub level: i32,
+    pub output: u64,
+    pub word: u64,
+}
+
+/// One table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Table {
+    pub address: u64,
+    pub level: i32,
+    pub offset: u64,
+    /// The bytes of input address that it translates.
+    pub span: u64,
+}
+
+/// All that hangs from a root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    pub leaves: Vec<Leaf>,
+    pub tables: Vec<Table>,
+}
+
+impl Arch {
+    pub fn of(geometry: &Geometry) -> Self {
+        Self {
+            g: geometry.page_size().bytes().trailing_zeros(),
+            va_bits: geometry.va_bits(),
+            pa_bits: geometry.pa_bits(),
+            ds: geometry.format() == OutputFormat::Lpa2,
+            lpa: geometry.format() == OutputFormat::Lpa,
+            upper: geometry.half() == Half::Upper,
+            user: geometry.regime() == Regime::El1And0,
+        }
+    }
+
+    pub fn page(&self) -> u64 {
+        1 << self.g
+    }
+
+    pub fn entries(&self) -> usize {
+        1 << (self.g - 3)
+    }
+
+    /// Level n covers 2^(g + (3-n)(g-3)) bytes an entry.
+    pub fn shift(&self, level: i32) -> u32 {
+        self.g + (3 - level) as u32 * (self.g - 3)
+    }
+
+    pub fn entry_bytes(&self, level: i32) -> u64 {
+        1 << self.shift(level)
+    }
+
+    pub fn start_level(&self) -> i32 {
+        3 - ((self.va_bits - 1 - self.g) / (self.g - 3)) as i32
+    }
+
+    pub fn span(&self) -> u64 {
+        1 << self.va_bits
+    }
+
+    /// The virtual address at an offset.
+    pub fn address(&self, offset: u64) -> u64 {
+        if self.upper {
+            offset.wrapping_sub(self.span())
+        } else {
+            offset
+        }
+    }
+
+    /// Whether a block or page is decoded at `level`.
+    pub fn leaf_allowed(&self, level: i32) -> bool {
+        match (self.g, level) {
+            (_, 3) | (_, 2) | (12, 1) => true,
+            (12, 0) | (14, 1) => self.ds,
+            (16, 1) => self.lpa,
+            _ => false,
+        }
+    }
+
+    /// Entries that the contiguous bit joins, or 1 where it is reserved.
+    pub fn contiguous(&self, level: i32) -> u64 {
+        match (self.g, level) {
+            (12, 1..=3) => 16,
+            (14, 3) => 128,
+            (14, 2) => 32,
+            (16, 2..=3) => 32,
+            _ => 1,
+        }
+    }
+
+    /// The address bits of a descriptor.
+    fn place(&self, address: u64) -> u64 {
+        if self.ds {
+            address & 0x3_ffff_ffff_f000 | (address >> 50 & 0b11) << 8
+        } else if self.lpa {
+            address & 0xffff_ffff_0000 | (address >> 48 & 0b1111) << 12
+        } else {
+            address & 0xffff_ffff_f000
+        }
+    }
+
+    /// The address in a descriptor whose lowest address bit is `low`.
+    fn address_in(&self, word: u64, low: u32) -> u64 {
+        let keep = u64::MAX << low;
+        if self.ds {
+            word & 0x3_ffff_ffff_ffff & keep | (word >> 8 & 0b11) << 50
+        } else if self.lpa {
+            word & 0xffff_ffff_ffff & keep | (word >> 12 & 0b1111) << 48
+        } else {
+            word & 0xffff_ffff_ffff & keep
+        }
+    }
+
+    /// The whole leaf descriptor that a mapping should have become.
+    pub fn leaf_word(
+        &self,
+        output: u64,
+        level: i32,
+        contiguous: bool,
+        attributes: &Attributes,
+    ) -> u64 {
+        let mut word = self.place(output) | if level == 3 { 0b11 } else { 0b01 };
+        let permissions = attributes.permissions;
+        word |= u64::from(attributes.memory.index()) << 2;
+        if !self.ds {
+            word |= match attributes.shareability {
+                Shareability::None => 0,
+                Shareability::Outer => 0b10 << 8,
+                Shareability::Inner => 0b11 << 8,
+            };
+        }
+        let mut bit = |at: u32, set: bool| word |= u64::from(set) << at;
+        bit(7, !permissions.writable);
+        bit(10, attributes.accessed);
+        bit(50, permissions.guarded);
+        bit(51, permissions.dirty_modifier);
+        bit(52, contiguous);
+        if self.user {
+            bit(6, permissions.user);
+            bit(11, !attributes.global);
+            bit(53, !permissions.privileged_execute);
+            bit(54, !permissions.user_execute);
+        } else {
+            // One privilege: AP[1] is RES1, bit 53 RES0, bit 54 XN, and there is no nG.
+            bit(6, true);
+            bit(54, !permissions.privileged_execute);
+        }
+        word | u64::from(permissions.software & 0b1111) << 55
+    }
+
+    /// Reads the whole tree below `root`. Panics on what no table may hold.
+    pub fn walk(&self, host: &Host, root: PhysicalAddress) -> Tree {
+        let mut tree = Tree::default();
+        let level = self.start_level();
+        let entries = 1 << (self.va_bits - self.shift(level));
+        self.walk_table(host, root.0, level, 0, entries, &mut tree);
+        tree
+    }
+
+    fn walk_table(
+        &self,
+        host: &Host,
+        address: u64,
+        level: i32,
+        offset: u64,
+        entries: usize,
+        tree: &mut Tree,
+    ) {
+        let bytes = self.entry_bytes(level);
+        tree.tables.push(Table {
+            address,
+            level,
+            offset,
+            span: entries as u64 * bytes,
+        });
+        for (index, word) in host.table(address).into_iter().enumerate() {
+            if word == 0 {
+                continue;
+            }
+            let at = offset + index as u64 * bytes;
+            match word & 0b11 {
+                _ if index >= entries => {
+                    assert_eq!(word, 0, "an entry beyond the input addresses is not zero");
+                }
+                0b11 if level < 3 => {
+                    let below = self.address_in(word, self.g);
+                    assert_eq!(
+                        word & !self.place(below) & !0b11,
+                        0,
+                        "a table descriptor with more than an address"
+                    );
+                    self.walk_table(host, below, level + 1, at, self.entries(), tree);
+                }
+                0b11 => self.push(tree, at, level, word),
+                0b01 if level < 3 && self.leaf_allowed(level) => self.push(tree, at, level, word),
+                0b01 => panic!("a block at level {level}, where none is decoded"),
+                _ => assert_eq!(word, 0, "an invalid entry that is not zero"),
+            }
+        }
+    }
+
+    fn push(&self, tree: &mut Tree, offset: u64, level: i32, word: u64) {
+        tree.leaves.push(Leaf {
+            offset,
+            bytes: self.entry_bytes(level),
+            level,
+            output: self.address_in(word, self.shift(level)),
+            word,
+        });
+    }
+
+    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or
+    /// page that input and output alignment, the rest of the range and `leaves` allow. The second
+    /// value of each is the group it belongs to, as first offset and bytes.
+    pub fn greedy(
+        &self,
+        offset: u64,
+        output: u64,
+        bytes: u64,
+        leaves: Leaves,
+        attributes: &Attributes,
+    ) -> Vec<(Leaf, Option<(u64, u64)>)> {
+        let mut sizes = Vec::new();
+        for level in self.start_level()..=3 {
+            if level < leaves.top.number() || !self.leaf_allowed(level) {
+                continue;
+            }
+            if leaves.contiguous && self.contiguous(level) > 1 {
+                sizes.push((level, self.contiguous(level)));
+            }
+            sizes.push((level, 1));
+        }
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < bytes {
+            let (level, count) = *sizes
+                .iter()
+                .find(|&&(level, count)| {
+                    let size = count * self.entry_bytes(level);
+                    let aligned =
+                        (offset + at).is_multiple_of(size) && (output + at).is_multiple_of(size);
+                    aligned && bytes - at >= size
+                })
+                .expect("a page always fits");
+            let entry = self.entry_bytes(level);
+            let group = (count > 1).then_some((offset + at, count * entry));
+            for _ in 0..count {
+                let leaf = Leaf {
+                    offset: offset + at,
+                    bytes: entry,
+                    level,
+                    output: output + at,
+                    word: self.leaf_word(output + at, level, count > 1, attributes),
+                };
+                found.push((leaf, group));
+                at += entry;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,175 @@
+//! Tables under test together with everything that watches them.
+
+use crate::common::host::{self, Event, Host, HostEnvironment, Runs};
+use crate::common::order::{Judged, Operation};
+use crate::common::walk::{Arch, Tree};
+use crate::reference::Reference;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
+use std::rc::Rc;
+
+/// How tables under test are used.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub live: bool,
+    pub range: bool,
+    pub level_hint: bool,
+    pub repeat: bool,
+    pub asid: Option<u16>,
+    /// The physical address of the first page for tables.
+    pub first: u64,
+    pub pages: usize,
+}
+
+impl Setting {
+    pub const PRIVATE: Self = Self {
+        live: false,
+        range: false,
+        level_hint: false,
+        repeat: false,
+        asid: None,
+        first: 0x4000_0000,
+        pages: 600,
+    };
+    pub const LIVE: Self = Self {
+        live: true,
+        range: true,
+        level_hint: true,
+        ..Self::PRIVATE
+    };
+
+    pub fn capabilities(&self, geometry: &Geometry) -> TlbCapabilities {
+        TlbCapabilities {
+            geometry: *geometry,
+            range: self.range,
+            level_hint: self.level_hint,
+            repeat: self.repeat,
+        }
+    }
+}
+
+/// Tables, their host and the reference.
+pub struct Bench<P: Page> {
+    pub host: Rc<Host>,
+    pub tables: PageTables<P, HostEnvironment>,
+    pub reference: Reference,
+    pub arch: Arch,
+    pub setting: Setting,
+    /// The tree after the last operation.
+    pub tree: Tree,
+}
+
+impl<P: Page> Bench<P> {
+    pub fn new(geometry: &Geometry, setting: Setting) -> Self {
+        let host = Host::new(geometry, setting.first, setting.pages);
+        // The root comes from the middle, so that the first page (physical address zero in some
+        // tests) is a table that can be unlinked.
+        host.set_runs(Runs::Scattered);
+        let environment = host::environment(&host, setting.capabilities(geometry));
+        let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
+        tables.set_asid(setting.asid);
+        if setting.live {
+            tables.make_live();
+        }
+        host.set_runs(Runs::Long);
+        host.take_events();
+        let arch = Arch::of(geometry);
+        let tree = arch.walk(&host, tables.root());
+        Self {
+            host,
+            tables,
+            reference: Reference::new(geometry),
+            arch,
+            setting,
+            tree,
+        }
+    }
+
+    /// Every word of every table, with its table's address.
+    pub fn dump(&self) -> Vec<(u64, Vec<u64>)> {
+        let mut tables = self.arch.walk(&self.host, self.tables.root()).tables;
+        tables.sort_unstable();
+        tables
+            .iter()
+            .map(|table| (table.address, self.host.table(table.address)))
+            .collect()
+    }
+
+    pub fn map(
+        &mut self,
+        offset: u64,
+        output: u64,
+        bytes: u64,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let found = self
+            .tables
+            .map(start, PhysicalAddress(output), bytes, attributes, leaves);
+        let expected = self
+            .reference
+            .map(offset, output, bytes, attributes, leaves);
+        assert_eq!(found, expected, "map {start} {output:#x} {bytes:#x}");
+        self.settle(Operation::Map, found.is_ok());
+        found
+    }
+
+    pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let found = self.tables.unmap(start, bytes);
+        let expected = self.reference.unmap(offset, bytes);
+        assert_eq!(found, expected, "unmap {start} {bytes:#x}");
+        self.settle(Operation::Unmap, found.is_ok());
+        found
+    }
+
+    pub fn protect(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        change: PermissionChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let found = self.tables.protect(start, bytes, change, holes);
+        let expected = self.reference.protect(offset, bytes, change, holes);
+        assert_eq!(found, expected, "protect {start} {bytes:#x} {change:?}");
+        self.settle(Operation::Protect, found.is_ok());
+        found
+    }
+
+    /// Compares everything after an operation.
+    fn settle(&mut self, operation: Operation, done: bool) {
+        let after = self.arch.walk(&self.host, self.tables.root());
+        self.reference.compare(&after);
+        let events = self.host.take_events();
+        if done {
+            Judged {
+                arch: self.arch,
+                operation,
+                live: self.setting.live,
+                repeat: self.setting.repeat,
+                asid: self.setting.asid,
+                before: &self.tree,
+                after: &after,
+                events: &events,
+            }
+            .judge();
+        } else {
+            assert!(
+                events.iter().all(|e| matches!(e, Event::Reserve(_))),
+                "an operation that fails does nothing: {events:x?}"
+            );
+            assert_eq!(after, self.tree, "an operation that fails changes nothing");
+        }
+        assert_eq!(
+            self.host.given_out(),
+            after.tables.len(),
+            "pages given out, against tables in the tree"
+        );
+        assert_eq!(self.host.reserved_in_vain(), 0, "tables reserved in vain");
+        self.tree = after;
+    }
+}

@@ -1,0 +1,249 @@
+//! Exact counts, through the library's own counters and against the host's notes.
+//!
+//! Each number is worked out by hand from the geometry of the page size: a table has 512, 2048
+//! or 8192 entries, and each entry of a new table is stored exactly once.
+
+use crate::bench::Setting;
+use crate::common::host::{self, Event, Host};
+use crate::common::shape::{LARGE, PLAIN};
+use granule::arch::{
+    Attributes, Geometry, Half, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
+    PhysicalAddress, VirtualAddress,
+};
+use granule::table::{Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange};
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+
+/// One mapping into an empty tree and what it takes.
+struct Case {
+    what: &'static str,
+    start: u64,
+    output: u64,
+    bytes: u64,
+    leaves: Leaves,
+    /// Tables besides the root.
+    tables: u64,
+    /// Stores into the root.
+    root_stores: u64,
+    /// Leaf entries, contiguous members counted each.
+    leaf_entries: u64,
+}
+
+fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
+    let entries = P::SIZE.bytes() / 8;
+    let host = Host::new(geometry, 0x4000_0000, case.tables as usize + 1);
+    let counters = Counters::new();
+    let setting = if live {
+        Setting::LIVE
+    } else {
+        Setting::PRIVATE
+    };
+    let inner = host::environment(&host, setting.capabilities(geometry));
+    let environment = Counted::new(inner, &counters);
+    let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
+    assert_eq!(
+        counters.get(),
+        Counts {
+            stores: entries,
+            tables: 1,
+            ..Counts::default()
+        },
+        "an empty root"
+    );
+    if live {
+        tables.make_live();
+    }
+    let before = counters.get();
+    host.take_events();
+    let start = VirtualAddress(geometry.base().0 + case.start);
+    tables
+        .map(
+            start,
+            PhysicalAddress(case.output),
+            case.bytes,
+            RW,
+            case.leaves,
+        )
+        .unwrap();
+    let after = counters.get();
+    let what = case.what;
+    assert_eq!(
+        after.stores - before.stores,
+        case.tables * entries + case.root_stores,
+        "{what}: stores"
+    );
+    assert_eq!(after.tables - before.tables, case.tables, "{what}: tables");
+    assert_eq!(after.tlbi, 0, "{what}: TLBIs");
+    assert_eq!(after.dsb - before.dsb, u64::from(live), "{what}: DSBs");
+    assert_eq!(after.isb - before.isb, u64::from(live), "{what}: ISBs");
+    // Nothing is called once an entry: a table takes a handful of calls.
+    let calls = host.calls() as u64;
+    assert!(
+        calls <= 6 * (case.tables + 1),
+        "{what}: {calls} calls for {} tables",
+        case.tables
+    );
+    let stored: u64 = host
+        .take_events()
+        .iter()
+        .map(|event| match event {
+            Event::Store { count, .. } => *count as u64,
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(stored, after.stores - before.stores, "{what}: counters");
+    let mut leaf_entries = 0;
+    tables.visit_all(|entry| {
+        leaf_entries += u64::from(entry.kind == granule::arch::Kind::Leaf);
+        true
+    });
+    assert_eq!(leaf_entries, case.leaf_entries, "{what}: leaves");
+    // Permissions: one store for each leaf entry; then all of it goes and tables are given back.
+    let change = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::default()
+    };
+    let before = counters.get();
+    tables
+        .protect(start, case.bytes, change, Holes::Refuse)
+        .unwrap();
+    let after = counters.get();
+    assert_eq!(
+        after.stores - before.stores,
+        case.leaf_entries,
+        "{what}: stores of protect"
+    );
+    assert_eq!(after.dsb - before.dsb, 2 * u64::from(live), "{what}");
+    tables.unmap(start, case.bytes).unwrap();
+    assert_eq!(counters.get().tables, 1, "{what}: tables given back");
+}
+
+#[test]
+fn stores_and_tables_with_4k_pages() {
+    // Root at level 0, 512 GiB an entry.
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let gib = 1 << 30;
+    let cases = [
+        Case {
+            what: "one table of pages",
+            start: 0,
+            output: 0,
+            bytes: 2 << 20,
+            leaves: Leaves::PAGES,
+            tables: 3,
+            root_stores: 1,
+            leaf_entries: 512,
+        },
+        Case {
+            what: "64 MiB in pages",
+            start: gib,
+            output: 0x8000_0000,
+            bytes: 64 << 20,
+            leaves: Leaves::PAGES,
+            tables: 2 + 32,
+            root_stores: 1,
+            leaf_entries: 32 * 512,
+        },
+        Case {
+            what: "four blocks of 1 GiB",
+            start: 0,
+            output: 0x4000_0000,
+            bytes: 4 * gib,
+            leaves: Leaves::LARGEST,
+            tables: 1,
+            root_stores: 1,
+            leaf_entries: 4,
+        },
+        Case {
+            what: "1 GiB and a page on either side",
+            start: gib - 0x1000,
+            output: 3 * gib - 0x1000,
+            bytes: gib + 0x2000,
+            leaves: Leaves::LARGEST,
+            // Level 1; then level 2 and level 3 before and after the block.
+            tables: 1 + 2 + 2,
+            root_stores: 1,
+            leaf_entries: 3,
+        },
+        Case {
+            what: "pages across two entries of the root",
+            start: 512 * gib - 0x2000,
+            output: 0x1000,
+            bytes: 0x4000,
+            leaves: Leaves::LARGEST,
+            tables: 6,
+            root_stores: 2,
+            leaf_entries: 4,
+        },
+    ];
+    for case in &cases[..if cfg!(miri) { 1 } else { cases.len() }] {
+        count::<Page4K>(&geometry, false, case);
+        count::<Page4K>(&geometry, true, case);
+    }
+}
+
+#[test]
+fn stores_and_tables_with_16k_pages() {
+    // Root at level 1, 64 GiB an entry.
+    let geometry = PLAIN.geometry(PageSize::K16, 47, Half::Upper);
+    let mib = 1 << 20;
+    let cases = [
+        Case {
+            what: "two tables of pages",
+            start: 64 * mib,
+            output: 64 * mib,
+            bytes: 64 * mib,
+            leaves: Leaves::PAGES,
+            tables: 1 + 2,
+            root_stores: 1,
+            leaf_entries: 2 * 2048,
+        },
+        Case {
+            what: "32 blocks with the hint",
+            start: 0,
+            output: 1 << 30,
+            bytes: 1 << 30,
+            leaves: Leaves::LARGEST,
+            tables: 1,
+            root_stores: 1,
+            leaf_entries: 32,
+        },
+    ];
+    for case in &cases[..if cfg!(miri) { 0 } else { cases.len() }] {
+        count::<Page16K>(&geometry, false, case);
+        count::<Page16K>(&geometry, true, case);
+    }
+}
+
+#[test]
+fn stores_and_tables_with_64k_pages() {
+    // Root at level 1, 4 TiB an entry; with 52-bit output addresses a block.
+    let geometry = LARGE.geometry(PageSize::K64, 52, Half::Upper);
+    let tib = 1 << 40;
+    let cases = [
+        Case {
+            what: "a table of pages",
+            start: 512 << 20,
+            output: 0,
+            bytes: 512 << 20,
+            leaves: Leaves::PAGES,
+            tables: 2,
+            root_stores: 1,
+            leaf_entries: 8192,
+        },
+        Case {
+            what: "three blocks of 4 TiB in the root itself",
+            start: 4 * tib,
+            output: 8 * tib,
+            bytes: 12 * tib,
+            leaves: Leaves::LARGEST,
+            tables: 0,
+            root_stores: 3,
+            leaf_entries: 3,
+        },
+    ];
+    for case in &cases[..if cfg!(miri) { 0 } else { cases.len() }] {
+        count::<Page64K>(&geometry, false, case);
+        count::<Page64K>(&geometry, true, case);
+    }
+}

@@ -1,0 +1,292 @@
+//! Every way an operation can be refused, with the exact answer.
+
+use crate::bench::{Bench, Setting};
+use crate::common::host::{self, Host};
+use crate::common::shape::{LARGE, PLAIN};
+use granule::arch::{
+    Attributes, Half, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
+    VirtualAddress,
+};
+use granule::table::{Holes, Leaves, Liveness, PageTables, PermissionChange, TableError};
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    user: None,
+    privileged_execute: None,
+    user_execute: None,
+    guarded: None,
+    software: None,
+};
+
+/// One line for people: what, where, and with numbers.
+fn one_line(error: TableError, words: &[&str]) {
+    let text = error.to_string();
+    assert!(!text.contains('\n') && !text.is_empty(), "{text:?}");
+    for word in words {
+        assert!(text.contains(word), "{text:?} does not say {word:?}");
+    }
+}
+
+#[test]
+fn misaligned() {
+    let geometry = PLAIN.geometry(PageSize::K16, 47, Half::Lower);
+    let mut bench = Bench::<Page16K>::new(&geometry, Setting::PRIVATE);
+    let page = 0x4000;
+    let tables = &mut bench.tables;
+    // An address that other page sizes would take, and an odd one.
+    for odd in [0x1000, 0x2000, page + 1] {
+        let expected = Err(TableError::Misaligned {
+            value: odd,
+            page_size: PageSize::K16,
+        });
+        let at = VirtualAddress(odd);
+        let good = VirtualAddress(page);
+        let out = PhysicalAddress(page);
+        assert_eq!(tables.map(at, out, page, RW, Leaves::LARGEST), expected);
+        assert_eq!(tables.map(good, out, odd, RW, Leaves::LARGEST), expected);
+        let odd_out = PhysicalAddress(odd);
+        assert_eq!(
+            tables.map(good, odd_out, page, RW, Leaves::LARGEST),
+            expected
+        );
+        assert_eq!(tables.unmap(at, page), expected);
+        assert_eq!(tables.unmap(good, odd), expected);
+        assert_eq!(tables.protect(at, page, READ_ONLY, Holes::Skip), expected);
+        assert_eq!(tables.visit(at, page, |_| true), expected);
+        one_line(
+            TableError::Misaligned {
+                value: odd,
+                page_size: PageSize::K16,
+            },
+            &["16k", &format!("{odd:#x}")],
+        );
+    }
+    assert_eq!(bench.host.given_out(), 1);
+}
+
+#[test]
+fn outside_the_space() {
+    // Both halves: one page before and one after, the other half, and a range that runs out.
+    let upper = PLAIN.geometry(PageSize::K4, 39, Half::Upper);
+    let lower = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let top = 1_u64 << 39;
+    let cases = [
+        (upper, !(top - 1) - 0x1000, 0x1000),
+        (upper, 0, 0x1000),
+        (upper, 0u64.wrapping_sub(0x1000), 0x2000),
+        (upper, !(top - 1), top + 0x1000),
+        (upper, !(top - 1), 0u64.wrapping_sub(0x1000)),
+        (lower, top, 0x1000),
+        (lower, top - 0x1000, 0x2000),
+        (lower, !(top - 1), 0x1000),
+        (lower, 0x1000, 0u64.wrapping_sub(0x1000)),
+    ];
+    for (geometry, start, bytes) in cases {
+        let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
+        let start = VirtualAddress(start);
+        let error = TableError::OutsideSpace {
+            start,
+            bytes,
+            va_bits: 39,
+        };
+        let out = PhysicalAddress(0);
+        let tables = &mut bench.tables;
+        assert_eq!(
+            tables.map(start, out, bytes, RW, Leaves::LARGEST),
+            Err(error)
+        );
+        assert_eq!(tables.unmap(start, bytes), Err(error));
+        let protected = tables.protect(start, bytes, READ_ONLY, Holes::Skip);
+        assert_eq!(protected, Err(error));
+        assert_eq!(tables.visit(start, bytes, |_| true), Err(error));
+        if bytes == 0x1000 {
+            assert_eq!(tables.query(start), None);
+        }
+        one_line(error, &["39-bit", &start.to_string()]);
+    }
+}
+
+#[test]
+fn output_too_large() {
+    // 40 bits of physical address; then 52, where the format holds them.
+    let small = crate::common::shape::Cpu {
+        parange: 2,
+        ..PLAIN
+    };
+    for (cpu, va_bits, pa_bits) in [(small, 48, 40), (PLAIN, 48, 48), (LARGE, 52, 52)] {
+        let geometry = cpu.geometry(PageSize::K64, va_bits, Half::Lower);
+        let mut bench = Bench::<Page64K>::new(&geometry, Setting::PRIVATE);
+        let top = 1_u64 << pa_bits;
+        let page = 0x1_0000;
+        for (output, bytes) in [(top, page), (top - page, 2 * page), (!(page - 1), page)] {
+            let error = TableError::OutputTooLarge {
+                start: PhysicalAddress(output),
+                bytes,
+                pa_bits,
+            };
+            let answer = bench.tables.map(
+                VirtualAddress(page),
+                PhysicalAddress(output),
+                bytes,
+                RW,
+                Leaves::LARGEST,
+            );
+            assert_eq!(answer, Err(error));
+            one_line(error, &[&pa_bits.to_string(), &format!("{output:#x}")]);
+        }
+        // The last page there is can be had.
+        bench
+            .map(page, top - page, page, RW, Leaves::LARGEST)
+            .unwrap();
+    }
+}
+
+#[test]
+fn already_mapped() {
+    let geometry = LARGE.geometry(PageSize::K4, 48, Half::Upper);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+    let block = 0x20_0000;
+    bench
+        .map(4 * block, 0x4000_0000, block, RW, Leaves::LARGEST)
+        .unwrap();
+    bench
+        .map(block + 0x3000, 0x1000, 0x1000, RW, Leaves::PAGES)
+        .unwrap();
+    // Over a block from below, inside it, and over a page in a table that would become a block.
+    for (offset, bytes, at) in [
+        (3 * block, 4 * block, 4 * block),
+        (4 * block + 0x5000, 0x1000, 4 * block + 0x5000),
+        (block, block, block + 0x3000),
+        (0, 1 << 30, block + 0x3000),
+    ] {
+        let answer = bench.map(offset, 0, bytes, RW, Leaves::LARGEST);
+        let address = bench.reference.address(at);
+        let error = TableError::AlreadyMapped { address };
+        assert_eq!(answer, Err(error));
+        one_line(error, &["already mapped", &address.to_string()]);
+    }
+}
+
+#[test]
+fn not_mapped() {
+    let geometry = LARGE.geometry(PageSize::K16, 47, Half::Upper);
+    let mut bench = Bench::<Page16K>::new(&geometry, Setting::LIVE);
+    bench
+        .map(0x4000, 0x4000, 0x8000, RW, Leaves::PAGES)
+        .unwrap();
+    bench.map(0x1_0000, 0, 0x4000, RW, Leaves::PAGES).unwrap();
+    for (offset, bytes, at) in [
+        (0, 0x8000, 0),
+        (0x4000, 0x10000, 0xc000),
+        (1 << 40, 0x4000, 1 << 40),
+    ] {
+        let address = bench.reference.address(at);
+        let answer = bench.protect(offset, bytes, READ_ONLY, Holes::Refuse);
+        let error = TableError::NotMapped { address };
+        assert_eq!(answer, Err(error));
+        one_line(error, &["not mapped", &address.to_string()]);
+        bench
+            .protect(offset, bytes, READ_ONLY, Holes::Skip)
+            .unwrap();
+    }
+}
+
+#[test]
+fn inside_a_leaf() {
+    // A block of each level and a group of each size that 4K pages have, cut at both ends.
+    let geometry = LARGE.geometry(PageSize::K4, 52, Half::Upper);
+    let cases: [(u64, Level, bool); 7] = [
+        (16 << 12, Level::L3, true),
+        (1 << 21, Level::L2, false),
+        (16 << 21, Level::L2, true),
+        (1 << 30, Level::L1, false),
+        (16 << 30, Level::L1, true),
+        (1 << 39, Level::L0, false),
+        (2 << 39, Level::L0, false),
+    ];
+    for (bytes, top, contiguous) in cases {
+        let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+        let leaf = if bytes == 2 << 39 { 1 << 39 } else { bytes };
+        let leaves = Leaves { top, contiguous };
+        bench.map(bytes, bytes, bytes, RW, leaves).unwrap();
+        for (start, length, edge) in [
+            (bytes + 0x1000, bytes, bytes + 0x1000),
+            (0, bytes + 0x1000, bytes + 0x1000),
+            (bytes, leaf - 0x1000, bytes + leaf - 0x1000),
+        ] {
+            let error = TableError::InsideLeaf {
+                edge: bench.reference.address(edge),
+                leaf: bench.reference.address(bytes),
+                leaf_bytes: leaf,
+            };
+            assert_eq!(bench.unmap(start, length), Err(error));
+            let answer = bench.protect(start, length, READ_ONLY, Holes::Skip);
+            assert_eq!(answer, Err(error));
+            one_line(error, &["split", &format!("{leaf:#x}")]);
+        }
+        bench.unmap(bytes, bytes).unwrap();
+    }
+}
+
+#[test]
+fn wrong_page_size() {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let host = Host::new(&geometry, 0x4000_0000, 4);
+    let capabilities = Setting::PRIVATE.capabilities(&geometry);
+    let error = TableError::WrongPageSize {
+        geometry: PageSize::K4,
+        page: PageSize::K64,
+    };
+    let environment = host::environment(&host, capabilities);
+    let answer = PageTables::<Page64K, _>::new(geometry, environment);
+    assert_eq!(answer.err(), Some(error));
+    let environment = host::environment(&host, capabilities);
+    // SAFETY: the geometry is refused, so the root is never looked at.
+    let answer = unsafe {
+        PageTables::<Page64K, _>::from_root(
+            PhysicalAddress(0x4000_0000),
+            geometry,
+            Liveness::Private,
+            environment,
+        )
+    };
+    assert_eq!(answer.err(), Some(error));
+    assert_eq!(host.given_out(), 0);
+    one_line(error, &["4k", "64k"]);
+}
+
+#[test]
+fn nothing_at_all() {
+    // Ranges of no bytes are fine everywhere and do nothing.
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
+    bench.map(0x1000, 0x1000, 0, RW, Leaves::LARGEST).unwrap();
+    bench.unmap(0x1000, 0).unwrap();
+    bench.protect(0x1000, 0, READ_ONLY, Holes::Refuse).unwrap();
+    let nothing = PermissionChange::default();
+    bench
+        .protect(0x1000, 0x1000, nothing, Holes::Refuse)
+        .unwrap();
+    assert_eq!(bench.host.given_out(), 1);
+}
+
+#[test]
+fn a_tree_is_taken_over_from_its_root() {
+    let geometry = LARGE.geometry(PageSize::K64, 52, Half::Lower);
+    let mut bench = Bench::<Page64K>::new(&geometry, Setting::PRIVATE);
+    bench
+        .map(0x1_0000, 0x1_0000, 0x3_0000, RW, Leaves::PAGES)
+        .unwrap();
+    let root = bench.tables.root();
+    let before = bench.dump();
+    let environment = bench.tables.into_environment();
+    // SAFETY: the root and environment are those of a tree that nothing else uses any more.
+    let taken = unsafe {
+        PageTables::<Page64K, _>::from_root(root, geometry, Liveness::Private, environment)
+    };
+    bench.tables = taken.unwrap();
+    assert_eq!(bench.dump(), before);
+    bench.unmap(0x1_0000, 0x3_0000).unwrap();
+    assert_eq!(bench.host.given_out(), 1);
+}

@@ -1,0 +1,148 @@
+//! Running out of table pages, at every allocation that an operation makes.
+//!
+//! The tables must then be bit for bit as they were, nothing allocated, nothing stored, no
+//! barrier issued, and the error must say how many tables the operation takes.
+
+use crate::bench::{Bench, Setting};
+use crate::common::host::{self, Event, Host, Runs};
+use crate::common::shape::{self, LARGE, PLAIN};
+use crate::common::walk::Arch;
+use granule::arch::{
+    Attributes, Geometry, Half, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
+    PhysicalAddress,
+};
+use granule::table::{Leaves, PageTables, TableError};
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+
+/// A mapping that takes several tables at every level the shape has.
+fn large_mapping(arch: &Arch) -> (u64, u64, Leaves) {
+    let page = arch.page();
+    // From the last page below the second entry of the root to a page into the third: tables on
+    // both sides, and pages of everything between if it is small, else the largest leaves.
+    let root = arch.start_level();
+    if root == 3 {
+        return (0, page, Leaves::PAGES);
+    }
+    let entry = arch.entry_bytes(root);
+    let entries = arch.span() / entry;
+    if entries > 2 && arch.leaf_allowed(root) {
+        (entry - page, entry + 2 * page, Leaves::LARGEST)
+    } else {
+        (entry - page, 2 * page, Leaves::LARGEST)
+    }
+}
+
+/// Gives back how many allocations there were to fail at.
+fn at_every_allocation<P: Page>(geometry: &Geometry, live: bool, runs: Runs) -> usize {
+    let setting = if live {
+        Setting::LIVE
+    } else {
+        Setting::PRIVATE
+    };
+    let mut bench = Bench::<P>::new(geometry, setting);
+    let arch = bench.arch;
+    bench.host.set_runs(runs);
+    let (offset, bytes, leaves) = large_mapping(&arch);
+    // Something is there already, in tables that the mapping shares.
+    if arch.start_level() < 3 {
+        let below = offset - 2 * arch.page();
+        bench.map(below, 0, arch.page(), RW, Leaves::PAGES).unwrap();
+    }
+    // How many it takes, by the reference's count of the tree before and after.
+    let before = bench.reference.tables();
+    let mut after = crate::reference::Reference::new(geometry);
+    after.mapped.clone_from(&bench.reference.mapped);
+    let output = offset % (1 << (arch.pa_bits - 1));
+    after.map(offset, output, bytes, RW, leaves).unwrap();
+    let needed = after.tables() - before;
+    let dump = bench.dump();
+    let start = bench.reference.address(offset);
+    for budget in 0..needed {
+        bench.host.set_budget(budget);
+        let answer = bench
+            .tables
+            .map(start, PhysicalAddress(output), bytes, RW, leaves);
+        assert_eq!(
+            answer,
+            Err(TableError::OutOfTables { needed }),
+            "with {budget}"
+        );
+        assert_eq!(
+            bench.dump(),
+            dump,
+            "with {budget} tables: bit for bit as it was"
+        );
+        let events = bench.host.take_events();
+        assert_eq!(events, [Event::Reserve(needed)], "with {budget}");
+        assert_eq!(bench.host.given_out(), before);
+    }
+    bench.host.set_budget(needed);
+    bench.map(offset, output, bytes, RW, leaves).unwrap();
+    assert_eq!(bench.host.given_out(), before + needed);
+    // No table is needed to take it away again.
+    bench.host.set_budget(0);
+    bench.unmap(offset, bytes).unwrap();
+    assert_eq!(bench.dump(), dump, "unmapping undoes mapping");
+    needed
+}
+
+#[test]
+fn running_out_leaves_everything_as_it_was() {
+    let mut shapes = shape::all();
+    if cfg!(miri) {
+        shapes.retain(|shape| shape.page_size() == PageSize::K4);
+        shapes.truncate(2);
+    }
+    let mut failed = 0;
+    for geometry in shapes {
+        for live in [false, true] {
+            for runs in [Runs::Long, Runs::Scattered] {
+                failed += match geometry.page_size() {
+                    PageSize::K4 => at_every_allocation::<Page4K>(&geometry, live, runs),
+                    PageSize::K16 => at_every_allocation::<Page16K>(&geometry, live, runs),
+                    PageSize::K64 => at_every_allocation::<Page64K>(&geometry, live, runs),
+                };
+            }
+        }
+    }
+    assert!(failed > if cfg!(miri) { 8 } else { 200 }, "only {failed}");
+}
+
+#[test]
+fn many_tables_of_pages() {
+    // 40 tables of pages at once, refused with one too few.
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let tables = if cfg!(miri) { 3 } else { 40 };
+    for runs in [Runs::Long, Runs::Short, Runs::Scattered] {
+        let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+        bench.host.set_runs(runs);
+        let bytes = tables << 21;
+        let needed = tables as usize + 2;
+        let dump = bench.dump();
+        bench.host.set_budget(needed - 1);
+        let start = bench.reference.address(0);
+        let answer = bench
+            .tables
+            .map(start, PhysicalAddress(0), bytes, RW, Leaves::PAGES);
+        assert_eq!(answer, Err(TableError::OutOfTables { needed }));
+        assert_eq!(bench.dump(), dump);
+        bench.host.take_events();
+        bench.host.set_budget(needed);
+        bench.map(0, 0, bytes, RW, Leaves::PAGES).unwrap();
+    }
+}
+
+#[test]
+fn no_page_for_the_root() {
+    let geometry = LARGE.geometry(PageSize::K16, 47, Half::Lower);
+    let host = Host::new(&geometry, 0x4000_0000, 1);
+    host.set_budget(0);
+    let environment = host::environment(&host, Setting::PRIVATE.capabilities(&geometry));
+    let answer = PageTables::<Page16K, _>::new(geometry, environment);
+    let error = TableError::OutOfTables { needed: 1 };
+    assert_eq!(answer.err(), Some(error));
+    assert_eq!(host.given_out(), 0);
+    let text = error.to_string();
+    assert!(text.contains("tables") && text.contains('1'), "{text}");
+}

@@ -1,0 +1,21 @@
+//! The operations on tables, against a plain reference and an independent reader of tables.
+//!
+//! Nothing in these tests asks the library what it did: the host notes every store, barrier and
+//! TLBI, and the tables are read back as the architecture says an MMU reads them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+#![allow(
+    missing_debug_implementations,
+    reason = "test fixtures print what they need to"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bench;
+mod counts;
+mod errors;
+mod exhaustion;
+mod live;
+mod random;
+mod reference;
