@@ -269,7 +269,7 @@ fn cost(change: Change) -> u32 {
         Change::StoreResized {
             conflict_possible: true,
         } => 4,
-        Change::BreakBeforeMake => 5,
+        _ => 5,
     }
 }
 

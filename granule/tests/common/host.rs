@@ -1,8 +1,9 @@
-//! The library's three traits over one host allocation that plays physical memory.
+//! The library's three traits over host allocations that play physical memory.
 //!
-//! Pages are garbage when given out (a pattern that would decode as a valid table), every access
-//! is checked against what is given out at that moment, and all that is done is noted. The
-//! pointer of a table is computed from the allocation's own pointer, so provenance is kept.
+//! Each page is an allocation of its own for as long as it is given out, reached through a table
+//! of pointers, so no address becomes a pointer and Miri sees every stray access. Pages are
+//! garbage when given out (a pattern that would decode as a valid table), every access is checked
+//! against what is given out at that moment, and all that is done is noted.
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress};
@@ -57,11 +58,10 @@ pub enum Runs {
 
 /// Physical memory for tables, and the books about it.
 pub struct Host {
-    base: *mut u64,
-    words: usize,
     first: u64,
     page: u64,
-    given: RefCell<Vec<bool>>,
+    /// The memory of each page that is given out; null for the others.
+    pages: Vec<Cell<*mut u64>>,
     runs: Cell<Runs>,
     random: Cell<u64>,
     /// Pages that may still be given out.
@@ -78,14 +78,10 @@ impl Host {
     pub fn new(geometry: &Geometry, first: u64, pages: usize) -> Rc<Self> {
         let page = geometry.page_size().bytes();
         assert_eq!(first % page, 0, "the memory must begin at a page");
-        let words = pages * (page / 8) as usize;
-        let memory = vec![0_u64; words].into_boxed_slice();
         Rc::new(Self {
-            base: Box::into_raw(memory).cast(),
-            words,
             first,
             page,
-            given: RefCell::new(vec![false; pages]),
+            pages: vec![Cell::new(core::ptr::null_mut()); pages],
             runs: Cell::new(Runs::Long),
             random: Cell::new(0x9e37_79b9_7f4a_7c15),
             budget: Cell::new(usize::MAX),
@@ -106,11 +102,27 @@ impl Host {
 
     /// The pages that are given out.
     pub fn given_out(&self) -> usize {
-        self.given.borrow().iter().filter(|&&given| given).count()
+        self.pages
+            .iter()
+            .filter(|page| !page.get().is_null())
+            .count()
     }
 
-    pub fn is_given(&self, table: u64) -> bool {
-        self.given.borrow()[self.page_of(table)]
+    /// The memory of a table; panics if it is not given out.
+    fn memory(&self, table: u64) -> *mut u64 {
+        // Under Miri this is most of what is executed, so it is kept short.
+        let offset = table.wrapping_sub(self.first);
+        let page = (offset >> self.page.trailing_zeros()) as usize;
+        match self.pages.get(page) {
+            Some(memory) if !memory.get().is_null() && offset & (self.page - 1) == 0 => {
+                memory.get()
+            }
+            _ => panic!("{table:#x} is used, but no page that is given out"),
+        }
+    }
+
+    const fn words(&self) -> usize {
+        (self.page / 8) as usize
     }
 
     /// Pages that were reserved, but not allocated: a count that was too large.
@@ -131,52 +143,54 @@ impl Host {
 
     /// An entry as the MMU would read it; panics if the page is not a table.
     pub fn word(&self, table: u64, index: usize) -> u64 {
-        assert!(
-            self.is_given(table),
-            "{table:#x} is read, but not given out"
-        );
-        assert!((index as u64) < self.page / 8);
-        let at = self.page_of(table) * (self.page / 8) as usize + index;
-        // SAFETY: the index is inside the allocation, which lives as long as `self`.
-        unsafe { self.base.add(at).read() }
+        assert!(index < self.words());
+        // SAFETY: the index is inside the page's memory.
+        unsafe { self.memory(table).add(index).read() }
     }
 
     /// Writes an entry behind the walker's back, as tables that were there before it have it.
     pub fn set_word(&self, table: u64, index: usize, word: u64) {
-        assert!(self.is_given(table) && (index as u64) < self.page / 8);
-        let at = self.page_of(table) * (self.page / 8) as usize + index;
-        // SAFETY: the index is inside the allocation, and nobody holds a reference into it.
-        unsafe { self.base.add(at).write(word) }
+        assert!(index < self.words());
+        // SAFETY: the index is inside the page's memory, and nobody holds a reference into it.
+        unsafe { self.memory(table).add(index).write(word) }
     }
 
     /// Gives out a page, zeroed, as if somebody had made a table of it before.
     pub fn take_page(&self) -> u64 {
-        let page = self
-            .given
-            .borrow()
-            .iter()
-            .position(|&given| !given)
-            .unwrap();
-        self.given.borrow_mut()[page] = true;
-        let table = self.first + page as u64 * self.page;
-        for index in 0..(self.page / 8) as usize {
-            self.set_word(table, index, 0);
-        }
-        table
+        let free = self.pages.iter().position(|page| page.get().is_null());
+        let page = free.unwrap();
+        self.give(page, 0);
+        self.first + page as u64 * self.page
     }
 
     /// The words of a whole table as the MMU would read them; panics if it is not given out.
     pub fn table(&self, table: u64) -> Vec<u64> {
-        assert!(
-            self.is_given(table),
-            "{table:#x} is read, but not given out"
-        );
-        let words = (self.page / 8) as usize;
-        // SAFETY: the page is inside the allocation, which lives as long as `self`, and nobody
-        // writes it while the slice exists.
+        let memory = self.memory(table);
+        // SAFETY: the page's memory is so long, and nobody writes it while the slice exists.
+        unsafe { core::slice::from_raw_parts(memory, self.words()).to_vec() }
+    }
+
+    /// Gives out a page whose bytes are all `contents`.
+    fn give(&self, page: usize, contents: u8) {
+        let memory = vec![0_u64; self.words()].into_boxed_slice();
+        let memory: *mut u64 = Box::into_raw(memory).cast();
+        // SAFETY: the allocation is so long. (Filled so because Miri does it in one step.)
         unsafe {
-            core::slice::from_raw_parts(self.base.add(self.page_of(table) * words), words).to_vec()
-        }
+            memory
+                .cast::<u8>()
+                .write_bytes(contents, self.page as usize)
+        };
+        let before = self.pages[page].replace(memory);
+        assert!(before.is_null(), "page {page} is given out twice");
+    }
+
+    /// Takes a page back; panics if it is not given out.
+    fn take_back(&self, page: usize) {
+        let memory = self.pages[page].replace(core::ptr::null_mut());
+        assert!(!memory.is_null(), "page {page} is freed twice");
+        let slice = core::ptr::slice_from_raw_parts_mut(memory, self.words());
+        // SAFETY: pointer and length are those that `Box::into_raw` gave in `give`.
+        drop(unsafe { Box::from_raw(slice) });
     }
 
     fn note(&self, event: Event) {
@@ -190,30 +204,18 @@ impl Host {
         );
         let page = ((table - self.first) / self.page) as usize;
         assert!(
-            page < self.given.borrow().len(),
+            page < self.pages.len(),
             "{table:#x} lies outside the table memory"
         );
         page
     }
 
-    fn check(&self, table: PhysicalAddress, first: usize, count: usize) {
+    /// That the table is one is checked where its pointer is looked up.
+    fn check(&self, first: usize, count: usize) {
         assert!(
-            self.is_given(table.0),
-            "{table} is used, but not given out (freed or never allocated)"
-        );
-        assert!(
-            (first + count) as u64 <= self.page / 8,
+            first + count <= self.words(),
             "entries {first}+{count} lie outside a table"
         );
-    }
-
-    fn garbage(&self, page: usize) {
-        // All ones: valid, and a table at every level but the last.
-        // SAFETY: the page is inside the allocation, and nobody holds a reference into it.
-        unsafe {
-            let start = self.base.add(page * (self.page / 8) as usize);
-            start.cast::<u8>().write_bytes(0xff, self.page as usize);
-        }
     }
 
     fn next_random(&self, below: usize) -> usize {
@@ -228,23 +230,23 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let slice = core::ptr::slice_from_raw_parts_mut(self.base, self.words);
-        // SAFETY: the pointer and length are those that `Box::into_raw` gave in `new`.
-        drop(unsafe { Box::from_raw(slice) });
+        for page in 0..self.pages.len() {
+            if !self.pages[page].get().is_null() {
+                self.take_back(page);
+            }
+        }
     }
 }
 
-/// Turns table addresses into pointers into the host's one allocation.
+/// Looks up the pointers to tables.
 #[derive(Clone)]
 pub struct HostReach(Rc<Host>);
 
-// SAFETY: `page_of` panics on what is not inside the allocation; the pointer is derived from the
-// allocation's own, is aligned to pages, and the allocation lives as long as this `Rc`.
+// SAFETY: `memory` gives the pointer that came from allocating the page, aligned for `u64`, and
+// panics unless the page is given out, for which time its allocation lives.
 unsafe impl Reach for HostReach {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
-        let words = (self.0.page / 8) as usize;
-        // SAFETY: the page is inside the allocation.
-        unsafe { self.0.base.add(self.0.page_of(table.0) * words) }
+        self.0.memory(table.0)
     }
 }
 
@@ -257,9 +259,20 @@ pub struct Memory {
 // SAFETY: each call is checked and handed to `Reached`.
 unsafe impl TableMemory for Memory {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        self.host.check(table, index, 1);
+        assert!(index < self.host.words());
         // SAFETY: the table was given out and the index is inside, as just checked.
         unsafe { self.inner.load(table, index) }
+    }
+
+    unsafe fn find_valid(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        self.host.check(first, count);
+        // SAFETY: as for `load`, for each entry.
+        unsafe { self.inner.find_valid(table, first, count) }
     }
 
     unsafe fn store(
@@ -269,7 +282,7 @@ unsafe impl TableMemory for Memory {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        self.host.check(table, index, 1);
+        self.host.check(index, 1);
         self.host.calls.set(self.host.calls.get() + 1);
         self.host.note(Event::Store {
             table: table.0,
@@ -292,7 +305,7 @@ unsafe impl TableMemory for Memory {
         step: u64,
         visibility: Visibility,
     ) {
-        self.host.check(table, first, count);
+        self.host.check(first, count);
         self.host.calls.set(self.host.calls.get() + 1);
         self.host.note(Event::Store {
             table: table.0,
@@ -317,7 +330,7 @@ unsafe impl TableMemory for Memory {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        self.host.check(table, first, count);
+        self.host.check(first, count);
         self.host.calls.set(self.host.calls.get() + 1);
         for index in first..first + count {
             let old = self.host.word(table.0, index);
@@ -344,7 +357,7 @@ unsafe impl TableAllocator for Allocator {
     fn reserve(&mut self, tables: usize) -> bool {
         let host = &self.0;
         host.note(Event::Reserve(tables));
-        let free = host.given.borrow().len() - host.given_out();
+        let free = host.pages.len() - host.given_out();
         if tables > host.budget.get().min(free) {
             return false;
         }
@@ -359,7 +372,7 @@ unsafe impl TableAllocator for Allocator {
             host.reserved.get() > 0,
             "a table is allocated that was not reserved"
         );
-        let pages = host.given.borrow().len();
+        let pages = host.pages.len();
         let start = match host.runs.get() {
             Runs::Long => 0,
             Runs::Scattered | Runs::Short => host.next_random(pages),
@@ -369,18 +382,18 @@ unsafe impl TableAllocator for Allocator {
             Runs::Scattered => 1,
             Runs::Short => 1 + host.next_random(5),
         });
-        let mut given = host.given.borrow_mut();
-        let first = (start..pages).chain(0..start).find(|&page| !given[page])?;
+        let is_free = |page: usize| host.pages[page].get().is_null();
+        let first = (start..pages).chain(0..start).find(|&page| is_free(page))?;
         let count = (first..pages.min(first + most))
-            .take_while(|&page| !given[page])
+            .take_while(|&page| is_free(page))
             .count();
         assert!(
             count <= host.reserved.get(),
             "more tables are allocated than were reserved"
         );
         for page in first..first + count {
-            given[page] = true;
-            host.garbage(page);
+            // All ones: valid, and a table at every level but the last.
+            host.give(page, 0xff);
         }
         host.reserved.set(host.reserved.get() - count);
         host.budget.set(host.budget.get() - count);
@@ -394,10 +407,7 @@ unsafe impl TableAllocator for Allocator {
 
     fn free(&mut self, table: PhysicalAddress) {
         let host = &self.0;
-        let page = host.page_of(table.0);
-        assert!(host.given.borrow()[page], "{table} is freed twice");
-        host.given.borrow_mut()[page] = false;
-        host.garbage(page);
+        host.take_back(host.page_of(table.0));
         host.budget.set(host.budget.get().saturating_add(1));
         host.note(Event::Free(table.0));
     }

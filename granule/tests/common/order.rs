@@ -115,6 +115,31 @@ pub enum Operation {
     Protect,
 }
 
+/// Which entries of which tables were written: ranges, by their first entry.
+#[derive(Default)]
+struct Written(BTreeMap<u64, BTreeMap<usize, usize>>);
+
+impl Written {
+    /// Panics if any of the entries was written before.
+    fn add(&mut self, table: u64, first: usize, end: usize) {
+        let ranges = self.0.entry(table).or_default();
+        let below = ranges.range(..end).next_back();
+        assert!(
+            below.is_none_or(|(_, &below)| below <= first),
+            "entries {first}..{end} of {table:#x} are written twice"
+        );
+        ranges.insert(first, end);
+    }
+
+    fn is_full(&self, table: u64, entries: usize) -> bool {
+        let ranges = self.0.get(&table).into_iter().flatten();
+        ranges.fold(
+            0,
+            |done, (&first, &end)| if first == done { end } else { done },
+        ) == entries
+    }
+}
+
 /// Everything that is judged.
 pub struct Judged<'a> {
     pub arch: Arch,
@@ -140,7 +165,7 @@ impl Judged<'_> {
     fn stores(&self) {
         let mut linked: BTreeSet<u64> = self.before.tables.iter().map(|t| t.address).collect();
         let mut fresh: BTreeSet<u64> = BTreeSet::new();
-        let mut written: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
+        let mut written = Written::default();
         let mut children: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         // The level of each table that is or was; a page that is reused cannot be both, because
         // tables are freed last.
@@ -185,13 +210,7 @@ impl Judged<'_> {
                 assert_eq!(visibility, Visibility::Private, "{event:x?}");
             }
             if self.operation == Operation::Map {
-                let slots = written
-                    .entry(table)
-                    .or_insert_with(|| vec![false; self.arch.entries()]);
-                for slot in &mut slots[first..first + count] {
-                    assert!(!*slot, "an entry is written twice: {event:x?}");
-                    *slot = true;
-                }
+                written.add(table, first, first + count);
             }
             let points = descriptor & 0b11 == 0b11 && levels.get(&table).is_some_and(|&l| l < 3);
             if points {
@@ -235,12 +254,11 @@ impl Judged<'_> {
         &self,
         table: u64,
         children: &BTreeMap<u64, Vec<u64>>,
-        written: &BTreeMap<u64, Vec<bool>>,
+        written: &Written,
         linked: &mut BTreeSet<u64>,
     ) {
-        let slots = written.get(&table).expect("a table is linked unwritten");
         assert!(
-            slots.iter().all(|&slot| slot),
+            written.is_full(table, self.arch.entries()),
             "a table is linked before all of it is written"
         );
         assert!(linked.insert(table), "a table is linked twice");

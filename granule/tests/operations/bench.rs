@@ -6,7 +6,9 @@ use crate::common::walk::{Arch, Tree};
 use crate::reference::Reference;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
-use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
+use granule::linear::Census;
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How tables under test are used.
@@ -30,7 +32,7 @@ impl Setting {
         repeat: false,
         asid: None,
         first: 0x4000_0000,
-        pages: 600,
+        pages: if cfg!(miri) { 40 } else { 600 },
     };
     pub const LIVE: Self = Self {
         live: true,
@@ -114,6 +116,60 @@ impl<P: Page> Bench<P> {
         assert_eq!(found, expected, "map {start} {output:#x} {bytes:#x}");
         self.settle(Operation::Map, found.is_ok());
         found
+    }
+
+    /// A piece at an offset.
+    pub fn piece(
+        &self,
+        offset: u64,
+        output: u64,
+        bytes: u64,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Piece {
+        Piece {
+            start: self.reference.address(offset),
+            output: PhysicalAddress(output),
+            bytes,
+            attributes,
+            leaves,
+        }
+    }
+
+    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+        let census = self
+            .reference
+            .mapped
+            .is_empty()
+            .then(|| Census::new(self.tables.geometry(), pieces));
+        let found = self.tables.map_pieces(pieces);
+        let expected = self.reference.map_pieces(pieces);
+        assert_eq!(found, expected, "map {pieces:x?}");
+        self.settle(Operation::Map, found.is_ok());
+        if let (Some(census), Ok(())) = (census, found) {
+            self.compare_census(&census);
+        }
+        found
+    }
+
+    /// What was counted beforehand, against what is there.
+    fn compare_census(&self, census: &Census) {
+        assert_eq!(census.tables() as usize, self.reference.tables() - 1);
+        let mut expected: BTreeMap<(u64, bool), u64> = BTreeMap::new();
+        for mapped in self.reference.mapped.values() {
+            let (first, bytes) = (mapped.leaf.offset, mapped.leaf.bytes);
+            let (group, size) = mapped.group.unwrap_or((first, bytes));
+            // A group counts once, at its first member.
+            let new = u64::from(group == first);
+            *expected.entry((size, mapped.group.is_some())).or_default() += new;
+        }
+        let total: u64 = expected.iter().map(|((size, _), count)| size * count).sum();
+        assert_eq!(census.bytes(), total);
+        let found: BTreeMap<(u64, bool), u64> = census
+            .leaves()
+            .map(|(leaf, count)| ((leaf.bytes, leaf.contiguous), count))
+            .collect();
+        assert_eq!(found, expected, "leaves counted beforehand");
     }
 
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {

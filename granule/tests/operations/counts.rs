@@ -183,6 +183,10 @@ fn stores_and_tables_with_4k_pages() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "tables of 2048 entries take Miri minutes; 4K runs the same code"
+)]
 fn stores_and_tables_with_16k_pages() {
     // Root at level 1, 64 GiB an entry.
     let geometry = PLAIN.geometry(PageSize::K16, 47, Half::Upper);
@@ -209,13 +213,17 @@ fn stores_and_tables_with_16k_pages() {
             leaf_entries: 32,
         },
     ];
-    for case in &cases[..if cfg!(miri) { 0 } else { cases.len() }] {
+    for case in &cases {
         count::<Page16K>(&geometry, false, case);
         count::<Page16K>(&geometry, true, case);
     }
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
+)]
 fn stores_and_tables_with_64k_pages() {
     // Root at level 1, 4 TiB an entry; with 52-bit output addresses a block.
     let geometry = LARGE.geometry(PageSize::K64, 52, Half::Upper);
@@ -242,7 +250,7 @@ fn stores_and_tables_with_64k_pages() {
             leaf_entries: 3,
         },
     ];
-    for case in &cases[..if cfg!(miri) { 0 } else { cases.len() }] {
+    for case in &cases {
         count::<Page64K>(&geometry, false, case);
         count::<Page64K>(&geometry, true, case);
     }

@@ -5,7 +5,7 @@
 
 use crate::common::walk::{Arch, Leaf, Tree};
 use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
-use granule::table::{Holes, Leaves, PermissionChange, TableError};
+use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One leaf entry as it should be.
@@ -60,39 +60,66 @@ impl Reference {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        self.range_error(offset, bytes)?;
-        if u128::from(output) + u128::from(bytes) > 1 << self.arch.pa_bits {
-            return Err(TableError::OutputTooLarge {
-                start: PhysicalAddress(output),
-                bytes,
-                pa_bits: self.arch.pa_bits,
-            });
+        self.map_pieces(&[Piece {
+            start: self.address(offset),
+            output: PhysicalAddress(output),
+            bytes,
+            attributes,
+            leaves,
+        }])
+    }
+
+    /// All of the pieces or none.
+    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+        let base = self.arch.address(0);
+        let offset = |piece: &Piece| piece.start.0.wrapping_sub(base);
+        let mut end = 0;
+        for piece in pieces {
+            let (bytes, output) = (piece.bytes, piece.output);
+            self.range_error(offset(piece), bytes)?;
+            if u128::from(output.0) + u128::from(bytes) > 1 << self.arch.pa_bits {
+                return Err(TableError::OutputTooLarge {
+                    start: output,
+                    bytes,
+                    pa_bits: self.arch.pa_bits,
+                });
+            }
+            if offset(piece) < end {
+                return Err(TableError::Unsorted {
+                    address: piece.start,
+                });
+            }
+            end = offset(piece) + bytes;
         }
-        if bytes == 0 {
-            return Ok(());
+        for piece in pieces.iter().filter(|piece| piece.bytes > 0) {
+            let start = offset(piece);
+            let taken = match self.at(start) {
+                Some(_) => Some(start),
+                None => {
+                    let mut inside = self.mapped.range(start..start + piece.bytes);
+                    inside.next().map(|(&at, _)| at)
+                }
+            };
+            if let Some(at) = taken {
+                return Err(TableError::AlreadyMapped {
+                    address: self.address(at),
+                });
+            }
         }
-        let taken = match self.at(offset) {
-            Some(_) => Some(offset),
-            None => self
-                .mapped
-                .range(offset..offset + bytes)
-                .next()
-                .map(|(&at, _)| at),
-        };
-        if let Some(at) = taken {
-            return Err(TableError::AlreadyMapped {
-                address: self.address(at),
-            });
-        }
-        for (leaf, group) in self.arch.greedy(offset, output, bytes, leaves, &attributes) {
-            self.mapped.insert(
-                leaf.offset,
-                Mapped {
+        for piece in pieces {
+            let attributes = piece.attributes;
+            let (start, output) = (offset(piece), piece.output.0);
+            for (leaf, group) in
+                self.arch
+                    .greedy(start, output, piece.bytes, piece.leaves, &attributes)
+            {
+                let mapped = Mapped {
                     leaf,
                     group,
                     attributes,
-                },
-            );
+                };
+                self.mapped.insert(leaf.offset, mapped);
+            }
         }
         Ok(())
     }

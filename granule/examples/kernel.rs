@@ -1,0 +1,233 @@
+//! Another kernel: one program for all page sizes, with a linear map and its own image.
+//!
+//! Run it with `cargo run --example kernel`, or `… -- 64k` to ask for a page size, as a boot
+//! loader's command line would. What happens here is what a kernel does at boot, in its order:
+//!
+//! 1. read the ID registers and choose a page size (`granule::boot`),
+//! 2. sort the RAM out (`granule::memblock`),
+//! 3. leave the choice behind: one `dispatch` leads into code compiled for the size,
+//! 4. map the image and all of RAM, no page writable and executable, in either of them,
+//! 5. work out what to write into TCR, MAIR and TTBR1,
+//! 6. with the tables in use, take the boot code away again.
+
+mod host;
+
+use granule::arch::registers::{Mair, Tcr, Ttbr};
+use granule::arch::{
+    Attributes, CpuFeatures, Dispatch, Geometry, Half, IdRegisters, Kind, Level, Page, PageSize,
+    Permissions, PhysicalAddress, Regime, VirtualAddress,
+};
+use granule::boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bits};
+use granule::linear::{Census, Placement};
+use granule::memblock::Memblock;
+use granule::table::{Counted, Counters, Leaves, PageTables, Piece};
+use std::error::Error;
+
+/// Where the boot loader put the image, and what it consists of. Sections begin at multiples of
+/// 64 KiB: of every page size, so that one image serves all of them.
+const IMAGE: u64 = 0x4020_0000;
+const SECTIONS: [(&str, u64, u64, Permissions); 4] = [
+    ("boot text", 0x0000, 0x1_0000, Permissions::READ_EXECUTE),
+    ("text", 0x1_0000, 0x20_0000, Permissions::READ_EXECUTE),
+    ("rodata", 0x20_0000, 0x28_0000, Permissions::READ),
+    ("data", 0x28_0000, 0x40_0000, Permissions::READ_WRITE),
+];
+/// The first section may be forgotten after boot; text and rodata end where data begins.
+const READ_ONLY: (u64, u64) = (IMAGE, IMAGE + 0x28_0000);
+
+/// RAM as a device tree might give it: a hole, an odd edge, and firmware's own piece.
+const BANKS: [(u64, u64); 2] = [(0x4000_0000, 0x8000_0000), (0x1_0000_0000, 0x4_0000_5000)];
+const FIRMWARE: (u64, u64) = (0x5000_0000, 0x20_0000);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // What a CPU with everything says of itself: ID_AA64MMFR0_EL1 with 52-bit physical addresses,
+    // TGran4 = 1 and TGran16 = 2 (both with 52 bits), TGran64 = 0 (yes).
+    let cpu = CpuFeatures::new(IdRegisters {
+        mmfr0: 0x1020_0026,
+        mmfr2: 1 << 16,
+        isar0: 2 << 56,
+        ..IdRegisters::default()
+    });
+    let asked = host::page_size_argument()?;
+    let choice = choose_page_size(&PageSizeInputs {
+        cpu: (&cpu).into(),
+        command_line: asked.map_or(Wish::Absent, Wish::Wanted),
+        machine: None,
+        build_default: None,
+    })?;
+    for note in choice.notes.iter() {
+        println!("{note}");
+    }
+    println!("{} pages (chosen by: {})", choice.size, choice.source);
+
+    let va_bits = choose_va_bits(&cpu, choice.size, Wish::Absent).bits;
+    let geometry = Geometry::new(&cpu, choice.size, va_bits, Half::Upper, Regime::El1And0)?;
+    println!(
+        "{va_bits} bits of virtual address, {} of physical: {} levels of tables",
+        geometry.pa_bits(),
+        geometry.levels()
+    );
+
+    // From here on the page size is a type, and nothing looks at the choice again.
+    choice.size.dispatch(Boot { cpu, geometry })
+}
+
+struct Boot {
+    cpu: CpuFeatures,
+    geometry: Geometry,
+}
+
+impl Dispatch for Boot {
+    type Output = Result<(), Box<dyn Error>>;
+
+    fn run<P: Page>(self) -> Self::Output {
+        let geometry = self.geometry;
+        let ram = sort_out_ram(P::SIZE)?;
+
+        // The linear map has the lower half of this half, the image the top 2 GiB but one page.
+        let span = geometry.span() / 2;
+        let ends = ram.mapped().fold(None, |ends, region| {
+            let (low, _) = ends.unwrap_or((region.start(), 0));
+            Some((low, region.end()))
+        });
+        let (low, high) = ends.ok_or("no RAM")?;
+        let placement = Placement::choose(
+            &geometry,
+            geometry.base(),
+            span,
+            PhysicalAddress(low),
+            PhysicalAddress(high),
+        );
+        let pieces = linear_pieces(&placement, &ram)?;
+
+        // How many tables it will take is arithmetic; a kernel reserves them before it begins.
+        let census = Census::new(&geometry, &pieces);
+        let pages = census.tables() as usize + 16;
+        let first = PhysicalAddress(0x7000_0000);
+        let counters = Counters::new();
+        let inner = host::environment(&geometry, first, pages, true);
+        let environment = Counted::new(inner, &counters);
+        let mut tables = PageTables::<P, _>::new(geometry, environment)?;
+
+        // The image: each section with its own permissions, in single pages, so that they can
+        // be changed one by one later.
+        let image = VirtualAddress(0u64.wrapping_sub(0x8000_0000));
+        println!("the image at {image}:");
+        for (name, start, end, permissions) in SECTIONS {
+            let at = VirtualAddress(image.0 + start);
+            let output = PhysicalAddress(IMAGE + start);
+            let attributes = Attributes::normal(permissions);
+            tables.map(at, output, end - start, attributes, Leaves::PAGES)?;
+            println!("  {name:<10} {}", host::size(end - start));
+        }
+
+        tables.map_pieces(&pieces)?;
+        println!("the linear map at {}:", placement.base());
+        for (leaf, count) in census.leaves() {
+            let hint = if leaf.contiguous { " (contiguous)" } else { "" };
+            println!("  {count:>6} × {}{hint}", host::size(leaf.bytes));
+        }
+
+        no_page_is_writable_and_executable(&tables)?;
+        let counts = counters.get();
+        println!(
+            "{} tables, {} descriptor stores, {} TLBIs",
+            counts.tables, counts.stores, counts.tlbi
+        );
+
+        println!("to be written with the MMU off, or through an empty table:");
+        let root = tables.root();
+        println!("  MAIR_EL1  {:#018x}", Mair::STANDARD.0);
+        println!(
+            "  TCR_EL1   {:#018x}",
+            Tcr::new(&self.cpu, None, Some(&geometry)).0
+        );
+        println!("  TTBR1_EL1 {:#018x}", Ttbr::new(&geometry, root, 0).0);
+
+        // Now a CPU walks them, so changes take barriers and TLBIs; the library issues them.
+        tables.environment().inner().maintenance.aloud = true;
+        println!("the tables become live:");
+        tables.make_live();
+        println!("the boot text goes:");
+        let (_, start, end, _) = SECTIONS[0];
+        tables.unmap(VirtualAddress(image.0 + start), end - start)?;
+        if tables.query(image).is_some() {
+            return Err("the boot text is still there".into());
+        }
+        Ok(())
+    }
+}
+
+/// Banks, less what firmware keeps to itself; what no page covers wholly is left out.
+fn sort_out_ram(page_size: PageSize) -> Result<Memblock<16>, Box<dyn Error>> {
+    let mut ram = Memblock::new(page_size);
+    for (start, size) in BANKS {
+        ram.add_bank(start, size)?;
+    }
+    ram.mark_no_map(FIRMWARE.0, FIRMWARE.1)?;
+    ram.reserve(IMAGE, 0x40_0000)?;
+    let totals = ram.totals();
+    println!(
+        "RAM: {}, of it {} at odd edges and {} that firmware keeps",
+        host::size(totals.ram),
+        host::size(totals.edges),
+        host::size(totals.no_map)
+    );
+    Ok(ram)
+}
+
+/// What the linear map consists of: all of RAM, writable, but for the alias of the image's text
+/// and read-only data. Without that a stray store through the linear map could change code.
+fn linear_pieces(placement: &Placement, ram: &Memblock<16>) -> Result<Vec<Piece>, Box<dyn Error>> {
+    let mut pieces = Vec::new();
+    for region in ram.mapped() {
+        let cuts = [
+            (region.start(), READ_ONLY.0, Permissions::READ_WRITE),
+            (READ_ONLY.0, READ_ONLY.1, Permissions::READ),
+            (READ_ONLY.1, region.end(), Permissions::READ_WRITE),
+        ];
+        // A region that the image does not lie in is one piece.
+        let whole = [(region.start(), region.end(), Permissions::READ_WRITE)];
+        let cuts = if region.contains(READ_ONLY.0) {
+            &cuts[..]
+        } else {
+            &whole[..]
+        };
+        for &(start, end, permissions) in cuts {
+            let output = PhysicalAddress(start);
+            let start = placement.virtual_address(output);
+            pieces.push(Piece {
+                start: start.ok_or("RAM beyond the linear map")?,
+                output,
+                bytes: end - output.0,
+                attributes: Attributes::normal(permissions),
+                leaves: Leaves::LARGEST,
+            });
+        }
+    }
+    Ok(pieces)
+}
+
+/// Looks at every leaf there is, and says how many of them can be executed.
+fn no_page_is_writable_and_executable<P: Page, E>(
+    tables: &PageTables<P, E>,
+) -> Result<(), Box<dyn Error>>
+where
+    E: granule::table::Environment,
+{
+    let (mut leaves, mut executable, mut both) = (0, 0, 0);
+    tables.visit_all(|entry| {
+        if entry.kind == Kind::Leaf {
+            let attributes = Attributes::decode(entry.descriptor, tables.geometry());
+            leaves += 1;
+            executable += u64::from(attributes.permissions.privileged_execute);
+            both += u64::from(attributes.permissions.writable_and_executable());
+        }
+        entry.level < Level::L3
+    });
+    println!("{leaves} leaf entries, {executable} of them executable, {both} of those writable");
+    if both > 0 {
+        return Err("a page is writable and executable".into());
+    }
+    Ok(())
+}
