@@ -7,6 +7,7 @@ use crate::console::println;
 use crate::counter::InstructionCounter;
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{self, Request};
+use crate::memory::pages;
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::options::{self, Unknown};
@@ -125,11 +126,15 @@ fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
             Ok(bytes) => bytes,
             Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
         };
+    let pages = match pages::take_over(&mut memory, &placement) {
+        Ok(pages) => pages,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
     report::boot(handover, choice, &geometry, errata);
     let ram = memory.totals().ram;
     report::linear_map(&map, P::SIZE.bytes(), ram, strategy.name(), rodata.name());
     report::self_check(&looked);
-    report::given_back(given_back, memory.totals().free);
+    report::memory(given_back, &pages, P::SIZE.bytes());
 }
 
 /// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into

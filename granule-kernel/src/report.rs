@@ -5,6 +5,7 @@
 use crate::console::println;
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::LinearMap;
+use crate::memory::pages::HandedOver;
 use crate::selfcheck::Looked;
 use core::fmt::Display;
 use granule::arch::Geometry;
@@ -67,8 +68,9 @@ pub(crate) fn self_check(looked: &Looked) {
     say("self_check.tables", looked.tables);
 }
 
-/// What was given back once the linear map stood.
-pub(crate) fn given_back(static_bytes: u64, free_bytes: u64) {
+/// What the page allocator was given, and the static storage among it.
+pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
     say("memory.static_bytes_given_back", static_bytes);
-    say("memory.free_bytes", free_bytes);
+    say("memory.free_bytes", pages.free * page_bytes);
+    say("memory.page_metadata_bytes", pages.metadata_bytes);
 }

@@ -248,7 +248,7 @@ impl LeafWalk<'_> {
         }
         let planned = self.pieces.first().is_some_and(|piece| {
             piece.output <= entry.output
-                && entry.output.0 + entry.bytes <= piece.output_end().0
+                && entry.output.0 + entry.bytes * entry.count as u64 <= piece.output_end().0
                 && piece.attributes == attributes
         });
         if !planned || self.placement.virtual_address(entry.output) != Some(entry.start) {
@@ -257,7 +257,7 @@ impl LeafWalk<'_> {
                 output: entry.output,
             });
         }
-        self.bytes += entry.bytes;
+        self.bytes += entry.bytes * entry.count as u64;
         let level = (entry.level.number() + 1) as usize;
         let contiguous = usize::from(entry.descriptor.is_contiguous());
         if let Some(count) = self
@@ -265,12 +265,12 @@ impl LeafWalk<'_> {
             .get_mut(level)
             .and_then(|level| level.get_mut(contiguous))
         {
-            *count += 1;
+            *count += entry.count as u64;
         }
         let goes_on = self.last.is_some_and(|last| {
             last.level == entry.level
                 && last.descriptor.is_contiguous() == entry.descriptor.is_contiguous()
-                && last.output.0 + last.bytes == entry.output.0
+                && last.output.0 + last.bytes * last.count as u64 == entry.output.0
         });
         if !goes_on {
             self.end_of_run(looked)?;
@@ -283,7 +283,11 @@ impl LeafWalk<'_> {
     /// Asks the CPU for the last byte of the run of like leaves that ends here.
     fn end_of_run(&self, looked: &mut Looked) -> Result<(), Fault> {
         match self.last {
-            Some(last) => check_translation(self.placement, last.output.0 + last.bytes - 1, looked),
+            Some(last) => check_translation(
+                self.placement,
+                last.output.0 + last.bytes * last.count as u64 - 1,
+                looked,
+            ),
             None => Ok(()),
         }
     }
@@ -310,13 +314,13 @@ fn walk<P: Page, E: Environment>(
     };
     let mut linear_tables = 0;
     let mut result = Ok(());
-    tables.visit_all(|entry| {
+    tables.visit_runs(|entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         if entry.kind == Kind::Table {
             looked.tables += 1;
             linear_tables += u64::from(in_linear);
         } else {
-            looked.leaves += 1;
+            looked.leaves += entry.count as u64;
             let permissions = Permissions::decode(entry.descriptor, geometry.regime());
             if permissions.writable_and_executable() {
                 result = Err(Fault::WritableExecutable {
