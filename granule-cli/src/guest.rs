@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::bootrec::BootRecord;
 use crate::console::{Splitter, Tail};
-use crate::qmp::{self, Watch};
+use crate::qmp::{self, Sight, Watch};
 use crate::record::Record;
 
 /// A unix socket's name has to fit into 108 bytes.
@@ -28,6 +28,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// A parked kernel that found a console on the way tells its reason there as
 /// well and powers off: it gets the time to finish its sentence.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// QEMU ends at once when the guest has powered off, unless it meets a request of
+/// ours just then: up to some version its `monitor_cleanup` then waits for ever.
+const POWER_OFF: Duration = Duration::from_secs(1);
 /// QEMU says little on standard error; a broken one must not fill our memory.
 const LONGEST_STDERR: u64 = 1 << 20;
 
@@ -83,7 +86,7 @@ pub(crate) fn temp_dir() -> Result<TempDir, String> {
 enum Event {
     Console(Vec<u8>),
     ConsoleEnded,
-    BootRecord(Result<BootRecord, String>),
+    Sight(Sight),
 }
 
 /// Runs QEMU to its end. The console goes to `sink` as it comes; a sink that
@@ -118,8 +121,8 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     let Plan { watch, timeout, .. } = plan;
     let watcher = watch.map(|(listener, place)| {
         thread::spawn(move || {
-            qmp::watch(&listener, &place, &stopped, |record| {
-                let _ = events.send(Event::BootRecord(record));
+            qmp::watch(&listener, &place, &stopped, |sight| {
+                let _ = events.send(Event::Sight(sight));
             });
         })
     });
@@ -127,6 +130,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     let mut seen = Seen::new(sink);
     let mut memory = PeakMemory::new(child.id());
     let mut parked: Option<(BootRecord, Instant)> = None;
+    let mut powered_off: Option<Instant> = None;
     let end = loop {
         match inbox.recv_timeout(TICK) {
             Ok(Event::Console(bytes)) => {
@@ -135,11 +139,16 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
                     memory.look();
                 }
             }
-            Ok(Event::BootRecord(Ok(record))) if record.is_parked() => {
+            Ok(Event::Sight(Sight::Record(Ok(record)))) if record.is_parked() => {
                 seen.boot_record = Some(record.clone());
                 parked.get_or_insert_with(|| (record, Instant::now()));
             }
-            Ok(Event::BootRecord(record)) => seen.boot_record = record.ok().or(seen.boot_record),
+            Ok(Event::Sight(Sight::Record(record))) => {
+                seen.boot_record = record.ok().or(seen.boot_record);
+            }
+            Ok(Event::Sight(Sight::PoweredOff)) => {
+                powered_off.get_or_insert_with(Instant::now);
+            }
             Ok(Event::ConsoleEnded) | Err(RecvTimeoutError::Timeout) => (),
             // All senders gone: only QEMU's exit is left to wait for.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
@@ -147,6 +156,10 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         memory.look_now_and_then();
         if let Some(status) = child.try_wait()? {
             break End::Exited(status);
+        }
+        if powered_off.is_some_and(|since| since.elapsed() >= POWER_OFF) {
+            // What the guest did is known; what QEMU would have said is not waited for.
+            break End::Exited(ExitStatus::default());
         }
         if let Some((record, _)) = parked.take_if(|(_, since)| since.elapsed() >= LAST_WORDS) {
             break End::Parked(record);
