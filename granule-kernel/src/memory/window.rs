@@ -8,12 +8,12 @@ use crate::layout;
 use granule::arch::geometry::{Geometry, Half};
 use granule::arch::page_size::{Level, Page};
 use granule::arch::tlbi::Reach as TlbiReach;
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp, address_operand};
+use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::{Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
-    Counted, Counters, Environment, Leaves, Maintenance, PageTables, Reached, TableAllocator,
+    self, Counted, Counters, Environment, Leaves, Maintenance, PageTables, Reached, TableAllocator,
     TableError, TableMemory, TableRun, Visibility,
 };
 
@@ -94,15 +94,16 @@ impl<'c, A, T: Maintenance> Fixmap<'c, A, T> {
                 .store(self.table, index, Descriptor::INVALID, Visibility::Live)
         };
         let address = VirtualAddress(slot_address(slot));
-        let operand = address_operand(self.geometry.page_size(), address, 0, None);
-        self.maintenance.dsb_ishst();
-        self.maintenance.tlbi(TlbiOp::Address {
-            operand,
+        let page = self.geometry.page_size().bytes();
+        let what = Invalidation {
+            start: address,
+            bytes: page,
+            stride: page,
             reach: TlbiReach::LastLevel,
-            all_asids: true,
-        });
-        self.maintenance.dsb_ish();
-        self.maintenance.isb();
+            asid: None,
+            level: Some(Level::L3),
+        };
+        table::invalidate(&mut self.maintenance, &what);
     }
 }
 
@@ -117,8 +118,7 @@ unsafe impl<A, T: Maintenance> Windows for Fixmap<'_, A, T> {
             self.memory
                 .store(self.table, index, descriptor, Visibility::Live)
         };
-        self.maintenance.dsb_ishst();
-        self.maintenance.isb();
+        table::publish(&mut self.maintenance);
     }
 
     fn close(&mut self, slot: Slot) {

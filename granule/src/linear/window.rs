@@ -10,7 +10,7 @@ use super::Census;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use crate::table::map::{Piece, Plan};
-use crate::table::{Maintenance, TableAllocator, TableError};
+use crate::table::{self, Maintenance, TableAllocator, TableError};
 use core::marker::PhantomData;
 
 /// The slot through which tables of a level are shown: one a level, as in Linux.
@@ -181,8 +181,7 @@ where
         // SAFETY: the slot of `level` is open while its span is written, and this builder is the
         // only writer of the tables.
         unsafe { self.environment.store(Slot(level), index, descriptor) };
-        self.environment.dsb_ishst();
-        self.environment.isb();
+        table::publish(self.environment);
     }
 
     /// Takes a table and zeroes it through the zeroing slot.

@@ -20,6 +20,7 @@ mod unmap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
+pub use flush::{invalidate, publish};
 pub use maintenance::Maintenance;
 pub use map::{Leaves, Piece};
 pub use memory::{BitChange, Offset, Reach, Reached, TableMemory, Visibility};
