@@ -8,9 +8,24 @@ use super::cache;
 use super::park;
 use super::record::Reason;
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
+use granule::arch::PageSize;
 use granule::boot::choice::{self, PageSizeInputs, SizeSet};
 use granule::boot::peek::{Peek, Tree, TreeError, total_size};
 use granule::boot::{machines, peek, words};
+
+/// The page size that is taken where nobody else has a say: `GRANULE_DEFAULT_PAGE_SIZE` when the
+/// kernel was built.
+const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_SIZE") {
+    None => None,
+    Some(text) => match text.as_bytes() {
+        b"" => None,
+        b"4k" => Some(PageSize::K4),
+        b"16k" => Some(PageSize::K16),
+        b"64k" => Some(PageSize::K64),
+        // While compiling, not while booting.
+        _ => panic!("GRANULE_DEFAULT_PAGE_SIZE: expected 4k, 16k or 64k, or nothing"),
+    },
+};
 
 /// Looks at the tree that the boot loader gave, and chooses by it. Parks when it cannot be used.
 pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice) {
@@ -88,7 +103,7 @@ fn choose(entry: &EntryInfo, seen: &Peek<'_>) -> BootChoice {
         cpu: SizeSet::from(&cpu),
         command_line: words::page_size(seen.bootargs),
         machine: machines::find(&identity),
-        build_default: None,
+        build_default: BUILD_DEFAULT,
     };
     match choice::choose_page_size(&inputs) {
         Ok(page) => {
