@@ -41,6 +41,15 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice) {
     if let Some(error) = seen.damage {
         refuse(error);
     }
+    // Without a console nobody would ever hear how the boot ended: say so where it is read.
+    match seen.console {
+        Ok(console) if !console.is_pl011 => park::park(
+            Reason::NoConsole,
+            b"no console: /chosen/stdout-path leads to a device that is not arm,pl011",
+        ),
+        Ok(_) => {}
+        Err(error) => park::park(Reason::NoConsole, error.text().as_bytes()),
+    }
     (info, choose(entry, &seen))
 }
 

@@ -54,6 +54,8 @@ pub(crate) enum Reason {
     Refused = 10,
     /// The kernel found its own tables wrong.
     SelfCheck = 11,
+    /// The device tree is sound but names no console.
+    NoConsole = 12,
 }
 
 const MESSAGE_BYTES: usize = 224;
