@@ -12,7 +12,7 @@ use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::options::{self, Unknown};
 use crate::tree::{self, Memory};
-use crate::{image, layout, refuse, report, selfcheck};
+use crate::{hooks, image, layout, refuse, report, selfcheck};
 use granule::arch::errata::{Errata, Workaround};
 use granule::arch::features::TlbiFeature;
 use granule::arch::page_size::Page;
@@ -117,6 +117,7 @@ fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
         &placement,
         &memory,
         handover.entry.counter,
+        |stage, tables| hooks::corrupt(bootargs, stage, tables, &placement),
     ) {
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),

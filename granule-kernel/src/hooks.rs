@@ -4,6 +4,27 @@
 //! reads an address that nothing is mapped at, `granule.test=write-text` writes to the
 //! kernel's code, `granule.test=overflow` uses up the stack. Each must end in outcome
 //! `panic`.
+//!
+//! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its
+//! largest ones, and must end in outcome `self-check-failed`:
+//!
+//! | WHAT | the leaf | found by |
+//! |---|---|---|
+//! | `output` | points one leaf further | the walk |
+//! | `permission` | is executable beside writable | the walk |
+//! | `read-only` | is read-only | the walk |
+//! | `missing` | is invalid | the walk, by its bytes |
+//! | `hint` | has the other contiguous bit | the walk, by its count of leaves |
+//! | `translation` | points one leaf further, after the walk | the CPU's translations |
+//! | `pattern` | points one leaf further, after those too | the patterns |
+
+use crate::selfcheck::Stage;
+use granule::arch::page_size::Page;
+use granule::arch::tlbi::{Invalidation, Reach};
+use granule::arch::{Descriptor, Kind};
+use granule::boot::words;
+use granule::linear::Placement;
+use granule::table::{self, Entry, Environment, PageTables, Visibility};
 
 /// Does what `bootargs` asks for, if it asks for a failure.
 pub(crate) fn run(bootargs: &[u8]) {
@@ -24,6 +45,64 @@ pub(crate) fn run(bootargs: &[u8]) {
             }
             _ => {}
         }
+    }
+}
+
+/// The bits of a stage 1 descriptor that are changed here.
+const READ_ONLY: u64 = 1 << 7;
+const CONTIGUOUS: u64 = 1 << 52;
+const NEVER_EXECUTE: u64 = 0b11 << 53;
+
+/// Corrupts the linear map before `stage` of the self-check, if `bootargs` ask for it then.
+pub(crate) fn corrupt<P: Page, E: Environment>(
+    bootargs: &[u8],
+    stage: Stage,
+    tables: &mut PageTables<P, E>,
+    placement: &Placement,
+) {
+    let what = words::find(bootargs, b"granule.test=").and_then(|w| w.strip_prefix(b"corrupt-"));
+    let Some(what) = what else { return };
+    let when = match what {
+        b"translation" => Stage::Translations,
+        b"pattern" => Stage::Patterns,
+        _ => Stage::Walk,
+    };
+    if when != stage {
+        return;
+    }
+    let mut largest: Option<Entry> = None;
+    tables.visit_all(|entry| {
+        let in_linear = placement.physical_address(entry.start).is_some();
+        let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
+        if entry.kind == Kind::Leaf && in_linear && larger {
+            largest = Some(*entry);
+        }
+        true
+    });
+    let Some(entry) = largest else { return };
+    let old = entry.descriptor.0;
+    let new = match what {
+        b"output" | b"translation" | b"pattern" => old + entry.bytes,
+        b"permission" => old & !NEVER_EXECUTE,
+        b"read-only" => old | READ_ONLY,
+        b"missing" => 0,
+        b"hint" => old ^ CONTIGUOUS,
+        _ => panic!("granule.test=corrupt-{}: no such", what.escape_ascii()),
+    };
+    let environment = tables.environment();
+    for descriptor in [Descriptor::INVALID, Descriptor(new)] {
+        // SAFETY: an entry of the tables, which nobody else changes. What is mapped there now is
+        // wrong, which is what was asked for: the boot ends with the self-check.
+        unsafe { environment.store(entry.table, entry.index, descriptor, Visibility::Live) };
+        let what = Invalidation {
+            start: entry.start,
+            bytes: entry.bytes,
+            stride: entry.bytes,
+            reach: Reach::LastLevel,
+            asid: None,
+            level: Some(entry.level),
+        };
+        table::invalidate(environment, &what);
     }
 }
 

@@ -84,7 +84,7 @@ impl fmt::Display for Fault {
             Self::Leaf { address, output } => {
                 write!(
                     f,
-                    "a leaf at {address} points to {output}, which is not in the plan"
+                    "the leaf at {address}, to {output}, is not planned: its output, size or permissions are others"
                 )
             }
             Self::WritableExecutable { address } => {
@@ -125,17 +125,32 @@ pub(crate) struct Looked {
     pub(crate) tables: u64,
 }
 
-/// All checks.
+/// The checks, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// All entries against the plan.
+    Walk,
+    /// The CPU's translations.
+    Translations,
+    /// Memory through two mappings.
+    Patterns,
+}
+
+/// All checks; `before` hears of each stage, so that tests can make it fail.
 pub(crate) fn run<P: Page, E: Environment>(
     tables: &mut PageTables<P, E>,
     map: &LinearMap,
     placement: &Placement,
     memory: &Memory,
     seed: u64,
+    mut before: impl FnMut(Stage, &mut PageTables<P, E>),
 ) -> Result<Looked, Fault> {
     let mut looked = Looked::default();
+    before(Stage::Walk, tables);
     walk(tables, map, placement, &mut looked)?;
+    before(Stage::Translations, tables);
     translations(map, placement, seed, &mut looked)?;
+    before(Stage::Patterns, tables);
     patterns(tables, placement, memory, &mut looked)?;
     Ok(looked)
 }
