@@ -204,6 +204,17 @@ fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
         if let Err(error) = memory.reserve(start, bytes) {
             refuse::refuse(format_args!("the {what} cannot be reserved: {error}"));
         }
+        // It is mapped, so the range's owner is not the only one that reaches it.
+        let meets = |range: &&memblock::Region| {
+            range.start() < start.saturating_add(bytes) && start < range.end()
+        };
+        if let Some(range) = memory.no_map().iter().find(meets) {
+            refuse::refuse(format_args!(
+                "the {what}, {bytes:#x} bytes at {start:#x}, lies in the no-map range {:#x} to {:#x} of the device tree: load it elsewhere",
+                range.start(),
+                range.end()
+            ));
+        }
     }
     let image_end = entry.load + image::bytes();
     let holds_image =
