@@ -66,6 +66,7 @@ pub(crate) fn self_check(looked: &Looked) {
     say("self_check.patterns", looked.patterns);
     say("self_check.leaves", looked.leaves);
     say("self_check.tables", looked.tables);
+    say("self_check.read_only_bytes", looked.read_only_bytes);
 }
 
 /// What the page allocator was given, and the static storage among it.

@@ -123,6 +123,8 @@ pub(crate) struct Looked {
     pub(crate) patterns: u64,
     pub(crate) leaves: u64,
     pub(crate) tables: u64,
+    /// Bytes of the linear map that were found read-only.
+    pub(crate) read_only_bytes: u64,
 }
 
 /// The checks, in their order.
@@ -272,7 +274,11 @@ impl LeafWalk<'_> {
                 output: entry.output,
             });
         }
-        self.bytes += entry.bytes * entry.count as u64;
+        let bytes = entry.bytes * entry.count as u64;
+        self.bytes += bytes;
+        if !attributes.permissions.writable {
+            looked.read_only_bytes += bytes;
+        }
         let level = (entry.level.number() + 1) as usize;
         let contiguous = usize::from(entry.descriptor.is_contiguous());
         if let Some(count) = self
