@@ -1,0 +1,203 @@
+//! Booting the kernel and asking its record: what all rooms share.
+
+use std::path::PathBuf;
+
+use granule_cli::{Boot, Outcome, PageSize, Request, boot};
+use serde_json::Value;
+
+pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const MIB: u64 = 1 << 20;
+/// Where `virt` has its RAM, and where images lie unless told otherwise.
+pub(crate) const RAM: u64 = 0x4000_0000;
+pub(crate) const IMAGE: u64 = 0x4020_0000;
+
+/// The image, or the one line that says how to get it.
+pub(crate) fn image() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
+        PathBuf::from,
+    );
+    let path = target.join("granule/Image");
+    assert!(
+        path.is_file(),
+        "{} is missing: build it with `cargo xtask image`",
+        path.display()
+    );
+    path
+}
+
+/// A machine like most here: 4 GiB, neoverse-n1 (all page sizes, 48 bits, VHE), at EL2.
+pub(crate) fn request() -> Request {
+    Request {
+        image: Some(image()),
+        cpu: "neoverse-n1".into(),
+        ..Request::default()
+    }
+}
+
+/// The same with a page size asked for.
+pub(crate) fn sized(size: PageSize) -> Request {
+    Request {
+        page_size: Some(size),
+        ..request()
+    }
+}
+
+/// Boots what must end well, having looked at all that holds for any such boot.
+pub(crate) fn ok(request: &Request) -> Kernel {
+    let kernel = ends(request, Outcome::Ok);
+    kernel.check_itself();
+    kernel
+}
+
+/// Boots what must end that way.
+pub(crate) fn ends(request: &Request, outcome: Outcome) -> Kernel {
+    let boot = boot::run(request);
+    assert_eq!(
+        boot.outcome,
+        outcome,
+        "{}\n{}\n{:?}",
+        boot.last_line(),
+        boot.console_text(),
+        request
+    );
+    assert_eq!(boot.last_line().lines().count(), 1);
+    Kernel {
+        json: boot.json(),
+        console: boot.console_text(),
+        boot,
+    }
+}
+
+/// A boot that has ended.
+pub(crate) struct Kernel {
+    pub(crate) boot: Boot,
+    pub(crate) json: Value,
+    pub(crate) console: String,
+}
+
+/// Leaves of one size: bytes of the leaf or group, whether it is a group, how many.
+pub(crate) type Leaves = Vec<(u64, bool, u64)>;
+
+impl Kernel {
+    fn at(&self, path: &str) -> &Value {
+        path.split('.').fold(&self.json, |value, key| &value[key])
+    }
+
+    pub(crate) fn number(&self, path: &str) -> u64 {
+        self.at(path)
+            .as_u64()
+            .unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+    }
+
+    pub(crate) fn integer(&self, path: &str) -> i64 {
+        self.at(path)
+            .as_i64()
+            .unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+    }
+
+    pub(crate) fn text(&self, path: &str) -> &str {
+        self.at(path)
+            .as_str()
+            .unwrap_or_else(|| panic!("{path} is no text in {}", self.json))
+    }
+
+    pub(crate) fn flag(&self, path: &str) -> bool {
+        self.at(path)
+            .as_bool()
+            .unwrap_or_else(|| panic!("{path} is no truth value in {}", self.json))
+    }
+
+    pub(crate) fn mapped(&self) -> u64 {
+        self.number("linear_map.mapped_bytes")
+    }
+
+    /// The leaves as the kernel tells them, largest first, a group before a block of its size.
+    pub(crate) fn leaves(&self) -> Leaves {
+        let leaves = self.at("linear_map.leaves").as_array().unwrap();
+        let mut leaves: Leaves = leaves
+            .iter()
+            .map(|leaf| {
+                let number = |key: &str| leaf[key].as_u64().unwrap();
+                let contiguous = leaf["contiguous"].as_bool().unwrap();
+                (number("size"), contiguous, number("count"))
+            })
+            .collect();
+        leaves.sort_unstable_by(|a, b| b.cmp(a));
+        leaves
+    }
+
+    pub(crate) fn errata(&self) -> Vec<&str> {
+        let errata = self.at("errata").as_array().unwrap();
+        errata.iter().map(|name| name.as_str().unwrap()).collect()
+    }
+
+    /// Everything counted, as one value that two boots of one request must agree in.
+    pub(crate) fn counts(&self) -> [u64; 7] {
+        [
+            "tables",
+            "table_bytes",
+            "descriptor_stores",
+            "tlbi",
+            "dsb",
+            "isb",
+            "mapped_bytes",
+        ]
+        .map(|key| self.number(&format!("linear_map.{key}")))
+    }
+
+    /// The reason of a boot that did not end well.
+    pub(crate) fn reason(&self) -> &str {
+        self.boot.reason.as_deref().unwrap_or("")
+    }
+
+    /// The console must have exactly one line with this text in it.
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) {
+        let lines = self.console.lines().filter(|line| line.contains(text));
+        assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
+    }
+
+    #[track_caller]
+    pub(crate) fn does_not_say(&self, text: &str) {
+        assert!(
+            !self.console.contains(text),
+            "{text:?} in:\n{}",
+            self.console
+        );
+    }
+
+    /// What holds for any boot that ended well: the parts of the record agree, and the self-check
+    /// has looked at everything it is to look at.
+    fn check_itself(&self) {
+        let page = self.number("page_size");
+        let leaves = self.leaves();
+        let bytes: u64 = leaves.iter().map(|(size, _, count)| size * count).sum();
+        assert_eq!(bytes, self.mapped(), "the leaves are what is mapped");
+        let tables = self.number("linear_map.tables");
+        assert_eq!(self.number("linear_map.table_bytes"), tables * page);
+        // 4096 random addresses, and both ends of at least one run.
+        assert!(self.number("self_check.translations") >= 4096 + 2);
+        // All free pages, or each so many of them; pages that are free in part do not count, of
+        // which there are two a reserved range.
+        let patterns = self.number("self_check.patterns");
+        let given_back = self.number("memory.static_bytes_given_back");
+        let pages = (self.number("memory.free_bytes") - given_back) / page;
+        let stride = pages.div_ceil(4096).max(1);
+        assert!(
+            patterns <= 4096 && patterns + 2 * 128 >= pages / stride,
+            "{patterns} patterns, {pages} free pages"
+        );
+        // The walk meets each entry of a group, so it sees at least as many as are told.
+        let told: u64 = leaves.iter().map(|(_, _, count)| count).sum();
+        assert!(self.number("self_check.leaves") > told);
+        assert!(self.number("self_check.tables") > tables);
+        assert_eq!(
+            self.number("linear_map.tlbi") == 0,
+            self.text("linear_map.strategy") == "direct"
+        );
+        // M and C: both on, or the numbers are of another machine.
+        assert_eq!(self.number("linear_map.sctlr") & 0b101, 0b101);
+    }
+}
