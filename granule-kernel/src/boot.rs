@@ -129,7 +129,7 @@ fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
             Ok(bytes) => bytes,
             Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
         };
-    let pages = match pages::take_over(&mut memory, &placement) {
+    let pages = match pages::take_over(&memory, &placement) {
         Ok(pages) => pages,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };

@@ -41,7 +41,7 @@ const PHYSICAL_BITS: u32 = 52;
 
 /// The most spans: banks close to each other can share one, holes and all, as the metadata of a
 /// hole is never touched.
-pub(crate) const MOST_SPANS: usize = 32;
+pub(crate) const MOST_SPANS: usize = 128;
 
 /// The largest order of a block with this page size: 22, 20 or 18.
 pub(crate) const fn max_order(page_size: PageSize) -> u32 {
@@ -93,6 +93,13 @@ impl<'m> Frames<'m> {
             allocated: 0,
             reserved: 0,
             refused: 0,
+        }
+    }
+
+    /// Sets the page size, for an allocator that was made before it was known and has no span yet.
+    pub(crate) fn begin(&mut self, page_size: PageSize) {
+        if self.span_count == 0 {
+            self.page_size = page_size;
         }
     }
 

@@ -7,18 +7,21 @@ use crate::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use crate::tree::Memory;
 use arrayvec::ArrayVec;
 use core::fmt;
+use core::ops::Range;
 use granule::arch::PageSize;
 use granule::linear::Placement;
-use granule::memblock::{self, Direction};
+use granule::memblock::Region;
 use spin::Mutex;
 
-static PAGES: Mutex<Option<Frames<'static>>> = Mutex::new(None);
+/// In its place from the start, since it is too large to be moved through the boot stack. Nobody
+/// has a page before the hand-over: an allocator without any.
+static PAGES: Mutex<Frames<'static>> = Mutex::new(Frames::new(PageSize::MIN));
 
 /// Why the frame allocator cannot take over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TakeOverError {
     /// There is no room for what is to be known of each frame.
-    Metadata { bytes: u64, error: memblock::Error },
+    Metadata { bytes: u64 },
     /// The frame allocator refused a span or a range.
     Frames(FrameError),
 }
@@ -26,12 +29,10 @@ pub(crate) enum TakeOverError {
 impl fmt::Display for TakeOverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Metadata { bytes, error } => {
-                write!(
-                    f,
-                    "RAM is too small for {bytes} bytes about its own pages: {error}"
-                )
-            }
+            Self::Metadata { bytes } => write!(
+                f,
+                "RAM is too small: there is no free range for {bytes} bytes about its own pages"
+            ),
             Self::Frames(error) => write!(f, "the page allocator refuses RAM: {error}"),
         }
     }
@@ -53,37 +54,66 @@ pub(crate) struct HandedOver {
 }
 
 /// Gives all RAM that is free in `memory` to the frame allocator. From here on `memory` only
-/// tells what there was.
+/// tells what there was: it must not allocate any more.
 pub(crate) fn take_over(
-    memory: &mut Memory,
+    memory: &Memory,
     placement: &Placement,
 ) -> Result<HandedOver, TakeOverError> {
     let page_size = memory.page_size();
-    let mut frames = Frames::new(page_size);
+    let mut frames = PAGES.lock();
+    frames.begin(page_size);
+    let mut taken = Taken::new();
     let mut all_metadata = 0;
     for (start, end) in spans(memory) {
         let count = (end - start) >> page_size.shift();
         let bytes = metadata_bytes(count);
-        let at = memory
-            .allocate(bytes, page_size.bytes(), 0..u64::MAX, Direction::TopDown)
-            .map_err(|error| TakeOverError::Metadata { bytes, error })?;
-        all_metadata += bytes;
+        let whole = bytes.next_multiple_of(page_size.bytes());
+        // Where it is told of, so that a bank carries its own; else wherever there is room.
+        let at = room(memory, &taken, start..end, whole)
+            .or_else(|| room(memory, &taken, 0..u64::MAX, whole))
+            .filter(|&at| taken.try_push((at, at + whole)).is_ok())
+            .ok_or(TakeOverError::Metadata { bytes })?;
+        all_metadata += whole;
         let pointer = at.wrapping_add(placement.distance()) as *mut Word;
-        // SAFETY: the range was just allocated for this alone and never goes back; the linear
-        // map shows all of early memory writable, whole pages.
+        // SAFETY: the range is free and in `taken` from here on, so nobody else gets it, and it
+        // never goes back; the linear map shows all of early memory writable, whole pages.
         let metadata = unsafe { metadata_at(pointer, count) };
         frames.add_span(Frame(start >> page_size.shift()), count, metadata)?;
     }
     for range in memory.free_pages() {
-        let count = range.len() >> page_size.shift();
-        frames.add_range(Frame(range.start() >> page_size.shift()), count)?;
+        let count = (untaken_end(&taken, range) - range.start()) >> page_size.shift();
+        if count > 0 {
+            frames.add_range(Frame(range.start() >> page_size.shift()), count)?;
+        }
     }
-    let free = frames.free_frames();
-    *PAGES.lock() = Some(frames);
     Ok(HandedOver {
-        free,
+        free: frames.free_frames(),
         metadata_bytes: all_metadata,
     })
+}
+
+/// What was taken from early memory's free ranges, always from the end of one.
+type Taken = ArrayVec<(u64, u64), MOST_SPANS>;
+
+/// The end of what is left of a free range.
+fn untaken_end(taken: &Taken, range: Region) -> u64 {
+    taken
+        .iter()
+        .map(|&(start, _)| start)
+        .filter(|&start| range.contains(start))
+        .fold(range.end(), u64::min)
+}
+
+/// Room for `bytes` bytes at the end of a free range that begins in `within`.
+fn room(memory: &Memory, taken: &Taken, within: Range<u64>, bytes: u64) -> Option<u64> {
+    memory
+        .free_pages()
+        .filter(|range| within.contains(&range.start()))
+        .find_map(|range| {
+            let left = untaken_end(taken, range) - range.start();
+            let before = left.checked_sub(bytes)?;
+            Some(range.start() + before)
+        })
 }
 
 /// The stretches of RAM that get metadata of their own: the pieces that are mapped, neighbours
@@ -114,11 +144,6 @@ pub(crate) struct Pages;
 
 impl Source for Pages {
     fn with<R>(&mut self, what: impl FnOnce(&mut Frames<'_>) -> R) -> R {
-        let mut pages = PAGES.lock();
-        match pages.as_mut() {
-            Some(frames) => what(frames),
-            // Nobody has a page before the hand-over: an allocator without any.
-            None => what(&mut Frames::new(PageSize::MIN)),
-        }
+        what(&mut PAGES.lock())
     }
 }
