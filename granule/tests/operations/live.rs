@@ -225,7 +225,11 @@ fn an_address_space_of_its_own_is_named() {
         ..RW
     };
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
-    bench.map(0x5000, 0, 600 << 12, own, Leaves::PAGES).unwrap();
+    // More than 512 pages, which is where single operations end.
+    let count = 513;
+    bench
+        .map(0x5000, 0, count << 12, own, Leaves::PAGES)
+        .unwrap();
     let start = bench.reference.address(0x5000);
     bench
         .tables
@@ -238,10 +242,10 @@ fn an_address_space_of_its_own_is_named() {
     };
     let events = maintenance(&bench.host.take_events());
     assert_eq!(events[1], Event::Tlbi(one));
-    // 600 single operations are too many: the whole address space.
+    // Too many single operations: the whole address space.
     bench
         .tables
-        .protect(start, 600 << 12, READ_ONLY, Holes::Refuse)
+        .protect(start, count << 12, READ_ONLY, Holes::Refuse)
         .unwrap();
     let all = TlbiOp::Asid {
         operand: 0xabcd << 48,

@@ -16,6 +16,7 @@ mod bench;
 mod counts;
 mod errors;
 mod exhaustion;
+mod formats;
 mod live;
 mod random;
 mod reference;

@@ -1,0 +1,47 @@
+//! Runs of descriptors where the 52-bit formats break off.
+//!
+//! A run is written by adding a step to a descriptor, which is right only as long as the address
+//! bits in it follow each other.
+
+use crate::bench::{Bench, Setting};
+use crate::common::shape::LARGE;
+use granule::arch::{Attributes, Dispatch, Geometry, Half, Page, PageSize, Permissions};
+use granule::table::Leaves;
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+
+struct AcrossTheBreak(Geometry);
+
+impl Dispatch for AcrossTheBreak {
+    type Output = ();
+    fn run<P: Page>(self) {
+        // Where adding to a descriptor no longer adds to the address: 64K keeps bits 51:48
+        // elsewhere, 4K and 16K with DS bits 51:50.
+        let place = if P::SIZE == PageSize::K64 { 48 } else { 50 };
+        let page = P::SIZE.bytes();
+        let table = page * page / 8;
+        for live in [false, true] {
+            let setting = Setting {
+                first: (1 << place) - 3 * page,
+                pages: 8,
+                live,
+                ..Setting::PRIVATE
+            };
+            let mut bench = Bench::<P>::new(&self.0, setting);
+            // Outputs that cross it inside a table, in tables that cross it themselves.
+            let output = (1 << place) - table - page;
+            bench.map(0, output, 3 * table, RW, Leaves::PAGES).unwrap();
+            let levels = bench.tree.tables.iter().filter(|t| t.level == 3);
+            let low = levels.clone().filter(|t| t.address < 1 << place).count();
+            assert!(low > 0 && low < levels.count(), "tables on both sides");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "three whole tables of each size take Miri minutes")]
+fn runs_stop_where_the_descriptor_format_breaks() {
+    for size in PageSize::ALL {
+        size.dispatch(AcrossTheBreak(LARGE.geometry(size, 47, Half::Lower)));
+    }
+}
