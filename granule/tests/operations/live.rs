@@ -307,3 +307,35 @@ fn empty_tables_that_were_there_before_go_too() {
         assert_eq!(bench.host.given_out(), 1);
     }
 }
+
+#[test]
+fn leaves_of_several_sizes_are_all_reached() {
+    // Three pages, a block, three pages; a fourth page on either side keeps the tables. In steps
+    // of the block's size two operations would do, and most of the pages would stay cached.
+    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let block = 2 << 20;
+    for range in [false, true] {
+        let setting = Setting {
+            range,
+            ..Setting::LIVE
+        };
+        let mut bench = Bench::<Page4K>::new(&geometry, setting);
+        let start = block - 0x4000;
+        let bytes = block + 0x8000;
+        bench.map(start, start, bytes, RW, Leaves::LARGEST).unwrap();
+        assert_eq!(bench.tree.leaves.len(), 4 + 1 + 4);
+        // The bench finds a TLBI for each of them.
+        bench.unmap(start + 0x1000, bytes - 0x2000).unwrap();
+        assert_eq!(bench.tree.leaves.len(), 2);
+        // And where the block comes first, or last.
+        bench
+            .map(start + 0x1000, 0, 0x3000, RW, Leaves::PAGES)
+            .unwrap();
+        bench.map(block, block, block, RW, Leaves::LARGEST).unwrap();
+        bench.unmap(start + 0x1000, block + 0x3000).unwrap();
+        bench.map(block, block, block, RW, Leaves::LARGEST).unwrap();
+        bench.map(2 * block, 0, 0x3000, RW, Leaves::PAGES).unwrap();
+        bench.unmap(block, block + 0x3000).unwrap();
+        assert_eq!(bench.tree.leaves.len(), 2);
+    }
+}
