@@ -58,7 +58,7 @@ impl Piece {
 
 /// Consecutive outputs may be written as one run only where adding a step to the descriptor
 /// gives the next address: the 52-bit formats keep the bits from here up elsewhere.
-const OUTPUT_RUN_SHIFT: u32 = 48;
+pub(super) const OUTPUT_RUN_SHIFT: u32 = 48;
 
 /// How one piece is mapped: what is the same for all of its tables, worked out once.
 #[derive(Clone, Copy, Debug)]

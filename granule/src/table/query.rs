@@ -2,6 +2,7 @@
 //!
 //! Read-only; nothing in here stores, allocates or issues a barrier.
 
+use super::map::OUTPUT_RUN_SHIFT;
 use super::{Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};
@@ -124,8 +125,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let mut expected = first.0;
         let mut count = 1;
         while count < most {
-            // Where the 52-bit formats keep address bits elsewhere a run may end early, never
-            // late: the descriptor differs there from what is expected.
             expected = expected.wrapping_add(step);
             if self.load(table, index + count).0 != expected {
                 break;
@@ -158,7 +157,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 if RUNS && kind == Kind::Leaf {
                     let most = P::SIZE.entries() - index;
                     let in_range = (to - first).div_ceil(bytes) as usize;
-                    count = self.run_length(table, index, level, descriptor, most.min(in_range));
+                    // Beyond, the addition would carry into bits that are no address: with
+                    // TCR.DS from bit 49 into GP, and another leaf would look like the next.
+                    let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
+                    let in_format = (rest >> P::SIZE.level_shift(level)) as usize;
+                    let most = most.min(in_range).min(in_format);
+                    count = self.run_length(table, index, level, descriptor, most);
                     next = to.min(first + count as u64 * bytes);
                 }
                 let entry = Entry {
