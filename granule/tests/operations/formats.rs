@@ -5,7 +5,7 @@
 
 use crate::bench::{Bench, Setting};
 use crate::common::shape::LARGE;
-use granule::arch::{Attributes, Dispatch, Geometry, Half, Page, PageSize, Permissions};
+use granule::arch::{Attributes, Dispatch, Geometry, Half, Page, Page4K, PageSize, Permissions};
 use granule::table::Leaves;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
@@ -44,4 +44,30 @@ fn runs_stop_where_the_descriptor_format_breaks() {
     for size in PageSize::ALL {
         size.dispatch(AcrossTheBreak(LARGE.geometry(size, 47, Half::Lower)));
     }
+}
+
+#[test]
+fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
+    // Address bits end at 49 with DS, and bit 50 says "guarded": one page more than the last
+    // address below 2^50, unguarded, looks like address zero, guarded.
+    let geometry = LARGE.geometry(PageSize::K4, 52, Half::Lower);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
+    let guarded = Attributes::normal(Permissions {
+        guarded: true,
+        ..Permissions::READ_WRITE
+    });
+    bench
+        .map(0x1000, (1 << 50) - 0x1000, 0x1000, RW, Leaves::PAGES)
+        .unwrap();
+    bench
+        .map(0x2000, 0, 0x1000, guarded, Leaves::PAGES)
+        .unwrap();
+    let mut leaves = Vec::new();
+    bench.tables.visit_runs(|entry| {
+        if entry.level.is_last() {
+            leaves.push((entry.start.0, entry.count, entry.output.0));
+        }
+        true
+    });
+    assert_eq!(leaves, [(0x1000, 1, (1 << 50) - 0x1000), (0x2000, 1, 0)]);
 }

@@ -353,6 +353,52 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
     assert_eq!((pruned, found), (Ok(()), expected));
 }
 
+/// Visits everything in runs, and compares what they stand for with the leaves there are.
+fn check_runs<P: Page>(bench: &Bench<P>) {
+    let mut found = Vec::new();
+    let mut longest = 0;
+    bench.tables.visit_runs(|entry| {
+        if entry.kind == Kind::Leaf {
+            longest = longest.max(entry.count);
+            for number in 0..entry.count as u64 {
+                let at = entry.start.0.wrapping_add(number * entry.bytes);
+                let output = entry.output.0 + number * entry.bytes;
+                let attributes = Attributes::decode(entry.descriptor, bench.tables.geometry());
+                found.push((at, entry.level.number(), output, attributes));
+            }
+        } else {
+            assert_eq!(entry.count, 1, "tables are no runs");
+        }
+        true
+    });
+    let geometry = bench.tables.geometry();
+    let expected: Vec<_> = bench
+        .reference
+        .mapped
+        .values()
+        .map(|mapped| {
+            let leaf = mapped.leaf;
+            let attributes = as_decoded(geometry, mapped.attributes);
+            (
+                bench.arch.address(leaf.offset),
+                leaf.level,
+                leaf.output,
+                attributes,
+            )
+        })
+        .collect();
+    assert_eq!(found, expected, "runs");
+    // A contiguous group in one table is always one run.
+    let grouped = bench
+        .tree
+        .leaves
+        .iter()
+        .find(|leaf| leaf.word >> 52 & 1 == 1);
+    if let Some(leaf) = grouped {
+        assert!(longest as u64 >= bench.arch.contiguous(leaf.level).min(16));
+    }
+}
+
 fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step]) {
     let mut bench = Bench::<P>::new(geometry, setting);
     bench.host.set_runs(runs);
@@ -449,6 +495,7 @@ fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step
             check_query(&bench, leaf.offset + leaf.bytes - 1);
         }
     }
+    check_runs(&bench);
     // Everything goes, and only the root is left.
     bench.unmap(0, arch.span()).unwrap();
     assert_eq!(bench.host.given_out(), 1, "tables leaked");
