@@ -1,0 +1,333 @@
+//! The model as a whole: it takes events, and hands each to the file that knows about it.
+
+use crate::config::Config;
+use crate::context::{Context, Space};
+use crate::cpu::Cpu;
+use crate::event::{Event, EventKind};
+use crate::memory::Memory;
+use crate::run::{ContextId, Run};
+use crate::stale::Stale;
+use crate::tables::{TableId, Tables};
+use crate::violation::{Log, Miss, Rule, Violation};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Memory, CPUs, TLBs and caches, and what was found wrong.
+#[derive(Debug)]
+pub struct Model {
+    pub(crate) config: Config,
+    pub(crate) memory: Memory,
+    pub(crate) tables: Tables,
+    /// The contexts that trees were ever read in.
+    pub(crate) contexts: Vec<Context>,
+    pub(crate) stale: Stale,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) log: Log,
+    /// The event in hand, counted from 1.
+    pub(crate) now: u64,
+    /// Groups that must be in order when they are next relied on: first entry and table.
+    pub(crate) suspect_groups: BTreeSet<(u64, TableId)>,
+    /// Pages written for someone past the caches.
+    pub(crate) other_pages: BTreeSet<u64>,
+    /// Pages with tables that were stored in a way that walkers may not see.
+    pub(crate) suspect_pages: BTreeSet<u64>,
+    /// Table memory was obtained at least once.
+    pub(crate) tables_tracked: bool,
+}
+
+/// An event that cannot have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventError {
+    /// There is no such CPU.
+    NoSuchCpu {
+        /// The event's.
+        cpu: u32,
+        /// How many there are.
+        cpus: u32,
+    },
+    /// A descriptor's address is not a multiple of 8.
+    Misaligned {
+        /// The address.
+        address: u64,
+    },
+    /// Addresses beyond 52 bits.
+    OutsideMemory {
+        /// The first address.
+        address: u64,
+        /// The bytes from there.
+        bytes: u64,
+    },
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoSuchCpu { cpu, cpus } => {
+                write!(f, "CPU {cpu} does not exist, there are {cpus}")
+            }
+            Self::Misaligned { address } => {
+                write!(
+                    f,
+                    "a descriptor at {address:#x}, which is not a multiple of 8"
+                )
+            }
+            Self::OutsideMemory { address, bytes } => {
+                write!(f, "{bytes:#x} bytes from {address:#x} reach beyond 52 bits")
+            }
+        }
+    }
+}
+
+impl std::error::Error for EventError {}
+
+/// A violation as the checks see it, before the event is added.
+pub(crate) struct Found {
+    pub(crate) rule: Rule,
+    pub(crate) earlier: Option<u64>,
+    pub(crate) missed: Option<(u64, Miss)>,
+    pub(crate) cpu: u32,
+    pub(crate) range: (u64, u64),
+    pub(crate) is_virtual: bool,
+    pub(crate) location: Option<u64>,
+    pub(crate) observation: String,
+}
+
+impl Found {
+    /// Something about virtual addresses.
+    pub(crate) fn at(rule: Rule, cpu: u32, range: (u64, u64), text: impl Into<String>) -> Self {
+        Self {
+            rule,
+            earlier: None,
+            missed: None,
+            cpu,
+            range,
+            is_virtual: true,
+            location: None,
+            observation: text.into(),
+        }
+    }
+
+    /// Something about physical addresses.
+    pub(crate) fn in_memory(
+        rule: Rule,
+        cpu: u32,
+        range: (u64, u64),
+        text: impl Into<String>,
+    ) -> Self {
+        Self {
+            is_virtual: false,
+            ..Self::at(rule, cpu, range, text)
+        }
+    }
+
+    /// Something about a stale run.
+    pub(crate) fn of_run(rule: Rule, run: &Run, text: impl Into<String>) -> Self {
+        Self {
+            earlier: Some(run.event),
+            missed: run.missed,
+            location: Some(run.location),
+            ..Self::at(rule, run.cpus.trailing_zeros(), (run.va, run.last()), text)
+        }
+    }
+
+    pub(crate) const fn because_of(mut self, event: u64) -> Self {
+        self.earlier = if event == 0 { None } else { Some(event) };
+        self
+    }
+
+    pub(crate) const fn located(mut self, address: u64) -> Self {
+        self.location = Some(address);
+        self
+    }
+}
+
+impl Model {
+    /// A machine just after reset: all MMUs off, memory zero.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let config = Config {
+            cpus: config.cpus.clamp(1, 64),
+            bbm_level: config.bbm_level.min(3),
+            pa_bits: config.pa_bits.clamp(32, 52),
+            ..config
+        };
+        Self {
+            config,
+            memory: Memory::default(),
+            tables: Tables::default(),
+            contexts: Vec::new(),
+            stale: Stale::default(),
+            cpus: (0..config.cpus)
+                .map(|_| Cpu::new(config.cpus, config.tlb_unknown_at_reset))
+                .collect(),
+            log: Log::new(config.most_violations),
+            now: 0,
+            suspect_groups: BTreeSet::new(),
+            other_pages: BTreeSet::new(),
+            suspect_pages: BTreeSet::new(),
+            tables_tracked: config.track_tables == Some(true),
+        }
+    }
+
+    /// What the machine is.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes the next event. What it breaks is added to [`violations`](Self::violations), and
+    /// the model goes on as if it had been right.
+    ///
+    /// # Errors
+    ///
+    /// An [`EventError`] for an event that no machine of this configuration can produce; the
+    /// model is as it was.
+    pub fn event(&mut self, event: Event) -> Result<(), EventError> {
+        self.admit(&event)?;
+        self.now += 1;
+        let cpu = event.cpu;
+        match event.kind {
+            EventKind::Reset => self.reset(cpu),
+            EventKind::RegisterWrite { register, value } => {
+                self.write_register(cpu, register, value);
+            }
+            EventKind::StoreDescriptor {
+                address,
+                value,
+                order,
+            } => self.store_run(cpu, address, 1, order, |_, _| value),
+            EventKind::FillDescriptors {
+                address,
+                count,
+                first,
+                step,
+                order,
+            } => self.store_run(cpu, address, count, order, |index, _| {
+                first.wrapping_add(step.wrapping_mul(index))
+            }),
+            EventKind::UpdateDescriptors {
+                address,
+                count,
+                clear,
+                set,
+                order,
+            } => self.store_run(cpu, address, count, order, |_, old| {
+                if old & crate::descriptor::VALID != 0 {
+                    (old & !clear) | set
+                } else {
+                    old
+                }
+            }),
+            EventKind::OtherStore {
+                address,
+                bytes,
+                purpose,
+            } => self.other_store(cpu, address, bytes, purpose),
+            EventKind::Barrier(barrier) => self.barrier(cpu, barrier),
+            EventKind::Tlbi(op) => self.tlbi(cpu, op),
+            EventKind::Cache { op, address, bytes } => {
+                self.cache_maintenance(cpu, op, address, bytes);
+            }
+            EventKind::InstructionCache { scope } => self.invalidate_instructions(cpu, scope),
+            EventKind::TableObtained { address, bytes } => self.obtained(address, bytes),
+            EventKind::TableFreed { address, bytes } => self.freed(cpu, address, bytes),
+            EventKind::Relied { address, bytes } => self.relied(cpu, address, bytes),
+            EventKind::Sync => self.sync(cpu),
+        }
+        Ok(())
+    }
+
+    fn admit(&self, event: &Event) -> Result<(), EventError> {
+        if event.cpu >= self.config.cpus {
+            return Err(EventError::NoSuchCpu {
+                cpu: event.cpu,
+                cpus: self.config.cpus,
+            });
+        }
+        let (address, bytes) = match event.kind {
+            EventKind::StoreDescriptor { address, .. } => (address, 8),
+            EventKind::FillDescriptors { address, count, .. }
+            | EventKind::UpdateDescriptors { address, count, .. } => {
+                (address, count.saturating_mul(8))
+            }
+            EventKind::OtherStore { address, bytes, .. }
+            | EventKind::Cache { address, bytes, .. }
+            | EventKind::TableObtained { address, bytes }
+            | EventKind::TableFreed { address, bytes } => (address, bytes),
+            _ => return Ok(()),
+        };
+        let descriptors = matches!(
+            event.kind,
+            EventKind::StoreDescriptor { .. }
+                | EventKind::FillDescriptors { .. }
+                | EventKind::UpdateDescriptors { .. }
+        );
+        if descriptors && address % 8 != 0 {
+            return Err(EventError::Misaligned { address });
+        }
+        if address.checked_add(bytes).is_none_or(|end| end > 1 << 52) {
+            return Err(EventError::OutsideMemory { address, bytes });
+        }
+        Ok(())
+    }
+
+    /// What was found so far, the first [`Config::most_violations`] of it.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        self.log.kept()
+    }
+
+    /// How many violations there were, kept or not.
+    #[must_use]
+    pub const fn violation_count(&self) -> u64 {
+        self.log.count()
+    }
+
+    /// Forgets the violations found so far; the state of the machine stays.
+    pub fn clear_violations(&mut self) {
+        self.log.clear();
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.now
+    }
+
+    /// The descriptor at a physical address, as memory has it now.
+    #[must_use]
+    pub fn descriptor(&self, address: u64) -> u64 {
+        self.memory.load(address)
+    }
+
+    pub(crate) fn report(&mut self, found: Found) {
+        self.log.add(Violation {
+            rule: found.rule,
+            event: self.now.saturating_sub(1),
+            earlier: found.earlier.map(|event| event.saturating_sub(1)),
+            missed: found
+                .missed
+                .map(|(event, miss)| (event.saturating_sub(1), miss)),
+            cpu: found.cpu,
+            range: found.range,
+            is_virtual: found.is_virtual,
+            location: found.location,
+            observation: found.observation,
+            times: 1,
+        });
+    }
+
+    /// The number of a context.
+    pub(crate) fn context_id(&mut self, context: &Context) -> ContextId {
+        if let Some(id) = self.contexts.iter().position(|other| other == context) {
+            return id as ContextId;
+        }
+        self.contexts.push(*context);
+        (self.contexts.len() - 1) as ContextId
+    }
+
+    pub(crate) fn space_of(&self, run: &Run) -> Space {
+        self.contexts[usize::from(run.context)].space
+    }
+}

@@ -1,0 +1,333 @@
+//! Which tables walkers can reach, from where, and who may hold something of them.
+//!
+//! A graph with an edge for each table entry, kept up to date by [`store`](crate::store): a
+//! store is told by its physical address, and this finds what it translates. A table that
+//! several entries or roots share is here once, with all its parents.
+
+use crate::context::{Context, RootKey};
+use crate::descriptor::{self, Kind};
+use crate::format::Format;
+use crate::memory::Memory;
+use crate::run::ContextId;
+use crate::walk::TableAt;
+
+pub(crate) type TableId = u32;
+pub(crate) type RootId = u32;
+
+/// A table that is reachable.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) base: u64,
+    pub(crate) level: i8,
+    pub(crate) entries: u64,
+    pub(crate) format: Format,
+    /// The entries that point to it: table and index.
+    parents: Vec<(TableId, u64)>,
+    /// The roots whose top table it is.
+    roots: Vec<RootId>,
+}
+
+/// A tree that some CPU walks or may hold something of.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) key: RootKey,
+    pub(crate) context: ContextId,
+    table: TableId,
+    /// The CPUs whose registers name it, or did before an ISB that is still to come.
+    pub(crate) walking: u64,
+    /// Those of them that name it no more.
+    pub(crate) lingering: u64,
+    /// The CPUs that may hold entries.
+    pub(crate) holders: u64,
+    /// When a CPU last ceased to walk it.
+    pub(crate) left: u64,
+    /// Some leaf ever was global.
+    pub(crate) has_global: bool,
+}
+
+/// A way from a root to a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(crate) root: RootId,
+    pub(crate) at: TableAt,
+}
+
+/// The tables and roots.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    tables: Vec<Option<Table>>,
+    unused: Vec<TableId>,
+    roots: Vec<Option<Root>>,
+}
+
+/// Where a table is, and how it is read.
+#[derive(Clone, Copy)]
+struct Shape {
+    base: u64,
+    level: i8,
+    entries: u64,
+    format: Format,
+}
+
+impl Tables {
+    pub(crate) fn table(&self, id: TableId) -> Option<&Table> {
+        self.tables.get(id as usize)?.as_ref()
+    }
+
+    fn table_mut(&mut self, id: TableId) -> Option<&mut Table> {
+        self.tables.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(crate) fn root(&self, id: RootId) -> Option<&Root> {
+        self.roots.get(id as usize)?.as_ref()
+    }
+
+    pub(crate) fn root_mut(&mut self, id: RootId) -> Option<&mut Root> {
+        self.roots.get_mut(id as usize)?.as_mut()
+    }
+
+    /// All roots.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = (RootId, &Root)> {
+        self.roots
+            .iter()
+            .enumerate()
+            .filter_map(|(id, root)| Some((id as RootId, root.as_ref()?)))
+    }
+
+    /// The table with this shape, made reachable if it is not yet. The ids of all tables that
+    /// became reachable by that are added to `new`.
+    fn attach(&mut self, memory: &mut Memory, shape: Shape, new: &mut Vec<TableId>) -> TableId {
+        let known = memory
+            .page(shape.base >> crate::memory::PAGE_SHIFT)
+            .map_or(&[][..], |page| &page.tables)
+            .iter()
+            .copied()
+            .find(|&id| {
+                self.table(id).is_some_and(|table| {
+                    table.base == shape.base
+                        && table.level == shape.level
+                        && table.entries == shape.entries
+                        && table.format == shape.format
+                })
+            });
+        if let Some(id) = known {
+            return id;
+        }
+        let table = Table {
+            base: shape.base,
+            level: shape.level,
+            entries: shape.entries,
+            format: shape.format,
+            parents: Vec::new(),
+            roots: Vec::new(),
+        };
+        let id = if let Some(id) = self.unused.pop() {
+            self.tables[id as usize] = Some(table);
+            id
+        } else {
+            self.tables.push(Some(table));
+            (self.tables.len() - 1) as TableId
+        };
+        for number in Memory::numbers(shape.base, shape.entries * 8) {
+            memory.page_mut(number).tables.push(id);
+        }
+        new.push(id);
+        if shape.level < 3 {
+            for index in 0..shape.entries {
+                let raw = memory.load(shape.base + index * 8);
+                if descriptor::kind(raw, shape.level, shape.format) == Kind::Table {
+                    self.link(memory, id, index, raw, new);
+                }
+            }
+        }
+        id
+    }
+
+    /// The entry `raw` at `index` of a table leads to another table from now on.
+    pub(crate) fn link(
+        &mut self,
+        memory: &mut Memory,
+        parent: TableId,
+        index: u64,
+        raw: u64,
+        new: &mut Vec<TableId>,
+    ) {
+        let Some(shape) = self.shape_below(parent, raw) else {
+            return;
+        };
+        let child = self.attach(memory, shape, new);
+        if let Some(child) = self.table_mut(child) {
+            child.parents.push((parent, index));
+        }
+    }
+
+    fn shape_below(&self, parent: TableId, raw: u64) -> Option<Shape> {
+        let parent = self.table(parent)?;
+        Some(Shape {
+            base: descriptor::table_address(raw, parent.format),
+            level: parent.level + 1,
+            entries: 1 << parent.format.granule.table_bits(),
+            format: parent.format,
+        })
+    }
+
+    /// The entry `raw` at `index` of a table leads there no more.
+    pub(crate) fn unlink(&mut self, memory: &mut Memory, parent: TableId, index: u64, raw: u64) {
+        let Some(shape) = self.shape_below(parent, raw) else {
+            return;
+        };
+        let tables = memory
+            .page(shape.base >> crate::memory::PAGE_SHIFT)
+            .map_or(Vec::new(), |page| page.tables.clone());
+        for id in tables {
+            let Some(table) = self.table_mut(id) else {
+                continue;
+            };
+            if table.base != shape.base
+                || table.level != shape.level
+                || table.entries != shape.entries
+                || table.format != shape.format
+            {
+                continue;
+            }
+            if let Some(at) = table
+                .parents
+                .iter()
+                .position(|&link| link == (parent, index))
+            {
+                table.parents.swap_remove(at);
+            }
+            self.drop_unreachable(memory, id);
+        }
+    }
+
+    /// Forgets a table that nothing leads to any more, and what only it leads to.
+    fn drop_unreachable(&mut self, memory: &mut Memory, id: TableId) {
+        let Some(table) = self.table(id) else { return };
+        if !table.parents.is_empty() || !table.roots.is_empty() {
+            return;
+        }
+        let (base, level, entries, format) = (table.base, table.level, table.entries, table.format);
+        for number in Memory::numbers(base, entries * 8) {
+            let page = memory.page_mut(number);
+            page.tables.retain(|&other| other != id);
+            page.may_be_walked = true;
+        }
+        if level < 3 {
+            for index in 0..entries {
+                let raw = memory.load(base + index * 8);
+                if descriptor::kind(raw, level, format) == Kind::Table {
+                    self.unlink(memory, id, index, raw);
+                }
+            }
+        }
+        self.tables[id as usize] = None;
+        self.unused.push(id);
+    }
+
+    /// The root with this key, if there is one.
+    pub(crate) fn find_root(&self, key: &RootKey) -> Option<RootId> {
+        self.roots()
+            .find(|(_, root)| root.key == *key)
+            .map(|(id, _)| id)
+    }
+
+    /// Adds a root, which nobody walks yet. Tables that became reachable are added to `new`.
+    pub(crate) fn add_root(
+        &mut self,
+        memory: &mut Memory,
+        key: RootKey,
+        context: ContextId,
+        new: &mut Vec<TableId>,
+    ) -> RootId {
+        let shape = Shape {
+            base: key.base,
+            level: key.context.start_level(),
+            entries: key.context.top_entries(),
+            format: key.context.format,
+        };
+        let table = self.attach(memory, shape, new);
+        let root = Root {
+            key,
+            context,
+            table,
+            walking: 0,
+            lingering: 0,
+            holders: 0,
+            left: 0,
+            has_global: false,
+        };
+        let id = match self.roots.iter().position(Option::is_none) {
+            Some(id) => {
+                self.roots[id] = Some(root);
+                id
+            }
+            None => {
+                self.roots.push(Some(root));
+                self.roots.len() - 1
+            }
+        } as RootId;
+        if let Some(table) = self.table_mut(table) {
+            table.roots.push(id);
+        }
+        id
+    }
+
+    /// Forgets a root that no CPU holds anything of.
+    pub(crate) fn drop_root_if_unused(&mut self, memory: &mut Memory, id: RootId) {
+        let Some(root) = self.root(id) else { return };
+        if root.holders | root.walking != 0 {
+            return;
+        }
+        let table = root.table;
+        self.roots[id as usize] = None;
+        if let Some(table) = self.table_mut(table) {
+            table.roots.retain(|&other| other != id);
+        }
+        self.drop_unreachable(memory, table);
+    }
+
+    /// All ways from a root to a table.
+    pub(crate) fn paths(&self, memory: &Memory, id: TableId, contexts: &[Context]) -> Vec<Path> {
+        let mut found = Vec::new();
+        self.collect_paths(memory, id, contexts, &mut found);
+        found
+    }
+
+    fn collect_paths(
+        &self,
+        memory: &Memory,
+        id: TableId,
+        contexts: &[Context],
+        found: &mut Vec<Path>,
+    ) {
+        let Some(table) = self.table(id) else { return };
+        for &root in &table.roots {
+            if let Some(key) = self.root(root).map(|root| root.key) {
+                found.push(Path {
+                    root,
+                    at: TableAt::top(&key),
+                });
+            }
+        }
+        for &(parent, index) in &table.parents {
+            let mut above = Vec::new();
+            self.collect_paths(memory, parent, contexts, &mut above);
+            for path in above {
+                let Some(context) = self
+                    .root(path.root)
+                    .and_then(|root| contexts.get(usize::from(root.context)))
+                else {
+                    continue;
+                };
+                let raw = memory.load(path.at.base + index * 8);
+                let shift = context.format.granule.level_shift(path.at.level);
+                let va = path.at.va + (index << shift);
+                found.push(Path {
+                    root: path.root,
+                    at: path.at.below(raw, va, context),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What the model finds: violations, the rules they break, and the list they are kept in.
+
+use std::fmt;
+
+/// What was broken. Where the Arm ARM (DDI 0487) names the rule, [`Rule::name`] is that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Rule {
+    /// A valid entry was changed into another valid one without break-before-make, or made
+    /// while what it replaces may still be cached.
+    BreakBeforeMake,
+    /// A change of size, which the BBM level allows in place, together with another change.
+    SizeWithOtherChange,
+    /// A change of size that the BBM level allows, but a TLB conflict abort may be taken
+    /// (strict).
+    ConflictPossible,
+    /// An entry was made valid again, as it was, without an invalidation between (strict).
+    Revalidated,
+    /// Some valid members of a contiguous group have the contiguous bit and some do not.
+    MixedContiguous,
+    /// Members of a contiguous group do not map one aligned range with the same attributes.
+    UnequalContiguous,
+    /// A contiguous group reaches beyond the top table.
+    ContiguousOutside,
+    /// Something that the tables no longer say may still be cached and is relied on.
+    StaleTranslation,
+    /// A walker may not yet see a store that is relied on: no DSB since.
+    StoreNotVisible,
+    /// A table was linked before what was stored in it is sure to be seen: no DSB or
+    /// store-release between.
+    UnorderedLink,
+    /// An ISB is missing between a change and its use.
+    MissingIsb,
+    /// A table was linked of which some entries were never stored.
+    UninitialisedTable,
+    /// An entry or TTBR points to memory that is not, or no longer, table memory.
+    NotTableMemory,
+    /// Table memory was given back while a walker may reach it.
+    FreedInUse,
+    /// A valid entry was stored in an unlinked table that may still be walked.
+    UnlinkedInUse,
+    /// A TLBI by range with an operand that makes it UNPREDICTABLE.
+    RangeOperand,
+    /// The MMU was turned on with a TLB that was never invalidated.
+    UnknownTlb,
+    /// A field of TCR or MAIR that may be cached in a TLB was changed while in use, and is
+    /// relied on without an invalidation.
+    CachedField,
+    /// A field of TCR was changed that may only be changed while nothing is translated by it.
+    FieldInUse,
+    /// Memory is read past the caches, and a store may still be in a cache only.
+    NotCleaned,
+    /// Memory is read through the caches, and a cache may hold something older.
+    NotInvalidated,
+    /// A store past the caches to a line that a cache may yet write back.
+    DirtyLineBehind,
+    /// An invalidation of a line that may lose a store.
+    StoreLost,
+    /// Instructions are fetched, and an instruction cache may hold something older.
+    InstructionCache,
+}
+
+impl Rule {
+    /// The name of the rule.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BreakBeforeMake => "RWHZWS",
+            Self::SizeWithOtherChange => "RPVTFW",
+            Self::ConflictPossible => "IHYQMB",
+            Self::Revalidated => "IWZCBG",
+            Self::MixedContiguous => "RQTRPM",
+            Self::UnequalContiguous => "RJQQTC",
+            Self::ContiguousOutside => "RWMNPV",
+            Self::StaleTranslation => "stale-translation",
+            Self::StoreNotVisible => "store-not-visible",
+            Self::UnorderedLink => "unordered-link",
+            Self::MissingIsb => "missing-isb",
+            Self::UninitialisedTable => "uninitialised-table",
+            Self::NotTableMemory => "not-table-memory",
+            Self::FreedInUse => "freed-in-use",
+            Self::UnlinkedInUse => "unlinked-in-use",
+            Self::RangeOperand => "range-operand",
+            Self::UnknownTlb => "unknown-tlb",
+            Self::CachedField => "RVNRFW",
+            Self::FieldInUse => "field-in-use",
+            Self::NotCleaned => "not-cleaned",
+            Self::NotInvalidated => "not-invalidated",
+            Self::DirtyLineBehind => "dirty-line-behind",
+            Self::StoreLost => "store-lost",
+            Self::InstructionCache => "instruction-cache",
+        }
+    }
+}
+
+/// Why an invalidation did not remove an entry of the range it was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Miss {
+    /// The store that replaced the entry was not sure to be seen by walkers (no DSB) when the
+    /// TLBI was issued, so the old value could be read again.
+    StoreNotVisible,
+    /// The register write that replaced the entry was not in effect (no ISB).
+    RegisterNotInEffect,
+    /// A last-level operation, and the entry is a pointer to a table.
+    LastLevelOnly,
+    /// Another level than the level hint's (RSQXYZ).
+    WrongLevel,
+    /// Another granule than the operand's (RSQXYZ).
+    WrongGranule,
+    /// Another ASID, or a form that leaves global entries alone.
+    WrongAsid,
+    /// The operation reaches its own CPU only.
+    LocalOnly,
+    /// No DSB completed the operation.
+    NotComplete,
+}
+
+impl Miss {
+    /// In words.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::StoreNotVisible => "the new value was not yet visible to walkers (no DSB)",
+            Self::RegisterNotInEffect => "the register write was not yet in effect (no ISB)",
+            Self::LastLevelOnly => "a last-level operation leaves pointers to tables",
+            Self::WrongLevel => "its level hint names another level",
+            Self::WrongGranule => "its operand names another granule",
+            Self::WrongAsid => "it does not reach entries of this ASID, or global ones",
+            Self::LocalOnly => "it reaches its own CPU only",
+            Self::NotComplete => "no DSB completed it",
+        }
+    }
+}
+
+/// One thing found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What was broken.
+    pub rule: Rule,
+    /// The event that broke it, counted from 0.
+    pub event: u64,
+    /// The earlier event that it conflicts with.
+    pub earlier: Option<u64>,
+    /// An invalidation that was meant to prevent it, and why it did not.
+    pub missed: Option<(u64, Miss)>,
+    /// A CPU that could observe it.
+    pub cpu: u32,
+    /// The addresses concerned, first and last: virtual ones, or for the cache rules and those
+    /// of table memory physical ones.
+    pub range: (u64, u64),
+    /// Whether the addresses are virtual.
+    pub is_virtual: bool,
+    /// The physical address of the descriptor concerned.
+    pub location: Option<u64>,
+    /// What a CPU could observe.
+    pub observation: String,
+    /// How often the event broke the rule in the same way.
+    pub times: u64,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = self.range;
+        let space = if self.is_virtual { "VA" } else { "PA" };
+        write!(f, "event {}: {}", self.event, self.rule.name())?;
+        write!(f, ": CPU {} {}", self.cpu, self.observation)?;
+        write!(f, ", {space} {first:#x} to {last:#x}")?;
+        if let Some(location) = self.location {
+            write!(f, ", descriptor at {location:#x}")?;
+        }
+        if let Some(earlier) = self.earlier {
+            write!(f, ", because of event {earlier}")?;
+        }
+        if let Some((event, miss)) = self.missed {
+            write!(f, "; the TLBI of event {event} is in vain: {}", miss.text())?;
+        }
+        if self.times > 1 {
+            write!(f, " ({} times)", self.times)?;
+        }
+        Ok(())
+    }
+}
+
+/// The violations found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    kept: Vec<Violation>,
+    most: usize,
+    count: u64,
+}
+
+impl Log {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            kept: Vec::new(),
+            most,
+            count: 0,
+        }
+    }
+
+    pub(crate) fn kept(&self) -> &[Violation] {
+        &self.kept
+    }
+
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.kept.clear();
+        self.count = 0;
+    }
+
+    /// Adds a violation; one that says the same of the same events joins the earlier one.
+    pub(crate) fn add(&mut self, violation: Violation) {
+        let same = self.kept.iter_mut().rev().take(16).find(|other| {
+            other.rule == violation.rule
+                && other.event == violation.event
+                && other.earlier == violation.earlier
+                && other.is_virtual == violation.is_virtual
+                && other.observation == violation.observation
+        });
+        if let Some(same) = same {
+            same.range.0 = same.range.0.min(violation.range.0);
+            same.range.1 = same.range.1.max(violation.range.1);
+            same.times += 1;
+            return;
+        }
+        self.count += 1;
+        if self.kept.len() < self.most {
+            self.kept.push(violation);
+        }
+    }
+}
