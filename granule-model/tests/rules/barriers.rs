@@ -1,0 +1,153 @@
+//! What is visible, in effect and complete after which barrier.
+
+use crate::rig::*;
+use granule_model::{Access, Barrier, Rule};
+
+#[test]
+fn a_new_entry_may_fault_until_dsb_and_isb() {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.reads(0, VA, &[None, Some(RAM)]);
+    rig.isb();
+    rig.reads(0, VA, &[None, Some(RAM)]);
+    rig.barrier(Barrier::DsbIshst);
+    rig.reads(0, VA, &[None, Some(RAM)]);
+    rig.isb();
+    rig.reads(0, VA, &[Some(RAM)]);
+    // The other CPU has speculated too.
+    rig.reads(1, VA, &[None, Some(RAM)]);
+    rig.cpu = 1;
+    rig.isb();
+    rig.reads(1, VA, &[Some(RAM)]);
+    // A later DSB of the first does not take that back.
+    rig.cpu = 0;
+    rig.store(L3 + 8, RAM + 0x1000 | PAGE | RW);
+    rig.barrier(Barrier::DsbIshst);
+    rig.reads(1, VA, &[Some(RAM)]);
+    rig.reads(1, VA + 0x1000, &[None, Some(RAM + 0x1000)]);
+}
+
+#[test]
+fn an_access_that_relies_on_a_new_entry_is_reported() {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.barrier(Barrier::DsbIshst);
+    rig.model.access(0, VA, Access::READ);
+    rig.expect(&[Rule::MissingIsb]);
+    rig.isb();
+    rig.model.access(0, VA, Access::READ);
+    rig.expect(&[]);
+}
+
+#[test]
+fn an_operation_ends_with_dsb_and_isb() {
+    for (barriers, rules) in [
+        (&[Barrier::DsbIshst, Barrier::Isb][..], &[][..]),
+        (&[Barrier::DsbIshst], &[Rule::MissingIsb]),
+        (&[Barrier::Isb], &[Rule::StoreNotVisible, Rule::MissingIsb]),
+        (&[Barrier::Isb, Barrier::DsbIshst], &[Rule::MissingIsb]),
+    ] {
+        let mut rig = Rig::new(0);
+        rig.store(L3, RAM | PAGE | RW);
+        for &barrier in barriers {
+            rig.barrier(barrier);
+        }
+        rig.sync();
+        rig.expect(rules);
+    }
+}
+
+#[test]
+fn a_range_that_is_relied_on() {
+    use granule_model::EventKind::Relied;
+    let relied = |address| Relied {
+        address,
+        bytes: 0x1000,
+    };
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.event(relied(VA + 0x1000));
+    rig.expect(&[]);
+    rig.event(relied(VA));
+    assert!(
+        rig.model
+            .violations()
+            .iter()
+            .all(|one| one.rule == Rule::StoreNotVisible)
+    );
+    assert!(rig.model.violation_count() > 0);
+    rig.model.clear_violations();
+    rig.publish();
+    rig.event(relied(VA));
+    rig.expect(&[]);
+    rig.store(L3, 0);
+    rig.publish();
+    rig.event(relied(VA + 0x1000));
+    rig.expect(&[]);
+    rig.event(relied(VA));
+    rig.expect(&[Rule::StaleTranslation]);
+}
+
+#[test]
+fn tables_are_filled_before_they_are_linked() {
+    type Step = fn(&mut Rig);
+    let link: Step = |rig| rig.store(L2 + 8, SPARE | TABLE);
+    let release: Step = |rig| rig.release(L2 + 8, SPARE | TABLE);
+    let fill: Step = |rig| rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
+    let dsb: Step = |rig| rig.barrier(Barrier::DsbIshst);
+    let dmb: Step = |rig| rig.barrier(Barrier::DmbIshst);
+    let isb: Step = |rig| rig.isb();
+    let legal: [&[Step]; 3] = [&[fill, dsb, link], &[fill, release], &[fill, dmb, link]];
+    let broken: [&[Step]; 3] = [&[fill, link], &[dsb, fill, link], &[fill, isb, link]];
+    for steps in legal {
+        let mut rig = Rig::new(0);
+        steps.iter().for_each(|step| step(&mut rig));
+        rig.expect(&[]);
+    }
+    for steps in broken {
+        let mut rig = Rig::new(0);
+        steps.iter().for_each(|step| step(&mut rig));
+        rig.expect(&[Rule::UnorderedLink]);
+    }
+    // Another CPU's barrier does not order this one's stores.
+    let mut rig = Rig::new(0);
+    fill(&mut rig);
+    rig.cpu = 1;
+    rig.barrier(Barrier::DsbIshst);
+    rig.cpu = 0;
+    link(&mut rig);
+    rig.expect(&[Rule::UnorderedLink]);
+}
+
+#[test]
+fn an_invalidated_translation_lingers_in_this_cpu_until_an_isb() {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(L3, 0);
+    rig.reads(0, VA, &[None, Some(RAM)]);
+    rig.barrier(Barrier::DsbIshst);
+    rig.tlbi("vaale1is", at(VA));
+    rig.reads(1, VA, &[None, Some(RAM)]);
+    rig.barrier(Barrier::DsbIsh);
+    rig.reads(1, VA, &[None]);
+    rig.reads(0, VA, &[None, Some(RAM)]);
+    rig.isb();
+    rig.reads(0, VA, &[None]);
+}
+
+#[test]
+fn an_access_to_what_may_be_stale_is_reported() {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(L3, RAM | PAGE | RW | RO);
+    rig.publish();
+    rig.model.access(1, VA, Access::WRITE);
+    rig.expect(&[Rule::StaleTranslation]);
+    rig.invalidate("vaale1is", at(VA));
+    rig.cpu = 1;
+    rig.isb();
+    rig.model.access(1, VA, Access::WRITE);
+    rig.expect(&[]);
+}

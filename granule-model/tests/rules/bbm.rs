@@ -1,0 +1,355 @@
+//! RWHZWS and its relaxations: every kind of change, at every BBM level.
+
+use crate::rig::*;
+use granule_model::{Barrier, Config, Rule};
+
+/// One page changed from one value to another in place.
+fn page(bbm_level: u8, old: u64, new: u64) -> Rig {
+    let mut rig = Rig::new(bbm_level);
+    rig.store(L3, old);
+    rig.publish();
+    rig.expect(&[]);
+    rig.store(L3, new);
+    rig
+}
+
+#[test]
+fn memory_type_and_output_address_always_need_a_break() {
+    let old = RAM | PAGE | RW;
+    for level in 0..=3 {
+        for new in [
+            old | DEVICE,
+            old & !(0b01 << 8),
+            old + 0x1000,
+            (RAM + 0x1000) | PAGE | RW | RO,
+        ] {
+            page(level, old, new).expect(&[Rule::BreakBeforeMake]);
+        }
+    }
+}
+
+#[test]
+fn the_violation_names_both_events_and_the_place() {
+    let mut rig = page(0, RAM | PAGE | RW, RAM + 0x1000 | PAGE | RW);
+    let now = rig.model.events();
+    let violation = &rig.model.violations()[0];
+    assert_eq!(violation.rule.name(), "RWHZWS");
+    assert_eq!(violation.event, now - 1);
+    assert_eq!(violation.earlier, Some(now - 1));
+    assert_eq!(violation.location, Some(L3));
+    assert_eq!(violation.range, (VA, VA + 0xfff));
+    assert!(violation.is_virtual);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn read_only_pages_of_equal_contents_may_move() {
+    let mut rig = Rig::with(Config {
+        cpus: 2,
+        equal_contents: true,
+        ..Config::default()
+    });
+    rig.store(L3, RAM | PAGE | RW | RO);
+    rig.publish();
+    rig.store(L3, (RAM + 0x1000) | PAGE | RW | RO);
+    rig.invalidate("vaale1is", at(VA));
+    rig.sync();
+    rig.expect(&[]);
+    rig.store(L3, RAM + 0x2000 | PAGE | RW);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn permissions_and_not_global_change_in_place_and_need_a_tlbi_before_they_are_relied_on() {
+    let old = RAM | PAGE | RW;
+    for new in [old | RO, old | NG, (old | RO) ^ (1 << 54)] {
+        let mut rig = page(0, old, new);
+        rig.expect(&[]);
+        rig.publish();
+        rig.sync();
+        rig.expect(&[Rule::StaleTranslation]);
+
+        let mut rig = page(0, old, new);
+        rig.invalidate("vaale1is", at(VA));
+        rig.sync();
+        rig.expect(&[]);
+    }
+}
+
+#[test]
+fn not_global_to_global_needs_a_break() {
+    for level in 0..=3 {
+        page(level, RAM | PAGE | RW | NG, RAM | PAGE | RW).expect(&[Rule::BreakBeforeMake]);
+    }
+}
+
+#[test]
+fn software_bits_and_the_access_flag_need_nothing() {
+    let old = RAM | PAGE | RW;
+    for (from, to) in [(old, old | 0b1111 << 55), (old & !AF, old)] {
+        let mut rig = page(0, from, to);
+        rig.publish();
+        rig.sync();
+        rig.expect(&[]);
+    }
+    // An entry with the flag clear is not cached, so anything may follow it.
+    let mut rig = page(0, old & !AF, old + 0x1000);
+    rig.publish();
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn widening_and_clearing_the_access_flag_matter_only_strictly() {
+    let old = RAM | PAGE | RW;
+    for (from, to) in [(old | RO, old), (old, old & !AF)] {
+        for strict in [false, true] {
+            let mut rig = Rig::with(Config {
+                cpus: 2,
+                strict,
+                ..Config::default()
+            });
+            rig.store(L3, from);
+            rig.publish();
+            rig.store(L3, to);
+            rig.publish();
+            rig.sync();
+            rig.expect(if strict {
+                &[Rule::StaleTranslation]
+            } else {
+                &[]
+            });
+        }
+    }
+}
+
+#[test]
+fn break_before_make_needs_all_its_steps() {
+    let (old, new) = (RAM | PAGE | RW, RAM + 0x1000 | PAGE | RW);
+    // Which of the steps are taken: DSB, TLBI, DSB.
+    for steps in 0..8 {
+        let mut rig = Rig::new(0);
+        rig.store(L3, old);
+        rig.publish();
+        rig.store(L3, 0);
+        if steps & 1 != 0 {
+            rig.barrier(Barrier::DsbIshst);
+        }
+        if steps & 2 != 0 {
+            rig.tlbi("vaale1is", at(VA));
+        }
+        if steps & 4 != 0 {
+            rig.barrier(Barrier::DsbIsh);
+        }
+        rig.store(L3, new);
+        rig.publish();
+        let complete = steps == 7;
+        rig.expect(if complete {
+            &[]
+        } else {
+            &[Rule::BreakBeforeMake]
+        });
+    }
+}
+
+#[test]
+fn the_same_again_needs_no_tlbi() {
+    for strict in [false, true] {
+        let mut rig = Rig::with(Config {
+            cpus: 2,
+            strict,
+            ..Config::default()
+        });
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.store(L3, 0);
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.sync();
+        rig.expect(if strict { &[Rule::Revalidated] } else { &[] });
+    }
+}
+
+/// A block, and a filled but unlinked table that maps the same.
+fn block(bbm_level: u8, attributes: u64) -> Rig {
+    let mut rig = Rig::new(bbm_level);
+    rig.store(L2 + 8, RAM | BLOCK | RW);
+    rig.publish();
+    rig.fill(SPARE, 512, RAM | PAGE | attributes, 0x1000);
+    rig.barrier(Barrier::DsbIshst);
+    rig.expect(&[]);
+    rig
+}
+
+#[test]
+fn a_block_is_split_in_place_from_level_2_on() {
+    for level in 0..=3 {
+        let mut rig = block(level, RW);
+        rig.store(L2 + 8, SPARE | TABLE);
+        rig.publish();
+        rig.sync();
+        if level < 2 {
+            let all = rig.model.violations();
+            assert!(!all.is_empty() && all.iter().all(|one| one.rule == Rule::BreakBeforeMake));
+        } else {
+            rig.expect(&[]);
+        }
+        let va = VA + 0x20_3000;
+        rig.cpu = 1;
+        rig.isb();
+        match level {
+            2 => rig.reads(1, va, &[Some(RAM + 0x3000), Some(u64::MAX)]),
+            3 => rig.reads(1, va, &[Some(RAM + 0x3000)]),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_conflict_abort_is_told_of_strictly() {
+    for (level, rules) in [(2, &[Rule::ConflictPossible][..]), (3, &[])] {
+        let mut rig = Rig::with(Config {
+            cpus: 2,
+            bbm_level: level,
+            strict: true,
+            ..Config::default()
+        });
+        rig.store(L2 + 8, RAM | BLOCK | RW);
+        rig.publish();
+        rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
+        rig.release(L2 + 8, SPARE | TABLE);
+        rig.expect(rules);
+    }
+}
+
+#[test]
+fn a_table_is_folded_in_place_from_level_2_on() {
+    for level in 0..=3 {
+        let mut rig = Rig::new(level);
+        rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
+        rig.release(L2 + 8, SPARE | TABLE);
+        rig.publish();
+        rig.store(L2 + 8, RAM | BLOCK | RW);
+        rig.publish();
+        rig.sync();
+        if level < 2 {
+            assert!(rig.model.violation_count() > 0);
+        } else {
+            rig.expect(&[]);
+        }
+    }
+}
+
+#[test]
+fn nothing_else_changes_together_with_the_size() {
+    // Attributes after the split, in the same store.
+    for (attributes, rule) in [
+        (RW | RO, Rule::SizeWithOtherChange),
+        (RW | DEVICE, Rule::SizeWithOtherChange),
+    ] {
+        for level in 2..=3 {
+            let mut rig = block(level, attributes);
+            rig.store(L2 + 8, SPARE | TABLE);
+            rig.expect(&[rule]);
+        }
+    }
+    // First split, then change: the old block must go before that is relied on.
+    let mut rig = block(2, RW);
+    rig.store(L2 + 8, SPARE | TABLE);
+    rig.publish();
+    rig.update(SPARE + 8 * 5, 1, 0, RO);
+    rig.publish();
+    rig.expect(&[]);
+    rig.sync();
+    rig.expect(&[Rule::StaleTranslation, Rule::StaleTranslation]);
+    // One address inside the old block removes it, and that of the page the page.
+    let mut rig = block(2, RW);
+    rig.store(L2 + 8, SPARE | TABLE);
+    rig.publish();
+    rig.update(SPARE + 8 * 5, 1, 0, RO);
+    rig.invalidate("vaae1is", at(VA + 0x20_5000));
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn level_1_splits_with_the_not_translation_bit() {
+    let operand = at(VA + 0x20_0000);
+    let mut rig = block(1, RW);
+    rig.store(L2 + 8, RAM | BLOCK | RW | NT);
+    rig.invalidate("vaale1is", operand);
+    rig.store(L2 + 8, SPARE | TABLE);
+    rig.invalidate("vaale1is", operand);
+    rig.sync();
+    rig.expect(&[]);
+
+    // Without the invalidation the block without nT may still be there.
+    let mut rig = block(1, RW);
+    rig.store(L2 + 8, RAM | BLOCK | RW | NT);
+    rig.barrier(Barrier::DsbIshst);
+    rig.store(L2 + 8, SPARE | TABLE);
+    assert!(rig.model.violation_count() > 0);
+
+    // And with level 0 the bit is not there at all.
+    let mut rig = block(0, RW);
+    rig.store(L2 + 8, RAM | BLOCK | RW | NT);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn level_1_folds_with_the_not_translation_bit() {
+    for forget in [false, true] {
+        let mut rig = Rig::new(1);
+        rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
+        rig.release(L2 + 8, SPARE | TABLE);
+        rig.publish();
+        rig.store(L2 + 8, RAM | BLOCK | RW | NT);
+        if !forget {
+            rig.barrier(Barrier::DsbIshst);
+            for page in 0..512 {
+                rig.tlbi("vaae1is", at(VA + 0x20_0000 + page * 0x1000));
+            }
+            rig.barrier(Barrier::DsbIsh);
+        }
+        rig.expect(&[]);
+        rig.store(L2 + 8, RAM | BLOCK | RW);
+        rig.invalidate("vaae1is", at(VA + 0x20_0000));
+        if forget {
+            assert!(rig.model.violation_count() > 0);
+        } else {
+            rig.sync();
+            rig.expect(&[]);
+        }
+    }
+}
+
+#[test]
+fn another_table_behind_an_entry_needs_a_break() {
+    let mut rig = Rig::new(3);
+    rig.fill(SPARE, 512, 0, 0);
+    rig.release(L2 + 8, SPARE | TABLE);
+    rig.publish();
+    rig.fill(SPARE + 0x1000, 512, 0, 0);
+    rig.release(L2 + 8, SPARE + 0x1000 | TABLE);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn limits_in_table_entries_change_in_place_and_need_a_tlbi() {
+    // APTable[1]: read-only below.
+    for name in ["vaae1is", "vaale1is"] {
+        let mut rig = Rig::new(0);
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.store(L2, L3 | TABLE | 1 << 62);
+        rig.expect(&[]);
+        rig.invalidate(name, at(VA));
+        rig.sync();
+        // A last-level operation leaves the table entry without the limit.
+        rig.expect(if name == "vaae1is" {
+            &[]
+        } else {
+            &[Rule::StaleTranslation]
+        });
+    }
+}

@@ -1,0 +1,160 @@
+//! Contiguous groups.
+
+use crate::rig::*;
+use granule_model::{Config, Rule};
+
+#[test]
+fn a_group_may_be_filled_and_emptied_entry_by_entry() {
+    let mut rig = Rig::new(0);
+    for index in 0..16 {
+        rig.store(L3 + index * 8, RAM + index * 0x1000 | PAGE | RW | CONT);
+    }
+    rig.publish();
+    for index in 0..16 {
+        rig.store(L3 + index * 8, 0);
+    }
+    rig.barrier(granule_model::Barrier::DsbIshst);
+    for index in 0..16 {
+        rig.tlbi("vaale1is", at(VA + index * 0x1000));
+    }
+    rig.barrier(granule_model::Barrier::DsbIsh);
+    rig.fill(L3, 16, RAM + 0x10_0000 | PAGE | RW, 0x1000);
+    rig.publish();
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn every_member_must_be_invalidated() {
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
+    rig.publish();
+    rig.fill(L3, 16, 0, 0);
+    rig.barrier(granule_model::Barrier::DsbIshst);
+    for index in (0..16).filter(|&index| index != 11) {
+        rig.tlbi("vaale1is", at(VA + index * 0x1000));
+    }
+    rig.barrier(granule_model::Barrier::DsbIsh);
+    rig.fill(L3, 16, RAM + 0x10_0000 | PAGE | RW, 0x1000);
+    let violation = &rig.model.violations()[0];
+    assert_eq!(violation.range, (VA + 0xb000, VA + 0xbfff));
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn members_with_and_without_the_bit_are_misprogrammed() {
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 8, RAM | PAGE | RW | CONT, 0x1000);
+    rig.expect(&[]);
+    rig.store(L3 + 8 * 8, RAM + 0x8000 | PAGE | RW);
+    rig.expect(&[Rule::MixedContiguous]);
+    // The next group is another one.
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
+    rig.store(L3 + 16 * 8, RAM + 0x1_0000 | PAGE | RW);
+    rig.expect(&[]);
+}
+
+#[test]
+fn the_bit_changes_entry_by_entry_from_level_1_on() {
+    for level in 0..=3 {
+        let mut rig = Rig::new(level);
+        rig.fill(L3, 16, RAM | PAGE | RW, 0x1000);
+        rig.publish();
+        for index in 0..16 {
+            rig.update(L3 + index * 8, 1, 0, CONT);
+        }
+        rig.publish();
+        rig.sync();
+        if level == 0 {
+            assert!(rig.model.violation_count() > 0);
+        } else {
+            rig.expect(&[]);
+        }
+    }
+    // Left half done it is a misprogrammed group.
+    let mut rig = Rig::new(2);
+    rig.fill(L3, 16, RAM | PAGE | RW, 0x1000);
+    rig.publish();
+    rig.update(L3, 8, 0, CONT);
+    rig.publish();
+    rig.expect(&[]);
+    rig.sync();
+    rig.expect(&[Rule::MixedContiguous]);
+}
+
+#[test]
+fn nothing_else_changes_together_with_the_bit() {
+    let mut rig = Rig::new(2);
+    rig.fill(L3, 16, RAM | PAGE | RW, 0x1000);
+    rig.publish();
+    rig.update(L3, 16, 0, CONT | RO);
+    rig.expect(&[Rule::SizeWithOtherChange]);
+}
+
+#[test]
+fn members_map_one_aligned_range_with_the_same_attributes() {
+    let first = RAM | PAGE | RW | CONT;
+    for (value, index) in [
+        // Not aligned, not contiguous, another memory type.
+        (first + 0x1000, 0),
+        (first + 0x9000, 1),
+        (first + 0x1000 | DEVICE, 1),
+    ] {
+        let mut rig = Rig::new(0);
+        if index > 0 {
+            rig.store(L3, first);
+            rig.expect(&[]);
+        }
+        rig.store(L3 + index * 8, value);
+        rig.expect(&[Rule::UnequalContiguous]);
+    }
+}
+
+#[test]
+fn access_and_dirty_state_may_differ_and_permissions_until_relied_on() {
+    let dbm = 1 << 51;
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 16, RAM | PAGE | RW | RO | dbm | CONT, 0x1000);
+    rig.publish();
+    rig.update(L3 + 24, 1, RO, 0);
+    rig.update(L3 + 32, 1, AF, 0);
+    rig.publish();
+    rig.sync();
+    rig.expect(&[]);
+
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
+    rig.publish();
+    rig.update(L3, 15, 0, RO);
+    for index in 0..16 {
+        rig.invalidate("vaale1is", at(VA + index * 0x1000));
+    }
+    rig.expect(&[]);
+    rig.sync();
+    rig.expect(&[Rule::UnequalContiguous]);
+}
+
+#[test]
+fn a_group_is_checked_when_its_table_is_linked() {
+    let mut rig = Rig::new(0);
+    rig.fill(SPARE, 16, RAM + 0x1000 | PAGE | RW | CONT, 0x1000);
+    rig.expect(&[]);
+    rig.release(L2 + 8, SPARE | TABLE);
+    rig.expect(&[Rule::UnequalContiguous]);
+}
+
+#[test]
+fn a_group_beyond_the_top_table() {
+    // 4K, 33-bit addresses: the top table is of level 1 and has 8 entries, half a group.
+    let mut rig = Rig::off(Config::default());
+    rig.fill(L0, 8, RAM | BLOCK | RW | CONT, 1 << 30);
+    rig.event(granule_model::EventKind::Cache {
+        op: granule_model::CacheOp::CleanInvalidateToPoc,
+        address: L0,
+        bytes: 64,
+    });
+    rig.barrier(granule_model::Barrier::DsbSy);
+    rig.turn_on((TCR & !(0x3f << 16)) | 31 << 16 | EPD0, 0, L0);
+    rig.expect(&[Rule::ContiguousOutside]);
+}

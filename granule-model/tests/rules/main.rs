@@ -1,0 +1,20 @@
+//! Each rule with sequences that keep it and sequences that break it.
+//!
+//! The tables are made by hand with the numbers in [`rig`], which come from the architecture's
+//! description and not from the crate.
+
+#![allow(
+    clippy::precedence,
+    reason = "descriptors read as an address and then bits"
+)]
+
+mod barriers;
+mod bbm;
+mod caches;
+mod groups;
+mod registers;
+mod rig;
+mod scale;
+mod tables;
+mod tlbis;
+mod walker;

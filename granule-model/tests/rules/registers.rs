@@ -1,0 +1,221 @@
+//! Register writes.
+
+use crate::rig::*;
+use granule_model::{Access, Barrier, CacheOp, Config, EventKind, Register, Rule};
+
+/// MMU off, an empty tree in memory, cleaned.
+fn off() -> Rig {
+    let mut rig = Rig::off(Config::default());
+    rig.fill(L0, 512, 0, 0);
+    rig.event(EventKind::Cache {
+        op: CacheOp::CleanInvalidateToPoc,
+        address: L0,
+        bytes: 0x1000,
+    });
+    rig.barrier(Barrier::DsbSy);
+    rig
+}
+
+#[test]
+fn the_mmu_goes_on_with_an_empty_tlb_and_registers_in_effect() {
+    let mut rig = off();
+    rig.turn_on(TCR | EPD0, 0, L0);
+    rig.sync();
+    rig.expect(&[]);
+
+    let mut rig = off();
+    rig.register(Register::TcrEl1, TCR | EPD0);
+    rig.register(Register::Ttbr1El1, L0);
+    rig.isb();
+    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.expect(&[Rule::UnknownTlb]);
+
+    let mut rig = off();
+    rig.tlbi("vmalle1", 0);
+    rig.barrier(Barrier::DsbNsh);
+    rig.register(Register::TcrEl1, TCR | EPD0);
+    rig.register(Register::Ttbr1El1, L0);
+    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.expect(&[Rule::MissingIsb]);
+    rig.model.access(0, VA, Access::READ);
+    rig.expect(&[Rule::MissingIsb]);
+}
+
+#[test]
+fn tables_are_visible_before_a_register_leads_to_them() {
+    let mut rig = Rig::new(0);
+    rig.fill(SPARE, 512, 0, 0);
+    rig.register(Register::Ttbr1El1, SPARE);
+    rig.expect(&[Rule::UnorderedLink]);
+}
+
+#[test]
+fn another_tree_for_the_same_addresses_goes_through_an_empty_one() {
+    // Steps of the way: the empty tree, ISB, TLBI, DSB.
+    for steps in 0..16 {
+        let mut rig = Rig::with(Config::default());
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        // Another tree, which maps the same page elsewhere, and an empty one.
+        let other = 0x5000_0000;
+        rig.fill(other, 512, 0, 0);
+        for level in 1..4 {
+            let table = other + level * 0x1000;
+            rig.fill(table, 512, 0, 0);
+            rig.store(table - 0x1000, table | TABLE);
+        }
+        rig.store(other + 0x3000, RAM + 0x1000 | PAGE | RW);
+        rig.fill(SPARE, 512, 0, 0);
+        rig.barrier(Barrier::DsbIshst);
+        if steps & 1 != 0 {
+            rig.register(Register::Ttbr1El1, SPARE);
+        }
+        if steps & 2 != 0 {
+            rig.isb();
+        }
+        if steps & 4 != 0 {
+            rig.tlbi("vmalle1", 0);
+        }
+        if steps & 8 != 0 {
+            rig.barrier(Barrier::DsbNsh);
+        }
+        rig.expect(&[]);
+        rig.register(Register::Ttbr1El1, other);
+        rig.isb();
+        assert_eq!(
+            rig.model.violation_count() == 0,
+            steps == 15,
+            "{steps:#06b}"
+        );
+    }
+}
+
+#[test]
+fn processes_switch_by_asid() {
+    let process = |rig: &mut Rig, base: u64, to: u64, attributes: u64| {
+        for level in 0..3 {
+            rig.fill(base + level * 0x1000, 512, 0, 0);
+        }
+        rig.store(base, base + 0x1000 | TABLE);
+        rig.store(base + 0x1000, base + 0x2000 | TABLE);
+        rig.store(base + 0x2000, to | BLOCK | RW | attributes);
+        rig.barrier(Barrier::DsbIshst);
+    };
+    for (asid, attributes, legal) in [(2, NG, true), (1, NG, false), (2, 0, false)] {
+        let mut rig = Rig::with(Config::default());
+        process(&mut rig, 0x5000_0000, RAM, attributes);
+        process(&mut rig, 0x5010_0000, RAM + 0x20_0000, attributes);
+        rig.register(Register::Ttbr0El1, 0x5000_0000 | 1 << 48);
+        rig.isb();
+        rig.register(Register::TcrEl1, TCR);
+        rig.isb();
+        rig.reads(0, 0x1234, &[Some(RAM + 0x1234)]);
+        rig.expect(&[]);
+        rig.register(Register::Ttbr0El1, 0x5010_0000 | asid << 48);
+        rig.isb();
+        assert_eq!(
+            rig.model.violation_count() == 0,
+            legal,
+            "{asid} {attributes:#x}"
+        );
+        if legal {
+            rig.reads(0, 0x1234, &[Some(RAM + 0x20_1234)]);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_not_running_keeps_its_entries() {
+    let mut rig = Rig::with(Config::default());
+    for (base, asid) in [(0x5000_0000, 1u64), (0x5010_0000, 2)] {
+        for level in 0..3 {
+            rig.fill(base + level * 0x1000, 512, 0, 0);
+        }
+        rig.store(base, base + 0x1000 | TABLE);
+        rig.store(base + 0x1000, base + 0x2000 | TABLE);
+        rig.store(base + 0x2000, RAM + (asid << 30) | BLOCK | RW | NG);
+        rig.barrier(Barrier::DsbIshst);
+        rig.register(Register::Ttbr0El1, base | asid << 48);
+        rig.isb();
+        rig.register(Register::TcrEl1, TCR);
+        rig.isb();
+    }
+    rig.expect(&[]);
+    // The first is changed and its tables freed while the second runs.
+    rig.store(0x5000_2000, 0);
+    rig.barrier(Barrier::DsbIshst);
+    rig.sync();
+    rig.expect(&[Rule::StaleTranslation]);
+    rig.event(EventKind::TableFreed {
+        address: 0x5000_2000,
+        bytes: 0x1000,
+    });
+    rig.expect(&[Rule::FreedInUse]);
+    rig.invalidate("aside1is", 1 << 48);
+    rig.event(EventKind::TableFreed {
+        address: 0x5000_0000,
+        bytes: 0x3000,
+    });
+    rig.expect(&[]);
+}
+
+#[test]
+fn granule_format_and_output_size_do_not_change_in_use() {
+    for tcr in [
+        TCR & !(0b11 << 30) | 0b11 << 30,
+        TCR | 1 << 59,
+        TCR & !(0b111 << 32) | 0b010 << 32,
+    ] {
+        let mut rig = Rig::with(Config::default());
+        rig.register(Register::TcrEl1, tcr | EPD0);
+        assert_eq!(rig.model.violations()[0].rule, Rule::FieldInUse);
+    }
+    // With the half disabled they may.
+    let mut rig = Rig::with(Config::default());
+    rig.register(Register::TcrEl1, TCR | EPD0 | 1 << 23);
+    rig.isb();
+    rig.tlbi("vmalle1", 0);
+    rig.barrier(Barrier::DsbNsh);
+    rig.isb();
+    rig.register(Register::TcrEl1, TCR & !(0b111 << 32) | 0b010 << 32 | EPD0);
+    rig.isb();
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn fields_that_tlbs_hold_need_a_tlbi() {
+    for (register, value) in [
+        (Register::TcrEl1, TCR | EPD0 | 1 << 39),
+        (Register::TcrEl1, TCR | EPD0 | 1 << 42),
+        (Register::MairEl1, MAIR | 0xbb << 24),
+    ] {
+        for (isb, flush) in [(true, true), (false, true), (true, false)] {
+            let mut rig = Rig::with(Config::default());
+            rig.register(register, value);
+            if isb {
+                rig.isb();
+            }
+            if flush {
+                rig.tlbi("vmalle1", 0);
+                rig.barrier(Barrier::DsbNsh);
+            }
+            rig.isb();
+            rig.sync();
+            rig.expect(if isb && flush {
+                &[]
+            } else {
+                &[Rule::CachedField]
+            });
+        }
+    }
+}
+
+#[test]
+fn memory_attributes_in_use_do_not_change() {
+    let mut rig = Rig::with(Config::default());
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.register(Register::MairEl1, MAIR & !0xff | 0x44);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}

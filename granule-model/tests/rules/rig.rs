@@ -1,0 +1,228 @@
+//! A small machine: 4K pages, 48-bit addresses, one tree for the upper half, ready to be
+//! changed.
+
+use granule_model::{
+    Access, Barrier, CacheOp, Config, Event, EventKind, Model, Order, Outcome, Register, Rule, Tlbi,
+};
+
+/// Tables of the tree: levels 0 to 3.
+pub(crate) const L0: u64 = 0x4000_0000;
+pub(crate) const L1: u64 = 0x4000_1000;
+pub(crate) const L2: u64 = 0x4000_2000;
+pub(crate) const L3: u64 = 0x4000_3000;
+/// A table that is not linked.
+pub(crate) const SPARE: u64 = 0x4000_4000;
+/// The first address of the upper half, which the tree translates.
+pub(crate) const VA: u64 = 0xffff_0000_0000_0000;
+/// What pages map to.
+pub(crate) const RAM: u64 = 0x8000_0000;
+
+pub(crate) const PAGE: u64 = 0b11;
+pub(crate) const BLOCK: u64 = 0b01;
+pub(crate) const TABLE: u64 = 0b11;
+pub(crate) const AF: u64 = 1 << 10;
+pub(crate) const INNER: u64 = 0b11 << 8;
+pub(crate) const RO: u64 = 1 << 7;
+pub(crate) const NG: u64 = 1 << 11;
+pub(crate) const NT: u64 = 1 << 16;
+pub(crate) const CONT: u64 = 1 << 52;
+pub(crate) const XN: u64 = 0b11 << 53;
+/// Normal memory, read-write, not executable.
+pub(crate) const RW: u64 = AF | INNER | XN;
+/// MAIR index 1: Device.
+pub(crate) const DEVICE: u64 = 1 << 2;
+
+pub(crate) const MAIR: u64 = 0x44_04_ff;
+/// 4K in both halves, 48 bits, 48-bit output, cached walks, 16-bit ASIDs.
+pub(crate) const TCR: u64 = 16
+    | 0b01 << 8
+    | 0b01 << 10
+    | 0b11 << 12
+    | 16 << 16
+    | 0b01 << 24
+    | 0b01 << 26
+    | 0b11 << 28
+    | 0b10 << 30
+    | 0b101 << 32
+    | 1 << 36;
+pub(crate) const EPD0: u64 = 1 << 7;
+/// M, C, I.
+pub(crate) const MMU_ON: u64 = 1 | 1 << 2 | 1 << 12;
+
+pub(crate) struct Rig {
+    pub(crate) model: Model,
+    pub(crate) cpu: u32,
+}
+
+impl Rig {
+    /// A machine of two CPUs with a BBM level that walk the same empty tree.
+    pub(crate) fn new(bbm_level: u8) -> Self {
+        Self::with(Config {
+            cpus: 2,
+            bbm_level,
+            ..Config::default()
+        })
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        let mut rig = Self::off(config);
+        rig.fill(L0, 512, 0, 0);
+        rig.fill(L1, 512, 0, 0);
+        rig.fill(L2, 512, 0, 0);
+        rig.fill(L3, 512, 0, 0);
+        rig.store(L0, L1 | TABLE);
+        rig.store(L1, L2 | TABLE);
+        rig.store(L2, L3 | TABLE);
+        rig.event(EventKind::Cache {
+            op: CacheOp::CleanInvalidateToPoc,
+            address: L0,
+            bytes: 0x4000,
+        });
+        rig.barrier(Barrier::DsbSy);
+        for cpu in 0..config.cpus {
+            rig.cpu = cpu;
+            rig.turn_on(TCR | EPD0, 0, L0);
+        }
+        rig.cpu = 0;
+        rig.expect(&[]);
+        rig
+    }
+
+    /// A machine that nothing was done to.
+    pub(crate) fn off(config: Config) -> Self {
+        Self {
+            model: Model::new(config),
+            cpu: 0,
+        }
+    }
+
+    /// Turns the MMU on, as it should be.
+    pub(crate) fn turn_on(&mut self, tcr: u64, ttbr0: u64, ttbr1: u64) {
+        self.tlbi("vmalle1", 0);
+        self.barrier(Barrier::DsbNsh);
+        self.register(Register::MairEl1, MAIR);
+        self.register(Register::TcrEl1, tcr);
+        self.register(Register::Ttbr0El1, ttbr0);
+        self.register(Register::Ttbr1El1, ttbr1);
+        self.isb();
+        self.register(Register::SctlrEl1, MMU_ON);
+        self.isb();
+    }
+
+    pub(crate) fn event(&mut self, kind: EventKind) {
+        let event = Event {
+            cpu: self.cpu,
+            kind,
+        };
+        self.model.event(event).unwrap();
+    }
+
+    pub(crate) fn register(&mut self, register: Register, value: u64) {
+        self.event(EventKind::RegisterWrite { register, value });
+    }
+
+    pub(crate) fn store(&mut self, address: u64, value: u64) {
+        self.event(EventKind::StoreDescriptor {
+            address,
+            value,
+            order: Order::Plain,
+        });
+    }
+
+    pub(crate) fn release(&mut self, address: u64, value: u64) {
+        self.event(EventKind::StoreDescriptor {
+            address,
+            value,
+            order: Order::Release,
+        });
+    }
+
+    pub(crate) fn fill(&mut self, address: u64, count: u64, first: u64, step: u64) {
+        self.event(EventKind::FillDescriptors {
+            address,
+            count,
+            first,
+            step,
+            order: Order::Plain,
+        });
+    }
+
+    pub(crate) fn update(&mut self, address: u64, count: u64, clear: u64, set: u64) {
+        self.event(EventKind::UpdateDescriptors {
+            address,
+            count,
+            clear,
+            set,
+            order: Order::Plain,
+        });
+    }
+
+    pub(crate) fn barrier(&mut self, barrier: Barrier) {
+        self.event(EventKind::Barrier(barrier));
+    }
+
+    pub(crate) fn isb(&mut self) {
+        self.barrier(Barrier::Isb);
+    }
+
+    pub(crate) fn tlbi(&mut self, name: &str, operand: u64) {
+        self.event(EventKind::Tlbi(Tlbi::from_name(name, operand).unwrap()));
+    }
+
+    /// What makes invalid entries valid: DSB ISHST, ISB.
+    pub(crate) fn publish(&mut self) {
+        self.barrier(Barrier::DsbIshst);
+        self.isb();
+    }
+
+    /// DSB ISHST, a TLBI, DSB ISH, ISB.
+    pub(crate) fn invalidate(&mut self, name: &str, operand: u64) {
+        self.barrier(Barrier::DsbIshst);
+        self.tlbi(name, operand);
+        self.barrier(Barrier::DsbIsh);
+        self.isb();
+    }
+
+    pub(crate) fn sync(&mut self) {
+        self.event(EventKind::Sync);
+    }
+
+    /// Exactly these rules were broken, in this order; forgets them.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, rules: &[Rule]) {
+        let found: Vec<Rule> = self.model.violations().iter().map(|one| one.rule).collect();
+        let text: Vec<String> = self
+            .model
+            .violations()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(found, rules, "{text:#?}");
+        self.model.clear_violations();
+    }
+
+    /// A read by CPU `cpu` may go to these physical addresses, or fault (`None`).
+    #[track_caller]
+    pub(crate) fn reads(&self, cpu: u32, va: u64, expected: &[Option<u64>]) {
+        let mut found: Vec<Option<u64>> = self
+            .model
+            .outcomes(cpu, va, Access::READ)
+            .into_iter()
+            .map(|outcome| match outcome {
+                Outcome::Memory(translation) => Some(translation.address),
+                Outcome::Fault(_) => None,
+                Outcome::Conflict => Some(u64::MAX),
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+}
+
+/// The operand of a TLBI by address.
+pub(crate) fn at(va: u64) -> u64 {
+    (va >> 12) & 0x0fff_ffff_ffff
+}

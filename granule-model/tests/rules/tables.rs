@@ -1,0 +1,133 @@
+//! Table memory: obtained, filled, linked, unlinked, freed.
+
+use crate::rig::*;
+use granule_model::{Barrier, EventKind, Register, Rule};
+
+fn obtained(address: u64) -> EventKind {
+    EventKind::TableObtained {
+        address,
+        bytes: 0x1000,
+    }
+}
+
+fn freed(address: u64) -> EventKind {
+    EventKind::TableFreed {
+        address,
+        bytes: 0x1000,
+    }
+}
+
+#[test]
+fn entries_point_to_table_memory() {
+    let mut rig = Rig::new(0);
+    rig.event(obtained(SPARE));
+    rig.fill(SPARE, 512, 0, 0);
+    rig.release(L2 + 8, SPARE | TABLE);
+    rig.expect(&[]);
+    rig.fill(SPARE + 0x1000, 512, 0, 0);
+    rig.release(L2 + 16, SPARE + 0x1000 | TABLE);
+    rig.expect(&[Rule::NotTableMemory]);
+}
+
+#[test]
+fn every_entry_of_a_table_is_stored_before_it_is_linked() {
+    let mut rig = Rig::new(0);
+    rig.event(obtained(SPARE));
+    rig.fill(SPARE, 511, 0, 0);
+    rig.release(L2 + 8, SPARE | TABLE);
+    assert_eq!(rig.model.violations()[0].location, Some(SPARE + 511 * 8));
+    rig.expect(&[Rule::UninitialisedTable]);
+}
+
+#[test]
+fn a_table_is_not_freed_while_linked_nor_linked_when_freed() {
+    let mut rig = Rig::new(0);
+    rig.event(freed(L3));
+    rig.expect(&[Rule::FreedInUse]);
+    let mut rig = Rig::new(0);
+    rig.event(obtained(SPARE));
+    rig.fill(SPARE, 512, 0, 0);
+    rig.event(freed(SPARE));
+    rig.expect(&[]);
+    rig.release(L2 + 8, SPARE | TABLE);
+    rig.expect(&[Rule::NotTableMemory]);
+}
+
+#[test]
+fn tables_below_an_unlinked_one_may_be_walked_too() {
+    let mut rig = Rig::new(0);
+    rig.store(L1, 0);
+    rig.barrier(Barrier::DsbIshst);
+    rig.event(freed(L3));
+    rig.expect(&[Rule::FreedInUse]);
+    let mut rig = Rig::new(0);
+    rig.store(L1, 0);
+    rig.invalidate("vaae1is", at(VA));
+    rig.event(freed(L3));
+    rig.event(freed(L2));
+    rig.expect(&[]);
+}
+
+#[test]
+fn an_unlinked_table_is_not_filled_while_it_may_be_walked() {
+    let mut rig = Rig::new(0);
+    rig.store(L2, 0);
+    // Links of a free list are no valid entries.
+    rig.store(L3, 0x4000_5000);
+    rig.expect(&[]);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.expect(&[Rule::UnlinkedInUse]);
+    let mut rig = Rig::new(0);
+    rig.store(L2, 0);
+    rig.invalidate("vaae1is", at(VA));
+    rig.store(L3, RAM | PAGE | RW);
+    rig.expect(&[]);
+}
+
+#[test]
+fn a_tree_that_is_still_cached_is_not_freed() {
+    // The upper half is switched to an empty tree.
+    let switch = |invalidate: bool, isb: bool| {
+        let mut rig = Rig::with(granule_model::Config::default());
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.fill(SPARE, 512, 0, 0);
+        rig.barrier(Barrier::DsbIshst);
+        rig.register(Register::Ttbr1El1, SPARE);
+        if isb {
+            rig.isb();
+        }
+        if invalidate {
+            rig.tlbi("vmalle1", 0);
+            rig.barrier(Barrier::DsbNsh);
+        }
+        rig.event(freed(L3));
+        rig.model.violation_count()
+    };
+    assert_eq!(switch(true, true), 0);
+    assert_eq!(switch(false, true), 1);
+    assert_eq!(
+        switch(true, false),
+        1,
+        "the old tree may be walked until the ISB"
+    );
+}
+
+#[test]
+fn a_table_linked_twice_is_reachable_until_both_are_gone() {
+    let mut rig = Rig::new(0);
+    rig.store(L2 + 8, L3 | TABLE);
+    rig.publish();
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.reads(0, VA, &[Some(RAM)]);
+    rig.reads(0, VA + 0x20_0000, &[Some(RAM)]);
+    rig.store(L2, 0);
+    rig.invalidate("vaae1is", at(VA));
+    rig.event(freed(L3));
+    rig.expect(&[Rule::FreedInUse]);
+    rig.store(L3, 0);
+    rig.invalidate("vaae1is", at(VA + 0x20_0000));
+    rig.sync();
+    rig.expect(&[]);
+}

@@ -1,0 +1,267 @@
+//! TLBIs: what each form removes, and what it leaves.
+
+use crate::rig::*;
+use granule_model::{Barrier, Config, EventKind, Register, Rule};
+
+/// One page and the pointer to its table are cached; both entries are cleared.
+fn unlinked() -> Rig {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(L2, 0);
+    rig.barrier(Barrier::DsbIshst);
+    rig
+}
+
+#[track_caller]
+fn free_after(mut rig: Rig, name: &str, operand: u64, barrier: Barrier, rules: &[Rule]) {
+    rig.tlbi(name, operand);
+    rig.barrier(barrier);
+    rig.event(EventKind::TableFreed {
+        address: L3,
+        bytes: 0x1000,
+    });
+    rig.expect(rules);
+}
+
+#[test]
+fn a_table_is_freed_after_an_invalidation_of_all_levels() {
+    for name in ["vaae1is", "vaae1os", "vmalle1is", "alle1is"] {
+        free_after(unlinked(), name, at(VA), Barrier::DsbIsh, &[]);
+    }
+    let broken = [
+        // Last level only, local, for one ASID (which leaves what leads to global pages).
+        ("vaale1is", at(VA), Barrier::DsbIsh),
+        ("vaae1", at(VA), Barrier::DsbIsh),
+        ("vmalle1", 0, Barrier::DsbIsh),
+        ("vae1is", at(VA), Barrier::DsbIsh),
+        ("aside1is", 0, Barrier::DsbIsh),
+        // Another address, another regime, shifted by the wrong amount.
+        ("vaae1is", at(VA + 0x20_0000), Barrier::DsbIsh),
+        ("vae2is", at(VA), Barrier::DsbIsh),
+        ("vaae1is", (VA >> 14) & 0x0fff_ffff_ffff, Barrier::DsbIsh),
+        // Not complete.
+        ("vaae1is", at(VA), Barrier::DsbIshst),
+        ("vaae1is", at(VA), Barrier::DsbNsh),
+        ("vaae1is", at(VA), Barrier::Isb),
+        ("vaae1is", at(VA), Barrier::DmbIsh),
+    ];
+    for (name, operand, barrier) in broken {
+        free_after(unlinked(), name, operand, barrier, &[Rule::FreedInUse]);
+    }
+}
+
+#[test]
+fn any_address_below_an_entry_reaches_it() {
+    let mut rig = unlinked();
+    rig.tlbi("vaae1is", at(VA + 0x1f_f000));
+    rig.barrier(Barrier::DsbIsh);
+    rig.event(EventKind::TableFreed {
+        address: L3,
+        bytes: 0x1000,
+    });
+    // The pointer is gone, the page may still be cached.
+    rig.expect(&[]);
+    rig.reads(1, VA, &[Some(RAM), None]);
+    rig.sync();
+    rig.expect(&[Rule::StaleTranslation]);
+}
+
+#[test]
+fn a_missed_invalidation_says_why() {
+    let mut rig = unlinked();
+    rig.tlbi("vaale1is", at(VA));
+    rig.barrier(Barrier::DsbIsh);
+    rig.event(EventKind::TableFreed {
+        address: L3,
+        bytes: 0x1000,
+    });
+    let tlbi = rig.model.events() - 3;
+    assert_eq!(
+        rig.model.violations()[0].missed,
+        Some((tlbi, granule_model::Miss::LastLevelOnly))
+    );
+}
+
+/// A page narrowed to read-only, then invalidated as told; whether that sufficed.
+fn narrowed(va: u64, name: &str, operand: u64) -> bool {
+    let mut rig = Rig::new(0);
+    let entry = L3 + ((va >> 12) & 511) * 8;
+    rig.store(entry, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(entry, RAM | PAGE | RW | RO);
+    rig.invalidate(name, operand);
+    rig.sync();
+    rig.model.violation_count() == 0
+}
+
+#[test]
+fn level_hints_must_be_right() {
+    let hint = |granule: u64, level: u64| at(VA) | (granule << 2 | level) << 44;
+    assert!(narrowed(VA, "vaale1is", hint(0b01, 3)));
+    assert!(
+        narrowed(VA, "vaale1is", hint(0b00, 2)),
+        "no granule: no hint"
+    );
+    assert!(
+        narrowed(VA, "vaale1is", hint(0b01, 0)),
+        "reserved without DS"
+    );
+    for (granule, level) in [(0b01, 2), (0b01, 1), (0b10, 3), (0b11, 3)] {
+        assert!(
+            !narrowed(VA, "vaale1is", hint(granule, level)),
+            "{granule} {level}"
+        );
+    }
+}
+
+#[test]
+fn ranges_cover_what_their_operands_say() {
+    // Base, SCALE 0 and NUM n: 2 * (n + 1) granules.
+    let range = |va: u64, num: u64| ((va >> 12) & ((1 << 37) - 1)) | num << 39 | 0b01 << 46;
+    assert!(narrowed(VA + 0x3000, "rvaale1is", range(VA, 1)));
+    assert!(
+        !narrowed(VA + 0x4000, "rvaale1is", range(VA, 1)),
+        "one page too short"
+    );
+    assert!(
+        !narrowed(VA, "rvaale1is", range(VA + 0x1000, 1)),
+        "begins one too late"
+    );
+    assert!(
+        narrowed(VA, "rvaale1is", range(VA, 0) | 0b11 << 37),
+        "level 3"
+    );
+    assert!(
+        !narrowed(VA, "rvaale1is", range(VA, 0) | 0b10 << 37),
+        "level 2"
+    );
+    let sixteen_k = range(VA, 0) & !(0b11 << 46) | 0b10 << 46;
+    assert!(!narrowed(VA, "rvaale1is", sixteen_k), "another granule");
+    // SCALE 1: 64 granules a NUM.
+    let scaled = range(VA, 0) | 1 << 44;
+    assert!(narrowed(VA + 0x3f000, "rvaale1is", scaled));
+    assert!(!narrowed(VA + 0x40000, "rvaale1is", scaled));
+}
+
+#[test]
+fn a_range_with_a_misaligned_base_or_that_wraps_is_unpredictable() {
+    let mut rig = Rig::new(0);
+    let base = ((VA + 0x1000) >> 12) & ((1 << 37) - 1);
+    rig.tlbi("rvaale1is", base | 0b10 << 37 | 0b01 << 46);
+    rig.expect(&[Rule::RangeOperand]);
+    let top = (u64::MAX >> 12) & ((1 << 37) - 1);
+    rig.tlbi("rvaale1is", top | 0b01 << 46);
+    rig.expect(&[Rule::RangeOperand]);
+}
+
+#[test]
+fn asids_are_told_apart() {
+    // Process pages in the lower half, ASID 5; another CPU has ASID 6.
+    let run = |asid: u64, name: &str, operand: u64| {
+        let mut rig = Rig::new(0);
+        rig.fill(SPARE, 512, 0, 0);
+        rig.fill(SPARE + 0x1000, 512, 0, 0);
+        rig.store(SPARE, SPARE + 0x1000 | TABLE);
+        rig.fill(SPARE + 0x2000, 512, 0, 0);
+        rig.store(SPARE + 0x1000, SPARE + 0x2000 | TABLE);
+        rig.store(SPARE + 0x2000, RAM | BLOCK | RW | NG);
+        rig.barrier(Barrier::DsbIshst);
+        rig.register(Register::Ttbr0El1, SPARE | asid << 48);
+        rig.isb();
+        rig.register(Register::TcrEl1, TCR);
+        rig.isb();
+        rig.expect(&[]);
+        rig.store(SPARE + 0x2000, RAM | BLOCK | RW | NG | RO);
+        rig.invalidate(name, operand);
+        rig.sync();
+        rig.model.violation_count() == 0
+    };
+    assert!(run(5, "vale1is", 5 << 48));
+    assert!(!run(5, "vale1is", 6 << 48));
+    assert!(run(5, "vaale1is", 6 << 48));
+    assert!(run(5, "aside1is", 5 << 48));
+    assert!(!run(5, "aside1is", 6 << 48));
+    assert!(run(5, "vmalle1is", 0));
+    assert!(run(5, "vae1is", 5 << 48));
+}
+
+#[test]
+fn local_and_broadcast() {
+    let one_cpu = |name: &str| {
+        let mut rig = Rig::with(Config::default());
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.store(L3, 0);
+        rig.barrier(Barrier::DsbNshst);
+        rig.tlbi(name, at(VA));
+        rig.barrier(Barrier::DsbNsh);
+        rig.isb();
+        rig.store(L3, RAM + 0x1000 | PAGE | RW);
+        rig.publish();
+        rig.sync();
+        rig.model.violation_count()
+    };
+    assert_eq!(one_cpu("vaale1"), 0);
+    assert_ne!(
+        one_cpu("vaale1is"),
+        0,
+        "DSB NSH does not complete a broadcast one"
+    );
+
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(L3, 0);
+    rig.invalidate("vaale1", at(VA));
+    rig.reads(0, VA, &[None]);
+    rig.reads(1, VA, &[None, Some(RAM)]);
+    rig.store(L3, RAM + 0x1000 | PAGE | RW);
+    assert_eq!(rig.model.violations()[0].cpu, 1);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn with_ds_the_base_of_a_range_is_in_units_of_64_kib() {
+    use granule_model::{Event, Model, Order, Tlbi};
+    let run = |shift: u32| {
+        let mut model = Model::new(Config::default());
+        let event = |model: &mut Model, kind| model.event(Event { cpu: 0, kind }).unwrap();
+        let store = |address, value| EventKind::StoreDescriptor {
+            address,
+            value,
+            order: Order::Plain,
+        };
+        // 16K, 47 bits: three levels. With DS shareability is TCR's.
+        let tcr = TCR & !(0x3f << 16 | 0b11 << 30) | 17 << 16 | 0b01 << 30 | 1 << 59 | EPD0;
+        let (l1, l2, l3) = (0x4000_0000, 0x4000_4000, 0x4000_8000);
+        let page = |access| RAM + 0x10_0000 | PAGE | AF | XN | access;
+        let va: u64 = u64::MAX << 47 | 0x10_0000;
+        let leaf = l3 + ((va >> 14) & 2047) * 8;
+        event(&mut model, store(l1, l2 | TABLE));
+        event(&mut model, store(l2, l3 | TABLE));
+        event(&mut model, store(leaf, page(0)));
+        let clean = EventKind::Cache {
+            op: granule_model::CacheOp::CleanInvalidateToPoc,
+            address: l1,
+            bytes: 0xc000,
+        };
+        event(&mut model, clean);
+        event(&mut model, EventKind::Barrier(Barrier::DsbSy));
+        let mut rig = Rig { model, cpu: 0 };
+        rig.turn_on(tcr, 0, l1);
+        rig.reads(0, va, &[Some(RAM + 0x10_0000)]);
+        rig.store(leaf, page(RO));
+        rig.barrier(Barrier::DsbIshst);
+        let operand = (va >> shift) & ((1 << 37) - 1) | 0b10 << 46;
+        rig.event(EventKind::Tlbi(
+            Tlbi::from_name("rvaale1is", operand).unwrap(),
+        ));
+        rig.barrier(Barrier::DsbIsh);
+        rig.isb();
+        rig.sync();
+        rig.model.violation_count()
+    };
+    assert_eq!(run(16), 0);
+    assert_eq!(run(14), 1);
+}
