@@ -114,7 +114,7 @@ impl Rig {
             cpu: self.cpu,
             kind,
         };
-        self.model.event(event).unwrap();
+        assert_eq!(self.model.event(event), Ok(()));
     }
 
     pub(crate) fn register(&mut self, register: Register, value: u64) {
@@ -166,7 +166,10 @@ impl Rig {
     }
 
     pub(crate) fn tlbi(&mut self, name: &str, operand: u64) {
-        self.event(EventKind::Tlbi(Tlbi::from_name(name, operand).unwrap()));
+        let Some(op) = Tlbi::from_name(name, operand) else {
+            panic!("there is no tlbi {name}");
+        };
+        self.event(EventKind::Tlbi(op));
     }
 
     /// What makes invalid entries valid: DSB ISHST, ISB.

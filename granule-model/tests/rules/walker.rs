@@ -94,7 +94,7 @@ impl Shape {
     /// A machine with `va` mapped to `to` by a leaf at a depth, in the half that `va` is in.
     fn machine(&self, va: u64, to: u64, depth: usize, attributes: u64) -> Model {
         let mut model = Model::new(Config::default());
-        let mut event = |kind| model.event(Event { cpu: 0, kind }).unwrap();
+        let mut event = |kind| assert_eq!(model.event(Event { cpu: 0, kind }), Ok(()));
         let table = |depth: usize| TABLES + ((depth as u64) << self.granule);
         for level in 0..=depth {
             let above = if level == 0 {
@@ -125,7 +125,7 @@ impl Shape {
             bytes: 8 << self.granule,
         });
         event(EventKind::Barrier(Barrier::DsbSy));
-        event(EventKind::Tlbi(Tlbi::from_name("vmalle1", 0).unwrap()));
+        event(EventKind::Tlbi(tlbi("vmalle1")));
         event(EventKind::Barrier(Barrier::DsbNsh));
         let mut write = |register, value| event(EventKind::RegisterWrite { register, value });
         write(Register::MairEl1, MAIR);
@@ -152,6 +152,13 @@ impl Shape {
             .into_iter()
             .flat_map(|va| [va, upper | va])
             .collect()
+    }
+}
+
+fn tlbi(name: &str) -> Tlbi {
+    match Tlbi::from_name(name, 0) {
+        Some(op) => op,
+        None => panic!("there is no tlbi {name}"),
     }
 }
 
@@ -225,7 +232,7 @@ fn access_flag_and_output_size_fault() {
         pa_bits: 40,
         ..Config::default()
     });
-    let mut event = |kind| model.event(Event { cpu: 0, kind }).unwrap();
+    let mut event = |kind| assert_eq!(model.event(Event { cpu: 0, kind }), Ok(()));
     event(EventKind::StoreDescriptor {
         address: TABLES,
         value: 1 << 40 | 0b01 | ACCESSED,
@@ -287,10 +294,10 @@ fn permissions_are_those_of_the_leaf_and_the_tables_above() {
                 value: table | kind << 59,
                 order: Order::Plain,
             };
-            let mut event = |kind| model.event(Event { cpu: 0, kind }).unwrap();
+            let mut event = |kind| assert_eq!(model.event(Event { cpu: 0, kind }), Ok(()));
             event(change);
             event(EventKind::Barrier(Barrier::DsbIsh));
-            event(EventKind::Tlbi(Tlbi::from_name("vmalle1is", 0).unwrap()));
+            event(EventKind::Tlbi(tlbi("vmalle1is")));
             event(EventKind::Barrier(Barrier::DsbIsh));
             event(EventKind::Barrier(Barrier::Isb));
             let expected = |user: bool, kind, letter, rights: &str| {
