@@ -3,7 +3,6 @@
 use crate::event::Barrier;
 use crate::model::Model;
 use crate::run::Settle;
-use crate::tables::RootId;
 
 impl Model {
     /// A barrier or ISB.
@@ -64,14 +63,10 @@ impl Model {
         let state = &mut self.cpus[cpu as usize];
         state.draining.clear();
         state.unsynchronised = None;
-        let left: Vec<RootId> = self
-            .tables
-            .roots()
-            .filter(|(_, root)| root.lingering & bit != 0)
-            .map(|(id, _)| id)
-            .collect();
-        for id in left {
-            if let Some(root) = self.tables.root_mut(id) {
+        for id in std::mem::take(&mut state.left) {
+            if let Some(root) = self.tables.root_mut(id)
+                && root.lingering & bit != 0
+            {
                 root.walking &= !bit;
                 root.lingering &= !bit;
                 root.left = now;

@@ -5,6 +5,7 @@ use crate::cpu::{Cpu, regime_index};
 use crate::descriptor::{self, Kind};
 use crate::event::Register;
 use crate::link::Walks;
+use crate::memory::{self, Memory};
 use crate::model::{Found, Model};
 use crate::run::{Runs, Settle};
 use crate::store::Replaced;
@@ -112,6 +113,7 @@ impl Model {
         }
         if let Some(root) = old.and_then(|id| self.tables.root_mut(id)) {
             root.lingering |= bit;
+            self.cpus[cpu as usize].left.extend(old);
         }
         let Some(key) = key else {
             self.cpus[cpu as usize].roots[space.index()] = None;
@@ -143,6 +145,9 @@ impl Model {
         let walks = Walks::of(std::iter::once(&*root));
         self.cpus[cpu as usize].roots[space.index()] = Some(id);
         self.check_new_tables(cpu, &new_tables, None, walks);
+        if old_key.is_some_and(|old| old.context.cached_walks != key.context.cached_walks) {
+            self.check_tree_lines(cpu, &key, walks);
+        }
         self.displace(cpu, id, &key, has_global);
         let path = Path {
             root: id,
@@ -218,6 +223,32 @@ impl Model {
             },
         );
         runs
+    }
+
+    /// Walks that begin to be cached, or cease to be, find the tables in another place.
+    fn check_tree_lines(&mut self, cpu: u32, key: &RootKey, walks: Walks) {
+        let top = TableAt::top(key);
+        let mut tables = vec![(top.base, top.entries * 8)];
+        let format = key.context.format;
+        walk::entries(
+            &self.memory,
+            &key.context,
+            &top,
+            key.context.base(),
+            last_of(key),
+            &mut |entry| {
+                if entry.kind == Kind::Table {
+                    let base = descriptor::table_address(entry.raw, format);
+                    tables.push((base, 1 << format.granule.shift()));
+                }
+            },
+        );
+        for (base, bytes) in tables {
+            for number in Memory::numbers(base, bytes) {
+                let mask = memory::line_mask(number, base, bytes);
+                self.check_walked_lines(cpu, number, mask, walks);
+            }
+        }
     }
 
     fn any_global(&self, key: &RootKey) -> bool {

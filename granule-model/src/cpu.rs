@@ -41,6 +41,8 @@ pub(crate) struct Cpu {
     pub(crate) registers: [Registers; 3],
     /// What it walks in each half.
     pub(crate) roots: [Option<RootId>; Space::COUNT],
+    /// What it walked before a register write, and may until an ISB.
+    pub(crate) left: Vec<RootId>,
     /// The first register write without an ISB since.
     pub(crate) unsynchronised: Option<u64>,
     /// The last DSB that makes stores visible to all.

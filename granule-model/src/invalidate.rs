@@ -322,19 +322,26 @@ impl Model {
 
     /// Why an invalidation under way does not count for a stale run: no DSB has completed it.
     fn incomplete(&self, run: &Run) -> Option<(u64, Miss)> {
+        if self.log.is_full() {
+            // Nobody will read it.
+            return None;
+        }
         let context = &self.contexts[usize::from(run.context)];
         let waiting = self.cpus.iter().flat_map(|cpu| cpu.tlbis.iter());
         waiting
-            .filter(|pending| pending.op.regime == context.space.regime())
-            .find_map(|pending| {
+            .filter(|pending| {
                 let reads = read(pending.op, pending.ds);
                 let meets = match reads {
                     Reads::Addresses { first, last, .. } => run.touched(first, last).is_some(),
                     _ => true,
                 };
-                (meets && must_remove(reads, run, context).is_ok())
-                    .then_some((pending.event, Miss::NotComplete))
+                pending.op.regime == context.space.regime()
+                    && pending.event > run.event
+                    && meets
+                    && must_remove(reads, run, context).is_ok()
             })
+            .map(|pending| (pending.event, Miss::NotComplete))
+            .max_by_key(|(event, _)| *event)
     }
 }
 

@@ -207,6 +207,11 @@ impl Log {
         self.count
     }
 
+    /// More violations are only counted.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.kept.len() >= self.most
+    }
+
     pub(crate) fn clear(&mut self) {
         self.kept.clear();
         self.count = 0;

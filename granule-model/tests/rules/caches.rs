@@ -146,6 +146,34 @@ fn tables_stored_with_the_mmu_off_are_invalidated_before_they_are_walked() {
 }
 
 #[test]
+fn walks_that_begin_to_be_cached() {
+    for invalidate in [false, true] {
+        let mut rig = Rig::off(Config::default());
+        rig.fill(L0, 512, 0, 0);
+        rig.barrier(Barrier::DsbSy);
+        rig.tlbi("vmalle1", 0);
+        rig.barrier(Barrier::DsbNsh);
+        rig.register(Register::TcrEl1, TCR | EPD0);
+        rig.register(Register::Ttbr1El1, L0);
+        rig.isb();
+        // M without C: walks are not cached either.
+        rig.register(Register::SctlrEl1, 1);
+        rig.isb();
+        rig.expect(&[]);
+        if invalidate {
+            rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x1000));
+            rig.barrier(Barrier::DsbSy);
+        }
+        rig.register(Register::SctlrEl1, MMU_ON);
+        rig.expect(if invalidate {
+            &[]
+        } else {
+            &[Rule::NotInvalidated]
+        });
+    }
+}
+
+#[test]
 fn one_line_of_a_table_left_out() {
     let mut rig = Rig::off(Config::default());
     rig.fill(L0, 512, 0, 0);

@@ -4,6 +4,23 @@ use crate::rig::*;
 use granule_model::{Barrier, Config};
 
 #[test]
+fn a_trace_that_is_wrong_all_the_way_is_replayed_too() {
+    let mut rig = Rig::with(Config::default());
+    for round in 0..20_000u64 {
+        // Another page in the same slot, never invalidated; pages unmapped, never invalidated.
+        rig.store(L3, RAM + (round % 0x8000 * 0x1000) | PAGE | RW);
+        rig.store(L3 + 8 + round % 511 * 8, RAM | PAGE | RW);
+        rig.store(L3 + 8 + round % 511 * 8, 0);
+        rig.tlbi("vale1is", 0);
+    }
+    assert_eq!(
+        rig.model.violations().len(),
+        rig.model.config().most_violations
+    );
+    assert!(rig.model.violation_count() > 18_000);
+}
+
+#[test]
 fn a_million_events_are_replayed() {
     let mut rig = Rig::with(Config::default());
     // Boot-like: 512 tables filled in one event each, linked, then pages changed one by one.
