@@ -8,6 +8,7 @@ use crate::link::lines_range;
 use crate::memory::{self, PAGE_SHIFT};
 use crate::model::{Found, Model};
 use crate::run::{Run, RunKind};
+use crate::tables::Root;
 use crate::tlbi::Regime;
 use crate::violation::Rule;
 use crate::walk::{self, EntryAt, FaultKind, TableAt, Walked};
@@ -85,6 +86,9 @@ pub enum Outcome {
     Conflict,
 }
 
+/// A tree as a lookup sees it.
+type Tree = (TableAt, Context, Option<u16>);
+
 /// Something that a lookup may find.
 struct Candidate {
     outcome: Result<(LeafView, u64), FaultKind>,
@@ -102,7 +106,9 @@ impl Model {
         let registers = &state.registers[regime_index(access.regime)];
         let space = Space::of(access.regime, va);
         let mut outcomes = Vec::new();
-        let lingering = self.lingering(cpu, space);
+        let bit = 1u64 << cpu;
+        // Trees that were left are walked until the next ISB.
+        let lingering = self.trees(space, |root| root.lingering & bit != 0);
         if !registers.mmu_on() {
             push(&mut outcomes, self.flat(va));
             if lingering.is_empty() {
@@ -110,13 +116,17 @@ impl Model {
             }
         }
         let mut candidates = Vec::new();
-        let mut contexts: Vec<(TableAt, Context, Option<u16>)> = Vec::new();
+        let mut contexts: Vec<Tree> = Vec::new();
         if registers.mmu_on() {
             match state.roots[space.index()].and_then(|id| self.tables.root(id)) {
                 Some(root) => {
                     contexts.push((TableAt::top(&root.key), root.key.context, root.key.asid))
                 }
-                None => push(&mut outcomes, Outcome::Fault(FaultKind::Translation)),
+                None => {
+                    push(&mut outcomes, Outcome::Fault(FaultKind::Translation));
+                    // Walks are disabled, but what the TLB holds is still found.
+                    contexts.extend(self.trees(space, |root| root.holders & bit != 0));
+                }
             }
         }
         contexts.extend(lingering);
@@ -126,7 +136,6 @@ impl Model {
                 continue;
             };
             self.walk_candidates(cpu, context, *top, address, &mut candidates);
-            let bit = 1u64 << cpu;
             let mut stale = |run: &Run| {
                 if run.cpus & bit != 0 && run.matches(*asid) {
                     self.stale_candidate(cpu, run, address, &mut candidates);
@@ -145,12 +154,11 @@ impl Model {
         outcomes
     }
 
-    /// The trees that a CPU may still walk until its next ISB.
-    fn lingering(&self, cpu: u32, space: Space) -> Vec<(TableAt, Context, Option<u16>)> {
-        let bit = 1u64 << cpu;
+    /// Some of the trees of a half.
+    fn trees(&self, space: Space, which: impl Fn(&Root) -> bool) -> Vec<Tree> {
         self.tables
             .roots()
-            .filter(|(_, root)| root.lingering & bit != 0 && root.key.context.space == space)
+            .filter(|(_, root)| root.key.context.space == space && which(root))
             .map(|(_, root)| (TableAt::top(&root.key), root.key.context, root.key.asid))
             .collect()
     }

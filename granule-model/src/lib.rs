@@ -1,4 +1,86 @@
-//! The arm64 MMU, TLBs and caches at their most hostile.
+//! The arm64 MMU, TLBs and caches at their most hostile: a checker for code that changes page
+//! tables.
+//!
+//! Emulators forgive nearly everything: their TLBs drop entries early and they have no caches.
+//! [`Model`] is told what CPUs do ([`Event`]) and keeps everything that the architecture (Arm
+//! ARM DDI 0487, chapter D8) lets them still see. What is broken is a [`Violation`]; what an
+//! access may result in is a list of [`Outcome`]s.
+//!
+//! ```
+//! use granule_model::{Access, Config, Event, EventKind, Model, Order, Register};
+//!
+//! let mut model = Model::new(Config { tlb_unknown_at_reset: false, ..Config::default() });
+//! let mut event = |kind| model.event(Event { cpu: 0, kind });
+//! // One block of 1 GiB with 4K pages and 39-bit addresses, and the MMU on.
+//! let store = |value| EventKind::StoreDescriptor { address: 0x1000, value, order: Order::Plain };
+//! event(store(0x4000_0000 | 1 | 1 << 10))?;
+//! for (register, value) in [
+//!     (Register::TcrEl1, 25 | 1 << 23 | 0b101 << 32),
+//!     (Register::Ttbr0El1, 0x1000),
+//!     (Register::SctlrEl1, 1),
+//! ] {
+//!     event(EventKind::Barrier(granule_model::Barrier::DsbSy))?;
+//!     event(EventKind::RegisterWrite { register, value })?;
+//!     event(EventKind::Barrier(granule_model::Barrier::Isb))?;
+//! }
+//! // The block moves while it may be cached.
+//! event(store(0x8000_0000 | 1 | 1 << 10))?;
+//! assert_eq!(model.violations()[0].rule.name(), "RWHZWS");
+//! assert_eq!(model.outcomes(0, 0x1234, Access::READ).len(), 2);
+//! # Ok::<(), granule_model::EventError>(())
+//! ```
+//!
+//! # How it sees the machine
+//!
+//! Nothing is random. Instead of one TLB that may hold this or that the model keeps the *set* of
+//! what each may hold, by what differs from the tables: while an entry stands, any TLB may hold
+//! it and nothing is written down; when it is replaced or can no longer be reached, it (and all
+//! that it led to) becomes a *run* of stale entries of those CPUs that could have walked to it,
+//! and it goes when an invalidation that the architecture says must remove it is complete. A run
+//! is a whole stretch of neighbouring entries, so that what is kept is bounded by the tables and
+//! not by the length of a trace.
+//!
+//! | | |
+//! | --- | --- |
+//! | walkers | may see the old or the new value of a store until the storing CPU's DSB; what a CPU speculated until its next ISB. Tables that a store or register write makes reachable must be sure to be seen first |
+//! | TLBs | any leaf with the access flag, any table entry, for as long as above; contiguous members one by one (RLQLSD) |
+//! | TLBI | reaches what its operand, form, scope, level and granule hints say, if walkers could no longer read the old value when it was issued; complete at a DSB of its CPU (NSH for local ones); for the CPU itself after an ISB |
+//! | changes | each entry that becomes valid is compared with every stale one for its addresses: RWHZWS, with the relaxations of the BBM level (RPVTFW) |
+//! | data caches | each line of 64 bytes may be unwritten (stored through the caches, not cleaned) or outdated (stored past them, not invalidated) for any length of time |
+//! | instruction caches | code stored is stale until it is cleaned and IC and DSB are done |
+//!
+//! Stale entries are no violation by themselves. They are reported where they meet what they must
+//! not meet, when a table that they lead to is freed or filled, and when the tables are relied on:
+//! at [`EventKind::Sync`], [`EventKind::Relied`] and [`Model::access`].
+//!
+//! # What it takes for worse than it is
+//!
+//! * A CPU that leaves an address space may hold all of it until its ASID, or everything, is
+//!   invalidated; invalidations by address while it is away do not count towards that.
+//! * Entries of the upper half that are not global belong to an unknown ASID: only operations for
+//!   all ASIDs remove them.
+//! * An entry that points to another table than before needs break-before-make, whatever the two
+//!   hold. Read-only pages may move in place only with [`Config::equal_contents`].
+//! * Lines stored with the MMU off are outdated in the caches even if they were invalidated
+//!   before the store and nothing could have fetched them since.
+//! * Tables of which entries were never stored since they were obtained are reported, even if
+//!   memory happens to be zero.
+//!
+//! # What it cannot see
+//!
+//! * Contents of memory other than descriptors; who holds which lock. A store-release is taken to
+//!   order what other CPUs stored earlier in the trace, and DMB to order stores for walkers.
+//! * Stage 2, VMIDs, Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, tags, PAN, E0PD. The EL2&0 regime is
+//!   treated as EL1&0.
+//! * Hardware updates: with TCR.HA a leaf without the access flag may be cached and with TCR.HD a
+//!   clean page is writable, but memory is not changed, so an update lost to a plain store goes
+//!   unnoticed.
+//! * The order of the stores within one bulk event, and what a walker makes of a half done one.
+//! * Exceptions as context synchronisation: record an ISB where one is relied on.
+//! * Which mapping a store went through: whether it is cached follows from the CPU's SCTLR.
+//!   Maintenance by set and way is not known. DC CVAU counts as done when issued.
+//! * TLB conflict aborts that level 2 permits are results of accesses, and violations only with
+//!   [`Config::strict`].
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

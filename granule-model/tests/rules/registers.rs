@@ -219,3 +219,66 @@ fn memory_attributes_in_use_do_not_change() {
     rig.register(Register::MairEl1, MAIR & !0xff | 0x44);
     rig.expect(&[Rule::BreakBeforeMake]);
 }
+
+#[test]
+fn a_disabled_half_still_finds_what_its_tlb_holds() {
+    for flush in [false, true] {
+        let mut rig = Rig::with(Config::default());
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.register(Register::TcrEl1, TCR | EPD0 | 1 << 23);
+        rig.isb();
+        if flush {
+            rig.tlbi("vmalle1", 0);
+            rig.barrier(Barrier::DsbNsh);
+            rig.isb();
+            rig.reads(0, VA, &[None]);
+        } else {
+            rig.reads(0, VA, &[None, Some(RAM)]);
+        }
+        rig.expect(&[]);
+    }
+}
+
+#[test]
+fn a_cpu_that_was_reset_has_an_unknown_tlb() {
+    let mut rig = Rig::with(Config::default());
+    rig.event(EventKind::Reset);
+    rig.register(Register::TcrEl1, TCR | EPD0);
+    rig.register(Register::Ttbr1El1, L0);
+    rig.isb();
+    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.expect(&[Rule::UnknownTlb]);
+    rig.event(EventKind::Reset);
+    rig.turn_on(TCR | EPD0, 0, L0);
+    rig.expect(&[]);
+}
+
+#[test]
+fn impossible_events_are_refused() {
+    use granule_model::{Event, EventError, Order};
+    let mut rig = Rig::off(Config::default());
+    let store = |address| EventKind::StoreDescriptor {
+        address,
+        value: 0,
+        order: Order::Plain,
+    };
+    let mut event = |cpu, kind| rig.model.event(Event { cpu, kind });
+    assert_eq!(
+        event(1, EventKind::Sync),
+        Err(EventError::NoSuchCpu { cpu: 1, cpus: 1 })
+    );
+    assert_eq!(
+        event(0, store(4)),
+        Err(EventError::Misaligned { address: 4 })
+    );
+    assert_eq!(
+        event(0, store(1 << 52)),
+        Err(EventError::OutsideMemory {
+            address: 1 << 52,
+            bytes: 8
+        })
+    );
+    assert_eq!(event(0, store((1 << 52) - 8)), Ok(()));
+    assert_eq!(rig.model.events(), 1);
+}

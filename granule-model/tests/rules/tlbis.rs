@@ -104,10 +104,10 @@ fn level_hints_must_be_right() {
         "no granule: no hint"
     );
     assert!(
-        narrowed(VA, "vaale1is", hint(0b01, 0)),
-        "reserved without DS"
+        narrowed(VA, "vaale1is", hint(0b11, 0)),
+        "64K has no level 0: no hint"
     );
-    for (granule, level) in [(0b01, 2), (0b01, 1), (0b10, 3), (0b11, 3)] {
+    for (granule, level) in [(0b01, 2), (0b01, 1), (0b01, 0), (0b10, 3), (0b11, 3)] {
         assert!(
             !narrowed(VA, "vaale1is", hint(granule, level)),
             "{granule} {level}"
@@ -264,4 +264,66 @@ fn with_ds_the_base_of_a_range_is_in_units_of_64_kib() {
     };
     assert_eq!(run(16), 0);
     assert_eq!(run(14), 1);
+}
+
+#[test]
+fn a_reserved_hint_is_none() {
+    for (lpa2, legal) in [(false, true), (true, false)] {
+        let mut rig = Rig::with(Config {
+            lpa2,
+            ..Config::default()
+        });
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.store(L3, 0);
+        rig.invalidate("vaale1is", at(VA) | 0b0100 << 44);
+        rig.sync();
+        assert_eq!(rig.model.violation_count() == 0, legal);
+    }
+}
+
+#[test]
+fn a_regime_with_one_half() {
+    // EL2 without E2H: no ASIDs, and the form by address removes table entries too.
+    let run = |name: &str, operand: u64| {
+        let mut rig = Rig::off(Config::default());
+        let (l0, l1, l2, l3) = (0x4000_0000, 0x4000_1000, 0x4000_2000, 0x4000_3000);
+        for (table, entry) in [(l0, l1 | TABLE), (l1, l2 | TABLE), (l2, l3 | TABLE)] {
+            rig.fill(table, 512, 0, 0);
+            rig.store(table, entry);
+        }
+        rig.fill(l3, 512, 0, 0);
+        rig.store(l3, RAM | PAGE | AF | INNER);
+        rig.event(EventKind::Cache {
+            op: granule_model::CacheOp::CleanInvalidateToPoc,
+            address: l0,
+            bytes: 0x4000,
+        });
+        rig.barrier(Barrier::DsbSy);
+        rig.tlbi("alle2", 0);
+        rig.barrier(Barrier::DsbNsh);
+        rig.register(Register::MairEl2, MAIR);
+        rig.register(
+            Register::TcrEl2,
+            16 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 0b101 << 16,
+        );
+        rig.register(Register::Ttbr0El2, l0);
+        rig.isb();
+        rig.register(Register::SctlrEl2, MMU_ON);
+        rig.isb();
+        rig.expect(&[]);
+        rig.store(l2, 0);
+        rig.invalidate(name, operand);
+        rig.event(EventKind::TableFreed {
+            address: l3,
+            bytes: 0x1000,
+        });
+        rig.sync();
+        rig.model.violation_count()
+    };
+    assert_eq!(run("vae2is", 0), 0);
+    assert_eq!(run("alle2is", 0), 0);
+    assert_ne!(run("vale2is", 0), 0);
+    assert_ne!(run("vaae1is", 0), 0);
+    assert_ne!(run("vmalle1is", 0), 0);
 }
