@@ -121,13 +121,14 @@ impl Model {
 
     fn change_live(&mut self, cpu: u32, number: u64, changes: &[Change], order: Order) {
         let page_base = number << PAGE_SHIFT;
-        let tables = self.memory.page_mut(number).tables.clone();
-        let paths: Vec<(TableId, Vec<Path>)> = tables
-            .into_iter()
-            .map(|id| (id, self.tables.paths(&self.memory, id, &self.contexts)))
-            .collect();
+        let mut paths = self.paths_to(number);
+        let mut unlinked = false;
         for (id, paths) in &paths {
-            self.replace(cpu, *id, paths, page_base, changes);
+            unlinked |= self.replace(cpu, *id, paths, page_base, changes);
+        }
+        if unlinked {
+            // Where tables point back to themselves some of them may be gone now.
+            paths = self.paths_to(number);
         }
         let now = self.now;
         let page = self.memory.page_mut(number);
@@ -149,6 +150,18 @@ impl Model {
         }
     }
 
+    /// The tables in a page, with all ways to each.
+    fn paths_to(&self, number: u64) -> Vec<(TableId, Vec<Path>)> {
+        let tables = self
+            .memory
+            .page(number)
+            .map_or(&[][..], |page| &page.tables);
+        tables
+            .iter()
+            .map(|&id| (id, self.tables.paths(&self.memory, id, &self.contexts)))
+            .collect()
+    }
+
     /// The indices of a table that the changes of a page concern.
     fn index_in(&self, id: TableId, location: u64) -> Option<u64> {
         let table = self.tables.table(id)?;
@@ -156,7 +169,8 @@ impl Model {
         (index < table.entries).then_some(index)
     }
 
-    /// Before the stores: what they replace in a table becomes stale.
+    /// Before the stores: what they replace in a table becomes stale. Whether tables were
+    /// unlinked.
     fn replace(
         &mut self,
         cpu: u32,
@@ -164,19 +178,19 @@ impl Model {
         paths: &[Path],
         page_base: u64,
         changes: &[Change],
-    ) {
+    ) -> bool {
         if changes
             .iter()
             .all(|(_, old, _)| old & descriptor::VALID == 0)
         {
-            return;
+            return false;
         }
         let Some((level, format)) = self
             .tables
             .table(id)
             .map(|table| (table.level, table.format))
         else {
-            return;
+            return false;
         };
         for path in paths {
             let mut runs = Runs::default();
@@ -206,14 +220,17 @@ impl Model {
             }
             self.add_stale(runs);
         }
+        let mut unlinked = false;
         for &(index, old, _) in changes {
             let location = page_base + index as u64 * 8;
             if descriptor::kind(old, level, format) == Kind::Table
                 && let Some(index) = self.index_in(id, location)
             {
                 self.tables.unlink(&mut self.memory, id, index, old);
+                unlinked = true;
             }
         }
+        unlinked
     }
 
     /// Turns an entry, and all that can be reached through it, into stale runs of `cpus`. With

@@ -11,6 +11,7 @@
 mod barriers;
 mod bbm;
 mod caches;
+mod chaos;
 mod groups;
 mod registers;
 mod rig;
