@@ -1,6 +1,7 @@
 //! The allocator as a whole, on metadata memory of the host that starts
 //! uninitialised, or full of words that look like entries.
 
+mod interleaved;
 mod limits;
 mod model;
 mod tables;

@@ -1,0 +1,33 @@
+//! Fuzz targets as plain functions: bytes in, no panic and no endless loop out.
+//!
+//! A target feeds bytes that somebody else may have written (a boot loader, firmware, a guest, a
+//! user) to code that must survive them, and checks what must hold whatever they are. The same
+//! functions run on stable Rust in `tests/` and under cargo-fuzz in `fuzz/`.
+
+mod bytes;
+mod parsers;
+mod tables;
+
+/// A target: its name, as cargo-fuzz calls it, and the function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("device_tree_peek", parsers::device_tree_peek),
+    ("command_line", parsers::command_line),
+    ("console_record", parsers::console_record),
+    ("sizes", parsers::sizes),
+    ("image_header", parsers::image_header),
+    ("memblock", tables::memblock),
+    ("descriptor", tables::descriptor),
+    ("walker", tables::walker),
+];
+
+/// The target of that name.
+#[must_use]
+pub fn target(name: &str) -> Option<fn(&[u8])> {
+    TARGETS
+        .iter()
+        .find(|(other, _)| *other == name)
+        .map(|(_, run)| *run)
+}

@@ -1,0 +1,63 @@
+//! Parsers: the look into the device tree, the command line, the console record, sizes, and the
+//! image's header.
+
+use granule::arch::PageSize;
+use granule::boot::choice::Wish;
+use granule::boot::peek::{Tree, total_size};
+use granule::boot::words;
+use granule_cli::record::Record;
+use granule_cli::sizes::{parse_address, parse_size, show_size};
+
+pub(crate) fn device_tree_peek(bytes: &[u8]) {
+    // Bytes alone rarely begin with the magic number: half of the cases are given it, and a size.
+    let mut given = bytes.to_vec();
+    if bytes.first().is_some_and(|first| first & 1 == 0) && given.len() >= 28 {
+        let size = u32::try_from(given.len()).unwrap_or(u32::MAX);
+        given[..4].copy_from_slice(&0xd00d_feed_u32.to_be_bytes());
+        given[4..8].copy_from_slice(&size.to_be_bytes());
+        given[20..24].copy_from_slice(&17_u32.to_be_bytes());
+        given[24..28].copy_from_slice(&16_u32.to_be_bytes());
+    }
+    if let Ok(size) = total_size(&given) {
+        assert!((40..=2 << 20).contains(&size));
+    }
+    if let Ok(tree) = Tree::new(&given) {
+        let seen = tree.peek();
+        assert!(seen.bootargs.len() <= given.len());
+        assert!(seen.compatible.count() <= given.len());
+        if let Some(damage) = seen.damage {
+            assert!(!damage.to_string().is_empty());
+        }
+    }
+}
+
+pub(crate) fn command_line(bytes: &[u8]) {
+    let words = words::words(bytes).count();
+    assert!(words <= bytes.len());
+    if let Wish::Wanted(size) = words::page_size(bytes) {
+        assert!(PageSize::ALL.contains(&size));
+    }
+    if let Wish::Wanted(bits) = words::va_bits(bytes) {
+        assert!(bits < 1000);
+    }
+}
+
+pub(crate) fn console_record(bytes: &[u8]) {
+    let mut record = Record::default();
+    for line in String::from_utf8_lossy(bytes).lines() {
+        record.line(line);
+    }
+}
+
+pub(crate) fn sizes(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(size) = parse_size(&text) {
+        // What is shown can be read again, and means the same.
+        assert_eq!(parse_size(&show_size(size)), Ok(size), "{text}");
+    }
+    let _ = parse_address(&text);
+}
+
+pub(crate) fn image_header(bytes: &[u8]) {
+    let _ = granule_cli::image::Header::parse(bytes);
+}

@@ -1,0 +1,209 @@
+//! Tables of any contents, descriptors of any bits, and memory maps of any shape.
+
+use crate::bytes::Bytes;
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{
+    Attributes, CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Kind, Page, Page4K, Page16K,
+    Page64K, PageSize, PhysicalAddress, Regime, VirtualAddress, page_size::Level,
+};
+use granule::memblock::{Direction, LeftOut, Memblock};
+use granule::table::{
+    BitChange, Maintenance, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
+};
+use granule::table::{Liveness, Parts, TableError};
+
+/// A CPU that has everything, with 52 bits.
+fn cpu() -> CpuFeatures {
+    let mmfr0 = 0x1022_0006 & !(0xf << 24) | 0x6;
+    let mmfr2 = 1 << 16 | 1 << 28;
+    CpuFeatures::new(IdRegisters {
+        mmfr0,
+        mmfr2,
+        ..IdRegisters::default()
+    })
+}
+
+const VA_BITS: [u32; 6] = [36, 39, 42, 47, 48, 52];
+
+fn geometry(bytes: &mut Bytes<'_>, size: PageSize) -> Option<Geometry> {
+    let bits = VA_BITS[bytes.below(VA_BITS.len())];
+    let half = if bytes.byte() & 1 == 0 {
+        Half::Lower
+    } else {
+        Half::Upper
+    };
+    Geometry::new(&cpu(), size, bits, half, Regime::El1And0).ok()
+}
+
+pub(crate) fn descriptor(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let size = PageSize::ALL[bytes.below(3)];
+    let Some(geometry) = geometry(&mut bytes, size) else {
+        return;
+    };
+    let level = Level::ALL[bytes.below(5)];
+    let descriptor = Descriptor(bytes.word());
+    if descriptor.kind(&geometry, level) == Kind::Leaf {
+        let attributes = Attributes::decode(descriptor, &geometry);
+        let output = geometry.address_of(descriptor, level);
+        // What was decoded and encoded decodes to the same again.
+        let again = Descriptor::leaf(&geometry, level, output, attributes.encode(&geometry));
+        assert_eq!(Attributes::decode(again, &geometry), attributes);
+        assert_eq!(geometry.address_of(again, level), output);
+    }
+}
+
+/// Every address is a table: a few pages of the fuzzer's bytes, over and over.
+struct Hostile {
+    words: Vec<u64>,
+    capabilities: TlbCapabilities,
+}
+
+impl Hostile {
+    fn word(&self, table: PhysicalAddress, index: usize) -> u64 {
+        let at = (table.0 >> 12).wrapping_mul(0x9e37_79b9) as usize ^ index;
+        self.words[at % self.words.len()]
+    }
+}
+
+// SAFETY: reads its own vector whatever the address, and drops every store.
+unsafe impl TableMemory for Hostile {
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        Descriptor(self.word(table, index))
+    }
+    unsafe fn store(&mut self, _: PhysicalAddress, _: usize, _: Descriptor, _: Visibility) {}
+    unsafe fn fill(
+        &mut self,
+        _: PhysicalAddress,
+        _: usize,
+        _: usize,
+        _: Descriptor,
+        _: u64,
+        _: Visibility,
+    ) {
+    }
+    unsafe fn update(
+        &mut self,
+        _: PhysicalAddress,
+        _: usize,
+        _: usize,
+        _: BitChange,
+        _: Visibility,
+    ) -> usize {
+        0
+    }
+}
+
+struct Empty;
+
+// SAFETY: gives nothing out.
+unsafe impl TableAllocator for Empty {
+    fn reserve(&mut self, tables: usize) -> bool {
+        tables == 0
+    }
+    fn allocate(&mut self, _: usize) -> Option<TableRun> {
+        None
+    }
+    fn free(&mut self, _: PhysicalAddress) {}
+}
+
+struct Silent(TlbCapabilities);
+
+impl Maintenance for Silent {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    fn dsb_ishst(&mut self) {}
+    fn dsb_ish(&mut self) {}
+    fn isb(&mut self) {}
+    fn tlbi(&mut self, _: TlbiOp) {}
+}
+
+pub(crate) fn walker(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    match bytes.below(3) {
+        0 => walk::<Page4K>(bytes),
+        1 => walk::<Page16K>(bytes),
+        _ => walk::<Page64K>(bytes),
+    }
+}
+
+fn walk<P: Page>(mut bytes: Bytes<'_>) {
+    let Some(geometry) = geometry(&mut bytes, P::SIZE) else {
+        return;
+    };
+    let base = geometry.base();
+    let address = VirtualAddress(base.0.wrapping_add(bytes.word() % geometry.span()));
+    let mut words = Vec::new();
+    while !bytes.is_empty() && words.len() < 64 {
+        words.push(bytes.word());
+    }
+    words.push(0);
+    let capabilities = TlbCapabilities {
+        geometry,
+        range: false,
+        level_hint: false,
+        repeat: false,
+    };
+    let memory = Hostile {
+        words,
+        capabilities,
+    };
+    let parts = Parts {
+        memory,
+        allocator: Empty,
+        maintenance: Silent(capabilities),
+    };
+    // SAFETY: the memory answers for every address, and nobody walks these tables.
+    let tables = unsafe {
+        PageTables::<P, _>::from_root(PhysicalAddress(0), geometry, Liveness::Private, parts)
+    };
+    let Ok(mut tables) = tables else { return };
+    if let Some(found) = tables.query(address) {
+        assert!(found.start.0 <= address.0);
+        assert!(address.0 - found.start.0 < found.bytes);
+    }
+    // Tables may point back at themselves: the visitor, not the walker, says how deep it goes.
+    let mut left = 200u32;
+    let mut visit = |_: &_| {
+        left = left.saturating_sub(1);
+        left > 0
+    };
+    tables.visit_all(&mut visit);
+    tables.visit_runs(&mut visit);
+    let page = P::SIZE.bytes();
+    let start = VirtualAddress(address.0 & !(page - 1));
+    let ram = Attributes::normal(granule::arch::Permissions::READ);
+    let mapped = tables.map(
+        start,
+        PhysicalAddress(0),
+        page,
+        ram,
+        granule::table::Leaves::LARGEST,
+    );
+    assert!(matches!(
+        mapped,
+        Ok(()) | Err(TableError::AlreadyMapped { .. } | TableError::OutOfTables { .. })
+    ));
+    let _ = tables.environment().memory.capabilities;
+}
+
+pub(crate) fn memblock(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let mut memory: Memblock<8> = Memblock::new(PageSize::ALL[bytes.below(3)]);
+    while !bytes.is_empty() {
+        let (start, size) = (bytes.word(), bytes.word());
+        // Errors are answers; what must hold holds after each of them.
+        match bytes.below(6) {
+            0 => drop(memory.add_bank(start, size)),
+            1 => drop(memory.reserve(start, size)),
+            2 => drop(memory.mark_no_map(start, size)),
+            3 => drop(memory.free(start, size)),
+            4 => drop(memory.truncate(start, LeftOut::BeyondPhysical)),
+            _ => drop(memory.allocate(size, 1 << (start & 31), 0..u64::MAX, Direction::TopDown)),
+        }
+        let totals = memory.totals();
+        assert_eq!(totals.ram, totals.edges + totals.no_map + totals.mapped);
+        assert_eq!(totals.mapped, totals.reserved + totals.free);
+    }
+}
