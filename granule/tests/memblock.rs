@@ -1,6 +1,10 @@
 //! Early memory against a bitmap that does the same the slow and obvious way, and at the edges
 //! of the address space.
 
+// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
+// which has nothing to find.
+#![cfg(not(miri))]
+
 use granule::arch::PageSize;
 use granule::memblock::{Direction, Error, LeftOut, List, Memblock, Region};
 use proptest::prelude::*;

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 /// Most leaf entries that one mapping makes, so that a case takes milliseconds (its ends may add
 /// up to two tables' worth).
 const MOST_LEAVES: u64 = if cfg!(miri) { 40 } else { 3000 };
-const CASES: u32 = if cfg!(miri) { 3 } else { 128 };
-const STEPS: usize = if cfg!(miri) { 5 } else { 14 };
+const CASES: u32 = if cfg!(miri) { 2 } else { 80 };
+const STEPS: usize = if cfg!(miri) { 4 } else { 14 };
 
 /// A multiple of one of the shape's leaf sizes, give or take some pages.
 #[derive(Clone, Copy, Debug)]
