@@ -4,8 +4,10 @@ use granule_cli::{LinearMap, PageSize, Request};
 
 use crate::kernel::{Kernel, SIZES, ok, sized};
 
+/// On QEMU's max, whose MIDR is of no erratum's CPU.
 fn forced(size: PageSize, strategy: LinearMap, names: &str) -> Kernel {
     ok(&Request {
+        cpu: "max".into(),
         linear_map: Some(strategy),
         append: Some(format!("arm64.errata={names}")),
         ..sized(size)
@@ -56,12 +58,15 @@ fn several_are_told_in_the_tables_order_and_unknown_ones_ignored() {
     kernel.does_not_say("arm64.errata=: ");
 }
 
-/// By MIDR: QEMU's A64FX is r1p0 (010001 is up to r1p0), its A76 r4p1 (1286807 is up to r3p0).
+/// By MIDR: QEMU's A64FX is r1p0 (010001 is up to r1p0), its A76 r4p1 (1286807 is up to r3p0, 4193800
+/// is of all).
 #[test]
 fn a_cpus_own_errata_are_found() {
     for (cpu, size, errata) in [
         ("a64fx", PageSize::K64, &["a64fx-010001"][..]),
-        ("cortex-a76", PageSize::K4, &[]),
+        ("cortex-a76", PageSize::K4, &["cortex-a76-4193800"]),
+        ("neoverse-n1", PageSize::K16, &["neoverse-n1-4193800"]),
+        ("cortex-a72", PageSize::K4, &[]),
         ("max", PageSize::K4, &[]),
     ] {
         let kernel = ok(&Request {

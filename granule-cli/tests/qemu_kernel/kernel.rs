@@ -179,12 +179,16 @@ impl Kernel {
         assert_eq!(self.number("linear_map.table_bytes"), tables * page);
         // 4096 random addresses, and both ends of at least one run.
         assert!(self.number("self_check.translations") >= 4096 + 2);
-        // All free pages, or each so many of them; pages that are free in part do not count, of
-        // which there are two a reserved range.
+        // All pages that were free then, or each so many of them: those that are free in the end
+        // but for what was given back, and those that the page allocator's own data took. Pages
+        // that are free in part do not count, of which there are two a reserved range.
         let patterns = self.number("self_check.patterns");
         let given_back = self.number("memory.static_bytes_given_back");
-        let pages = (self.number("memory.free_bytes") - given_back) / page;
-        let stride = pages.div_ceil(4096).max(1);
+        let free = self.number("memory.free_bytes");
+        let metadata = self.number("memory.page_metadata_bytes");
+        assert!(free + metadata < self.mapped() && metadata > 0 && free.is_multiple_of(page));
+        let pages = (free - given_back) / page;
+        let stride = (pages + metadata.div_ceil(page) + 2 * 128).div_ceil(4096);
         assert!(
             patterns <= 4096 && patterns + 2 * 128 >= pages / stride,
             "{patterns} patterns, {pages} free pages"
