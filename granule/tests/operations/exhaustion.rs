@@ -105,7 +105,7 @@ fn running_out_leaves_everything_as_it_was() {
     let mut shapes = shape::all();
     if cfg!(miri) {
         shapes.retain(|shape| shape.page_size() == PageSize::K4);
-        shapes.truncate(2);
+        shapes.truncate(1);
     }
     let mut failed = 0;
     for geometry in shapes {
@@ -120,7 +120,7 @@ fn running_out_leaves_everything_as_it_was() {
             }
         }
     }
-    assert!(failed > if cfg!(miri) { 8 } else { 200 }, "only {failed}");
+    assert!(failed > if cfg!(miri) { 4 } else { 200 }, "only {failed}");
 }
 
 #[test]
