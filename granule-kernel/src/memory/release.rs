@@ -8,7 +8,7 @@ use crate::tree::Memory;
 use crate::{image, layout};
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
-use granule::arch::{Half, PhysicalAddress, VirtualAddress};
+use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Error;
 use granule::table::{Liveness, PageTables, Parts, Reached, TableError};
 
@@ -40,7 +40,32 @@ pub(crate) fn boot_leftovers<P: Page>(
         let mut tables =
             unsafe { PageTables::<P, _>::from_root(root, lower, Liveness::Live, parts)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
+        let mut leaves = 0;
+        let mut sound = true;
+        tables.visit_all(|found| {
+            if found.kind == Kind::Leaf {
+                leaves += 1;
+                let permissions = Permissions::decode(found.descriptor, lower.regime());
+                sound &= !permissions.writable_and_executable();
+            }
+            true
+        });
+        if leaves != 1 || !sound {
+            crate::refuse::self_check_failed(format_args!(
+                "the identity map has {leaves} leaves, expected one that is not writable"
+            ));
+        }
         tables.unmap(VirtualAddress(code), page)?;
+        let mut left = 0;
+        tables.visit_all(|_| {
+            left += 1;
+            true
+        });
+        if left != 0 {
+            crate::refuse::self_check_failed(format_args!(
+                "{left} entries of the identity map are left after it was unmapped"
+            ));
+        }
     }
 
     let parts = Parts {
