@@ -82,3 +82,4 @@ pub mod boot;
 pub mod linear;
 pub mod memblock;
 pub mod table;
+pub mod trace;

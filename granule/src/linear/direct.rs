@@ -165,9 +165,15 @@ impl HasArena for Arena {
     }
 }
 
-impl HasArena for crate::table::Counted<'_, Arena> {
+impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     fn arena(&mut self) -> &mut Arena {
-        self.inner()
+        self.inner().arena()
+    }
+}
+
+impl<A: HasArena, S: crate::table::Sink> HasArena for crate::table::Traced<A, S> {
+    fn arena(&mut self) -> &mut Arena {
+        self.inner().arena()
     }
 }
 

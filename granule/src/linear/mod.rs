@@ -9,8 +9,10 @@
 pub mod census;
 pub mod direct;
 pub mod placement;
+mod traced;
 pub mod window;
 
 pub use census::Census;
 pub use direct::Arena;
 pub use placement::Placement;
+pub use traced::TracedWindows;

@@ -16,6 +16,7 @@ pub mod map;
 pub mod memory;
 mod protect;
 mod query;
+mod traced;
 mod unmap;
 
 pub use allocator::{TableAllocator, TableRun};
@@ -26,6 +27,7 @@ pub use map::{Leaves, Piece};
 pub use memory::{BitChange, Offset, Reach, Reached, TableMemory, Visibility};
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
+pub use traced::{NoSink, Sink, TableEvent, Traced};
 
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::tlbi::TlbCapabilities;

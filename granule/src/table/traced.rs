@@ -1,0 +1,321 @@
+//! Recording what the walker does: every store, table, barrier and TLBI, in order.
+//!
+//! [`Traced`] wraps any of the three traits' implementations and tells a [`Sink`]. Which sink is
+//! a type, so that with [`NoSink`] nothing is left of it: each call is then the inner one and not
+//! a closure round it, which may or may not be inlined. What becomes of the events (a buffer, a
+//! file, a model) is the sink's.
+
+use super::allocator::{TableAllocator, TableRun};
+use super::maintenance::Maintenance;
+use super::memory::{BitChange, TableMemory, Visibility};
+use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
+use crate::arch::{Descriptor, PhysicalAddress, Regime, VirtualAddress};
+
+/// What the walker did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableEvent {
+    /// Stored `count` descriptors from entry `first` of a table on: `descriptor`,
+    /// `descriptor + step` and so on. One store where `count` is 1.
+    Store {
+        /// The table.
+        table: PhysicalAddress,
+        /// The index of the first entry.
+        first: usize,
+        /// How many there are, at least 1.
+        count: usize,
+        /// The first descriptor.
+        descriptor: Descriptor,
+        /// What is added, wrapping, for each entry that follows.
+        step: u64,
+        /// How the stores were made.
+        visibility: Visibility,
+    },
+    /// Changed bits of the valid ones among `count` descriptors from entry `first` of a table on.
+    Update {
+        /// The table.
+        table: PhysicalAddress,
+        /// The index of the first entry.
+        first: usize,
+        /// How many there are, at least 1.
+        count: usize,
+        /// The change.
+        change: BitChange,
+        /// How the stores were made.
+        visibility: Visibility,
+    },
+    /// Got pages for tables.
+    Obtained(TableRun),
+    /// Gave back one page.
+    Freed(PhysicalAddress),
+    /// DSB ISHST.
+    DsbIshst,
+    /// DSB ISH.
+    DsbIsh,
+    /// ISB.
+    Isb,
+    /// One broadcast TLBI of a regime.
+    Tlbi(Regime, TlbiOp),
+    /// From here on this CPU uses a range as the tables say. Whoever does so records it; the
+    /// operations themselves do not know what for they are called.
+    Relied {
+        /// The first address.
+        start: VirtualAddress,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// Takes the events of [`Traced`].
+pub trait Sink: Copy {
+    /// False when events are thrown away, so that none need be made.
+    const ACTIVE: bool = true;
+
+    /// Calls `action`, which does something and records it, in one order with all other calls
+    /// of any clone of this sink: what is recorded first happened first. A sink that several
+    /// CPUs share holds a lock meanwhile.
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R;
+
+    /// Takes one event. Called only from within [`atomically`](Self::atomically).
+    fn record(&self, event: TableEvent);
+
+    /// Records that `bytes` bytes from `start` are used from here on.
+    #[inline(always)]
+    fn relied(&self, start: VirtualAddress, bytes: u64) {
+        if Self::ACTIVE {
+            self.atomically(|sink| sink.record(TableEvent::Relied { start, bytes }));
+        }
+    }
+}
+
+/// Throws everything away and leaves no trace of itself in the code.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSink;
+
+impl Sink for NoSink {
+    const ACTIVE: bool = false;
+
+    #[inline(always)]
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        action(self)
+    }
+
+    #[inline(always)]
+    fn record(&self, _event: TableEvent) {}
+}
+
+/// An implementation of the walker's traits whose calls are recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Traced<T, S> {
+    inner: T,
+    sink: S,
+}
+
+impl<T, S: Sink> Traced<T, S> {
+    /// Records the calls to `inner` in `sink`.
+    pub const fn new(inner: T, sink: S) -> Self {
+        Self { inner, sink }
+    }
+
+    /// What is wrapped.
+    pub const fn inner(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+// SAFETY: each call is passed on as it is.
+unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
+    #[inline(always)]
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.load(table, index) }
+    }
+
+    #[inline(always)]
+    unsafe fn find_valid(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.find_valid(table, first, count) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        if !S::ACTIVE {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.store(table, index, descriptor, visibility) };
+        }
+        self.sink.atomically(|sink| {
+            sink.record(TableEvent::Store {
+                table,
+                first: index,
+                count: 1,
+                descriptor,
+                step: 0,
+                visibility,
+            });
+            // SAFETY: the caller's promise is handed on.
+            unsafe { self.inner.store(table, index, descriptor, visibility) }
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        if !S::ACTIVE {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe {
+                self.inner
+                    .fill(table, first, count, descriptor, step, visibility)
+            };
+        }
+        self.sink.atomically(|sink| {
+            if count > 0 {
+                sink.record(TableEvent::Store {
+                    table,
+                    first,
+                    count,
+                    descriptor,
+                    step,
+                    visibility,
+                });
+            }
+            // SAFETY: the caller's promise is handed on.
+            unsafe {
+                self.inner
+                    .fill(table, first, count, descriptor, step, visibility)
+            }
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        if !S::ACTIVE {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.update(table, first, count, change, visibility) };
+        }
+        self.sink.atomically(|sink| {
+            if count > 0 {
+                sink.record(TableEvent::Update {
+                    table,
+                    first,
+                    count,
+                    change,
+                    visibility,
+                });
+            }
+            // SAFETY: the caller's promise is handed on.
+            unsafe { self.inner.update(table, first, count, change, visibility) }
+        })
+    }
+}
+
+// SAFETY: each call is passed on as it is.
+unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
+    #[inline(always)]
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.inner.reserve(tables)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        if !S::ACTIVE {
+            return self.inner.allocate(most);
+        }
+        self.sink.atomically(|sink| {
+            let run = self.inner.allocate(most);
+            if let Some(run) = run {
+                sink.record(TableEvent::Obtained(run));
+            }
+            run
+        })
+    }
+
+    #[inline(always)]
+    fn free(&mut self, table: PhysicalAddress) {
+        if !S::ACTIVE {
+            return self.inner.free(table);
+        }
+        self.sink.atomically(|sink| {
+            // Before the page is given back: from then on someone else may get it.
+            sink.record(TableEvent::Freed(table));
+            self.inner.free(table);
+        });
+    }
+}
+
+impl<T: Maintenance, S: Sink> Maintenance for Traced<T, S> {
+    fn capabilities(&self) -> &TlbCapabilities {
+        self.inner.capabilities()
+    }
+
+    #[inline(always)]
+    fn dsb_ishst(&mut self) {
+        if !S::ACTIVE {
+            return self.inner.dsb_ishst();
+        }
+        self.sink.atomically(|sink| {
+            self.inner.dsb_ishst();
+            sink.record(TableEvent::DsbIshst);
+        });
+    }
+
+    #[inline(always)]
+    fn dsb_ish(&mut self) {
+        if !S::ACTIVE {
+            return self.inner.dsb_ish();
+        }
+        self.sink.atomically(|sink| {
+            self.inner.dsb_ish();
+            sink.record(TableEvent::DsbIsh);
+        });
+    }
+
+    #[inline(always)]
+    fn isb(&mut self) {
+        if !S::ACTIVE {
+            return self.inner.isb();
+        }
+        self.sink.atomically(|sink| {
+            self.inner.isb();
+            sink.record(TableEvent::Isb);
+        });
+    }
+
+    #[inline(always)]
+    fn tlbi(&mut self, op: TlbiOp) {
+        if !S::ACTIVE {
+            return self.inner.tlbi(op);
+        }
+        self.sink.atomically(|sink| {
+            sink.record(TableEvent::Tlbi(
+                self.inner.capabilities().geometry.regime(),
+                op,
+            ));
+            self.inner.tlbi(op);
+        });
+    }
+}

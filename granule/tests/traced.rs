@@ -1,0 +1,222 @@
+//! What a recording wrapper tells, against what the host under it notes by itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+#![allow(
+    missing_debug_implementations,
+    reason = "test fixtures print what they need to"
+)]
+
+mod common;
+
+use common::host::{self, Event, Host};
+use common::shape::PLAIN;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    Attributes, Descriptor, Dispatch, Half, Page, PageSize, Permissions, PhysicalAddress, Regime,
+    VirtualAddress,
+};
+use granule::linear::TracedWindows;
+use granule::linear::window::{Slot, Windows};
+use granule::table::{
+    Holes, Leaves, NoSink, PageTables, Parts, PermissionChange, Sink, TableEvent, Traced,
+};
+use std::cell::{Cell, RefCell};
+
+/// Keeps the events, and sees that each is recorded from within one call.
+#[derive(Default)]
+struct Kept {
+    events: RefCell<Vec<TableEvent>>,
+    inside: Cell<bool>,
+}
+
+impl Sink for &Kept {
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        assert!(
+            !self.inside.replace(true),
+            "nested: a lock would be taken twice"
+        );
+        let result = action(self);
+        self.inside.set(false);
+        result
+    }
+
+    fn record(&self, event: TableEvent) {
+        assert!(self.inside.get(), "recorded outside of the lock");
+        self.events.borrow_mut().push(event);
+    }
+}
+
+/// The host's words for the events, after all of them.
+fn expected(events: &[TableEvent], host: &Host) -> Vec<Event> {
+    let mut expected = Vec::new();
+    for event in events {
+        match *event {
+            TableEvent::Store {
+                table,
+                first,
+                count,
+                descriptor,
+                step,
+                visibility,
+            } => expected.push(Event::Store {
+                table: table.0,
+                first,
+                count,
+                descriptor: descriptor.0,
+                step,
+                visibility,
+            }),
+            // The host notes which entries were valid; both end in the same memory.
+            TableEvent::Update {
+                table,
+                first,
+                count,
+                change,
+                visibility,
+            } => expected.extend(
+                (first..first + count)
+                    .map(|index| (index, host.word(table.0, index)))
+                    .filter(|(_, now)| {
+                        now & change.set == change.set && now & change.clear & !change.set == 0
+                    })
+                    .map(|(index, descriptor)| Event::Change {
+                        table: table.0,
+                        index,
+                        descriptor,
+                        visibility,
+                    }),
+            ),
+            TableEvent::Obtained(run) => expected.push(Event::Allocate {
+                first: run.first.0,
+                count: run.count,
+            }),
+            TableEvent::Freed(table) => expected.push(Event::Free(table.0)),
+            TableEvent::DsbIshst => expected.push(Event::DsbIshst),
+            TableEvent::DsbIsh => expected.push(Event::DsbIsh),
+            TableEvent::Isb => expected.push(Event::Isb),
+            TableEvent::Tlbi(Regime::El1And0, op) => expected.push(Event::Tlbi(op)),
+            other => panic!("{other:?}"),
+        }
+    }
+    expected
+}
+
+struct Compare;
+
+impl Dispatch for Compare {
+    type Output = usize;
+
+    fn run<P: Page>(self) -> usize {
+        let geometry = PLAIN.geometry(P::SIZE, 48, Half::Upper);
+        let host = Host::new(&geometry, 0x4000_0000, 64);
+        let capabilities = TlbCapabilities {
+            geometry,
+            range: false,
+            level_hint: true,
+            repeat: false,
+        };
+        let inner = host::environment(&host, capabilities);
+        let kept = Kept::default();
+        let environment = Parts {
+            memory: Traced::new(inner.memory, &kept),
+            allocator: Traced::new(inner.allocator, &kept),
+            maintenance: Traced::new(inner.maintenance, &kept),
+        };
+        let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+        tables.make_live();
+        let (page, start) = (P::SIZE.bytes(), geometry.base());
+        let mut seen = 0;
+        let mut compare = |what: &str| {
+            let events = kept.events.take();
+            let noted = host.take_events();
+            let noted: Vec<Event> = noted
+                .into_iter()
+                .filter(|event| !matches!(event, Event::Reserve(_)))
+                .collect();
+            assert_eq!(expected(&events, &host), noted, "{what} {}", P::SIZE);
+            assert!(!events.is_empty(), "{what}");
+            seen += events.len();
+        };
+        compare("new and live");
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        let output = PhysicalAddress(0x8000_0000);
+        tables
+            .map(start, output, 40 * page, attributes, Leaves::PAGES)
+            .unwrap();
+        compare("map");
+        let change = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::default()
+        };
+        let middle = VirtualAddress(start.0 + 3 * page);
+        tables
+            .protect(middle, 5 * page, change, Holes::Refuse)
+            .unwrap();
+        compare("protect");
+        tables.unmap(middle, page).unwrap();
+        // Clearing all bits leaves nothing to tell the entry by: it is as the host says.
+        let events = kept.events.take();
+        assert!(
+            events
+                .iter()
+                .any(|event| matches!(event, TableEvent::Update { count: 1, .. }))
+        );
+        host.take_events();
+        seen
+    }
+}
+
+#[test]
+fn what_is_recorded_is_what_the_host_notes() {
+    for size in PageSize::ALL {
+        assert!(size.dispatch(Compare) > 10, "{size}");
+    }
+}
+
+/// Slots that do nothing.
+struct Still;
+
+// SAFETY: nothing is reached, and nothing is claimed to be.
+unsafe impl Windows for Still {
+    fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
+    fn close(&mut self, _slot: Slot) {}
+    unsafe fn load(&self, _slot: Slot, _index: usize) -> Descriptor {
+        Descriptor::INVALID
+    }
+    unsafe fn store(&mut self, _slot: Slot, _index: usize, _descriptor: Descriptor) {}
+}
+
+#[test]
+fn stores_through_slots_are_recorded_by_their_table() {
+    use granule::arch::Level;
+    let kept = Kept::default();
+    let place = |slot: Slot| VirtualAddress(0x1000 * (slot.0.number() + 2) as u64);
+    let mut windows = TracedWindows::new(Still, &kept, place, 4096);
+    windows.open(Slot(Level::L2), PhysicalAddress(0xa000));
+    windows.open(Slot(Level::L3), PhysicalAddress(0xb000));
+    for (level, table) in [(Level::L2, 0xa000), (Level::L3, 0xb000)] {
+        // SAFETY: nothing is stored.
+        unsafe { windows.store(Slot(level), 7, Descriptor(3)) };
+        let last = kept.events.borrow().last().copied();
+        let Some(TableEvent::Store {
+            table: seen,
+            first: 7,
+            ..
+        }) = last
+        else {
+            panic!("{last:?}");
+        };
+        assert_eq!(seen, PhysicalAddress(table));
+    }
+    let relied = TableEvent::Relied {
+        start: VirtualAddress(0x4000),
+        bytes: 4096,
+    };
+    assert_eq!(kept.events.borrow().first(), Some(&relied));
+}
+
+#[test]
+fn no_sink_has_no_size() {
+    assert_eq!(size_of::<Traced<u64, NoSink>>(), size_of::<u64>());
+    NoSink.relied(VirtualAddress(0), 1);
+}
