@@ -108,6 +108,7 @@ mod stale;
 mod store;
 mod tables;
 pub mod tlbi;
+pub mod trace;
 mod violation;
 mod walk;
 

@@ -1,0 +1,173 @@
+//! What is wrong with a trace, and where.
+
+use std::fmt;
+use std::io;
+
+/// Characters of a wrong word that are told.
+const LONGEST_TOLD: usize = 40;
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineError {
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// What stands there; empty at the end of the line.
+    pub found: String,
+    /// What should.
+    pub expected: &'static str,
+}
+
+impl LineError {
+    /// For the word that begins at byte `at` of `line`, or for the end of the line.
+    pub(crate) fn new(line: &str, at: usize, expected: &'static str) -> Self {
+        let before = line.get(..at).unwrap_or(line);
+        let rest = line.get(at..).unwrap_or_default();
+        let word = rest.split(' ').next().unwrap_or_default();
+        // A space where a word should be is best told with what follows it.
+        let word = if word.is_empty() { rest } else { word };
+        let mut found: String = word.chars().take(LONGEST_TOLD).collect();
+        if found.len() < word.len() {
+            found.push_str("...");
+        }
+        Self {
+            column: before.chars().count() + 1,
+            found,
+            expected,
+        }
+    }
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            found, expected, ..
+        } = self;
+        if found.is_empty() {
+            write!(f, "the line ends where {expected} is expected")
+        } else {
+            write!(f, "{found:?} stands where {expected} is expected")
+        }
+    }
+}
+
+impl std::error::Error for LineError {}
+
+/// Why a file is no trace.
+#[derive(Debug)]
+pub enum ReadError {
+    /// A line is wrong.
+    Line {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        error: LineError,
+    },
+    /// A line is not UTF-8.
+    NotText {
+        /// Counted from 1.
+        line: u64,
+        /// The first byte that is wrong, counted from 1.
+        column: usize,
+    },
+    /// A line is longer than any event.
+    LongLine {
+        /// Counted from 1.
+        line: u64,
+        /// Where reading it was given up.
+        column: usize,
+    },
+    /// The file ends before the events that its first line promises.
+    CutShort {
+        /// The line that is missing, counted from 1.
+        line: u64,
+        /// How far into that line the file goes.
+        column: usize,
+        /// The events there are.
+        found: u64,
+        /// The events there should be.
+        expected: u64,
+    },
+    /// There are more events than the first line says.
+    TooLong {
+        /// The first line too many, counted from 1.
+        line: u64,
+        /// The events there should be.
+        expected: u64,
+    },
+    /// An event is of a CPU that the first line does not count.
+    UnknownCpu {
+        /// Counted from 1.
+        line: u64,
+        /// Where the CPU's number stands.
+        column: usize,
+        /// The number.
+        cpu: u32,
+        /// How many there are.
+        cpus: u32,
+    },
+    /// It cannot be read.
+    Io {
+        /// The line that was being read, counted from 1.
+        line: u64,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl ReadError {
+    /// The line, counted from 1.
+    #[must_use]
+    pub const fn line(&self) -> u64 {
+        match self {
+            Self::Line { line, .. }
+            | Self::NotText { line, .. }
+            | Self::LongLine { line, .. }
+            | Self::CutShort { line, .. }
+            | Self::TooLong { line, .. }
+            | Self::UnknownCpu { line, .. }
+            | Self::Io { line, .. } => *line,
+        }
+    }
+
+    /// The column, counted from 1.
+    #[must_use]
+    pub const fn column(&self) -> usize {
+        match self {
+            Self::Line { error, .. } => error.column,
+            Self::NotText { column, .. }
+            | Self::LongLine { column, .. }
+            | Self::CutShort { column, .. }
+            | Self::UnknownCpu { column, .. } => *column,
+            Self::TooLong { .. } | Self::Io { .. } => 1,
+        }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: ", self.line(), self.column())?;
+        match self {
+            Self::Line { error, .. } => write!(f, "{error}"),
+            Self::NotText { .. } => f.write_str("not UTF-8; expected a trace, which is text"),
+            Self::LongLine { .. } => f.write_str("the line is longer than any event"),
+            Self::CutShort {
+                found, expected, ..
+            } => write!(
+                f,
+                "the file ends after {found} of {expected} events: it was cut short; record it again"
+            ),
+            Self::TooLong { expected, .. } => {
+                write!(f, "more than the {expected} events that line 1 says")
+            }
+            Self::UnknownCpu { cpu, cpus, .. } => {
+                write!(
+                    f,
+                    "CPU {cpu} of {cpus}, counted from 0; line 1 says cpus={cpus}"
+                )
+            }
+            Self::Io { error, .. } => write!(f, "cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}

@@ -1,0 +1,138 @@
+//! The first line of a trace.
+
+use std::fmt;
+
+use super::error::LineError;
+use super::words::{Words, number};
+
+/// The version of the format.
+const VERSION: u64 = 1;
+/// The first word.
+const MAGIC: &str = "granule-trace";
+/// CPUs at most: what the model has.
+const MOST_CPUS: u64 = 64;
+
+/// What a trace says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// The page size of the tables in bytes: 4096, 16384 or 65536.
+    pub page_bytes: u64,
+    /// The number of CPUs.
+    pub cpus: u32,
+    /// The BBM level that all of the CPUs have, 0 to 3.
+    pub bbm_level: u8,
+    /// Whether the trace reaches to the end of what was recorded, without holes.
+    pub complete: bool,
+    /// The number of events.
+    pub events: u64,
+}
+
+impl Header {
+    /// Reads the first line, without its line feed.
+    ///
+    /// # Errors
+    ///
+    /// When it is not the first line of a trace of this version.
+    pub fn parse(line: &str) -> Result<Self, LineError> {
+        let mut words = Words::new(line);
+        words.next_as(
+            "`granule-trace`, as in the first line of every trace",
+            |word| (word == MAGIC).then_some(()),
+        )?;
+        words.next_as("version 1", |word| (number(word)? == VERSION).then_some(()))?;
+        let page_bytes = words.next_as("page=4k, page=16k or page=64k", |word| {
+            match word.strip_prefix("page=")? {
+                "4k" => Some(4 << 10),
+                "16k" => Some(16 << 10),
+                "64k" => Some(64 << 10),
+                _ => None,
+            }
+        })?;
+        let cpus = words.next_as("cpus=N, 1 to 64", |word| {
+            let cpus = number(word.strip_prefix("cpus=")?)?;
+            (1..=MOST_CPUS).contains(&cpus).then_some(cpus as u32)
+        })?;
+        let bbm_level = words.next_as("bbm=N, 0 to 3", |word| {
+            let level = number(word.strip_prefix("bbm=")?)?;
+            (level <= 3).then_some(level as u8)
+        })?;
+        let complete = words.next_as("complete=yes or complete=no", |word| {
+            match word.strip_prefix("complete=")? {
+                "yes" => Some(true),
+                "no" => Some(false),
+                _ => None,
+            }
+        })?;
+        let events = words.next_as("events=N, the number of events", |word| {
+            number(word.strip_prefix("events=")?)
+        })?;
+        words.end()?;
+        Ok(Self {
+            page_bytes,
+            cpus,
+            bbm_level,
+            complete,
+            events,
+        })
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            page_bytes,
+            cpus,
+            bbm_level,
+            events,
+            ..
+        } = self;
+        let page = page_bytes >> 10;
+        let complete = if self.complete { "yes" } else { "no" };
+        write!(
+            f,
+            "{MAGIC} {VERSION} page={page}k cpus={cpus} bbm={bbm_level} complete={complete} events={events}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "granule-trace 1 page=16k cpus=4 bbm=2 complete=yes events=12";
+
+    #[test]
+    fn a_header_is_read_back() {
+        let header = Header::parse(LINE).unwrap();
+        assert_eq!(header.to_string(), LINE);
+        assert_eq!((header.page_bytes, header.events), (16384, 12));
+        for cut in 0..LINE.len() {
+            let Some(line) = LINE.get(..cut) else {
+                continue;
+            };
+            // Cutting digits off the last number leaves a number.
+            assert!(
+                Header::parse(line).is_err() || cut > LINE.len() - 2,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (from, to, column, expected) in [
+            ("granule-trace", "granule-rtace", 1, "granule-trace"),
+            (" 1 ", " 2 ", 15, "version 1"),
+            ("16k", "8k", 17, "page=4k"),
+            ("cpus=4", "cpus=0", 26, "cpus=N"),
+            ("bbm=2", "bbm=4", 33, "bbm=N"),
+            ("yes", "maybe", 39, "complete=yes"),
+            ("events=12", "12", 52, "events=N"),
+            ("=12", "=12 x", 61, "the end of the line"),
+        ] {
+            let error = Header::parse(&LINE.replace(from, to)).unwrap_err();
+            assert_eq!(error.column, column, "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A whole trace, a line at a time: memory does not grow with the file.
+
+use std::io::{self, BufRead};
+
+use super::error::{LineError, ReadError};
+use super::header::Header;
+use super::parse::parse_line;
+use crate::event::Event;
+
+/// Bytes of a line at most; events take less than a hundred, comments may take more.
+const LONGEST_LINE: usize = 4096;
+
+/// Reads a trace.
+#[derive(Debug)]
+pub struct Reader<R> {
+    from: R,
+    header: Header,
+    /// The line being read, and how many were read before it.
+    buffer: Vec<u8>,
+    lines: u64,
+    events: u64,
+    bytes: u64,
+    over: bool,
+}
+
+/// What was read of a line.
+enum Line {
+    /// All of it, without its line feed.
+    Whole,
+    /// What there is of a line that the file ends in.
+    Cut,
+    /// Nothing: the file ends where a line would begin.
+    End,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the first line.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read or is not that of a trace.
+    pub fn new(from: R) -> Result<Self, ReadError> {
+        let mut reader = Self {
+            from,
+            header: Header {
+                page_bytes: 0,
+                cpus: 0,
+                bbm_level: 0,
+                complete: false,
+                events: 0,
+            },
+            buffer: Vec::new(),
+            lines: 0,
+            events: 0,
+            bytes: 0,
+            over: false,
+        };
+        let kind = reader.line()?;
+        let text = reader.text()?;
+        let wrong = |error| ReadError::Line { line: 1, error };
+        reader.header = Header::parse(text).map_err(wrong)?;
+        // Without its line feed its last number may be half a number.
+        if !matches!(kind, Line::Whole) {
+            return Err(reader.cut_short());
+        }
+        Ok(reader)
+    }
+
+    /// What the first line says.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The bytes that were read, for progress.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Fills the buffer with the next line.
+    fn line(&mut self) -> Result<Line, ReadError> {
+        self.buffer.clear();
+        self.lines += 1;
+        let line = self.lines;
+        loop {
+            let chunk = match self.from.fill_buf() {
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(ReadError::Io { line, error }),
+            };
+            if chunk.is_empty() {
+                let nothing = self.buffer.is_empty();
+                return Ok(if nothing { Line::End } else { Line::Cut });
+            }
+            let end = chunk.iter().position(|&byte| byte == b'\n');
+            let part = &chunk[..end.unwrap_or(chunk.len())];
+            if self.buffer.len() + part.len() > LONGEST_LINE {
+                let column = LONGEST_LINE + 1;
+                return Err(ReadError::LongLine { line, column });
+            }
+            self.buffer.extend_from_slice(part);
+            let used = part.len() + usize::from(end.is_some());
+            self.bytes += used as u64;
+            self.from.consume(used);
+            if end.is_some() {
+                return Ok(Line::Whole);
+            }
+        }
+    }
+
+    fn text(&self) -> Result<&str, ReadError> {
+        std::str::from_utf8(&self.buffer).map_err(|error| ReadError::NotText {
+            line: self.lines,
+            column: error.valid_up_to() + 1,
+        })
+    }
+
+    /// The next event and its line, counted from 1; `None` at the end of a trace that has as
+    /// many as it says.
+    ///
+    /// # Errors
+    ///
+    /// When a line is wrong or the file is cut short; then nothing more is to be read.
+    pub fn next_event(&mut self) -> Result<Option<(u64, Event)>, ReadError> {
+        while !self.over {
+            let kind = self.line()?;
+            let line = self.lines;
+            let expected = self.header.events;
+            // A last line without its line feed may be half a line, although it reads well.
+            if !matches!(kind, Line::Whole) {
+                let missing = self.events < expected;
+                if missing || matches!(kind, Line::Cut) {
+                    return Err(self.cut_short());
+                }
+                self.over = true;
+                break;
+            }
+            let parsed = parse_line(self.text()?);
+            let Some(event) = parsed.map_err(|error| ReadError::Line { line, error })? else {
+                continue;
+            };
+            if self.events == expected {
+                return Err(ReadError::TooLong { line, expected });
+            }
+            if event.cpu >= self.header.cpus {
+                return Err(self.unknown_cpu(&event));
+            }
+            self.events += 1;
+            return Ok(Some((line, event)));
+        }
+        Ok(None)
+    }
+
+    const fn cut_short(&self) -> ReadError {
+        ReadError::CutShort {
+            line: self.lines,
+            column: self.buffer.len() + 1,
+            found: self.events,
+            expected: self.header.events,
+        }
+    }
+
+    /// Where a word of the line that was last read begins: words are counted from 0, columns from
+    /// 1. Behind the last word where there are not so many.
+    #[must_use]
+    pub fn column_of_word(&self, word: usize) -> usize {
+        let text = self.text().unwrap_or_default();
+        let at = match word.checked_sub(1) {
+            None => 0,
+            Some(spaces) => text
+                .match_indices(' ')
+                .nth(spaces)
+                .map_or(text.len(), |(space, _)| space + 1),
+        };
+        LineError::new(text, at, "").column
+    }
+
+    fn unknown_cpu(&self, event: &Event) -> ReadError {
+        ReadError::UnknownCpu {
+            line: self.lines,
+            column: self.column_of_word(1),
+            cpu: event.cpu,
+            cpus: self.header.cpus,
+        }
+    }
+}

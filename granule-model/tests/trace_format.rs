@@ -1,0 +1,286 @@
+//! The trace format, both ways: every event is read back as it was written, and nothing that is
+//! not a trace makes the reader panic or passes for one.
+
+#![allow(clippy::unwrap_used)]
+
+use granule_model::trace::{Header, ReadError, Reader, parse_line, write_event};
+use granule_model::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope, Tlbi};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+const TLBIS: [&str; 16] = [
+    "vmalle1",
+    "vmalle1is",
+    "vmalle1os",
+    "aside1is",
+    "vae1",
+    "vae1is",
+    "vaae1is",
+    "vale1os",
+    "vaale1is",
+    "rvae1is",
+    "rvaale1is",
+    "alle2",
+    "alle2is",
+    "vae2is",
+    "rvale2is",
+    "vale3is",
+];
+
+/// Any event that can be written: those whose numbers make sense together.
+fn events() -> impl Strategy<Value = Event> {
+    let order = prop_oneof![Just(Order::Plain), Just(Order::Release)];
+    let run = (0..1u64 << 49, 1..8193u64).prop_map(|(index, count)| (index * 8, count));
+    let range = (any::<u64>(), any::<u64>())
+        .prop_map(|(address, bytes)| (address, (bytes % (u64::MAX - address).max(1)).max(1)));
+    let purpose = prop_oneof![Just(Purpose::Data), Just(Purpose::Code)];
+    let scope = prop_oneof![Just(Scope::Local), Just(Scope::Broadcast)];
+    let kind = prop_oneof![
+        Just(EventKind::Reset),
+        Just(EventKind::Sync),
+        (select(Register::ALL), any::<u64>())
+            .prop_map(|(register, value)| EventKind::RegisterWrite { register, value }),
+        (run.clone(), any::<u64>(), order.clone()).prop_map(|((address, _), value, order)| {
+            EventKind::StoreDescriptor {
+                address,
+                value,
+                order,
+            }
+        }),
+        (run.clone(), any::<u64>(), any::<u64>(), order.clone()).prop_map(
+            |((address, count), first, step, order)| EventKind::FillDescriptors {
+                address,
+                count,
+                first,
+                step,
+                order,
+            }
+        ),
+        (run, any::<u64>(), any::<u64>(), order).prop_map(
+            |((address, count), clear, set, order)| {
+                EventKind::UpdateDescriptors {
+                    address,
+                    count,
+                    clear,
+                    set,
+                    order,
+                }
+            }
+        ),
+        (range.clone(), purpose).prop_map(|((address, bytes), purpose)| EventKind::OtherStore {
+            address,
+            bytes,
+            purpose,
+        }),
+        select(Barrier::ALL).prop_map(EventKind::Barrier),
+        (select(&TLBIS[..]), any::<u64>()).prop_map(|(name, operand)| {
+            let op = Tlbi::from_name(name, operand).unwrap();
+            let operand = if op.has_operand() { operand } else { 0 };
+            EventKind::Tlbi(Tlbi { operand, ..op })
+        }),
+        (select(CacheOp::ALL), range.clone())
+            .prop_map(|(op, (address, bytes))| { EventKind::Cache { op, address, bytes } }),
+        scope.prop_map(|scope| EventKind::InstructionCache { scope }),
+        range
+            .clone()
+            .prop_map(|(address, bytes)| EventKind::TableObtained { address, bytes }),
+        range
+            .clone()
+            .prop_map(|(address, bytes)| EventKind::TableFreed { address, bytes }),
+        range.prop_map(|(address, bytes)| EventKind::Relied { address, bytes }),
+    ];
+    (0..64u32, kind).prop_map(|(cpu, kind)| Event { cpu, kind })
+}
+
+fn text(event: &Event) -> String {
+    let mut line = String::new();
+    write_event(event, &mut line).unwrap();
+    line
+}
+
+fn header(events: u64) -> Header {
+    Header {
+        page_bytes: 4096,
+        cpus: 64,
+        bbm_level: 0,
+        complete: true,
+        events,
+    }
+}
+
+/// Reads a whole file and gives its events.
+fn read(file: &[u8]) -> Result<Vec<(u64, Event)>, ReadError> {
+    let mut reader = Reader::new(file)?;
+    let mut events = Vec::new();
+    while let Some(event) = reader.next_event()? {
+        events.push(event);
+    }
+    Ok(events)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn events_are_read_back(event in events()) {
+        let line = text(&event);
+        prop_assert_eq!(parse_line(&line).unwrap(), Some(event));
+        let is_tlbi = matches!(event.kind, EventKind::Tlbi(_));
+        prop_assert_eq!(line.split(' ').next() == Some("tlbi"), is_tlbi);
+        prop_assert_eq!(line.contains("tlbi"), is_tlbi);
+        prop_assert!(line.is_ascii() && !line.contains('\n'));
+    }
+
+    #[test]
+    fn no_text_makes_the_parser_panic(line in any::<String>()) {
+        if let Err(error) = parse_line(&line) {
+            prop_assert!((1..=line.chars().count() + 1).contains(&error.column));
+        }
+    }
+
+    #[test]
+    fn damaged_lines_are_refused_or_read_as_what_they_say(
+        event in events(),
+        at in any::<prop::sample::Index>(),
+        with in "[ a-z0-9#x\u{e9}]{0,2}",
+    ) {
+        let mut line = text(&event);
+        let at = at.index(line.len());
+        line.replace_range(at..=at, &with);
+        match parse_line(&line) {
+            Ok(None) => prop_assert!(line.starts_with('#')),
+            // Numbers may be written in several ways, but always mean the same.
+            Ok(Some(read)) => prop_assert_eq!(parse_line(&text(&read)).unwrap(), Some(read)),
+            Err(error) => {
+                prop_assert!((1..=line.chars().count() + 1).contains(&error.column));
+                prop_assert!(!error.to_string().contains('\n'));
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in any::<Vec<u8>>(), with_header in any::<bool>()) {
+        let mut file = Vec::new();
+        if with_header {
+            file.extend(format!("{}\n", header(3)).bytes());
+        }
+        file.extend(&bytes);
+        prop_assert!(read(&file).is_err());
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let lines = [
+        "# made by hand",
+        "msr cpu0 tcr_el1 0x19",
+        "store cpu0 0x1000 0x3 release",
+        "tlbi cpu1 vaale1is 0x12",
+        "isb cpu1",
+    ];
+    let file = format!("{}\n{}\n", header(4), lines.join("\n"));
+    let events = read(file.as_bytes()).unwrap();
+    assert_eq!(
+        events.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+        [3, 4, 5, 6]
+    );
+    for length in 0..file.len() {
+        assert!(read(&file.as_bytes()[..length]).is_err(), "{length}");
+    }
+    let cut = read(&file.as_bytes()[..file.len() - 12]).unwrap_err();
+    assert_eq!(
+        cut.to_string(),
+        "line 5, column 22: the file ends after 2 of 4 events: it was cut short; record it again"
+    );
+    let longer = format!("{file}isb cpu0\n");
+    let error = read(longer.as_bytes()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "line 7, column 1: more than the 4 events that line 1 says"
+    );
+}
+
+#[test]
+fn errors_name_line_and_column() {
+    for (line, error) in [
+        ("", "column 1: the line ends where reset, msr"),
+        ("nop cpu0", "column 1: \"nop\" stands where reset, msr"),
+        (" isb cpu0", "column 1: \" isb cpu0\" stands where"),
+        ("isb", "column 4: the line ends where cpu and a number"),
+        ("isb 0", "column 5: \"0\" stands where cpu and a number"),
+        ("isb cpu64", "column 5: CPU 64 of 64"),
+        (
+            "isb cpu0 ",
+            "column 9: \" \" stands where the end of the line",
+        ),
+        (
+            "msr cpu0 vbar_el1 0",
+            "column 10: \"vbar_el1\" stands where a translation register",
+        ),
+        (
+            "store cpu0 0x1004 0",
+            "column 12: \"0x1004\" stands where the address of a descriptor",
+        ),
+        (
+            "store cpu0 0x1000 0x1 relax",
+            "column 23: \"relax\" stands where release",
+        ),
+        (
+            "fill cpu0 0x1000 0 0 0",
+            "column 18: \"0\" stands where a number of descriptors",
+        ),
+        (
+            "fill cpu0 0xfffffffffffffff8 2 0 0",
+            "column 30: \"2\" stands where",
+        ),
+        ("dsb cpu0 osh", "column 10: \"osh\" stands where ishst"),
+        (
+            "tlbi cpu0 vaale1is",
+            "column 19: the line ends where the register operand",
+        ),
+        (
+            "tlbi cpu0 vmalle1is 0x0",
+            "column 20: \" 0x0\" stands where the end of the line",
+        ),
+        (
+            "tlbi cpu0 vaae2is 0x0",
+            "column 11: \"vaae2is\" stands where an invalidation's name",
+        ),
+        (
+            "# no tlbi here",
+            "column 6: \"tlbi\" stands where a comment",
+        ),
+        (
+            "free cpu0 0x1000 0",
+            "column 18: \"0\" stands where a number of bytes",
+        ),
+        (
+            "free cpu0 -1 1",
+            "column 11: \"-1\" stands where an address",
+        ),
+        (
+            "free cpu0 +1 1",
+            "column 11: \"+1\" stands where an address",
+        ),
+        ("free cpu0 0x1ffffffffffffffff 1", "column 11: "),
+        ("fr\u{e9}e cpu0", "column 1: "),
+        ("isb c\u{e9}u", "column 5: "),
+    ] {
+        let file = format!("{}\n# one\n{line}\n", header(1));
+        let told = read(file.as_bytes()).unwrap_err().to_string();
+        assert!(
+            told.starts_with(&format!("line 3, {error}")),
+            "{line}: {told}"
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_text_are_refused_early() {
+    let told = |file: &[u8]| read(file).unwrap_err().to_string();
+    assert!(told(b"").starts_with("line 1, column 1: the line ends"));
+    assert!(told(b"\x7fELF\x02\x01\n").starts_with("line 1, column 1: "));
+    assert!(told(b"granule\xff\n").starts_with("line 1, column 8: not UTF-8"));
+    let endless = vec![b'#'; 1 << 20];
+    assert!(told(&endless).starts_with("line 1, column 4097: the line is longer"));
+}
