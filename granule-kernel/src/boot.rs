@@ -11,6 +11,7 @@ use crate::memory::pages;
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::options::{self, Unknown};
+use crate::trace::recorder::Recorder;
 use crate::tree::{self, Memory};
 use crate::{hooks, image, layout, refuse, report, selfcheck};
 use granule::arch::errata::{Errata, Workaround};
@@ -19,9 +20,9 @@ use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, Half, OutputFormat, PageSize, PhysicalAddress, Regime};
 use granule::boot::words;
-use granule::linear::Placement;
+use granule::linear::{Placement, direct};
 use granule::memblock::{self, LeftOut};
-use granule::table::Counters;
+use granule::table::{Counters, NoSink, Sink};
 
 /// Boots on what was handed over.
 pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
@@ -33,28 +34,41 @@ pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
     for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
         println!("granule: {note}");
     }
+    if handover.trace.is_wanted() {
+        let page_bytes = choice.page.size.bytes();
+        // SAFETY: the one call; the boot tables map the area, as it is in the handover.
+        let sink = unsafe { Recorder::of_boot_cpu(handover.trace, page_bytes) };
+        dispatch(handover, choice, bootargs, sink);
+    } else {
+        dispatch(handover, choice, bootargs, NoSink);
+    }
+}
+
+struct Boot<'a, S> {
+    handover: &'a Handover,
+    choice: &'a BootChoice,
+    bootargs: &'a [u8],
+    sink: S,
+}
+
+impl<S: Sink> Dispatch for Boot<'_, S> {
+    type Output = ();
+
+    fn run<P: Page>(self) {
+        boot::<P, S>(self.handover, self.choice, self.bootargs, self.sink);
+    }
+}
+
+fn dispatch<S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
     choice.page.size.dispatch(Boot {
         handover,
         choice,
         bootargs,
+        sink,
     });
 }
 
-struct Boot<'a> {
-    handover: &'a Handover,
-    choice: &'a BootChoice,
-    bootargs: &'a [u8],
-}
-
-impl Dispatch for Boot<'_> {
-    type Output = ();
-
-    fn run<P: Page>(self) {
-        boot::<P>(self.handover, self.choice, self.bootargs);
-    }
-}
-
-fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
+fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
     let cpu = handover.entry.features();
     let forced = forced_errata(bootargs);
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
@@ -107,25 +121,26 @@ fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
         strategy,
         counter: counter.as_ref(),
     };
-    let (map, mut tables) = match map::map_mem::<P>(&request, &mut memory, &counters) {
+    let (map, mut tables) = match map::map_mem::<P, S>(&request, &mut memory, &counters, sink) {
         Ok(made) => made,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
     println!("map_mem: time={} us", map.time_us);
-    let unused_pool = tables.environment().allocator.inner().unused_pool();
+    let unused_pool = direct::HasArena::arena(tables.environment()).unused_pool();
     let looked = match selfcheck::run(
         &mut tables,
         &map,
         &placement,
         &memory,
         handover.entry.counter,
+        sink,
         |stage, tables| hooks::corrupt(bootargs, stage, tables, &placement),
     ) {
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
     let given_back =
-        match release::boot_leftovers::<P>(&request, handover, &mut memory, unused_pool) {
+        match release::boot_leftovers::<P, S>(&request, handover, &mut memory, unused_pool, sink) {
             Ok(bytes) => bytes,
             Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
         };
@@ -199,9 +214,11 @@ fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
         Ok(memory) => memory,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
+    let trace = &handover.trace;
     let own = [
         (entry.load, image::bytes(), "image"),
         (entry.dtb, tree_info.bytes, "device tree"),
+        (trace.start, trace.bytes, "trace"),
     ];
     for (start, bytes, what) in own {
         if let Err(error) = memory.reserve(start, bytes) {

@@ -4,6 +4,7 @@
 //! Addresses in here are physical. Bytes of the device tree are told by offset,
 //! since the tree is at one address now and at another later.
 
+use crate::trace::Area;
 use granule::arch::{CpuFeatures, IdRegisters};
 use granule::boot::choice::{PageSizeChoice, VaBitsChoice};
 
@@ -109,4 +110,6 @@ pub(crate) struct Handover {
     pub(crate) choice: Option<BootChoice>,
     /// The first page of the static pool that is not a boot table.
     pub(crate) pool_next: u64,
+    /// Where a trace goes, if one is wanted.
+    pub(crate) trace: Area,
 }

@@ -12,7 +12,9 @@ unsafe extern "C" {
     static __idmap_text_end: u8;
     static __text_end: u8;
     static __rodata_end: u8;
+    static __relro_start: u8;
     static __relro_end: u8;
+    static __bss_start: u8;
     static __bss_end: u8;
     static __stack_start: u8;
     static __static_pool_start: u8;
@@ -82,6 +84,21 @@ pub(crate) fn segments() -> [Segment; 5] {
 /// The 4K page, 4K aligned, whose code turns the MMU on or off.
 pub(crate) fn idmap_text() -> Range<u64> {
     offset!(__idmap_text_start)..offset!(__idmap_text_end)
+}
+
+/// What relocation writes.
+pub(crate) fn relro() -> Range<u64> {
+    offset!(__relro_start)..offset!(__relro_end)
+}
+
+/// What is zeroed at entry.
+pub(crate) fn bss() -> Range<u64> {
+    offset!(__bss_start)..offset!(__bss_end)
+}
+
+/// Everything that is written with the MMU off.
+pub(crate) fn written() -> Range<u64> {
+    offset!(__relro_start)..bytes()
 }
 
 /// Memory for the first tables. Not zeroed.

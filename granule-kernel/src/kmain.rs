@@ -4,6 +4,7 @@ use crate::console::println;
 use crate::handover::Handover;
 use crate::mmu_off::record;
 use crate::pl011::Pl011;
+use crate::trace::recorder;
 use crate::{boot, console, cpu, exception, hooks, layout, psci};
 
 /// Where `head::mmu_on` jumps: on the boot stack, in the boot tables, with the
@@ -79,6 +80,7 @@ fn banner(handover: &Handover) {
 fn finish() -> ! {
     println!("@granule outcome=ok\n@granule end");
     record::finished(None);
+    recorder::finish(true);
     console::flush();
     psci::system_off();
     cpu::halt()

@@ -6,12 +6,13 @@
 //! | from | what |
 //! |---|---|
 //! | bottom of TTBR1's space | the linear map |
+//! | `0xffff_ffff_0000_0000` | the trace's records, if any are wanted |
 //! | `0xffff_ffff_8000_0000` | the kernel image |
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
 //!
-//! All of it but the linear map lies in the last 2 GiB, hence inside TTBR1's
-//! space at every supported size down to 36 bits. Each window lies inside one
+//! All of it but the linear map lies in the last 4 GiB, hence inside TTBR1's
+//! space at every supported size down to 36 bits. Each window but the trace's lies inside one
 //! 512 MiB aligned span, what one last-level table covers with 64K pages (the
 //! spans of 4K and 16K, 2 MiB and 32 MiB, divide it), so the number of tables
 //! it takes is small and known.
@@ -47,6 +48,18 @@ pub(crate) const fn in_slot(slot: u64, phys: u64) -> u64 {
     slot + (phys & (FIXMAP_SLOT_BYTES - 1))
 }
 
+/// The trace's window. Its area keeps its offset in 512 MiB, what one last-level
+/// table of 64K pages covers, and so in every smaller block.
+pub(crate) const TRACE_VADDR: u64 = 0xffff_ffff_0000_0000;
+
+/// The largest area for which the window has room wherever it begins.
+pub(crate) const TRACE_MOST_BYTES: u64 = 1 << 30;
+
+/// Where a trace area at physical address `phys` appears in its window.
+pub(crate) const fn trace_vaddr(phys: u64) -> u64 {
+    TRACE_VADDR + (phys & ((512 << 20) - 1))
+}
+
 /// Where the device tree at physical address `phys` appears in its window: the
 /// window maps from the 64K boundary below the tree.
 pub(crate) const fn dtb_vaddr(phys: u64) -> u64 {
@@ -77,6 +90,8 @@ mod tests {
         let bottom_of_36_bits = !0u64 << 36;
         assert!(KIMAGE_VADDR > bottom_of_36_bits);
         assert_eq!(KIMAGE_VADDR % IMAGE_ALIGN, 0);
+        const { assert!(TRACE_VADDR > !0 << 36) };
+        assert!(trace_vaddr(u64::MAX) + TRACE_MOST_BYTES < KIMAGE_VADDR);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod layout;
 mod line;
 mod options;
 mod pl011;
+mod trace;
 mod tree;
 
 #[cfg(target_os = "none")]

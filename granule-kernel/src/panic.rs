@@ -5,6 +5,7 @@ use crate::console::{self, print, println};
 use crate::exception::{Frame, syndrome};
 use crate::line::Line;
 use crate::mmu_off::record::{self, Reason};
+use crate::trace::recorder;
 use crate::{cpu, image, psci};
 use core::arch::asm;
 use core::fmt::{self, Write};
@@ -79,6 +80,7 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
         line.text()
     );
     record::finished(Some((Reason::Panic, line.bytes())));
+    recorder::finish(false);
     console::flush();
     psci::system_off();
     cpu::halt()

@@ -3,6 +3,7 @@
 use crate::console::{self, println};
 use crate::line::Line;
 use crate::mmu_off::record::{self, Reason};
+use crate::trace::recorder;
 use crate::{cpu, psci};
 use core::fmt::{self, Write};
 
@@ -25,6 +26,7 @@ fn end(outcome: &str, reason: Reason, why: fmt::Arguments<'_>) -> ! {
     // What does not fit is cut off; the console has it whole.
     let _ = line.write_fmt(why);
     record::finished(Some((reason, line.bytes())));
+    recorder::finish(false);
     console::flush();
     psci::system_off();
     cpu::halt()

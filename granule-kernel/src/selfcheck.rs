@@ -11,7 +11,7 @@ use core::fmt;
 use granule::arch::page_size::{Level, Page};
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
-use granule::table::{Entry, Environment, Leaves, PageTables, Piece, TableError};
+use granule::table::{Entry, Environment, Leaves, PageTables, Piece, Sink, TableError};
 
 /// Random addresses that are translated, and pages at most that are written and read.
 const SAMPLES: u64 = 4096;
@@ -139,12 +139,13 @@ pub(crate) enum Stage {
 }
 
 /// All checks; `before` hears of each stage, so that tests can make it fail.
-pub(crate) fn run<P: Page, E: Environment>(
+pub(crate) fn run<P: Page, E: Environment, S: Sink>(
     tables: &mut PageTables<P, E>,
     map: &LinearMap,
     placement: &Placement,
     memory: &Memory,
     seed: u64,
+    sink: S,
     mut before: impl FnMut(Stage, &mut PageTables<P, E>),
 ) -> Result<Looked, Fault> {
     let mut looked = Looked::default();
@@ -153,7 +154,7 @@ pub(crate) fn run<P: Page, E: Environment>(
     before(Stage::Translations, tables);
     translations(map, placement, seed, &mut looked)?;
     before(Stage::Patterns, tables);
-    patterns(tables, placement, memory, &mut looked)?;
+    patterns(tables, placement, memory, sink, &mut looked)?;
     Ok(looked)
 }
 
@@ -200,10 +201,11 @@ fn translations(
 
 /// Writes a pattern into free pages through the linear map and reads it through a page of the
 /// fixmap.
-fn patterns<P: Page, E: Environment>(
+fn patterns<P: Page, E: Environment, S: Sink>(
     tables: &mut PageTables<P, E>,
     placement: &Placement,
     memory: &Memory,
+    sink: S,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
     let page = P::SIZE.bytes();
@@ -225,6 +227,7 @@ fn patterns<P: Page, E: Environment>(
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;
+            sink.relied(second, page);
             // SAFETY: the page was just mapped there.
             let seen = unsafe { (second.0 as *const u64).read_volatile() };
             tables.unmap(second, page)?;

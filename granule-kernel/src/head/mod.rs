@@ -10,6 +10,9 @@
 //! jump to the virtual address: x19 exception level at entry, x20 device tree,
 //! x21 physical address of the image, x22 counter at entry, x23 the MMU
 //! configuration, x24 exception level now, x25 1 under VHE.
+//!
+//! What is done here to registers, caches and TLB stands once more in
+//! [`crate::trace::head`], for a trace; a change here is one there.
 
 mod cache;
 mod early_vectors;
@@ -27,7 +30,7 @@ mod relocate;
 pub(crate) const SCTLR_MMU_OFF: u64 = 0x30d0_0800;
 
 /// SCTLR_EL2 with the MMU off, without E2H: its RES1 bits.
-const SCTLR_EL2_MMU_OFF: u64 = 0x30c5_0830;
+pub(crate) const SCTLR_EL2_MMU_OFF: u64 = 0x30c5_0830;
 
 /// What the kernel runs with: M, C, I, and SA so that a misaligned stack pointer
 /// faults. Not WXN: the tables say what may execute, and a user's JIT may want

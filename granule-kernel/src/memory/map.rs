@@ -4,7 +4,7 @@
 //! the whole map. Nothing here is undone: when it fails the boot ends.
 
 use super::reach::KernelReach;
-use super::window::{EarlyTables, Fixmap};
+use super::window::{EarlyTables, Fixmap, slot_address};
 use crate::counter::InstructionCounter;
 use crate::cpu;
 use crate::image;
@@ -17,10 +17,11 @@ use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::WindowBuilder;
-use granule::linear::{Arena, Census, Placement, direct};
+use granule::linear::{Arena, Census, Placement, TracedWindows, direct};
 use granule::memblock::{self, Direction};
 use granule::table::{
-    Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Piece, Reached, TableError,
+    Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Piece, Reached, Sink,
+    TableError, Traced,
 };
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
@@ -108,9 +109,13 @@ fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(
 
 /// The tables of the kernel's half once the linear map is made, before anyone but the boot uses
 /// them.
-pub(crate) type BootPageTables<'c, P> = PageTables<
+pub(crate) type BootPageTables<'c, P, S> = PageTables<
     P,
-    Parts<Counted<'c, Reached<KernelReach>>, Counted<'c, Arena>, Counted<'c, Hardware>>,
+    Parts<
+        Traced<Counted<'c, Reached<KernelReach>>, S>,
+        Traced<Counted<'c, Arena>, S>,
+        Traced<Counted<'c, Hardware>, S>,
+    >,
 >;
 
 /// What it takes to make the map.
@@ -141,19 +146,20 @@ pub(crate) struct LinearMap {
 }
 
 /// Makes the linear map of all that `memory` says is to be mapped.
-pub(crate) fn map_mem<'c, P: Page>(
+pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &'c Counters,
-) -> Result<(LinearMap, BootPageTables<'c, P>), MapError> {
+    sink: S,
+) -> Result<(LinearMap, BootPageTables<'c, P, S>), MapError> {
     let hardware = Hardware::new(request.capabilities);
     // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the
     // image; RAM that is added is taken from early memory.
     let arena = unsafe { Arena::new(request.pool.0, request.pool.1, P::SIZE) };
     let parts = Parts {
-        memory: Counted::new(Reached(request.reach), counters),
-        allocator: Counted::new(arena, counters),
-        maintenance: Counted::new(hardware, counters),
+        memory: Traced::new(Counted::new(Reached(request.reach), counters), sink),
+        allocator: Traced::new(Counted::new(arena, counters), sink),
+        maintenance: Traced::new(Counted::new(hardware, counters), sink),
     };
     // SAFETY: the root is what TTBR1 holds, all tables below it lie in the static pool, and
     // nothing else changes them.
@@ -163,7 +169,7 @@ pub(crate) fn map_mem<'c, P: Page>(
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
-    let mut work = || create::<P>(request, memory, counters, &mut tables, &mut pieces);
+    let mut work = || create::<P, S>(request, memory, counters, sink, &mut tables, &mut pieces);
     let (made, instructions) = match request.counter {
         Some(counter) => {
             let (made, instructions) = counter.measure(&mut work);
@@ -173,6 +179,9 @@ pub(crate) fn map_mem<'c, P: Page>(
     };
     let ticks = cpu::counter_now().wrapping_sub(before);
     let census = made?;
+    for piece in &pieces {
+        sink.relied(piece.start, piece.bytes);
+    }
     let time_us = cpu::microseconds(ticks);
     let map = LinearMap {
         pieces,
@@ -185,11 +194,12 @@ pub(crate) fn map_mem<'c, P: Page>(
     Ok((map, tables))
 }
 
-fn create<P: Page>(
+fn create<P: Page, S: Sink>(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &Counters,
-    tables: &mut BootPageTables<'_, P>,
+    sink: S,
+    tables: &mut BootPageTables<'_, P, S>,
     pieces: &mut Pieces,
 ) -> Result<Census, MapError> {
     plan(request, memory, pieces)?;
@@ -211,11 +221,7 @@ fn create<P: Page>(
                         error,
                     })?;
                 let end = PhysicalAddress(start + bytes);
-                tables
-                    .environment()
-                    .allocator
-                    .inner()
-                    .extend(PhysicalAddress(start), end);
+                direct::HasArena::arena(tables.environment()).extend(PhysicalAddress(start), end);
             }
             direct::create(tables, pieces)?;
         }
@@ -224,9 +230,21 @@ fn create<P: Page>(
             let spare = request.pool.1;
             let early = Counted::new(EarlyTables::new(memory, P::SIZE.bytes()), counters);
             let hardware = Counted::new(Hardware::new(request.capabilities), counters);
+            let slots = Counted::new(Reached(request.reach), counters);
+            let parts = Parts {
+                memory: Traced::new(slots, sink),
+                allocator: Traced::new(early, sink),
+                maintenance: Traced::new(hardware, sink),
+            };
             let spare = PhysicalAddress(spare.0 - P::SIZE.bytes());
-            let mut fixmap = Fixmap::new(tables, request.reach, spare, counters, early, hardware)?;
-            WindowBuilder::<P, _>::new(request.geometry, &mut fixmap).create_base(root, pieces)?;
+            let mut fixmap = Fixmap::new(tables, spare, counters, parts)?;
+            let geometry = request.geometry;
+            if S::ACTIVE {
+                let mut windows = TracedWindows::new(fixmap, sink, slot_address, P::SIZE.bytes());
+                WindowBuilder::<P, _>::new(geometry, &mut windows).create_base(root, pieces)?;
+            } else {
+                WindowBuilder::<P, _>::new(geometry, &mut fixmap).create_base(root, pieces)?;
+            }
         }
     }
     Ok(census)

@@ -10,14 +10,15 @@ use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Error;
-use granule::table::{Liveness, PageTables, Parts, Reached, TableError};
+use granule::table::{Liveness, PageTables, Parts, Reached, Sink, TableError, Traced};
 
 /// Unmaps them and gives their memory to `memory`; the bytes of static storage among it.
-pub(crate) fn boot_leftovers<P: Page>(
+pub(crate) fn boot_leftovers<P: Page, S: Sink>(
     request: &Request<'_>,
     handover: &Handover,
     memory: &mut Memory,
     unused_pool: (PhysicalAddress, PhysicalAddress),
+    sink: S,
 ) -> Result<u64, TableError> {
     let page = P::SIZE.bytes();
     let before = memory.totals().free;
@@ -30,9 +31,9 @@ pub(crate) fn boot_leftovers<P: Page>(
         let mut capabilities = request.capabilities;
         capabilities.geometry = lower;
         let parts = Parts {
-            memory: Reached(request.reach),
-            allocator: EarlyTables::new(memory, page),
-            maintenance: Hardware::new(capabilities),
+            memory: Traced::new(Reached(request.reach), sink),
+            allocator: Traced::new(EarlyTables::new(memory, page), sink),
+            maintenance: Traced::new(Hardware::new(capabilities), sink),
         };
         let root = crate::boot::root(handover.mmu.ttbr0, &lower);
         // SAFETY: this is the tree that TTBR0 holds, in the static pool, and nobody else
@@ -69,9 +70,9 @@ pub(crate) fn boot_leftovers<P: Page>(
     }
 
     let parts = Parts {
-        memory: Reached(request.reach),
-        allocator: EarlyTables::new(memory, page),
-        maintenance: Hardware::new(request.capabilities),
+        memory: Traced::new(Reached(request.reach), sink),
+        allocator: Traced::new(EarlyTables::new(memory, page), sink),
+        maintenance: Traced::new(Hardware::new(request.capabilities), sink),
     };
     // SAFETY: the tree that TTBR1 holds; whoever used it before is done with it.
     let mut tables = unsafe {

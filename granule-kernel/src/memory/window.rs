@@ -3,7 +3,6 @@
 //! One slot a level, each a page of the fixmap. Opening stores the slot's descriptor with the
 //! barriers a kernel mapping takes; closing clears it and invalidates the TLB for the page.
 
-use super::reach::KernelReach;
 use crate::layout;
 use granule::arch::geometry::{Geometry, Half};
 use granule::arch::page_size::{Level, Page};
@@ -13,14 +12,15 @@ use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, 
 use granule::linear::window::{Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
-    self, Counted, Counters, Environment, Leaves, Maintenance, PageTables, Reached, TableAllocator,
-    TableError, TableMemory, TableRun, Visibility,
+    self, Counters, Environment, Leaves, Maintenance, PageTables, TableAllocator, TableError,
+    TableRun, Visibility,
 };
 
-/// The slots, their allocator (early memory, mapped or not) and the CPU's TLB.
+/// The slots; the table that translates them is reached, table pages are had (from early memory,
+/// mapped or not) and the TLB is kept by `parts`.
 #[derive(Debug)]
-pub(crate) struct Fixmap<'c, A, T> {
-    memory: Counted<'c, Reached<KernelReach>>,
+pub(crate) struct Fixmap<'c, E> {
+    parts: E,
     counters: &'c Counters,
     /// The last-level table that translates the slots, and the first slot's entry in it.
     table: PhysicalAddress,
@@ -28,31 +28,27 @@ pub(crate) struct Fixmap<'c, A, T> {
     step: usize,
     attributes: u64,
     geometry: Geometry,
-    allocator: A,
-    maintenance: T,
 }
 
 /// The virtual address of a level's slot.
-fn slot_address(slot: Slot) -> u64 {
+pub(crate) fn slot_address(slot: Slot) -> VirtualAddress {
     // Slot 0 of the fixmap is the console's; levels -1 to 3 follow it.
     let number = (slot.0.number() + 2) as u64;
-    layout::FIXMAP_VADDR + number * layout::FIXMAP_SLOT_BYTES
+    VirtualAddress(layout::FIXMAP_VADDR + number * layout::FIXMAP_SLOT_BYTES)
 }
 
-impl<'c, A, T: Maintenance> Fixmap<'c, A, T> {
+impl<'c, E: Environment> Fixmap<'c, E> {
     /// Finds the table that translates the slots, making it if the console's slot did not.
-    pub(crate) fn new<P: Page, E: Environment>(
-        tables: &mut PageTables<P, E>,
-        reach: KernelReach,
+    pub(crate) fn new<P: Page>(
+        tables: &mut PageTables<P, impl Environment>,
         spare: PhysicalAddress,
         counters: &'c Counters,
-        allocator: A,
-        maintenance: T,
+        parts: E,
     ) -> Result<Self, TableError> {
         debug_assert!(tables.geometry().half() == Half::Upper);
         let geometry = *tables.geometry();
         let attributes = Attributes::normal(Permissions::READ_WRITE);
-        let start = VirtualAddress(slot_address(Slot(Level::Minus1)));
+        let start = slot_address(Slot(Level::Minus1));
         let page = P::SIZE.bytes();
         tables.map(start, spare, page, attributes, Leaves::PAGES)?;
         let mut place = None;
@@ -65,17 +61,14 @@ impl<'c, A, T: Maintenance> Fixmap<'c, A, T> {
         let (table, first) = place.ok_or(TableError::NotMapped { address: start })?;
         let step = (layout::FIXMAP_SLOT_BYTES >> P::SIZE.shift()) as usize;
         let attributes = attributes.encode(&geometry);
-        let memory = Counted::new(Reached(reach), counters);
         let mut fixmap = Self {
-            memory,
+            parts,
             counters,
             table,
             first,
             step,
             attributes,
             geometry,
-            allocator,
-            maintenance,
         };
         fixmap.clear(Slot(Level::Minus1));
         Ok(fixmap)
@@ -90,10 +83,10 @@ impl<'c, A, T: Maintenance> Fixmap<'c, A, T> {
         // SAFETY: the entry is this slot's in the fixmap's table, which `new` found mapped; this
         // CPU is the only one that runs.
         unsafe {
-            self.memory
+            self.parts
                 .store(self.table, index, Descriptor::INVALID, Visibility::Live)
         };
-        let address = VirtualAddress(slot_address(slot));
+        let address = slot_address(slot);
         let page = self.geometry.page_size().bytes();
         let what = Invalidation {
             start: address,
@@ -103,22 +96,22 @@ impl<'c, A, T: Maintenance> Fixmap<'c, A, T> {
             asid: None,
             level: Some(Level::L3),
         };
-        table::invalidate(&mut self.maintenance, &what);
+        table::invalidate(&mut self.parts, &what);
     }
 }
 
 // SAFETY: a slot's address translates to the table it was last opened for, because opening stores
 // its descriptor and closing invalidates the TLB for it.
-unsafe impl<A, T: Maintenance> Windows for Fixmap<'_, A, T> {
+unsafe impl<E: Environment> Windows for Fixmap<'_, E> {
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let descriptor = Descriptor::leaf(&self.geometry, Level::L3, table, self.attributes);
         let index = self.index(slot);
         // SAFETY: as in `clear`.
         unsafe {
-            self.memory
+            self.parts
                 .store(self.table, index, descriptor, Visibility::Live)
         };
-        table::publish(&mut self.maintenance);
+        table::publish(&mut self.parts);
     }
 
     fn close(&mut self, slot: Slot) {
@@ -126,49 +119,49 @@ unsafe impl<A, T: Maintenance> Windows for Fixmap<'_, A, T> {
     }
 
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
-        let entry = slot_address(slot) as *const u64;
+        let entry = slot_address(slot).0 as *const u64;
         // SAFETY: the caller has the slot open, so a whole table is mapped there.
         Descriptor(unsafe { entry.add(index).read_volatile() })
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
         self.counters.add(|counts| counts.stores += 1);
-        let entry = slot_address(slot) as *mut u64;
+        let entry = slot_address(slot).0 as *mut u64;
         // SAFETY: as for `load`.
         unsafe { entry.add(index).write_volatile(descriptor.0) };
     }
 }
 
 // SAFETY: every call goes to the allocator.
-unsafe impl<A: TableAllocator, T> TableAllocator for Fixmap<'_, A, T> {
+unsafe impl<E: TableAllocator> TableAllocator for Fixmap<'_, E> {
     fn reserve(&mut self, tables: usize) -> bool {
-        self.allocator.reserve(tables)
+        self.parts.reserve(tables)
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.allocator.allocate(most)
+        self.parts.allocate(most)
     }
 
     fn free(&mut self, table: PhysicalAddress) {
-        self.allocator.free(table);
+        self.parts.free(table);
     }
 }
 
-impl<A, T: Maintenance> Maintenance for Fixmap<'_, A, T> {
+impl<E: Maintenance> Maintenance for Fixmap<'_, E> {
     fn capabilities(&self) -> &TlbCapabilities {
-        self.maintenance.capabilities()
+        self.parts.capabilities()
     }
     fn dsb_ishst(&mut self) {
-        self.maintenance.dsb_ishst();
+        self.parts.dsb_ishst();
     }
     fn dsb_ish(&mut self) {
-        self.maintenance.dsb_ish();
+        self.parts.dsb_ish();
     }
     fn isb(&mut self) {
-        self.maintenance.isb();
+        self.parts.isb();
     }
     fn tlbi(&mut self, op: TlbiOp) {
-        self.maintenance.tlbi(op);
+        self.parts.tlbi(op);
     }
 }
 

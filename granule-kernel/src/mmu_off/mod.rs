@@ -15,6 +15,7 @@ mod tables;
 
 use crate::cpu;
 use crate::handover::{EntryInfo, Handover, MmuConfig};
+use crate::trace::early::Early;
 
 /// What this code leaves for the kernel. Written with the MMU off, by the entry
 /// code and by `mmu_off_main`; from then on only read.
@@ -50,6 +51,7 @@ static mut HANDOVER: Handover = Handover {
     },
     choice: None,
     pool_next: 0,
+    trace: crate::trace::Area { start: 0, bytes: 0 },
 };
 
 /// Everything between the entry code and the MMU, in order: tell that the image
@@ -62,13 +64,27 @@ static mut HANDOVER: Handover = Handover {
 extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     record::entered();
     note_cpu(&mut handover.entry);
-    let (tree, choice) = peek::look(&handover.entry);
-    let tables = tables::build(&handover.entry, &tree, &choice);
+    let (tree, choice, trace) = peek::look(&handover.entry);
+    let entry = &handover.entry;
+    // SAFETY: the area is none, or RAM by the word of who started us and off all that we use,
+    // which `look` saw to.
+    let early = unsafe {
+        Early::begin(
+            trace,
+            choice.page.size.bytes(),
+            entry.features().bbm_level() as u8,
+        )
+    };
+    early.entered(entry, tree.bytes);
+    let tables = tables::build(entry, &tree, &choice, trace, early);
     handover.tree = tree;
     handover.choice = Some(choice);
     handover.mmu = tables.mmu;
     handover.pool_next = tables.pool_next;
+    handover.trace = trace;
     record::mmu_on();
+    early.leaves(&handover.entry, &handover.mmu);
+    early.end();
     &raw const handover.mmu
 }
 

@@ -8,6 +8,8 @@ use super::cache;
 use super::park;
 use super::record::Reason;
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
+use crate::image;
+use crate::trace::Area;
 use granule::arch::PageSize;
 use granule::boot::choice::{self, PageSizeInputs, SizeSet};
 use granule::boot::peek::{Peek, Tree, TreeError, total_size};
@@ -28,7 +30,7 @@ const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_
 };
 
 /// Looks at the tree that the boot loader gave, and chooses by it. Parks when it cannot be used.
-pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice) {
+pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
     let bytes = bytes(entry.dtb);
     let tree = match Tree::new(bytes) {
         Ok(tree) => tree,
@@ -50,7 +52,20 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice) {
         Ok(_) => {}
         Err(error) => park::park(Reason::NoConsole, error.text().as_bytes()),
     }
-    (info, choose(entry, &seen))
+    let area = area(entry, seen.bootargs, info.bytes);
+    (info, choose(entry, &seen), area)
+}
+
+/// Where a trace is to go.
+fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Area {
+    let used = [(entry.load, image::bytes()), (entry.dtb, tree_bytes)];
+    match Area::of(bootargs) {
+        Ok(area) => match area.keep_off(&used) {
+            Ok(()) => area,
+            Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
+        },
+        Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
+    }
 }
 
 fn refuse(error: TreeError) -> ! {

@@ -18,6 +18,7 @@
 
 use super::cache;
 use core::cell::UnsafeCell;
+use core::ops::Range;
 
 /// `state` once `mmu_off_main` runs.
 pub(crate) const STATE_MMU_OFF: u32 = 1;
@@ -56,6 +57,8 @@ pub(crate) enum Reason {
     SelfCheck = 11,
     /// The device tree is sound but names no console.
     NoConsole = 12,
+    /// There is no memory for the trace that is asked for.
+    Trace = 13,
 }
 
 const MESSAGE_BYTES: usize = 224;
@@ -122,9 +125,14 @@ fn write(state: u32, reason: u32, message: &[u8]) {
     clean();
 }
 
-fn clean() {
+/// The record's bytes, at the addresses we run at now.
+pub(crate) fn range() -> Range<u64> {
     let start = &raw const BOOT_RECORD as u64;
-    cache::clean_to_poc(start..start + 256);
+    start..start + 256
+}
+
+fn clean() {
+    cache::clean_to_poc(range());
 }
 
 /// The image was entered and Rust runs.

@@ -7,6 +7,8 @@ use super::record::Reason;
 use crate::handover::{BootChoice, EntryInfo, MmuConfig, TreeInfo};
 use crate::image::{self, Permission};
 use crate::layout;
+use crate::trace::Area;
+use crate::trace::early::Early;
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
@@ -16,7 +18,7 @@ use granule::arch::{
     Regime, VirtualAddress,
 };
 use granule::linear::Arena;
-use granule::table::{BitChange, Leaves, PageTables, Parts, TableMemory, Visibility};
+use granule::table::{BitChange, Leaves, PageTables, Parts, TableMemory, Traced, Visibility};
 
 /// What was built.
 pub(super) struct BootTables {
@@ -26,7 +28,13 @@ pub(super) struct BootTables {
 }
 
 /// Builds them, or parks with the reason.
-pub(super) fn build(entry: &EntryInfo, tree: &TreeInfo, choice: &BootChoice) -> BootTables {
+pub(super) fn build(
+    entry: &EntryInfo,
+    tree: &TreeInfo,
+    choice: &BootChoice,
+    trace: Area,
+    early: Early,
+) -> BootTables {
     let cpu = entry.features();
     let page_size = choice.page.size;
     let upper = Geometry::new(
@@ -60,6 +68,8 @@ pub(super) fn build(entry: &EntryInfo, tree: &TreeInfo, choice: &BootChoice) -> 
         cpu: &cpu,
         upper,
         lower,
+        trace,
+        early,
     })
 }
 
@@ -69,6 +79,8 @@ struct Build<'a> {
     cpu: &'a CpuFeatures,
     upper: Geometry,
     lower: Geometry,
+    trace: Area,
+    early: Early,
 }
 
 impl Dispatch for Build<'_> {
@@ -100,17 +112,18 @@ impl Build<'_> {
             )
         };
         let maintenance = |geometry| {
-            Hardware::new(TlbCapabilities {
+            let hardware = Hardware::new(TlbCapabilities {
                 geometry,
                 range: false,
                 level_hint: false,
                 repeat: false,
-            })
+            });
+            Traced::new(hardware, self.early)
         };
 
         let parts = Parts {
-            memory: Flat,
-            allocator: arena,
+            memory: Traced::new(Flat, self.early),
+            allocator: Traced::new(arena, self.early),
             maintenance: maintenance(self.lower),
         };
         let mut low = PageTables::<P, _>::new(self.lower, parts).ok()?;
@@ -174,8 +187,18 @@ impl Build<'_> {
             high.map(slot, PhysicalAddress(uart), page, device, Leaves::PAGES)
                 .ok()?;
         }
+        if self.trace.is_wanted() {
+            high.map(
+                VirtualAddress(layout::trace_vaddr(self.trace.start)),
+                PhysicalAddress(self.trace.start),
+                self.trace.bytes,
+                Attributes::normal(Permissions::READ_WRITE),
+                Leaves::LARGEST,
+            )
+            .ok()?;
+        }
         let ttbr1 = Ttbr::new(&self.upper, high.root(), 0);
-        let (pool_next, _) = high.into_environment().allocator.unused_pool();
+        let (pool_next, _) = high.into_environment().allocator.inner().unused_pool();
         Some(BootTables {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,

@@ -1,0 +1,126 @@
+//! Recording with the MMU off.
+//!
+//! The addresses are physical and the memory is Device memory (RPPDBS): plain volatile stores
+//! of words, no atomics and no lock, by the one CPU there is.
+
+use super::Area;
+use crate::mmu_off::cache;
+use core::ops::Range;
+use granule::table::{Sink, TableEvent};
+use granule::trace::{Event, Header, RECORD_WORDS, Record};
+
+/// Records that may be made before the MMU is on. The boot tables take a few hundred; what is
+/// more counts as lost, and the whole trace as not complete.
+const MOST_RECORDS: u64 = 4096;
+
+/// Records into the area, or throws away where none is wanted: one compare an event, in code
+/// that is not hot, in place of a second copy of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Early {
+    area: Area,
+    page_bytes: u64,
+}
+
+impl Early {
+    /// Begins a trace in `area`.
+    ///
+    /// # Safety
+    ///
+    /// The area must be RAM that nobody else uses, and the MMU off.
+    pub(crate) unsafe fn begin(area: Area, page_bytes: u64, bbm_level: u8) -> Self {
+        let early = Self { area, page_bytes };
+        if !area.is_wanted() {
+            return early;
+        }
+        // Dirty lines from before would be written back over the records.
+        cache::clean_and_invalidate_to_poc(early.written());
+        let header = Header {
+            page_bytes: page_bytes as u32,
+            // The boot CPU is the only one that runs this kernel.
+            cpus: 1,
+            bbm_level,
+            complete: false,
+            records: 0,
+            lost: 0,
+            room: Header::room_in(area.bytes),
+        };
+        for (index, word) in header.words().into_iter().enumerate() {
+            early.put(index as u64, word);
+        }
+        early
+    }
+
+    /// The bytes that this recorder may write.
+    fn written(&self) -> Range<u64> {
+        let most = 8 * (Header::WORDS as u64 + MOST_RECORDS * RECORD_WORDS as u64);
+        let bytes = if most < self.area.bytes {
+            most
+        } else {
+            self.area.bytes
+        };
+        self.area.start..self.area.start + bytes
+    }
+
+    fn word(&self, index: u64) -> *mut u64 {
+        core::ptr::with_exposed_provenance_mut((self.area.start + 8 * index) as usize)
+    }
+
+    fn get(&self, index: usize) -> u64 {
+        // SAFETY: a word of the header, in the area that `begin` was promised.
+        unsafe { self.word(index as u64).read_volatile() }
+    }
+
+    fn put(&self, index: u64, value: u64) {
+        // SAFETY: as for `get`; callers stay inside `written`.
+        unsafe { self.word(index).write_volatile(value) };
+    }
+
+    /// Counts an event that is not recorded.
+    fn lose(&self) {
+        if self.area.is_wanted() {
+            self.put(Header::LOST as u64, self.get(Header::LOST) + 1);
+        }
+    }
+
+    /// Records an event.
+    pub(crate) fn push(&self, event: Event) {
+        if !self.area.is_wanted() {
+            return;
+        }
+        let count = self.get(Header::RECORDS);
+        if count >= MOST_RECORDS || count >= self.get(Header::ROOM) {
+            self.lose();
+            return;
+        }
+        let first = Header::WORDS as u64 + count * RECORD_WORDS as u64;
+        for (index, word) in Record::new(0, event).0.into_iter().enumerate() {
+            self.put(first + index as u64, word);
+        }
+        self.put(Header::RECORDS as u64, count + 1);
+    }
+
+    /// Drops the lines of what was written past the caches, before the area is used through them.
+    pub(crate) fn end(&self) {
+        if self.area.is_wanted() {
+            // SAFETY: the range is whole lines of the area, cleaned by `begin` and written past
+            // the caches since, so none is dirty.
+            unsafe { cache::invalidate_to_poc(self.written()) };
+        }
+    }
+}
+
+impl Sink for Early {
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        action(self)
+    }
+
+    #[inline(never)]
+    fn record(&self, event: TableEvent) {
+        match Event::of_private_table(event, self.page_bytes) {
+            Some(event) => self.push(event),
+            // Boot tables have none of these; should that change, the trace says that it is not
+            // whole.
+            None => self.lose(),
+        }
+    }
+}

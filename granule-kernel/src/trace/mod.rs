@@ -1,0 +1,18 @@
+//! Recording what the kernel does to its own translation, when the command line asks for it.
+//!
+//! `granule.trace=START,BYTES` names RAM that whoever starts the kernel wants the records in; the
+//! library has their format (`granule::trace`). [`early`] records with the MMU off, [`head`] what
+//! the entry code did before anyone could ask, [`recorder`] from the kernel's first instruction
+//! at a virtual address on. The records themselves, and what it takes to keep them, are not
+//! recorded; nor are ISBs that only order a reading of a counter or of PAR: a barrier that a
+//! checker does not see can make it stricter, never more lenient.
+
+mod area;
+#[cfg(target_os = "none")]
+pub(crate) mod early;
+#[cfg(target_os = "none")]
+pub(crate) mod head;
+#[cfg(target_os = "none")]
+pub(crate) mod recorder;
+
+pub(crate) use area::Area;

@@ -1,0 +1,110 @@
+//! Recording with the MMU on, into the area's window.
+
+use super::Area;
+use crate::layout;
+use crate::mmu_off::cache;
+use core::cell::UnsafeCell;
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicBool, Ordering};
+use granule::table::{Sink, TableEvent};
+use granule::trace::{Event, Header, RECORD_WORDS, Record};
+
+/// The buffer, and the lock under which an event happens and is recorded.
+struct Buffer {
+    locked: AtomicBool,
+    /// The first word of the area in its window; null where nothing is recorded.
+    words: UnsafeCell<*mut u64>,
+}
+
+// SAFETY: `words` is written once, before a recorder exists, and what it points to only while
+// `locked` is held.
+unsafe impl Sync for Buffer {}
+
+static BUFFER: Buffer = Buffer {
+    locked: AtomicBool::new(false),
+    words: UnsafeCell::new(core::ptr::null_mut()),
+};
+
+/// A CPU's access to the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorder {
+    cpu: u16,
+    page_bytes: u64,
+}
+
+impl Recorder {
+    /// The boot CPU's, which goes on in the trace that was begun with the MMU off.
+    ///
+    /// # Safety
+    ///
+    /// To be called once, for an area that the boot tables map in its window.
+    pub(crate) unsafe fn of_boot_cpu(area: Area, page_bytes: u64) -> Self {
+        let window = layout::trace_vaddr(area.start) as *mut u64;
+        // SAFETY: no recorder exists yet, so nobody looks.
+        unsafe { *BUFFER.words.get() = window };
+        let recorder = Self { cpu: 0, page_bytes };
+        // Image, stack and tree have been in use for some time, and now the window is.
+        recorder.atomically(|recorder| recorder.push(Event::Settled));
+        recorder
+    }
+
+    #[inline(never)]
+    fn push(&self, event: Event) {
+        // SAFETY: written before this recorder was made, and not since.
+        let words = unsafe { *BUFFER.words.get() };
+        // SAFETY: the header and, as long as there is room, one record more, all inside the
+        // area; the lock is held, since `record` is called from within `atomically`. Volatile
+        // because the reader is outside the program.
+        unsafe {
+            let count = words.add(Header::RECORDS).read_volatile();
+            if count >= words.add(Header::ROOM).read_volatile() {
+                let lost = words.add(Header::LOST);
+                lost.write_volatile(lost.read_volatile() + 1);
+                return;
+            }
+            let first = words.add(Header::WORDS + count as usize * RECORD_WORDS);
+            for (index, word) in Record::new(self.cpu, event).0.into_iter().enumerate() {
+                first.add(index).write_volatile(word);
+            }
+            words.add(Header::RECORDS).write_volatile(count + 1);
+        }
+    }
+}
+
+impl Sink for Recorder {
+    // A call from each place that does something, so that the copy of the walker that records
+    // is not much larger than the one that does not.
+    #[inline(never)]
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        while BUFFER.locked.swap(true, Ordering::Acquire) {
+            spin_loop();
+        }
+        let result = action(self);
+        BUFFER.locked.store(false, Ordering::Release);
+        result
+    }
+
+    fn record(&self, event: TableEvent) {
+        self.push(Event::of_table(event, self.page_bytes));
+    }
+}
+
+/// The end of the kernel: whoever reads memory past this CPU's caches finds all records. Without
+/// the lock, which who panicked may hold.
+pub(crate) fn finish(complete: bool) {
+    // SAFETY: as in `push`.
+    let words = unsafe { *BUFFER.words.get() };
+    if words.is_null() {
+        return;
+    }
+    // SAFETY: words of the header.
+    let records = unsafe {
+        words
+            .add(Header::STATE)
+            .write_volatile(Header::state(complete));
+        words.add(Header::RECORDS).read_volatile()
+    };
+    let bytes = 8 * (Header::WORDS as u64 + records * RECORD_WORDS as u64);
+    let start = words as u64;
+    cache::clean_to_poc(start..start + bytes);
+}
