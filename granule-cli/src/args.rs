@@ -29,7 +29,59 @@ pub struct Cli {
 pub enum Command {
     /// Boot the kernel image under QEMU and say how it ended
     #[command(long_about = BOOT_LONG, after_help = BOOT_HINT, after_long_help = BOOT_EXAMPLES)]
-    Boot(BootArgs),
+    Boot(Box<BootArgs>),
+
+    /// Replay a trace through the model of the MMU and say what breaks the architecture's rules
+    #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+}
+
+const CHECK_LONG: &str = "\
+Replay a trace through the model of the MMU and say what breaks the architecture's rules.
+
+A violation is a line: the rule, the event's line in the file, the CPU, the address, what
+a CPU could observe, and the earlier event that it conflicts with. The exit code is 0 when
+there is none, 1 when there are some, and 2 for bad usage or a file that cannot be read as
+a trace, with line and column.";
+
+const CHECK_HINT: &str = "`granule check --help` has examples.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  Record a boot and check it:
+    granule boot --page-size 16k --trace boot.trace
+    granule check boot.trace
+
+  As if the CPUs had no relaxations of break-before-make, and as severe as can be:
+    granule check --bbm 0 --strict boot.trace
+
+  From a pipe, as JSON:
+    zcat boot.trace.gz | granule check --json - | jq '.violations[].rule'
+
+docs/trace-format.md documents traces, docs/check-json.md the JSON object.";
+
+/// The options of `granule check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The trace; `-` for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Also report what is legal but leaves more cached than a careful kernel would
+    #[arg(long)]
+    pub strict: bool,
+
+    /// BBM level to judge by, 0 to 3, in place of the one the trace says its CPUs have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub bbm: Option<u8>,
+
+    /// Violations to list; more are only counted
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub most: usize,
+
+    /// Print one JSON object to standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 const BOOT_LONG: &str = "\
@@ -131,6 +183,14 @@ pub struct BootArgs {
     #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
     dtb_address: Option<u64>,
 
+    /// Have the kernel record what it does to its translation, for `granule check FILE`
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    trace: Option<PathBuf>,
+
+    /// RAM to set aside for the trace; default: a sixteenth, 8M to 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE)]
+    trace_buffer: Option<u64>,
+
     /// Seconds the guest may run
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
@@ -166,6 +226,8 @@ impl BootArgs {
             qemu: self.qemu.clone(),
             icount: self.icount,
             timeout: Duration::from_secs(self.timeout),
+            trace: self.trace.clone(),
+            trace_buffer: self.trace_buffer,
         }
     }
 }
@@ -181,6 +243,7 @@ mod tests {
             Ok(Cli {
                 command: Command::Boot(args),
             }) => Ok(args.request()),
+            Ok(_) => Err("another command".into()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -199,7 +262,7 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --el 1 \
                     --rodata noalias --linear-map base --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --load-address 0x140000000 --dtb-address 2G";
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             request,
@@ -221,6 +284,8 @@ mod tests {
                 qemu: "/q".into(),
                 icount: true,
                 timeout: Duration::from_secs(9),
+                trace: Some("T".into()),
+                trace_buffer: Some(4 << 20),
             })
         );
     }

@@ -17,10 +17,12 @@ use crate::bootrec::BootRecord;
 use crate::guest::{self, Plan};
 use crate::image::Image;
 use crate::qemu::{self, Start};
-use crate::qmp::Watch;
+use crate::qmp::{Trace, Watch};
 use crate::raw::{self, Layout, Pieces};
 use crate::record::Record;
 use crate::request::Request;
+use crate::trace::{Destination, TraceFile};
+use crate::trace_area::TraceArea;
 use crate::{json, judge, tree};
 
 /// How a boot ended.
@@ -81,6 +83,8 @@ pub struct Boot {
     pub console: Vec<u8>,
     /// What QEMU said on standard error.
     pub qemu_messages: String,
+    /// The trace that was written, if one was asked for.
+    pub trace: Option<TraceFile>,
 }
 
 impl Boot {
@@ -98,6 +102,7 @@ impl Boot {
             boot_record: None,
             console: Vec::new(),
             qemu_messages: String::new(),
+            trace: None,
         }
     }
 
@@ -190,6 +195,10 @@ fn try_boot(
         .insert(Image::open(request.image.as_deref()).map_err(usage)?);
     boot.qemu_version = Some(qemu::version(&request.qemu).map_err(environment)?);
     let dir = guest::temp_dir().map_err(environment)?;
+    let destination = match &request.trace {
+        Some(path) => Some(Destination::new(path).map_err(usage)?),
+        None => None,
+    };
 
     let image_path = qemu::plain_path(&image.path);
     let bootargs = request.bootargs();
@@ -217,17 +226,25 @@ fn try_boot(
         .map_or_else(|| image.header.qemu_load_address(), |raw| raw.layout.image);
 
     let socket = dir.path().join("qmp");
-    let watch = match image.boot_record {
-        None => None,
-        Some(offset) => {
+    let trace = match &raw {
+        Some(raw) => raw.trace,
+        None => request.trace_area(),
+    };
+    let saved = dir.path().join("trace");
+    let watch = match (image.boot_record, trace) {
+        (None, None) => None,
+        (offset, trace) => {
             let listener = UnixListener::bind(&socket).map_err(|e| {
                 environment(format!("socket {}: {e}; set TMPDIR", socket.display()))
             })?;
-            let address = load_address.saturating_add(offset);
             Some((
                 listener,
                 Watch {
-                    address,
+                    boot_record: offset.map(|offset| load_address.saturating_add(offset)),
+                    trace: trace.map(|area| Trace {
+                        area,
+                        file: saved.clone(),
+                    }),
                     scratch: dir.path().join("record"),
                 },
             ))
@@ -251,6 +268,24 @@ fn try_boot(
     boot.boot_record = run.boot_record;
     boot.console = run.console;
     boot.qemu_messages = run.stderr;
+    if let Some(destination) = destination {
+        let written = match run.trace {
+            Some(Ok(head)) => destination.write(&head, &saved),
+            Some(Err(error)) => Err(error),
+            None => Err("QEMU ended before the trace could be read out".into()),
+        };
+        match written {
+            Ok(trace) => boot.trace = Some(trace),
+            // Only a boot that was well is not well because of its trace.
+            Err(error) if boot.is_ok() => {
+                boot.outcome = Outcome::Refused;
+                boot.reason = Some(format!(
+                    "the kernel said ok, but there is no trace: {error}"
+                ));
+            }
+            Err(_) => (),
+        }
+    }
     Ok(())
 }
 
@@ -260,6 +295,7 @@ struct Raw {
     tree: Option<PathBuf>,
     initrd: Option<PathBuf>,
     layout: Layout,
+    trace: Option<TraceArea>,
 }
 
 impl Raw {
@@ -282,6 +318,10 @@ fn prepare_raw(request: &Request, image: &Image, dir: &TempDir) -> Result<Raw, S
     let exact = match &request.dtb {
         Some(path) => Some(read_exact_tree(path, request)?),
         None => None,
+    };
+    let trace = match (request.trace_area(), &exact) {
+        (Some(area), Some(tree)) => Some(exact_tree_trace(tree, area)?),
+        (area, _) => area,
     };
     let own = match exact {
         Some(_) => None,
@@ -331,6 +371,7 @@ fn prepare_raw(request: &Request, image: &Image, dir: &TempDir) -> Result<Raw, S
             .map_err(|error| environment(format!("{}: {error}; set TMPDIR", path.display())))
     };
     Ok(Raw {
+        trace,
         flash: write("flash", &raw::flash_stub(&layout))?,
         tree: if bytes.is_empty() {
             None
@@ -356,6 +397,17 @@ fn read_exact_tree(path: &Path, request: &Request) -> Result<Vec<u8>, Stop> {
         )));
     }
     Ok(bytes)
+}
+
+/// Where an exact tree has the kernel leave its trace; `usual` is where else it would.
+fn exact_tree_trace(tree: &[u8], usual: TraceArea) -> Result<TraceArea, Stop> {
+    tree::trace_area(tree).ok_or_else(|| {
+        usage(format!(
+            "--trace would add {word} to /chosen/bootargs, but --dtb hands the kernel exactly that \
+             tree: write {word}, or another place in RAM, into the tree's bootargs",
+            word = usual.word()
+        ))
+    })
 }
 
 /// A file's length, having seen that it can be read.

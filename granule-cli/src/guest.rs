@@ -20,6 +20,7 @@ use crate::bootrec::BootRecord;
 use crate::console::{Splitter, Tail};
 use crate::qmp::{self, Sight, Watch};
 use crate::record::Record;
+use granule::trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
 const LONGEST_SOCKET_DIR: usize = 90;
@@ -54,6 +55,9 @@ pub(crate) struct Run {
     pub(crate) console: Vec<u8>,
     pub(crate) stderr: String,
     pub(crate) boot_record: Option<BootRecord>,
+    /// The head of the trace that was saved, or why none was; nothing if QEMU
+    /// ended before.
+    pub(crate) trace: Option<Result<Header, String>>,
     pub(crate) peak_resident_bytes: Option<u64>,
 }
 
@@ -119,7 +123,10 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     });
     let (stop, stopped) = mpsc::channel();
     let Plan { watch, timeout, .. } = plan;
-    let watcher = watch.map(|(listener, place)| {
+    let saves_trace = watch
+        .as_ref()
+        .is_some_and(|(_, watch)| watch.trace.is_some());
+    let mut watcher = watch.map(|(listener, place)| {
         thread::spawn(move || {
             qmp::watch(&listener, &place, &stopped, |sight| {
                 let _ = events.send(Event::Sight(sight));
@@ -146,6 +153,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
             Ok(Event::Sight(Sight::Record(record))) => {
                 seen.boot_record = record.ok().or(seen.boot_record);
             }
+            Ok(Event::Sight(Sight::Trace(trace))) => seen.trace = Some(trace),
             Ok(Event::Sight(Sight::PoweredOff)) => {
                 powered_off.get_or_insert_with(Instant::now);
             }
@@ -172,18 +180,26 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         }
     };
     memory.look();
+    drop(stop);
+    if saves_trace && let Some(watcher) = watcher.take() {
+        // What a guest recorded that did not come to its end is told as well.
+        let _ = watcher.join();
+    }
     // QEMU is gone after this, and with it the other ends of pipes and socket,
     // so that every thread comes to its end.
     drop(guest);
-    drop(stop);
     let stderr = complaints.join().unwrap_or_default();
     let _ = console.join();
     if let Some(watcher) = watcher {
         let _ = watcher.join();
     }
     for event in inbox.try_iter() {
-        if let Event::Console(bytes) = event {
-            seen.take(&bytes);
+        match event {
+            Event::Console(bytes) => {
+                seen.take(&bytes);
+            }
+            Event::Sight(Sight::Trace(trace)) => seen.trace = Some(trace),
+            _ => (),
         }
     }
     let end = match (end, parked) {
@@ -258,6 +274,7 @@ struct Seen<'a> {
     tail: Tail,
     record: Record,
     boot_record: Option<BootRecord>,
+    trace: Option<Result<Header, String>>,
 }
 
 impl<'a> Seen<'a> {
@@ -269,6 +286,7 @@ impl<'a> Seen<'a> {
             tail: Tail::default(),
             record: Record::default(),
             boot_record: None,
+            trace: None,
         }
     }
 
@@ -300,6 +318,7 @@ impl<'a> Seen<'a> {
             console: self.tail.into_bytes(),
             stderr,
             boot_record: self.boot_record,
+            trace: self.trace,
             peak_resident_bytes,
         }
     }

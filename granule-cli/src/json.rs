@@ -37,6 +37,16 @@ pub(crate) fn object(boot: &Boot) -> Value {
     object.insert("outcome".into(), boot.outcome.word().into());
     object.insert("reason".into(), json!(boot.reason));
     object.insert("record_faults".into(), json!(boot.record.faults()));
+    object.insert(
+        "trace".into(),
+        boot.trace.as_ref().map_or(Value::Null, |trace| {
+            json!({
+                "path": trace.path.to_string_lossy(),
+                "events": trace.events,
+                "complete": trace.complete,
+            })
+        }),
+    );
     Value::Object(object)
 }
 
@@ -114,6 +124,7 @@ mod tests {
         "outcome",
         "reason",
         "record_faults",
+        "trace",
     ];
 
     fn failed() -> Boot {

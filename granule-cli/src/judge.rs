@@ -100,6 +100,7 @@ mod tests {
             console: console.into(),
             stderr: stderr.into(),
             boot_record: None,
+            trace: None,
             peak_resident_bytes: None,
         }
     }

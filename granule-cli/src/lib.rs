@@ -23,6 +23,7 @@
 pub mod args;
 pub mod boot;
 mod bootrec;
+pub mod check;
 mod console;
 mod guest;
 pub mod image;
@@ -35,6 +36,8 @@ pub mod record;
 pub mod report;
 pub mod request;
 pub mod sizes;
+pub mod trace;
+pub mod trace_area;
 pub mod tree;
 
 pub use boot::{Boot, Outcome};

@@ -1,19 +1,23 @@
 //! The `granule` command: reads its arguments, prints what the library found,
 //! exits with the code that says so. All else is in the library.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
-use granule_cli::args::{BootArgs, Cli, Command};
-use granule_cli::{Boot, boot, report};
+use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
+use granule_cli::{Boot, boot, check, report};
+use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Boot(args) => boot_command(&args),
+        Command::Check(args) => check_command(&args),
     }
 }
 
@@ -43,6 +47,93 @@ fn boot_command(args: &BootArgs) -> ExitCode {
         Err(error) => {
             eprintln!("granule: standard output: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Bad usage, or a file that is no trace.
+const NO_VERDICT: u8 = 2;
+
+fn check_command(args: &CheckArgs) -> ExitCode {
+    let options = check::Options {
+        strict: args.strict,
+        bbm_level: args.bbm,
+        most_violations: args.most,
+    };
+    let name = args.file.display();
+    let (from, bytes): (Box<dyn Read>, _) = if args.file.as_os_str() == "-" {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        match File::open(&args.file) {
+            Ok(file) => {
+                let bytes = file.metadata().ok().filter(|it| it.is_file());
+                (Box::new(file), bytes.map(|it| it.len()))
+            }
+            Err(error) => {
+                eprintln!("granule: {name}: line 1, column 1: {error}");
+                return ExitCode::from(NO_VERDICT);
+            }
+        }
+    };
+    let mut progress = Progress::new(bytes);
+    let from = BufReader::with_capacity(1 << 20, from);
+    let checked = check::check(from, &options, &mut |bytes| progress.at(bytes));
+    progress.end();
+    let checked = match checked {
+        Ok(checked) => checked,
+        Err(error) => {
+            eprintln!("granule: {name}: {error}");
+            return ExitCode::from(NO_VERDICT);
+        }
+    };
+    let mut stdout = anstream::stdout().lock();
+    let printed = if args.json {
+        writeln!(stdout, "{}", checked.json())
+    } else {
+        write!(stdout, "{}", checked.text())
+    };
+    match printed.and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::from(checked.exit_code()),
+        Err(error) => {
+            eprintln!("granule: standard output: {error}");
+            ExitCode::from(NO_VERDICT)
+        }
+    }
+}
+
+/// A bar on standard error for what takes longer than two seconds; none where that is no
+/// terminal.
+struct Progress {
+    begun: Instant,
+    bytes: Option<u64>,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new(bytes: Option<u64>) -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            bytes,
+            bar: None,
+        }
+    }
+
+    fn at(&mut self, bytes: u64) {
+        if self.bar.is_none() && self.begun.elapsed() > Duration::from_secs(2) {
+            self.bar = Some(match self.bytes {
+                Some(all) => ProgressBar::new(all),
+                None => ProgressBar::new_spinner(),
+            });
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(bytes);
+        }
+    }
+
+    fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
         }
     }
 }

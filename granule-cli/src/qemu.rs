@@ -107,6 +107,10 @@ pub(crate) fn boot_options(
     }
     // A guest that resets instead of ending must not boot again for ever.
     push(&[text("-no-reboot"), text("-serial"), text("stdio")]);
+    if request.trace.is_some() {
+        // Switched off, the machine keeps its memory until the trace is read out.
+        push(&[text("-no-shutdown")]);
+    }
     if let Some(socket) = qmp_socket {
         push(&[
             text("-chardev"),

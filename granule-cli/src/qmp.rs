@@ -3,7 +3,8 @@
 //!
 //! A thread of its own reads the boot record a few times a second and reports
 //! it, and hears when the guest powers off; it ends then, when QEMU hangs up or
-//! when it is told to stop.
+//! when it is told to stop. A machine that leaves a trace is kept when the guest
+//! has powered it off; the trace is read out then, and QEMU told to end.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::bootrec::{self, BootRecord};
+use crate::trace_area::TraceArea;
+use granule::trace::{Header, RECORD_WORDS};
 
 /// A parked kernel waits; nobody notices a quarter of a second.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -22,7 +25,12 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// How often a thread that waits for QEMU looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
 
+/// Longer than it takes to write a gigabyte: a QEMU that is asked for a trace and
+/// says nothing for so long hangs.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// What ends a conversation.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Hangup {
     /// The guest has powered off. QEMU is about to end, and says no more.
     PoweredOff,
@@ -43,6 +51,10 @@ struct Qmp<'a> {
     /// The beginning of a line whose end has not come yet.
     partial: Vec<u8>,
     stop: &'a Receiver<()>,
+    /// Commands sent; an answer says which it is for.
+    commands: u64,
+    /// Until when to wait although we are to stop.
+    last_orders: Option<Instant>,
 }
 
 impl<'a> Qmp<'a> {
@@ -52,6 +64,8 @@ impl<'a> Qmp<'a> {
             lines: BufReader::new(stream),
             partial: Vec::new(),
             stop,
+            commands: 0,
+            last_orders: None,
         };
         qmp.next(None)?;
         qmp.run("qmp_capabilities", json!({}))?;
@@ -73,7 +87,11 @@ impl<'a> Qmp<'a> {
                     return Ok(Some(object));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if stopped(self.stop, Duration::ZERO) {
+                    let over = match self.last_orders {
+                        Some(until) => Instant::now() >= until,
+                        None => stopped(self.stop, Duration::ZERO),
+                    };
+                    if over {
                         return Err(Hangup::Gone);
                     }
                     if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -87,10 +105,16 @@ impl<'a> Qmp<'a> {
 
     /// Runs a command to its answer; most events that come in between are not for us.
     fn run(&mut self, command: &str, arguments: Value) -> Result<(), Hangup> {
-        let mut line = json!({ "execute": command, "arguments": arguments }).to_string();
+        self.commands += 1;
+        let id = self.commands;
+        let mut line = json!({ "execute": command, "arguments": arguments, "id": id }).to_string();
         line.push('\n');
         self.lines.get_mut().write_all(line.as_bytes())?;
         while let Some(answer) = self.next(None)? {
+            // An earlier command's, whose answer the guest's power-off came before.
+            if answer["id"].as_u64().is_some_and(|other| other != id) {
+                continue;
+            }
             if answer.get("error").is_some() {
                 return Err(Hangup::Gone);
             }
@@ -114,6 +138,8 @@ impl<'a> Qmp<'a> {
 pub(crate) enum Sight {
     /// The boot record, or why it cannot be read as one.
     Record(Result<BootRecord, String>),
+    /// The head of the trace, whose file is written; or why there is none.
+    Trace(Result<Header, String>),
     /// The guest has powered off.
     PoweredOff,
 }
@@ -121,9 +147,19 @@ pub(crate) enum Sight {
 /// What to read, and where to put it.
 pub(crate) struct Watch {
     /// Guest-physical address of the boot record.
-    pub(crate) address: u64,
+    pub(crate) boot_record: Option<u64>,
+    /// A trace to be saved at the end of the guest.
+    pub(crate) trace: Option<Trace>,
     /// A file of our own through which QEMU hands the bytes over.
     pub(crate) scratch: PathBuf,
+}
+
+/// Where a trace is, and where it goes.
+pub(crate) struct Trace {
+    /// Where the guest leaves it.
+    pub(crate) area: TraceArea,
+    /// The file that gets it, head and records.
+    pub(crate) file: PathBuf,
 }
 
 /// Waits for QEMU's call, then reports the boot record until the guest powers
@@ -137,17 +173,54 @@ pub(crate) fn watch(
     let Some(stream) = accept(listener, stop) else {
         return;
     };
-    let hangup = Qmp::new(stream, stop).and_then(|mut qmp| {
-        loop {
-            let bytes = read(&mut qmp, watch)?;
-            report(Sight::Record(BootRecord::decode(&bytes)));
-            qmp.listen(INTERVAL)?;
-        }
-    });
-    match hangup {
-        Err(Hangup::PoweredOff) => report(Sight::PoweredOff),
-        Err(Hangup::Gone) | Ok(()) => {}
+    let Ok(mut qmp) = Qmp::new(stream, stop) else {
+        return;
+    };
+    let hangup = watch_record(&mut qmp, watch, &mut report);
+    if let Some(trace) = &watch.trace {
+        qmp.last_orders = Some(Instant::now() + SILENCE);
+        report(Sight::Trace(save(&mut qmp, trace, &watch.scratch)));
+        // With or without an answer: whoever waits for QEMU's end sees to it.
+        let _ = qmp.run("quit", json!({}));
     }
+    if hangup == Hangup::PoweredOff {
+        report(Sight::PoweredOff);
+    }
+}
+
+fn watch_record(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)) -> Hangup {
+    let mut look = || {
+        if let Some(address) = watch.boot_record {
+            let bytes = read(qmp, &watch.scratch, address, bootrec::BYTES as u64)?;
+            report(Sight::Record(BootRecord::decode(&bytes)));
+        }
+        qmp.listen(INTERVAL)
+    };
+    loop {
+        if let Err(hangup) = look() {
+            return hangup;
+        }
+    }
+}
+
+/// Reads out a trace: its head, and then as many records as that says.
+fn save(qmp: &mut Qmp<'_>, trace: &Trace, scratch: &Path) -> Result<Header, String> {
+    let gone = |_| "QEMU ended, or did not answer, before the trace could be read out".to_owned();
+    // So that what is read belongs together: a guest that did not come to its end runs on.
+    qmp.run("stop", json!({})).map_err(gone)?;
+    let (start, head_bytes) = (trace.area.start, 8 * Header::WORDS as u64);
+    let bytes = read(qmp, scratch, start, head_bytes).map_err(gone)?;
+    let mut words = [0; Header::WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    let header = Header::new(words).map_err(|error| error.to_string())?;
+    if header.room > Header::room_in(trace.area.bytes) {
+        return Err("the trace's head says that it has more room than it was given".into());
+    }
+    let bytes = head_bytes + header.records * 8 * RECORD_WORDS as u64;
+    save_memory(qmp, &trace.file, start, bytes).map_err(gone)?;
+    Ok(header)
 }
 
 fn stopped(stop: &Receiver<()>, wait: Duration) -> bool {
@@ -173,13 +246,17 @@ fn accept(listener: &UnixListener, stop: &Receiver<()>) -> Option<UnixStream> {
     }
 }
 
-fn read(qmp: &mut Qmp<'_>, watch: &Watch) -> Result<Vec<u8>, Hangup> {
-    let file = utf8(&watch.scratch)?;
+fn read(qmp: &mut Qmp<'_>, scratch: &Path, address: u64, bytes: u64) -> Result<Vec<u8>, Hangup> {
+    save_memory(qmp, scratch, address, bytes)?;
+    Ok(fs::read(scratch)?)
+}
+
+fn save_memory(qmp: &mut Qmp<'_>, file: &Path, address: u64, bytes: u64) -> Result<(), Hangup> {
+    let file = utf8(file)?;
     qmp.run(
         "pmemsave",
-        json!({ "val": watch.address, "size": bootrec::BYTES, "filename": file }),
-    )?;
-    Ok(fs::read(&watch.scratch)?)
+        json!({ "val": address, "size": bytes, "filename": file }),
+    )
 }
 
 fn utf8(path: &Path) -> io::Result<&str> {
@@ -244,12 +321,14 @@ mod tests {
         let qemu = fake_qemu(&socket, memory, 2, false);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            address: 0x1_4000_0000,
+            boot_record: Some(0x1_4000_0000),
+            trace: None,
             scratch: dir.path().join("record"),
         };
         let mut records = Vec::new();
         watch(&listener, &place, &stopped, |sight| match sight {
             Sight::Record(record) => records.push(record.unwrap()),
+            Sight::Trace(_) => panic!("no trace was asked for"),
             Sight::PoweredOff => panic!("it only hung up"),
         });
         assert_eq!(records.len(), 2);
@@ -269,7 +348,8 @@ mod tests {
         let qemu = fake_qemu(&socket, vec![0; bootrec::BYTES], 1, true);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            address: 0,
+            boot_record: Some(0),
+            trace: None,
             scratch: dir.path().join("record"),
         };
         let mut sights = Vec::new();
@@ -291,7 +371,8 @@ mod tests {
         let (stop, stopped) = mpsc::channel();
         drop(stop);
         let place = Watch {
-            address: 0,
+            boot_record: Some(0),
+            trace: None,
             scratch: dir.path().join("record"),
         };
         watch(&listener, &place, &stopped, |_| panic!("nothing to report"));

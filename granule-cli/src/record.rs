@@ -62,7 +62,7 @@ pub const KEYS: &[(&str, Kind)] = &[
 ];
 
 /// What the JSON object says of the host's side; no guest may say it.
-const OURS: [&str; 4] = ["schema", "image", "qemu", "record_faults"];
+const OURS: [&str; 5] = ["schema", "image", "qemu", "record_faults", "trace"];
 
 /// How the kernel says that it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::sizes::show_size;
+use crate::trace_area::TraceArea;
 
 /// A page size the kernel can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -138,6 +139,10 @@ pub struct Request {
     pub icount: bool,
     /// How long the guest may run.
     pub timeout: Duration,
+    /// Have the kernel record a trace, and write it to this file.
+    pub trace: Option<PathBuf>,
+    /// RAM to set aside for the trace; `None` takes what suits the machine's RAM.
+    pub trace_buffer: Option<u64>,
 }
 
 impl Default for Request {
@@ -160,6 +165,8 @@ impl Default for Request {
             qemu: PathBuf::from("qemu-system-aarch64"),
             icount: false,
             timeout: Duration::from_secs(60),
+            trace: None,
+            trace_buffer: None,
         }
     }
 }
@@ -191,8 +198,18 @@ impl Request {
         if self.icount {
             words.push(COUNT_INSTRUCTIONS.into());
         }
+        if self.dtb.is_none() {
+            words.extend(self.trace_area().map(|area| area.word()));
+        }
         words.extend(self.append.clone());
         words.join(" ")
+    }
+
+    /// The RAM that the kernel is told to leave its trace in, if there is to be one.
+    #[must_use]
+    pub fn trace_area(&self) -> Option<TraceArea> {
+        self.trace.as_ref()?;
+        Some(TraceArea::at_end_of_ram(self.memory, self.trace_buffer))
     }
 
     /// Checks what can be checked without looking at any file.
@@ -243,7 +260,18 @@ impl Request {
                 "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel asks for 2M)"
             ));
         }
+        self.check_trace()?;
         self.check_exact_tree()
+    }
+
+    fn check_trace(&self) -> Result<(), String> {
+        let Some(area) = self.trace_area() else {
+            return match self.trace_buffer {
+                None => Ok(()),
+                Some(_) => Err("--trace-buffer: there is no --trace to put into it".into()),
+            };
+        };
+        area.check(self.memory)
     }
 
     /// `--dtb` promises the kernel exactly that tree, so nothing else may want

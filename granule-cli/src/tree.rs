@@ -12,6 +12,7 @@ use dtoolkit::{Node, Property};
 
 use crate::qemu;
 use crate::request::{COUNT_INSTRUCTIONS, Request};
+use crate::trace_area::TraceArea;
 
 /// The tree QEMU makes for this request's machine, without bootargs and initrd
 /// and without the padding QEMU puts behind it: what a test edits or breaks and
@@ -69,19 +70,22 @@ pub(crate) fn with_chosen(
 
 /// Whether an exact tree's own bootargs ask for instruction counts.
 pub(crate) fn counts_instructions(dtb: &[u8]) -> bool {
-    let Ok(tree) = Fdt::new(dtb) else {
-        return false;
-    };
-    let Some(chosen) = tree.find_node("/chosen") else {
-        return false;
-    };
-    chosen
-        .property("bootargs")
-        .and_then(|property| property.value_as::<&str>().ok())
-        .is_some_and(|text| {
-            text.split_whitespace()
-                .any(|word| word == COUNT_INSTRUCTIONS)
-        })
+    bootargs(dtb).is_some_and(|text| {
+        text.split_whitespace()
+            .any(|word| word == COUNT_INSTRUCTIONS)
+    })
+}
+
+/// Where an exact tree's own bootargs ask for a trace.
+pub(crate) fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
+    TraceArea::of_bootargs(&bootargs(dtb)?)
+}
+
+fn bootargs(dtb: &[u8]) -> Option<String> {
+    let tree = Fdt::new(dtb).ok()?;
+    let chosen = tree.find_node("/chosen")?;
+    let property = chosen.property("bootargs")?;
+    Some(property.value_as::<&str>().ok()?.to_owned())
 }
 
 /// Where an exact tree says that the initrd lies.

@@ -1,0 +1,386 @@
+//! `granule check`: a trace through the model, and what comes of it, in words and in JSON.
+//!
+//! Which rules there are and what breaks them is the model's; what a line means is the format's.
+
+use std::fmt;
+use std::io::BufRead;
+
+use anstyle::{AnsiColor, Style};
+use granule_model::trace::{Header, ReadError, Reader};
+use granule_model::{Barrier, Config, Event, EventError, EventKind, Model, Violation};
+use serde_json::{Value, json};
+
+/// The schema's number. Keys may be added to a schema; none goes away.
+const SCHEMA: u32 = 1;
+/// Events between two looks at the clock.
+const EVENTS_A_STEP: u64 = 1 << 14;
+
+/// How severe to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Report also what is legal but careless.
+    pub strict: bool,
+    /// BBM level in place of the trace's.
+    pub bbm_level: Option<u8>,
+    /// Violations that are kept.
+    pub most_violations: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            strict: false,
+            bbm_level: None,
+            most_violations: 100,
+        }
+    }
+}
+
+/// Events, by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// All of them.
+    pub events: u64,
+    /// Descriptors stored, those of runs each. Of updates all that were looked at.
+    pub descriptors: u64,
+    /// TLBIs.
+    pub tlbi: u64,
+    /// DSBs.
+    pub dsb: u64,
+    /// ISBs.
+    pub isb: u64,
+    /// Cache operations.
+    pub cache: u64,
+    /// Bytes obtained for tables.
+    pub obtained_bytes: u64,
+    /// Bytes of tables given back.
+    pub freed_bytes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, event: &Event) {
+        self.events += 1;
+        match event.kind {
+            EventKind::StoreDescriptor { .. } => self.descriptors += 1,
+            EventKind::FillDescriptors { count, .. }
+            | EventKind::UpdateDescriptors { count, .. } => {
+                self.descriptors = self.descriptors.saturating_add(count);
+            }
+            EventKind::Tlbi(_) => self.tlbi += 1,
+            EventKind::Barrier(Barrier::Isb) => self.isb += 1,
+            EventKind::Barrier(barrier) => {
+                self.dsb += u64::from(barrier.name().starts_with("dsb"));
+            }
+            EventKind::Cache { .. } | EventKind::InstructionCache { .. } => self.cache += 1,
+            EventKind::TableObtained { bytes, .. } => {
+                self.obtained_bytes = self.obtained_bytes.saturating_add(bytes);
+            }
+            EventKind::TableFreed { bytes, .. } => {
+                self.freed_bytes = self.freed_bytes.saturating_add(bytes);
+            }
+            _ => (),
+        }
+    }
+}
+
+/// A violation, with lines of the file in place of the model's numbers of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// As the model found it.
+    pub violation: Violation,
+    /// The line of the event that broke the rule; `None` where the end of the trace did.
+    pub line: Option<u64>,
+    /// The line of the earlier event.
+    pub earlier_line: Option<u64>,
+    /// The line of the invalidation that did not help.
+    pub missed_line: Option<u64>,
+}
+
+/// A trace that was replayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// What the trace says of itself.
+    pub header: Header,
+    /// What was in it.
+    pub tally: Tally,
+    /// How it was judged.
+    pub options: Options,
+    /// What was found, in the order of the file; as many as were to be kept.
+    pub findings: Vec<Finding>,
+    /// How many there were in all.
+    pub violations: u64,
+}
+
+/// Why there is no verdict.
+#[derive(Debug)]
+pub enum CheckError {
+    /// The file is no trace.
+    Read(ReadError),
+    /// An event that no machine can produce.
+    Impossible {
+        /// Counted from 1.
+        line: u64,
+        /// Of the number that is wrong, counted from 1.
+        column: usize,
+        /// What is wrong.
+        error: EventError,
+    },
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => write!(f, "{error}"),
+            Self::Impossible {
+                line,
+                column,
+                error,
+            } => write!(f, "line {line}, column {column}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CheckError {}
+
+impl From<ReadError> for CheckError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// From the number of an event to its line: one pair for each place where comments come between.
+#[derive(Debug, Default)]
+struct Lines(Vec<(u64, u64)>);
+
+impl Lines {
+    fn note(&mut self, event: u64, line: u64) {
+        let ahead = line - event;
+        if self.0.last().is_none_or(|(_, last)| *last != ahead) {
+            self.0.push((event, ahead));
+        }
+    }
+
+    /// `None` for what comes behind the last event, `events` being how many there are.
+    fn of(&self, event: u64, events: u64) -> Option<u64> {
+        if event >= events {
+            return None;
+        }
+        let after = self.0.partition_point(|(first, _)| *first <= event);
+        let (_, ahead) = self.0.get(after.checked_sub(1)?)?;
+        Some(event + ahead)
+    }
+}
+
+/// Replays a trace. `progress` hears now and then how many bytes were read.
+///
+/// At the end of a trace that is complete, all that the tables say is taken to be relied on.
+///
+/// # Errors
+///
+/// A [`CheckError`] when the file is no trace, or one of a machine that cannot be.
+pub fn check(
+    from: impl BufRead,
+    options: &Options,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Checked, CheckError> {
+    let mut reader = Reader::new(from)?;
+    let header = *reader.header();
+    let mut model = Model::new(Config {
+        cpus: header.cpus,
+        bbm_level: options.bbm_level.unwrap_or(header.bbm_level),
+        strict: options.strict,
+        most_violations: options.most_violations,
+        ..Config::default()
+    });
+    let mut tally = Tally::default();
+    let mut lines = Lines::default();
+    while let Some((line, event)) = reader.next_event()? {
+        lines.note(tally.events, line);
+        model.event(event).map_err(|error| CheckError::Impossible {
+            line,
+            column: reader.column_of_word(wrong_word(&event, error)),
+            error,
+        })?;
+        tally.add(&event);
+        if tally.events.is_multiple_of(EVENTS_A_STEP) {
+            progress(reader.bytes());
+        }
+    }
+    if header.complete {
+        for cpu in 0..header.cpus {
+            let kind = EventKind::Sync;
+            // No event is impossible on a CPU that there is.
+            let _ = model.event(Event { cpu, kind });
+        }
+    }
+    let line = |event| lines.of(event, tally.events);
+    let findings = model
+        .violations()
+        .iter()
+        .map(|violation| Finding {
+            line: line(violation.event),
+            earlier_line: violation.earlier.and_then(line),
+            missed_line: violation.missed.and_then(|(event, _)| line(event)),
+            violation: violation.clone(),
+        })
+        .collect();
+    Ok(Checked {
+        header,
+        tally,
+        options: *options,
+        findings,
+        violations: model.violation_count(),
+    })
+}
+
+/// Which word of the line an impossible event is wrong in, counted from 0.
+const fn wrong_word(event: &Event, error: EventError) -> usize {
+    match (error, event.kind) {
+        (EventError::NoSuchCpu { .. }, _) => 1,
+        (_, EventKind::Cache { .. }) => 3,
+        _ => 2,
+    }
+}
+
+impl Finding {
+    /// The parts of the line for people: where, which rule, what.
+    fn parts(&self) -> (String, &'static str, String) {
+        let violation = &self.violation;
+        let place = match self.line {
+            Some(line) => format!("line {line}"),
+            None => "end of trace".into(),
+        };
+        let (first, last) = violation.range;
+        let space = if violation.is_virtual { "VA" } else { "PA" };
+        let mut text = format!(
+            "CPU {} {}, {space} {first:#x} to {last:#x}",
+            violation.cpu, violation.observation
+        );
+        if let Some(location) = violation.location {
+            text += &format!(", descriptor at {location:#x}");
+        }
+        // Where the event conflicts with what it does itself, there is no earlier one to tell.
+        if let Some(line) = self.earlier_line.filter(|line| Some(*line) != self.line) {
+            text += &format!(", because of line {line}");
+        }
+        if let (Some(line), Some((_, miss))) = (self.missed_line, violation.missed) {
+            text += &format!(
+                "; the invalidation of line {line} is in vain: {}",
+                miss.text()
+            );
+        }
+        if violation.times > 1 {
+            text += &format!(" ({} times)", violation.times);
+        }
+        (place, violation.rule.name(), text)
+    }
+}
+
+impl Checked {
+    /// Whether nothing was found.
+    #[must_use]
+    pub const fn is_clean(&self) -> bool {
+        self.violations == 0
+    }
+
+    /// The exit code of `granule check`.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        !self.is_clean() as u8
+    }
+
+    /// All of it for people, with colours that who prints it may take out.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let bold = Style::new().bold();
+        let red = AnsiColor::Red.on_default().bold();
+        let green = AnsiColor::Green.on_default().bold();
+        let mut text = String::new();
+        for finding in &self.findings {
+            let (place, rule, what) = finding.parts();
+            text += &format!("{bold}{place}{bold:#}: {red}{rule}{red:#}: {what}\n");
+        }
+        let more = self.violations - self.findings.len() as u64;
+        if more > 0 {
+            text += &format!("... and {more} more (--most lists more)\n");
+        }
+        let Tally {
+            events,
+            descriptors,
+            tlbi,
+            dsb,
+            isb,
+            cache,
+            obtained_bytes,
+            freed_bytes,
+        } = self.tally;
+        let page = self.header.page_bytes;
+        text += &format!(
+            "{events} events of {} CPU(s), {}K pages, BBM level {}: {descriptors} descriptors, \
+             {tlbi} TLBI, {dsb} DSB, {isb} ISB, {cache} cache operations, tables: {} obtained, {} freed\n",
+            self.header.cpus,
+            page >> 10,
+            self.bbm_level(),
+            obtained_bytes / page,
+            freed_bytes / page,
+        );
+        if !self.header.complete {
+            text += "the trace is not complete: what it relies on at its end is not checked\n";
+        }
+        let strict = if self.options.strict { ", strict" } else { "" };
+        text += &match self.violations {
+            0 => format!("{green}clean{green:#}{strict}\n"),
+            1 => format!("{red}1 violation{red:#}{strict}\n"),
+            n => format!("{red}{n} violations{red:#}{strict}\n"),
+        };
+        text
+    }
+
+    fn bbm_level(&self) -> u8 {
+        self.options.bbm_level.unwrap_or(self.header.bbm_level)
+    }
+
+    /// The JSON object, documented in `docs/check-json.md`.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let findings: Vec<_> = self.findings.iter().map(finding_json).collect();
+        json!({
+            "schema": SCHEMA,
+            "clean": self.is_clean(),
+            "page_size": self.header.page_bytes,
+            "cpus": self.header.cpus,
+            "bbm_level": self.bbm_level(),
+            "strict": self.options.strict,
+            "complete": self.header.complete,
+            "events": self.tally.events,
+            "descriptors": self.tally.descriptors,
+            "tlbi": self.tally.tlbi,
+            "dsb": self.tally.dsb,
+            "isb": self.tally.isb,
+            "cache_operations": self.tally.cache,
+            "table_bytes_obtained": self.tally.obtained_bytes,
+            "table_bytes_freed": self.tally.freed_bytes,
+            "violation_count": self.violations,
+            "violations": findings,
+        })
+    }
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let violation = &finding.violation;
+    let hexadecimal = |address: u64| format!("{address:#x}");
+    json!({
+        "rule": violation.rule.name(),
+        "line": finding.line,
+        "earlier_line": finding.earlier_line,
+        "missed_line": finding.missed_line,
+        "missed_because": violation.missed.map(|(_, miss)| miss.text()),
+        "cpu": violation.cpu,
+        "address_space": if violation.is_virtual { "virtual" } else { "physical" },
+        "first_address": hexadecimal(violation.range.0),
+        "last_address": hexadecimal(violation.range.1),
+        "descriptor": violation.location.map(hexadecimal),
+        "observation": violation.observation,
+        "times": violation.times,
+    })
+}

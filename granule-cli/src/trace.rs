@@ -1,0 +1,421 @@
+//! The trace of a boot: from the records that the kernel left in memory to the file that
+//! `granule check` reads.
+//!
+//! How the records got out of the guest is `qmp`'s; what the events mean is the model's.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use granule::table::Visibility;
+use granule::trace::{self as raw, BarrierKind, Header, RECORD_WORDS, Record, System};
+use granule_model::trace::write_event;
+use granule_model::{
+    Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope, Tlbi, trace,
+};
+use tempfile::NamedTempFile;
+
+/// A trace that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The events in it.
+    pub events: u64,
+    /// Whether it reaches to the kernel's end.
+    pub complete: bool,
+}
+
+/// A file that appears under its name only when it is whole, unless something other than a
+/// file is there (a pipe, a terminal).
+pub(crate) struct Destination {
+    path: PathBuf,
+    to: Target,
+}
+
+enum Target {
+    New(NamedTempFile),
+    Special(File),
+}
+
+impl Destination {
+    /// Sees that the file can be written.
+    pub(crate) fn new(path: &Path) -> Result<Self, String> {
+        let told = |error: io::Error| format!("--trace {}: {error}", path.display());
+        let to = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(format!("--trace {}: is a directory", path.display()));
+            }
+            Ok(metadata) if !metadata.is_file() => {
+                Target::Special(File::options().write(true).open(path).map_err(told)?)
+            }
+            _ => {
+                let dir = match path.parent() {
+                    Some(dir) if !dir.as_os_str().is_empty() => dir,
+                    _ => Path::new("."),
+                };
+                let prefix = ".granule-trace-";
+                let file = tempfile::Builder::new().prefix(prefix).tempfile_in(dir);
+                Target::New(file.map_err(told)?)
+            }
+        };
+        let path = path.to_path_buf();
+        Ok(Self { path, to })
+    }
+
+    /// Writes the trace that `head` begins and whose head and records are in the file `raw`.
+    pub(crate) fn write(self, head: &Header, raw: &Path) -> Result<TraceFile, String> {
+        let path = self.path;
+        let told = |error: io::Error| format!("--trace {}: {error}", path.display());
+        if head.lost > 0 {
+            return Err(format!(
+                "the trace has holes: after {} events its buffer was full and {} more found no room; \
+                 give it more with --trace-buffer, or the machine less RAM with --memory",
+                head.records, head.lost
+            ));
+        }
+        let from = File::open(raw).map_err(|error| format!("the saved trace: {error}"))?;
+        let from = BufReader::with_capacity(1 << 20, from);
+        match self.to {
+            Target::Special(file) => write_to(head, from, file).map_err(|e| e.told(told))?,
+            Target::New(file) => {
+                write_to(head, from, file.as_file()).map_err(|e| e.told(told))?;
+                file.persist(&path).map_err(|error| told(error.error))?;
+            }
+        }
+        Ok(TraceFile {
+            events: head.records,
+            complete: head.complete,
+            path,
+        })
+    }
+}
+
+/// Why a trace could not be written.
+enum Failed {
+    Record(String),
+    Read(io::Error),
+    Write(io::Error),
+}
+
+impl Failed {
+    fn told(self, writing: impl FnOnce(io::Error) -> String) -> String {
+        match self {
+            Self::Record(error) => error,
+            Self::Read(error) => format!("the saved trace: {error}"),
+            Self::Write(error) => writing(error),
+        }
+    }
+}
+
+fn write_to(head: &Header, mut from: impl Read, to: impl Write) -> Result<(), Failed> {
+    let mut to = BufWriter::with_capacity(1 << 20, to);
+    let mut skipped = [0; 8 * Header::WORDS];
+    from.read_exact(&mut skipped).map_err(Failed::Read)?;
+    let first = trace::Header {
+        page_bytes: head.page_bytes.into(),
+        cpus: head.cpus.into(),
+        bbm_level: head.bbm_level,
+        complete: head.complete,
+        events: head.records,
+    };
+    writeln!(to, "{first}").map_err(Failed::Write)?;
+    let mut line = String::new();
+    for number in 0..head.records {
+        let mut bytes = [0; 8 * RECORD_WORDS];
+        from.read_exact(&mut bytes).map_err(Failed::Read)?;
+        let event = decode(&bytes).map_err(|what| {
+            Failed::Record(format!("record {number} of the saved trace: {what}"))
+        })?;
+        line.clear();
+        // Writing into a String cannot fail.
+        let _ = write_event(&event, &mut line);
+        line.push('\n');
+        to.write_all(line.as_bytes()).map_err(Failed::Write)?;
+    }
+    to.flush().map_err(Failed::Write)
+}
+
+/// The event of a record.
+fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<Event, String> {
+    let mut words = [0; RECORD_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    let (cpu, event) = Record(words).event().map_err(|error| error.to_string())?;
+    let cpu = cpu.into();
+    let kind = kind(event).ok_or_else(|| format!("{event:x?} has no line in a trace"))?;
+    Ok(Event { cpu, kind })
+}
+
+fn kind(event: raw::Event) -> Option<EventKind> {
+    Some(match event {
+        raw::Event::Store {
+            address,
+            count: 1,
+            descriptor,
+            visibility,
+            ..
+        } => EventKind::StoreDescriptor {
+            address: address.0,
+            value: descriptor.0,
+            order: order(visibility),
+        },
+        raw::Event::Store {
+            address,
+            count,
+            descriptor,
+            step,
+            visibility,
+        } => EventKind::FillDescriptors {
+            address: address.0,
+            count: count.into(),
+            first: descriptor.0,
+            step,
+            order: order(visibility),
+        },
+        raw::Event::Update {
+            address,
+            count,
+            change,
+            visibility,
+        } => EventKind::UpdateDescriptors {
+            address: address.0,
+            count: count.into(),
+            clear: change.clear,
+            set: change.set,
+            order: order(visibility),
+        },
+        raw::Event::Obtained { start, bytes } => EventKind::TableObtained {
+            address: start.0,
+            bytes,
+        },
+        raw::Event::Freed { start, bytes } => EventKind::TableFreed {
+            address: start.0,
+            bytes,
+        },
+        raw::Event::Relied { start, bytes } => EventKind::Relied {
+            address: start,
+            bytes,
+        },
+        raw::Event::Settled => EventKind::Sync,
+        raw::Event::Barrier(barrier) => EventKind::Barrier(self::barrier(barrier)?),
+        raw::Event::System(system, value) => self::system(system, value)?,
+        raw::Event::Lines {
+            instruction,
+            start,
+            bytes,
+        } => EventKind::Cache {
+            op: CacheOp::from_name(instruction.name()?)?,
+            address: start,
+            bytes,
+        },
+        raw::Event::Data { start, bytes } => EventKind::OtherStore {
+            address: start.0,
+            bytes,
+            purpose: Purpose::Data,
+        },
+    })
+}
+
+const fn order(visibility: Visibility) -> Order {
+    match visibility {
+        Visibility::Publish => Order::Release,
+        // All others order nothing.
+        _ => Order::Plain,
+    }
+}
+
+/// By CRm: 15 SY, 11 ISH, 7 NSH, 3 OSH (recorded as the system's), one less for stores only.
+const fn barrier(barrier: raw::Barrier) -> Option<Barrier> {
+    Some(match (barrier.kind, barrier.option) {
+        (BarrierKind::Isb, _) => Barrier::Isb,
+        (BarrierKind::Dsb, 0b1111 | 0b0011) => Barrier::DsbSy,
+        (BarrierKind::Dsb, 0b1110 | 0b0010) => Barrier::DsbSyst,
+        (BarrierKind::Dsb, 0b1011) => Barrier::DsbIsh,
+        (BarrierKind::Dsb, 0b1010) => Barrier::DsbIshst,
+        (BarrierKind::Dsb, 0b0111) => Barrier::DsbNsh,
+        (BarrierKind::Dsb, 0b0110) => Barrier::DsbNshst,
+        (BarrierKind::Dmb, 0b1111 | 0b0011) => Barrier::DmbSy,
+        (BarrierKind::Dmb, 0b1110 | 0b0010) => Barrier::DmbSyst,
+        (BarrierKind::Dmb, 0b1011) => Barrier::DmbIsh,
+        (BarrierKind::Dmb, 0b1010) => Barrier::DmbIshst,
+        _ => return None,
+    })
+}
+
+fn system(system: System, value: u64) -> Option<EventKind> {
+    let name = system.name()?;
+    Some(match system {
+        System::IC_IALLU => EventKind::InstructionCache {
+            scope: Scope::Local,
+        },
+        System::IC_IALLUIS => EventKind::InstructionCache {
+            scope: Scope::Broadcast,
+        },
+        _ if system.is_tlbi() => EventKind::Tlbi(Tlbi::from_name(name, value)?),
+        _ => EventKind::RegisterWrite {
+            register: Register::from_name(name)?,
+            value,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use granule::arch::{Descriptor, PhysicalAddress, Regime, tlbi};
+    use granule::table::BitChange;
+
+    fn bytes(record: Record) -> [u8; 8 * RECORD_WORDS] {
+        let mut bytes = [0; 8 * RECORD_WORDS];
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(record.0) {
+            *to = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    fn line(event: raw::Event) -> String {
+        let mut line = String::new();
+        let event = decode(&bytes(Record::new(2, event))).unwrap();
+        write_event(&event, &mut line).unwrap();
+        line
+    }
+
+    #[test]
+    fn every_kind_of_record_has_its_line() {
+        let address = PhysicalAddress(0x4000_1008);
+        let store = |count, visibility| {
+            line(raw::Event::Store {
+                address,
+                count,
+                descriptor: Descriptor(0x703),
+                step: 4096,
+                visibility,
+            })
+        };
+        assert_eq!(store(1, Visibility::Live), "store cpu2 0x40001008 0x703");
+        assert_eq!(
+            store(3, Visibility::Publish),
+            "fill cpu2 0x40001008 3 0x703 0x1000 release"
+        );
+        let update = raw::Event::Update {
+            address,
+            count: 2,
+            change: BitChange { clear: 1, set: 2 },
+            visibility: Visibility::Live,
+        };
+        assert_eq!(line(update), "update cpu2 0x40001008 2 0x1 0x2");
+        let (start, bytes) = (address, 4096);
+        assert_eq!(
+            line(raw::Event::Obtained { start, bytes }),
+            "obtain cpu2 0x40001008 0x1000"
+        );
+        assert_eq!(
+            line(raw::Event::Freed { start, bytes }),
+            "free cpu2 0x40001008 0x1000"
+        );
+        assert_eq!(
+            line(raw::Event::Data { start, bytes }),
+            "data cpu2 0x40001008 0x1000"
+        );
+        let used = raw::Event::Relied {
+            start: !0xfff,
+            bytes,
+        };
+        assert_eq!(line(used), "rely cpu2 0xfffffffffffff000 0x1000");
+        assert_eq!(line(raw::Event::Settled), "sync cpu2");
+        let lines = raw::Event::Lines {
+            instruction: System::DC_IVAC,
+            start: start.0,
+            bytes,
+        };
+        assert_eq!(line(lines), "dc cpu2 ivac 0x40001008 0x1000");
+        assert_eq!(
+            line(raw::Event::Barrier(raw::Barrier::DSB_NSH)),
+            "dsb cpu2 nsh"
+        );
+        assert_eq!(
+            line(raw::Event::Barrier(raw::Barrier::DMB_SY)),
+            "dmb cpu2 sy"
+        );
+        assert_eq!(line(raw::Event::Barrier(raw::Barrier::ISB)), "isb cpu2");
+    }
+
+    #[test]
+    fn every_named_register_and_instruction_has_its_line() {
+        for &(system, name) in System::NAMED {
+            if CacheOp::from_name(name).is_some() {
+                continue;
+            }
+            let line = line(raw::Event::System(system, 0x12));
+            assert!(line.contains(name) || name == "alle1", "{name}: {line}");
+            assert_eq!(line.starts_with("tlbi "), system.is_tlbi(), "{line}");
+        }
+        let (system, operand) = System::of_tlbi(
+            Regime::El1And0,
+            tlbi::TlbiOp::Range {
+                operand: 7,
+                reach: tlbi::Reach::LastLevel,
+                all_asids: true,
+            },
+        );
+        assert_eq!(
+            line(raw::Event::System(system, operand)),
+            "tlbi cpu2 rvaale1is 0x7"
+        );
+    }
+
+    #[test]
+    fn records_without_a_line_are_refused() {
+        let unknown = raw::Event::System(System(0xffff), 0);
+        assert!(decode(&bytes(Record::new(0, unknown))).is_err());
+        let odd = raw::Event::Barrier(raw::Barrier {
+            kind: BarrierKind::Dsb,
+            option: 0,
+        });
+        assert!(decode(&bytes(Record::new(0, odd))).is_err());
+        assert!(decode(&[0xff; 32]).unwrap_err().contains("255"));
+    }
+
+    #[test]
+    fn a_file_is_there_when_it_is_whole_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, saved) = (dir.path().join("t"), dir.path().join("raw"));
+        let head = Header {
+            page_bytes: 16384,
+            cpus: 3,
+            bbm_level: 1,
+            complete: true,
+            records: 2,
+            lost: 0,
+            room: 2,
+        };
+        let mut memory = vec![0; 64];
+        memory.extend(bytes(Record::new(
+            0,
+            raw::Event::Barrier(raw::Barrier::ISB),
+        )));
+        fs::write(&saved, &memory).unwrap();
+        let cut = Destination::new(&path).unwrap().write(&head, &saved);
+        assert!(cut.is_err() && !path.exists());
+        memory.extend(bytes(Record::new(
+            2,
+            raw::Event::System(System::VMALLE1, 0),
+        )));
+        fs::write(&saved, &memory).unwrap();
+        let full = Header { lost: 9, ..head };
+        let error = Destination::new(&path).unwrap().write(&full, &saved);
+        assert!(error.unwrap_err().contains("9 more found no room") && !path.exists());
+        let done = Destination::new(&path).unwrap().write(&head, &saved);
+        assert_eq!(done.unwrap().events, 2);
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            "granule-trace 1 page=16k cpus=3 bbm=1 complete=yes events=2\n\
+             isb cpu0\ntlbi cpu2 vmalle1\n"
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        assert!(Destination::new(dir.path()).is_err());
+        assert!(Destination::new(&dir.path().join("no/where")).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! The RAM that a kernel is told to leave its trace in: how large, where, and the word in bootargs
+//! that says so. Pure.
+
+use crate::image::RAM_BASE;
+use crate::sizes::show_size;
+
+/// The key of the word in bootargs.
+const KEY: &str = "granule.trace=";
+/// Whole pages of every size, and most blocks of them: 2 MiB.
+const ALIGN: u64 = 2 << 20;
+/// What the kernel has address space for.
+const MOST: u64 = 1 << 30;
+
+/// A range of guest-physical addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceArea {
+    /// The first.
+    pub start: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl TraceArea {
+    /// The end of RAM of `memory` bytes. The slowest way to make a linear map of 4K pages records
+    /// some 150 bytes a page; a sixteenth of RAM holds that and what the boot does besides.
+    #[must_use]
+    pub fn at_end_of_ram(memory: u64, bytes: Option<u64>) -> Self {
+        let usual = (memory / 16).next_multiple_of(ALIGN).clamp(8 << 20, MOST);
+        let bytes = bytes.unwrap_or(usual);
+        let end = RAM_BASE.saturating_add(memory) & !(ALIGN - 1);
+        Self {
+            start: end.saturating_sub(bytes),
+            bytes,
+        }
+    }
+
+    /// The word in bootargs.
+    #[must_use]
+    pub fn word(&self) -> String {
+        format!("{KEY}{:#x},{:#x}", self.start, self.bytes)
+    }
+
+    /// The last such word in bootargs.
+    #[must_use]
+    pub fn of_bootargs(text: &str) -> Option<Self> {
+        let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+        let word = text
+            .split_whitespace()
+            .rfind(|word| word.starts_with(KEY))?;
+        let (start, bytes) = word.strip_prefix(KEY)?.split_once(',')?;
+        Some(Self {
+            start: number(start)?,
+            bytes: number(bytes)?,
+        })
+    }
+
+    /// Checks the size against the machine's.
+    ///
+    /// # Errors
+    ///
+    /// One line.
+    pub fn check(&self, memory: u64) -> Result<(), String> {
+        let size = show_size(self.bytes);
+        if self.bytes == 0 || !self.bytes.is_multiple_of(ALIGN) || self.bytes > MOST {
+            return Err(format!(
+                "--trace-buffer {size}: expected a multiple of 2M, at most 1G"
+            ));
+        }
+        if self.bytes > memory / 2 {
+            return Err(format!(
+                "--trace: {size} of RAM are set aside for it, and the machine has {}; give it more with \
+                 --memory, or less to the trace with --trace-buffer",
+                show_size(memory)
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_area_is_at_the_end_of_ram_and_grows_with_it() {
+        let area = TraceArea::at_end_of_ram(4 << 30, None);
+        assert_eq!((area.start, area.bytes), (0x1_3000_0000, 256 << 20));
+        assert_eq!(TraceArea::at_end_of_ram(64 << 20, None).bytes, 8 << 20);
+        assert_eq!(TraceArea::at_end_of_ram(1 << 40, None).bytes, 1 << 30);
+        // RAM that ends in the middle of a block.
+        let odd = TraceArea::at_end_of_ram((256 << 20) + 8192, Some(4 << 20));
+        assert_eq!((odd.start, odd.bytes), (0x4fc0_0000, 4 << 20));
+    }
+
+    #[test]
+    fn the_word_is_read_back() {
+        let area = TraceArea::at_end_of_ram(1 << 30, None);
+        let line = format!("granule.trace=0x1,0x2 quiet {} x", area.word());
+        assert_eq!(TraceArea::of_bootargs(&line), Some(area));
+        for line in [
+            "",
+            "granule.trace=1",
+            "granule.trace=0x1",
+            "granule.trace=0x1,2",
+        ] {
+            assert_eq!(TraceArea::of_bootargs(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        let check = |memory, bytes| TraceArea::at_end_of_ram(memory, bytes).check(memory);
+        assert_eq!(check(16 << 20, None), Ok(()));
+        assert!(check(14 << 20, None).unwrap_err().contains("--memory"));
+        assert!(check(1 << 30, Some(0)).unwrap_err().contains("2M"));
+        assert!(check(1 << 30, Some(3 << 20)).unwrap_err().contains("3M"));
+        assert!(check(1 << 40, Some(2 << 30)).unwrap_err().contains("1G"));
+    }
+}
