@@ -18,6 +18,8 @@ pub const TARGETS: &[Target] = &[
     ("console_record", parsers::console_record),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),
+    ("trace_line", parsers::trace_line),
+    ("trace_file", parsers::trace_file),
     ("memblock", tables::memblock),
     ("descriptor", tables::descriptor),
     ("walker", tables::walker),

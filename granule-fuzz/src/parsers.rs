@@ -1,5 +1,5 @@
 //! Parsers: the look into the device tree, the command line, the console record, sizes, and the
-//! image's header.
+//! image's header; traces.
 
 use granule::arch::PageSize;
 use granule::boot::choice::Wish;
@@ -7,6 +7,7 @@ use granule::boot::peek::{Tree, total_size};
 use granule::boot::words;
 use granule_cli::record::Record;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
+use granule_model::trace::{Header, Reader, parse_line, write_event};
 
 pub(crate) fn device_tree_peek(bytes: &[u8]) {
     // Bytes alone rarely begin with the magic number: half of the cases are given it, and a size.
@@ -60,4 +61,32 @@ pub(crate) fn sizes(bytes: &[u8]) {
 
 pub(crate) fn image_header(bytes: &[u8]) {
     let _ = granule_cli::image::Header::parse(bytes);
+}
+
+pub(crate) fn trace_line(bytes: &[u8]) {
+    let line = String::from_utf8_lossy(bytes);
+    if let Ok(Some(event)) = parse_line(&line) {
+        // What was understood is written so that it is understood alike.
+        let mut written = String::new();
+        assert!(write_event(&event, &mut written).is_ok(), "{line}");
+        assert_eq!(parse_line(&written), Ok(Some(event)), "{line}");
+    }
+    let _ = Header::parse(&line);
+}
+
+pub(crate) fn trace_file(bytes: &[u8]) {
+    let mut text = b"granule-trace 1 page=4k cpus=2 bbm=2 complete=yes events=3\n".to_vec();
+    text.extend_from_slice(bytes);
+    let Ok(mut reader) = Reader::new(&text[..]) else {
+        return;
+    };
+    // As many events as there are lines, at most: it ends.
+    let lines = text.iter().filter(|byte| **byte == b'\n').count() + 1;
+    for _ in 0..=lines {
+        match reader.next_event() {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return,
+        }
+    }
+    panic!("the reader finds more events than there are lines");
 }

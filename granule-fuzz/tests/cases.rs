@@ -22,6 +22,8 @@ const TEXTS: &[&str] = &[
     "arm64.pagesize=16k arm64.vabits=48 rodata=\"on\" -- x",
     "@granule page_size=4096\n@granule linear_map.leaf=65536,true,3\n@granule end\n",
     "512G",
+    "tlbi cpu0 vaae1is 0x0000000080000",
+    "store cpu0 0x40000000 0x40001003 release\nisb cpu1\ndsb cpu0 ish\n",
     "0x4020_0000",
 ];
 

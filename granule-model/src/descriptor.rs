@@ -8,7 +8,7 @@ use crate::tlbi::Regime;
 
 /// Bit 0: the entry is valid.
 pub(crate) const VALID: u64 = 1;
-/// Bit 7, AP[2]: read-only.
+/// Bit 7, AP\[2\]: read-only.
 pub(crate) const READ_ONLY: u64 = 1 << 7;
 /// Bit 10: the access flag.
 pub(crate) const ACCESSED: u64 = 1 << 10;
