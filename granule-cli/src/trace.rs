@@ -215,6 +215,8 @@ fn kind(event: raw::Event) -> Option<EventKind> {
             bytes,
             purpose: Purpose::Data,
         },
+        // A kernel that is newer than this program.
+        _ => return None,
     })
 }
 

@@ -151,7 +151,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     report::boot(handover, choice, &geometry, errata);
     let ram = memory.totals().ram;
     report::linear_map(&map, P::SIZE.bytes(), ram, strategy.name(), rodata.name());
-    report::self_check(&looked);
+    report::self_check(&looked, handover.entry.counter);
     report::memory(given_back, &pages, P::SIZE.bytes());
 }
 

@@ -18,6 +18,7 @@
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
 
+use crate::console::println;
 use crate::selfcheck::Stage;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::{Invalidation, Reach};
@@ -87,7 +88,13 @@ pub(crate) fn corrupt<P: Page, E: Environment>(
         b"read-only" => old | READ_ONLY,
         b"missing" => 0,
         b"hint" => old ^ CONTIGUOUS,
-        _ => panic!("granule.test=corrupt-{}: no such", what.escape_ascii()),
+        _ => {
+            println!(
+                "granule: granule.test=corrupt-{}: no such, ignored",
+                what.escape_ascii()
+            );
+            return;
+        }
     };
     let environment = tables.environment();
     for descriptor in [Descriptor::INVALID, Descriptor(new)] {

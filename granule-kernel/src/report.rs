@@ -61,7 +61,8 @@ pub(crate) fn linear_map(map: &LinearMap, page_bytes: u64, ram: u64, strategy: &
 }
 
 /// What the self-check looked at.
-pub(crate) fn self_check(looked: &Looked) {
+pub(crate) fn self_check(looked: &Looked, seed: u64) {
+    say("self_check.seed", seed);
     say("self_check.translations", looked.translations);
     say("self_check.patterns", looked.patterns);
     say("self_check.leaves", looked.leaves);

@@ -183,7 +183,7 @@ fn translations(
 ) -> Result<(), Fault> {
     let mut random = seed | 1;
     for _ in 0..SAMPLES {
-        // xorshift64: any spread will do, and the seed is printed.
+        // xorshift64: any spread will do, and the seed is in the record.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;

@@ -57,7 +57,7 @@ impl fmt::Display for MapError {
                 error,
             } => write!(
                 f,
-                "RAM is too small for the tables of its own linear map, {pages} pages of {page_bytes} bytes: {error}"
+                "no free range of RAM holds the tables of the linear map, {pages} pages of {page_bytes} bytes: RAM is too small, or in too many pieces: {error}"
             ),
             Self::Table(error) => write!(f, "the linear map cannot be made: {error}"),
         }
@@ -211,8 +211,7 @@ fn create<P: Page, S: Sink>(
             if pages > 0 {
                 let page_bytes = P::SIZE.bytes();
                 let bytes = pages * page_bytes;
-                // There is a piece this large: tables are at most a 1/512th of RAM, and RAM is
-                // in at most a few hundred pieces.
+                // One piece, so that tables follow each other and are linked in runs.
                 let start = memory
                     .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
                     .map_err(|error| MapError::NoTableMemory {

@@ -4,7 +4,10 @@
 use granule::arch::PhysicalAddress;
 use granule::table::Reach;
 
-/// How this kernel reaches tables.
+/// How this kernel reaches tables while it boots. Not after the leftovers of the boot are dropped:
+/// the unused part of the static pool is then in no mapping of the image any more, and tables may
+/// come from it; from there on all tables are reached through the linear map
+/// ([`Offset`](granule::table::Offset)).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelReach {
     image_start: u64,

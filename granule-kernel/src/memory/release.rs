@@ -3,6 +3,7 @@
 
 use super::map::Request;
 use super::window::EarlyTables;
+use crate::console::println;
 use crate::handover::Handover;
 use crate::tree::Memory;
 use crate::{image, layout};
@@ -27,7 +28,12 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
     // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped.
     let bits = 64 - (handover.mmu.tcr & 0x3f) as u32;
     let cpu = entry.features();
-    if let Ok(lower) = request.geometry.with_half(&cpu, Half::Lower, bits) {
+    let lower = match request.geometry.with_half(&cpu, Half::Lower, bits) {
+        Ok(lower) => lower,
+        // It was made with these bits, so this is a bug; going on would leave it executable.
+        Err(error) => crate::refuse::refuse(format_args!("the identity map's shape: {error}")),
+    };
+    {
         let mut capabilities = request.capabilities;
         capabilities.geometry = lower;
         let parts = Parts {
@@ -88,13 +94,16 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
     Ok(memory.totals().free - before)
 }
 
-/// Part of the image, all of which was reserved.
-fn give_back(memory: &mut Memory, start: u64, bytes: u64) {
+/// Gives memory back that was reserved: part of the image, or a table that is none any more.
+pub(super) fn give_back(memory: &mut Memory, start: u64, bytes: u64) {
     match memory.free(start, bytes) {
         Ok(()) => {}
-        // Tearing a range in two found no room: the pages stay reserved, which loses them but
-        // harms nothing.
-        Err(Error::TooManyRegions { .. }) => {}
+        // Tearing a range in two found no room: the pages stay reserved, which harms nothing.
+        Err(Error::TooManyRegions { .. }) => {
+            println!(
+                "granule: {bytes} bytes at {start:#x} stay reserved: memory is in too many pieces"
+            );
+        }
         Err(error) => crate::refuse::refuse(format_args!("static storage: {error}")),
     }
 }

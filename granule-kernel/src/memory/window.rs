@@ -203,7 +203,6 @@ unsafe impl TableAllocator for EarlyTables<'_> {
     }
 
     fn free(&mut self, table: PhysicalAddress) {
-        // The range was reserved by `allocate`, so giving it back cannot be refused.
-        let _ = self.memory.free(table.0, self.page_bytes);
+        super::release::give_back(self.memory, table.0, self.page_bytes);
     }
 }

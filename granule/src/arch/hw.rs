@@ -183,30 +183,3 @@ impl Maintenance for Hardware {
         }
     }
 }
-
-/// The size in bytes of the smallest data cache line of any cache on the way to memory.
-#[must_use]
-pub fn data_cache_line() -> u64 {
-    let ctr: u64;
-    // SAFETY: reading CTR_EL0 has no effect.
-    unsafe { asm!("mrs {}, ctr_el0", out(reg) ctr, options(nomem, nostack, preserves_flags)) };
-    4 << ((ctr >> 16) & 0xf)
-}
-
-/// Cleans and invalidates the data cache lines of `bytes` bytes from `start` to the point of
-/// coherency, and waits: afterwards memory holds what was stored, and nothing stale is cached.
-///
-/// # Safety
-///
-/// The addresses must be mapped (or the MMU off) as memory that tolerates cache maintenance.
-pub unsafe fn clean_and_invalidate_to_memory(start: u64, bytes: u64) {
-    let line = data_cache_line();
-    let mut at = start & !(line - 1);
-    let end = start.saturating_add(bytes);
-    while at < end {
-        // SAFETY: the caller vouches for the address; cleaning before invalidating loses nothing.
-        unsafe { asm!("dc civac, {}", in(reg) at, options(nostack, preserves_flags)) };
-        at += line;
-    }
-    dsb_sy();
-}

@@ -18,6 +18,7 @@ pub const RECORD_WORDS: usize = 4;
 /// Which barrier instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum BarrierKind {
     /// Waits for what came before to be complete.
     Dsb,
@@ -68,6 +69,7 @@ impl Barrier {
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// `count` descriptors were stored from `address` on: `descriptor`, `descriptor + step` and
     /// so on.
