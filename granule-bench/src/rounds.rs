@@ -1,0 +1,306 @@
+//! The rounds: every subject beside the floor, one after the other, over and over.
+//!
+//! In each round each subject has its turn, in an order that moves by one from round to round,
+//! and just before it the floor does the same job in the same memory. A ratio is a subject's time
+//! over that floor's; its median over all rounds is what counts. Round 0 is not timed: in it each
+//! leaf of each tree is asked for through the subject's own query, after each step. In the other
+//! rounds a sample of leaves is.
+
+use crate::arena::Arena;
+use crate::clock::time;
+use crate::job::{Job, PHYSICAL, VIRTUAL};
+use crate::stats::Spread;
+use crate::subjects::{Floor, Found, Subject};
+use anyhow::{Context, Result, bail, ensure};
+
+/// The leaves asked for in a timed round, of each tree.
+const SAMPLE: u64 = 61;
+
+/// What is timed, in the order in which it is done.
+pub(crate) const STEPS: [&str; 3] = ["map", "protect", "unmap"];
+
+/// Nanoseconds for each of the steps.
+type Times = [f64; 3];
+
+/// One subject at one job.
+pub(crate) struct Row {
+    pub(crate) subject: &'static str,
+    /// The tables of all trees, as taken from the arena.
+    pub(crate) tables: u64,
+    /// Nanoseconds a leaf, for each step.
+    pub(crate) nanoseconds: [Spread; 3],
+    /// Time over the floor's in the same round, for each step.
+    pub(crate) ratio: [Spread; 3],
+}
+
+/// All subjects at one job.
+pub(crate) struct Outcome {
+    pub(crate) job: Job,
+    pub(crate) rounds: usize,
+    /// Nanoseconds a leaf.
+    pub(crate) floor: [Spread; 3],
+    /// The floor's map over `memset` of the same bytes.
+    pub(crate) floor_over_memset: Spread,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The samples of one subject.
+#[derive(Default)]
+struct Samples {
+    tables: u64,
+    own: Vec<Times>,
+    floor: Vec<Times>,
+}
+
+/// Runs `rounds` timed rounds; `tick` is called after each turn.
+pub(crate) fn run(
+    job: Job,
+    subjects: &mut [Box<dyn Subject>],
+    rounds: usize,
+    arena: &Arena,
+    tick: &dyn Fn(),
+) -> Result<Outcome> {
+    let mut samples: Vec<Samples> = Vec::new();
+    samples.resize_with(subjects.len(), Samples::default);
+    let mut memset = Vec::new();
+    for round in 0..=rounds {
+        for turn in 0..subjects.len() {
+            let which = (turn + round) % subjects.len();
+            let (floor, over_memset) = floor_turn(&job, arena, round == 0)?;
+            let subject = &mut subjects[which];
+            let (own, tables) = subject_turn(&job, subject.as_mut(), arena, round == 0)
+                .with_context(|| format!("{} at {job}", subject.name()))?;
+            samples[which].tables = tables;
+            if round > 0 {
+                samples[which].own.push(own);
+                samples[which].floor.push(floor);
+                memset.push(over_memset);
+            }
+            tick();
+        }
+    }
+    let leaves = job.leaves() as f64;
+    let floors = samples.iter().flat_map(|s| &s.floor);
+    let rows = subjects.iter().zip(&samples).map(|(subject, samples)| {
+        let pairs = || samples.own.iter().zip(&samples.floor);
+        Ok(Row {
+            subject: subject.name(),
+            tables: samples.tables,
+            nanoseconds: spreads(samples.own.iter(), |times, step| times[step] / leaves)?,
+            ratio: spreads(pairs(), |(own, floor), step| own[step] / floor[step])?,
+        })
+    });
+    Ok(Outcome {
+        job,
+        rounds,
+        floor: spreads(floors, |times, step| times[step] / leaves)?,
+        floor_over_memset: Spread::of(memset).context("no rounds")?,
+        rows: rows.collect::<Result<_>>()?,
+    })
+}
+
+/// The spread of what `value` gives for each step.
+fn spreads<T: Copy>(
+    samples: impl Iterator<Item = T> + Clone,
+    value: impl Fn(T, usize) -> f64,
+) -> Result<[Spread; 3]> {
+    let spread = |step| Spread::of(samples.clone().map(|sample| value(sample, step)).collect());
+    let all = [spread(0), spread(1), spread(2)];
+    let [Some(map), Some(protect), Some(unmap)] = all else {
+        bail!("no rounds");
+    };
+    Ok([map, protect, unmap])
+}
+
+/// Times the floor, and its map over `memset`.
+fn floor_turn(job: &Job, arena: &Arena, check: bool) -> Result<(Times, f64)> {
+    let tables = job.trees * job.tables();
+    arena.reset();
+    // SAFETY: gone at the end of this function, before the next reset.
+    let mut floor = unsafe { Floor::new(job)? };
+    arena.sweep(tables);
+    let ((), memset) = time(|| floor.memset());
+    arena.sweep(tables);
+    let ((), map) = time(|| floor.map());
+    ensure!(!check || floor.is_mapped(), "the floor does not map");
+    arena.sweep(tables);
+    let ((), protect) = time(|| floor.protect());
+    ensure!(!check || floor.is_protected(), "the floor does not protect");
+    arena.sweep(tables);
+    let ((), unmap) = time(|| floor.unmap());
+    ensure!(!check || floor.is_unmapped(), "the floor does not unmap");
+    Ok(([map, protect, unmap], map / memset))
+}
+
+/// Times a subject, and counts its tables.
+fn subject_turn(
+    job: &Job,
+    subject: &mut dyn Subject,
+    arena: &Arena,
+    check_all: bool,
+) -> Result<(Times, u64)> {
+    let tables = job.trees * job.tables();
+    subject.forget(job.trees as usize);
+    arena.reset();
+
+    arena.sweep(tables);
+    let (done, map) = time(|| subject.map(job));
+    done.context("map")?;
+    let taken = arena.taken();
+    check(job, subject, check_all, Some(true)).context("after map")?;
+
+    arena.sweep(tables);
+    let (done, protect) = time(|| subject.protect(job));
+    done.context("protect")?;
+    check(job, subject, check_all, Some(false)).context("after protect")?;
+
+    arena.sweep(tables);
+    let (done, unmap) = time(|| subject.unmap(job));
+    done.context("unmap")?;
+    check(job, subject, check_all, None).context("after unmap")?;
+
+    subject.forget(job.trees as usize);
+    Ok(([map, protect, unmap], taken))
+}
+
+/// Asks the subject for leaves, all or a sample: mapped as the job says, writable or not, or not
+/// at all; and for what lies next to the range, which must not be mapped.
+fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) -> Result<()> {
+    let bytes = job.leaf.bytes();
+    let leaves = job.bytes / bytes;
+    let step = if all { 1 } else { leaves.div_ceil(SAMPLE) };
+    for tree in 0..job.trees as usize {
+        let sample = (0..leaves).step_by(step as usize).chain([leaves - 1]);
+        for leaf in sample {
+            // Not only the first page of a block.
+            let offset = leaf * bytes + (leaf * 4096) % bytes;
+            let expected = writable.map(|writable| Found {
+                output: PHYSICAL + offset,
+                bytes,
+                writable,
+            });
+            let found = subject.query(tree, VIRTUAL + offset);
+            ensure!(
+                found == expected,
+                "tree {tree}, {:#x}: expected {expected:?}, its query says {found:?}",
+                VIRTUAL + offset
+            );
+        }
+        for outside in [VIRTUAL - 4096, VIRTUAL + job.bytes] {
+            let found = subject.query(tree, outside);
+            ensure!(
+                found.is_none(),
+                "tree {tree}, {outside:#x} is outside of the range, its query says {found:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::TABLE;
+    use crate::job::Leaf;
+    use crate::subjects;
+
+    const JOBS: [Job; 2] = [
+        Job {
+            bytes: 6 << 20,
+            leaf: Leaf::Page4K,
+            trees: 2,
+        },
+        Job {
+            bytes: 6 << 20,
+            leaf: Leaf::Block2M,
+            trees: 3,
+        },
+    ];
+
+    #[test]
+    fn every_subject_maps_protects_and_unmaps_what_it_says() {
+        let arena = Arena::new(64).unwrap();
+        for job in JOBS {
+            let mut subjects = subjects::all().unwrap();
+            let outcome = run(job, &mut subjects, 3, &arena, &|| ()).unwrap();
+            assert_eq!(outcome.rows.len(), subjects.len());
+            assert!(outcome.rows.len() >= 5);
+            for row in &outcome.rows {
+                assert_eq!(row.tables, job.trees * job.tables(), "{}", row.subject);
+                for spread in row.ratio.iter().chain(&row.nanoseconds) {
+                    assert!(spread.least > 0.0 && spread.most.is_finite());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_arena_that_is_too_small_is_an_error() {
+        let job = Job {
+            bytes: 4 << 30,
+            ..JOBS[0]
+        };
+        let arena = Arena::new(1).unwrap();
+        assert!(arena.taken() == 0 && TABLE == 4096);
+        let failed = run(job, &mut subjects::all().unwrap(), 1, &arena, &|| ());
+        let message = format!("{:#}", failed.err().unwrap());
+        assert!(message.contains("the arena is too small"), "{message}");
+    }
+
+    /// A subject that does all but the step named, to see the checks fail.
+    struct Lazy {
+        inner: Box<dyn Subject>,
+        step: &'static str,
+    }
+
+    impl Subject for Lazy {
+        fn name(&self) -> &'static str {
+            "lazy"
+        }
+
+        fn map(&mut self, job: &Job) -> Result<()> {
+            let half = Job {
+                bytes: job.bytes - (2 << 20),
+                ..*job
+            };
+            let job = if self.step == "map" { &half } else { job };
+            self.inner.map(job)
+        }
+
+        fn protect(&mut self, job: &Job) -> Result<()> {
+            if self.step == "protect" {
+                return Ok(());
+            }
+            self.inner.protect(job)
+        }
+
+        fn unmap(&mut self, job: &Job) -> Result<()> {
+            if self.step == "unmap" {
+                return Ok(());
+            }
+            self.inner.unmap(job)
+        }
+
+        fn query(&self, tree: usize, address: u64) -> Option<Found> {
+            self.inner.query(tree, address)
+        }
+
+        fn forget(&mut self, trees: usize) {
+            self.inner.forget(trees);
+        }
+    }
+
+    #[test]
+    fn work_that_is_not_done_is_found() {
+        let arena = Arena::new(64).unwrap();
+        for step in STEPS {
+            for job in JOBS {
+                let inner = subjects::all().unwrap().remove(0);
+                let mut lazy: [Box<dyn Subject>; 1] = [Box::new(Lazy { inner, step })];
+                let failed = run(job, &mut lazy, 1, &arena, &|| ());
+                let message = format!("{:#}", failed.err().unwrap());
+                assert!(message.contains(&format!("after {step}")), "{message}");
+            }
+        }
+    }
+}

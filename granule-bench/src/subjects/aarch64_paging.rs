@@ -1,0 +1,145 @@
+//! aarch64-paging: `Mapping` over a `Translation` of our own, for its two ready-made ones take
+//! tables from the global allocator.
+//!
+//! Blocks are left to it, pages asked for by its constraint; a range is unmapped as its
+//! documentation says, by mapping it with flags that are not valid.
+
+use super::{Found, Subject};
+use crate::arena::{self, TABLE};
+use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
+use aarch64_paging::Mapping;
+use aarch64_paging::descriptor::{Descriptor, El1Attributes, PhysicalAddress, UpdatableDescriptor};
+use aarch64_paging::paging::{Constraints, El1And0, MemoryRegion, PageTable, Translation, VaRange};
+use anyhow::{Context, Result};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+/// Tables from the arena, at their own addresses.
+struct Pages;
+
+impl Pages {
+    fn table(address: u64) -> NonNull<PageTable<El1Attributes>> {
+        let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
+        // Address 0 is never in the arena; a dangling pointer stands for it.
+        NonNull::new(pointer).unwrap_or(NonNull::dangling())
+    }
+}
+
+impl Translation<El1Attributes> for Pages {
+    /// The trait asks for a zeroed table and has no way to say that there is none left: the
+    /// arena is as large as the job needs.
+    #[inline(always)]
+    fn allocate_table(&mut self) -> (NonNull<PageTable<El1Attributes>>, PhysicalAddress) {
+        let Some((address, _)) = arena::take(1) else {
+            panic!("the arena is too small for aarch64-paging")
+        };
+        let table = Self::table(address);
+        // SAFETY: a page of the arena that nobody uses.
+        unsafe { table.cast::<u8>().write_bytes(0, TABLE as usize) };
+        (table, PhysicalAddress(address as usize))
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_table(&mut self, _: NonNull<PageTable<El1Attributes>>) {}
+
+    #[inline(always)]
+    fn physical_to_virtual(&self, pa: PhysicalAddress) -> NonNull<PageTable<El1Attributes>> {
+        Self::table(pa.0 as u64)
+    }
+}
+
+/// Its trees, never dropped: that would free every table, which no subject is timed for.
+pub(super) struct Aarch64Paging {
+    live: bool,
+    trees: Vec<ManuallyDrop<Mapping<Pages, El1And0>>>,
+}
+
+impl Aarch64Paging {
+    /// With `live`, the mapping is marked active before anything is mapped.
+    pub(super) const fn new(live: bool) -> Self {
+        let trees = Vec::new();
+        Self { live, trees }
+    }
+}
+
+const ATTRIBUTES: El1Attributes = El1Attributes::VALID
+    .union(El1Attributes::ACCESSED)
+    .union(El1Attributes::INNER_SHAREABLE)
+    .union(El1Attributes::PXN)
+    .union(El1Attributes::UXN);
+
+const fn range(job: &Job) -> MemoryRegion {
+    MemoryRegion::new(VIRTUAL as usize, (VIRTUAL + job.bytes) as usize)
+}
+
+impl Subject for Aarch64Paging {
+    fn name(&self) -> &'static str {
+        if self.live {
+            "aarch64-paging, live"
+        } else {
+            "aarch64-paging"
+        }
+    }
+
+    fn map(&mut self, job: &Job) -> Result<()> {
+        let constraints = match job.leaf {
+            Leaf::Page4K => Constraints::NO_BLOCK_MAPPINGS,
+            Leaf::Block2M => Constraints::empty(),
+        };
+        for _ in 0..job.trees {
+            let mut tree = Mapping::with_asid_and_va_range(Pages, 0, 0, El1And0, VaRange::Lower);
+            if self.live {
+                tree.mark_active();
+            }
+            let output = PhysicalAddress(PHYSICAL as usize);
+            let mapped = tree.map_range(&range(job), output, ATTRIBUTES, constraints);
+            self.trees.push(ManuallyDrop::new(tree));
+            mapped.context("map_range")?;
+        }
+        Ok(())
+    }
+
+    fn protect(&mut self, job: &Job) -> Result<()> {
+        let read_only = |_: &MemoryRegion, entry: &mut UpdatableDescriptor<El1Attributes>| {
+            entry.modify_flags(El1Attributes::READ_ONLY, El1Attributes::empty())
+        };
+        for tree in &mut self.trees {
+            tree.modify_range(&range(job), &read_only)
+                .context("modify_range")?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, job: &Job) -> Result<()> {
+        for tree in &mut self.trees {
+            let nowhere = PhysicalAddress(0);
+            let invalid = El1Attributes::empty();
+            tree.map_range(&range(job), nowhere, invalid, Constraints::empty())
+                .context("map_range without VALID")?;
+        }
+        Ok(())
+    }
+
+    fn query(&self, tree: usize, address: u64) -> Option<Found> {
+        let start = address as usize;
+        let mut found = None;
+        let page = MemoryRegion::new(start, start + TABLE as usize);
+        let mut visit = |_: &MemoryRegion, entry: &Descriptor<El1Attributes>, level: usize| {
+            let bytes = 1_u64 << (39 - 9 * level);
+            let flags = entry.flags();
+            found = flags.contains(El1Attributes::VALID).then(|| Found {
+                output: entry.output_address().0 as u64 + (address & (bytes - 1)),
+                bytes,
+                writable: !flags.contains(El1Attributes::READ_ONLY),
+            });
+            Ok(())
+        };
+        self.trees.get(tree)?.walk_range(&page, &mut visit).ok()?;
+        found
+    }
+
+    fn forget(&mut self, trees: usize) {
+        self.trees.clear();
+        self.trees.reserve(trees);
+    }
+}

@@ -1,0 +1,162 @@
+//! This library.
+
+use super::{Found, Subject};
+use crate::arena;
+use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
+use anyhow::{Context, Result};
+use granule::arch::page_size::Level;
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{
+    Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page4K, PageSize, Permissions,
+    PhysicalAddress, Regime, VirtualAddress,
+};
+use granule::table::{
+    Holes, Leaves, Maintenance, Offset, PageTables, Parts, PermissionChange, Reached,
+    TableAllocator, TableRun,
+};
+
+/// Pages from the arena.
+struct Pages;
+
+// SAFETY: the arena hands out 4K pages that nobody else uses until it is reset, and the trees
+// are forgotten before that; their addresses are the host's, below 2^48.
+unsafe impl TableAllocator for Pages {
+    #[inline(always)]
+    fn reserve(&mut self, tables: usize) -> bool {
+        arena::left() >= tables as u64
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let (first, count) = arena::take(most as u64)?;
+        Some(TableRun {
+            first: PhysicalAddress(first),
+            count: count as usize,
+        })
+    }
+
+    #[inline(always)]
+    fn free(&mut self, _: PhysicalAddress) {}
+}
+
+/// No CPU walks these tables, so the instructions are left out, as all the subjects' are.
+struct Silent(TlbCapabilities);
+
+impl Maintenance for Silent {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+
+    fn dsb_ishst(&mut self) {}
+
+    fn dsb_ish(&mut self) {}
+
+    fn isb(&mut self) {}
+
+    fn tlbi(&mut self, _: TlbiOp) {}
+}
+
+type Tree = PageTables<Page4K, Parts<Reached<Offset>, Pages, Silent>>;
+
+/// This library's trees.
+pub(super) struct Granule {
+    geometry: Geometry,
+    live: bool,
+    trees: Vec<Tree>,
+}
+
+impl Granule {
+    /// With `live`, the tables are told that CPUs walk them before anything is mapped.
+    pub(super) fn new(live: bool) -> Result<Self> {
+        // 48 bits of physical address, 4K pages.
+        let cpu = CpuFeatures::new(IdRegisters {
+            mmfr0: 0x5,
+            ..IdRegisters::default()
+        });
+        let geometry = Geometry::new(&cpu, PageSize::K4, 48, Half::Lower, Regime::El1And0)?;
+        Ok(Self {
+            geometry,
+            live,
+            trees: Vec::new(),
+        })
+    }
+}
+
+impl Subject for Granule {
+    fn name(&self) -> &'static str {
+        if self.live {
+            "granule, live"
+        } else {
+            "granule"
+        }
+    }
+
+    fn map(&mut self, job: &Job) -> Result<()> {
+        let top = match job.leaf {
+            Leaf::Page4K => Level::L3,
+            Leaf::Block2M => Level::L2,
+        };
+        let contiguous = false;
+        for _ in 0..job.trees {
+            // SAFETY: tables are where their addresses say, in this program's own memory.
+            let offset = unsafe { Offset::new(0) };
+            let environment = Parts {
+                memory: Reached(offset),
+                allocator: Pages,
+                maintenance: Silent(TlbCapabilities {
+                    geometry: self.geometry,
+                    range: true,
+                    level_hint: true,
+                    repeat: false,
+                }),
+            };
+            let mut tree = Tree::new(self.geometry, environment)?;
+            if self.live {
+                tree.make_live();
+            }
+            tree.map(
+                VirtualAddress(VIRTUAL),
+                PhysicalAddress(PHYSICAL),
+                job.bytes,
+                Attributes::normal(Permissions::READ_WRITE),
+                Leaves { top, contiguous },
+            )?;
+            self.trees.push(tree);
+        }
+        Ok(())
+    }
+
+    fn protect(&mut self, job: &Job) -> Result<()> {
+        let read_only = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::default()
+        };
+        for tree in &mut self.trees {
+            tree.protect(VirtualAddress(VIRTUAL), job.bytes, read_only, Holes::Skip)
+                .context("protect")?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, job: &Job) -> Result<()> {
+        for tree in &mut self.trees {
+            tree.unmap(VirtualAddress(VIRTUAL), job.bytes)
+                .context("unmap")?;
+        }
+        Ok(())
+    }
+
+    fn query(&self, tree: usize, address: u64) -> Option<Found> {
+        let mapping = self.trees.get(tree)?.query(VirtualAddress(address))?;
+        Some(Found {
+            output: mapping.output.0,
+            bytes: mapping.bytes,
+            writable: mapping.attributes.permissions.writable,
+        })
+    }
+
+    fn forget(&mut self, trees: usize) {
+        self.trees.clear();
+        self.trees.reserve(trees);
+    }
+}

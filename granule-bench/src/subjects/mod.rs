@@ -1,0 +1,64 @@
+//! What is compared: each maps, protects and unmaps the same ranges with tables from the arena.
+//!
+//! One file a subject. Each is used in the fastest way that its documentation shows, not in use
+//! by any CPU ("live" rows: told that it is), and answers through its own query what it mapped.
+
+mod aarch64_paging;
+mod descriptor;
+mod floor;
+mod granule;
+mod multiarch;
+mod page_table_generic;
+
+pub(crate) use floor::Floor;
+
+use crate::job::Job;
+use anyhow::Result;
+
+/// A leaf, as a subject's own query tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// What the address asked for translates to.
+    pub(crate) output: u64,
+    /// The bytes of its leaf.
+    pub(crate) bytes: u64,
+    pub(crate) writable: bool,
+}
+
+/// Something that is timed. The trees of the one job are kept from `map` to `forget`.
+pub(crate) trait Subject {
+    /// The name in tables and in JSON.
+    fn name(&self) -> &'static str;
+
+    /// Makes the job's trees and maps its range in each: readable, writable, not executable.
+    fn map(&mut self, job: &Job) -> Result<()>;
+
+    /// Makes the range read-only in each tree.
+    fn protect(&mut self, job: &Job) -> Result<()>;
+
+    /// Unmaps the range in each tree.
+    fn unmap(&mut self, job: &Job) -> Result<()>;
+
+    /// How `address` is mapped in one of the trees.
+    fn query(&self, tree: usize, address: u64) -> Option<Found>;
+
+    /// Leaves the trees as they are and forgets them; the arena is reset next. Makes room for
+    /// `trees` new ones, so that no time has the growth of a list in it.
+    fn forget(&mut self, trees: usize);
+}
+
+/// All crates compared, ours first.
+pub(crate) fn all() -> Result<Vec<Box<dyn Subject>>> {
+    let mut subjects: Vec<Box<dyn Subject>> = vec![
+        Box::new(granule::Granule::new(false)?),
+        Box::new(granule::Granule::new(true)?),
+        Box::new(aarch64_paging::Aarch64Paging::new(false)),
+    ];
+    // On arm64 it issues TLBIs for live tables, which a user program may not.
+    if cfg!(not(target_arch = "aarch64")) {
+        subjects.push(Box::new(aarch64_paging::Aarch64Paging::new(true)));
+    }
+    subjects.push(Box::new(multiarch::Multiarch::default()));
+    subjects.push(Box::new(page_table_generic::PageTableGeneric::default()));
+    Ok(subjects)
+}
