@@ -170,31 +170,53 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let mut at = from;
         while at < to {
             // A run of leaves is one update, as a table of pages is.
-            let mut run = at;
-            let mut entry = Descriptor::INVALID;
-            while run < to {
-                entry = self.load(table, Self::index(run, level));
-                if entry.kind(&self.geometry, level) != Kind::Leaf {
-                    break;
-                }
-                run = to.min((run & !(bytes - 1)) + bytes);
-            }
+            let run = self.leaves_end(table, level, at, to);
             if run > at {
                 let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
                 self.update(table, Self::index(at, level), count, change);
                 if *smallest == 0 || *smallest > bytes {
                     *smallest = bytes;
                 }
+                at = run;
+                continue;
             }
-            if run < to {
-                let next = to.min((run & !(bytes - 1)) + bytes);
-                if entry.is_table(level) {
-                    let below = self.geometry.address_of(entry, level);
-                    self.protect_in(below, level.next(), run, next, change, smallest);
-                }
-                run = next;
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            if entry.is_table(level) {
+                let below = self.geometry.address_of(entry, level);
+                self.protect_in(below, level.next(), at, next, change, smallest);
             }
-            at = run;
+            at = next;
         }
     }
+
+    /// The end of the leaves that follow each other from `at` on in a table of `level`, which is
+    /// not the last, up to `to`; `at` itself if there is none. Both cut no leaf.
+    pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
+        if !self.geometry.leaf_allowed(level) {
+            return at;
+        }
+        let first = Self::index(at, level);
+        // A table that `to` is inside of is not a leaf: rounding down leaves none out.
+        let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
+            as usize;
+        // What there is in the two bits that tell a leaf from the others, but for a leaf's own.
+        let other = |index| {
+            let entry = self.load(table, first + index);
+            (entry.0 ^ Descriptor::VALID) & (Descriptor::TABLE_OR_PAGE | Descriptor::VALID)
+        };
+        let mut leaves = 0;
+        while leaves + SCANNED <= count
+            && (leaves..leaves + SCANNED).fold(0, |any, index| any | other(index)) == 0
+        {
+            leaves += SCANNED;
+        }
+        while leaves < count && other(leaves) == 0 {
+            leaves += 1;
+        }
+        at + ((leaves as u64) << P::SIZE.level_shift(level))
+    }
 }
+
+/// Entries that are looked at together in search of one that is no leaf.
+const SCANNED: usize = 8;

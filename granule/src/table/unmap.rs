@@ -122,13 +122,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ) {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
+        let clear = BitChange {
+            clear: u64::MAX,
+            set: 0,
+        };
         if level.is_last() {
             let first = Self::index(from, level);
             let count = ((to - from) >> P::SIZE.shift()) as usize;
-            let clear = BitChange {
-                clear: u64::MAX,
-                set: 0,
-            };
             if self.update(table, first, count, clear) > 0 {
                 cleared.leaf(level, bytes, from, to);
             }
@@ -136,15 +136,20 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
         let mut at = from;
         while at < to {
+            let run = self.leaves_end(table, level, at, to);
+            if run > at {
+                let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
+                self.update(table, Self::index(at, level), count, clear);
+                cleared.leaf(level, bytes, at, run);
+                at = run;
+                continue;
+            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let index = Self::index(at, level);
             let entry = self.load(table, index);
             match entry.kind(&self.geometry, level) {
-                Kind::Invalid => {}
-                Kind::Leaf => {
-                    self.store(table, index, Descriptor::INVALID, how);
-                    cleared.leaf(level, bytes, at, next);
-                }
+                // Leaves were dealt with above.
+                Kind::Invalid | Kind::Leaf => {}
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     if next - at == bytes {
@@ -177,17 +182,20 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if level.is_last() {
             cleared.leaf(level, bytes, offset, offset + span);
         } else {
-            for index in 0..P::SIZE.entries() {
-                let entry = self.load(table, index);
-                let at = offset + index as u64 * bytes;
-                match entry.kind(&self.geometry, level) {
-                    Kind::Invalid => {}
-                    Kind::Leaf => cleared.leaf(level, bytes, at, at + bytes),
-                    Kind::Table => {
-                        let below = self.geometry.address_of(entry, level);
-                        self.unlink_all(below, level.next(), at, bytes, cleared);
-                    }
+            let mut at = offset;
+            while at < offset + span {
+                let run = self.leaves_end(table, level, at, offset + span);
+                if run > at {
+                    cleared.leaf(level, bytes, at, run);
+                    at = run;
+                    continue;
                 }
+                let entry = self.load(table, Self::index(at, level));
+                if entry.is_table(level) {
+                    let below = self.geometry.address_of(entry, level);
+                    self.unlink_all(below, level.next(), at, bytes, cleared);
+                }
+                at += bytes;
             }
         }
         self.unlink(table, span, cleared);
