@@ -1,0 +1,116 @@
+//! A machine with its MMUs on and an empty, live tree, ready for operations.
+
+use crate::machine::{Machine, Shared, World, machine};
+use crate::shape::Shape;
+use granule::arch::registers::{Mair, Tcr, Ttbr};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Geometry, Half, Page};
+use granule::table::PageTables;
+use granule_model::{Barrier, CacheOp, Config, EventKind, Model, Register, Tlbi};
+
+pub(crate) struct Bench<P: Page> {
+    pub(crate) world: Shared,
+    pub(crate) tables: PageTables<P, Machine>,
+    pub(crate) geometry: Geometry,
+    pub(crate) shape: Shape,
+}
+
+/// The model of a shape.
+pub(crate) fn model(shape: &Shape) -> Model {
+    Model::new(Config {
+        cpus: shape.cpus,
+        bbm_level: shape.bbm_level,
+        pa_bits: shape.pa_bits(),
+        lva: shape.wide,
+        lpa2: shape.wide,
+        ..Config::default()
+    })
+}
+
+pub(crate) const fn capabilities(shape: &Shape, geometry: Geometry) -> TlbCapabilities {
+    TlbCapabilities {
+        geometry,
+        range: shape.tlbi_range,
+        level_hint: shape.tlbi_range,
+        repeat: shape.repeat,
+    }
+}
+
+/// Cleans a root and turns the MMU of every CPU on with it.
+pub(crate) fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: u64) {
+    let (lower, upper) = match geometry.half() {
+        Half::Lower => (Some(geometry), None),
+        _ => (None, Some(geometry)),
+    };
+    let tcr = Tcr::new(&shape.features(), lower, upper).0;
+    let root = granule::arch::PhysicalAddress(root);
+    let ttbr = Ttbr::new(geometry, root, shape.asid.unwrap_or(0)).0;
+    let write = |register, value| EventKind::RegisterWrite { register, value };
+    let mut world = world.borrow_mut();
+    let (op, bytes) = (CacheOp::CleanInvalidateToPoc, geometry.page_size().bytes());
+    let address = root.0;
+    world.event(EventKind::Cache { op, address, bytes });
+    world.event(EventKind::Barrier(Barrier::DsbSy));
+    for cpu in 0..shape.cpus {
+        world.cpu = cpu;
+        let all = Tlbi::from_name("vmalle1", 0).map(EventKind::Tlbi);
+        for kind in all.into_iter().chain([
+            EventKind::Barrier(Barrier::DsbNsh),
+            write(Register::MairEl1, Mair::STANDARD.0),
+            write(Register::TcrEl1, tcr),
+            write(Register::Ttbr0El1, ttbr),
+            write(Register::Ttbr1El1, ttbr),
+            EventKind::Barrier(Barrier::Isb),
+            write(Register::SctlrEl1, 1 | 1 << 2 | 1 << 12),
+            EventKind::Barrier(Barrier::Isb),
+        ]) {
+            world.event(kind);
+        }
+    }
+    world.cpu = 0;
+}
+
+impl<P: Page> Bench<P> {
+    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
+        let geometry = shape.geometry::<P>();
+        let world = World::shared(model(&shape), seed);
+        let machine = machine(&world, capabilities(&shape, geometry));
+        let mut tables = match PageTables::<P, _>::new(geometry, machine) {
+            Ok(tables) => tables,
+            Err(error) => panic!("{shape:?}: {error}"),
+        };
+        tables.set_asid(shape.asid);
+        turn_on(&world, &shape, &geometry, tables.root().0);
+        tables.make_live();
+        let bench = Self {
+            world,
+            tables,
+            geometry,
+            shape,
+        };
+        assert_eq!(bench.violations(), Vec::<String>::new());
+        bench
+    }
+
+    pub(crate) fn event(&self, kind: EventKind) {
+        self.world.borrow_mut().event(kind);
+    }
+
+    /// From here on what was done is relied on, by every CPU.
+    pub(crate) fn settle(&self) {
+        self.event(EventKind::Sync);
+        let mut world = self.world.borrow_mut();
+        let by = world.cpu;
+        for cpu in 0..self.shape.cpus {
+            world.cpu = cpu;
+            world.event(EventKind::Barrier(Barrier::Isb));
+        }
+        world.cpu = by;
+    }
+
+    pub(crate) fn violations(&self) -> Vec<String> {
+        let world = self.world.borrow();
+        let found = world.model.violations();
+        found.iter().map(ToString::to_string).collect()
+    }
+}

@@ -1,0 +1,17 @@
+//! The harness: the library's operations in random sequences on the modelled machine, running
+//! out of table pages at each allocation, and faults planted in what the library does, each of
+//! which the model must report.
+//!
+//! A run is repeated with `GRANULE_HARNESS_SEED`, and is longer with
+//! `GRANULE_HARNESS_OPERATIONS`; both may be decimal or, with `0x`, hexadecimal. Whoever adds an
+//! operation to the library adds it to [`operation`], and what can go wrong in it to
+//! [`planted`].
+
+mod bench;
+mod machine;
+mod operation;
+mod random;
+mod reference;
+mod sequence;
+mod shape;
+mod watch;

@@ -1,0 +1,169 @@
+//! What the tables are to say, as a plain map: no tables, no levels, no leaves.
+
+use granule::arch::registers::Mair;
+use granule::arch::{Attributes, Geometry};
+use granule::table::PermissionChange;
+use granule_model::{Access, AccessKind, FaultKind, Outcome, Rights, Translation};
+use std::collections::BTreeMap;
+
+/// Addresses mapped alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) bytes: u64,
+    pub(crate) output: u64,
+    pub(crate) attributes: Attributes,
+}
+
+/// Offsets in the half to what they map to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reference {
+    stretches: BTreeMap<u64, Stretch>,
+}
+
+impl Reference {
+    pub(crate) fn len(&self) -> usize {
+        self.stretches.len()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.stretches.values().map(|stretch| stretch.bytes).sum()
+    }
+
+    /// The `which`th stretch: its offset and itself.
+    pub(crate) fn nth(&self, which: usize) -> Option<(u64, Stretch)> {
+        self.stretches
+            .iter()
+            .nth(which)
+            .map(|(&at, &one)| (at, one))
+    }
+
+    /// What `offset` maps to.
+    pub(crate) fn at(&self, offset: u64) -> Option<(u64, Attributes)> {
+        let (&from, stretch) = self.stretches.range(..=offset).next_back()?;
+        let inside = offset - from;
+        (inside < stretch.bytes).then_some((stretch.output + inside, stretch.attributes))
+    }
+
+    /// The first mapped offset of a range.
+    pub(crate) fn first_mapped(&self, from: u64, to: u64) -> Option<u64> {
+        if from < to && self.at(from).is_some() {
+            return Some(from);
+        }
+        self.stretches.range(from..to).next().map(|(&at, _)| at)
+    }
+
+    /// The first offset of a range that is not mapped.
+    pub(crate) fn first_hole(&self, from: u64, to: u64) -> Option<u64> {
+        let mut at = from;
+        while at < to {
+            let Some((&start, stretch)) = self.stretches.range(..=at).next_back() else {
+                return Some(at);
+            };
+            if at - start >= stretch.bytes {
+                return Some(at);
+            }
+            at = start + stretch.bytes;
+        }
+        None
+    }
+
+    /// Makes `at` the beginning of a stretch if it is inside one.
+    fn cut(&mut self, at: u64) {
+        let Some((&from, &whole)) = self.stretches.range(..at).next_back() else {
+            return;
+        };
+        let first = at - from;
+        if first >= whole.bytes {
+            return;
+        }
+        let rest = Stretch {
+            bytes: whole.bytes - first,
+            output: whole.output + first,
+            ..whole
+        };
+        self.stretches.insert(at, rest);
+        self.stretches.insert(
+            from,
+            Stretch {
+                bytes: first,
+                ..whole
+            },
+        );
+    }
+
+    pub(crate) fn map(&mut self, from: u64, stretch: Stretch) {
+        if stretch.bytes > 0 {
+            self.stretches.insert(from, stretch);
+        }
+    }
+
+    pub(crate) fn unmap(&mut self, from: u64, to: u64) {
+        self.cut(from);
+        self.cut(to);
+        self.stretches.retain(|&at, _| at < from || at >= to);
+    }
+
+    pub(crate) fn protect(&mut self, from: u64, to: u64, change: &PermissionChange) {
+        self.cut(from);
+        self.cut(to);
+        for (_, stretch) in self.stretches.range_mut(from..to) {
+            let permissions = &mut stretch.attributes.permissions;
+            let set = |bit: &mut bool, to: Option<bool>| *bit = to.unwrap_or(*bit);
+            set(&mut permissions.writable, change.writable);
+            set(&mut permissions.user, change.user);
+            set(
+                &mut permissions.privileged_execute,
+                change.privileged_execute,
+            );
+            set(&mut permissions.user_execute, change.user_execute);
+            set(&mut permissions.guarded, change.guarded);
+            if change.writable == Some(false) {
+                permissions.dirty_modifier = false;
+            }
+            permissions.software = change.software.unwrap_or(permissions.software) & 0b1111;
+        }
+    }
+
+    /// What an access to `offset` must result in.
+    pub(crate) fn outcome(&self, geometry: &Geometry, offset: u64, access: Access) -> Outcome {
+        let Some((address, attributes)) = self.at(offset) else {
+            return Outcome::Fault(FaultKind::Translation);
+        };
+        if !attributes.accessed {
+            return Outcome::Fault(FaultKind::AccessFlag);
+        }
+        let given = attributes.permissions;
+        let user = Rights {
+            read: given.user,
+            write: given.user && given.writable,
+            execute: given.user_execute,
+        };
+        let privileged = Rights {
+            read: true,
+            write: given.writable,
+            // What EL0 can write, EL1 does not execute.
+            execute: given.privileged_execute && !user.write,
+        };
+        let rights = if access.user { user } else { privileged };
+        let allowed = match access.kind {
+            AccessKind::Read => rights.read,
+            AccessKind::Write => rights.write,
+            AccessKind::Fetch => rights.execute,
+        };
+        if !allowed {
+            return Outcome::Fault(FaultKind::Permission);
+        }
+        Outcome::Memory(Translation {
+            address,
+            memory: (Mair::STANDARD.0 >> (8 * attributes.memory.index())) as u8,
+            // With TCR.DS it is TCR's, where the library has inner shareable.
+            shareability: if geometry.lpa2() {
+                0b11
+            } else {
+                attributes.shareability.bits() as u8
+            },
+            privileged,
+            user,
+        })
+    }
+}

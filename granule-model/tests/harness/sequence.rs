@@ -1,0 +1,269 @@
+//! Random sequences on every shape: after each operation every sampled address translates as
+//! the reference says, under every TLB content that the model allows, and no rule is broken.
+
+use crate::bench::Bench;
+use crate::machine::Tap;
+use crate::operation::{Draw, Operation};
+use crate::random::{Random, from_environment};
+use crate::reference::Reference;
+use crate::shape::{Shape, units};
+use crate::watch::Sample;
+use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, VirtualAddress};
+use granule_model::{Access, AccessKind, Regime};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Operations of a run unless told otherwise, over all shapes.
+const OPERATIONS: u64 = 60_000;
+/// Addresses looked at after each operation.
+const SAMPLES: usize = 10;
+/// Operations after which a run goes on with an empty tree on a new machine.
+const PER_MACHINE: u64 = 200;
+
+/// What was done.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    operations: u64,
+    /// Operation to how often it succeeded.
+    succeeded: BTreeMap<&'static str, u64>,
+    /// Accesses after operations, and in the middle of them.
+    accesses: (u64, u64),
+}
+
+const ACCESSES: [Access; 6] = {
+    const fn access(kind: AccessKind, user: bool) -> Access {
+        Access {
+            regime: Regime::El10,
+            kind,
+            user,
+        }
+    }
+    [
+        access(AccessKind::Read, false),
+        access(AccessKind::Write, false),
+        access(AccessKind::Fetch, false),
+        access(AccessKind::Read, true),
+        access(AccessKind::Write, true),
+        access(AccessKind::Fetch, true),
+    ]
+};
+
+/// Offsets worth looking at: the edges of a range and what is beside them, inside it, and
+/// anywhere.
+fn offsets(geometry: &Geometry, random: &mut Random, (from, to): (u64, u64)) -> Vec<u64> {
+    let (span, page) = (geometry.span(), geometry.page_size().bytes());
+    let unit = random.of(&units(geometry));
+    let mut offsets = vec![
+        from,
+        to.wrapping_sub(1),
+        to,
+        from.wrapping_sub(1),
+        from + unit,
+        to.wrapping_sub(unit),
+        from + random.below((to - from).max(1)),
+        from / unit * unit,
+    ];
+    while offsets.len() < SAMPLES {
+        offsets.push(random.below(span));
+    }
+    for offset in &mut offsets {
+        *offset = (*offset & !7 | random.below(page / 8) & 7) % span;
+    }
+    offsets
+}
+
+/// A machine of `shape` with a tree, and what the tree is to say.
+pub(crate) struct Run<P: Page> {
+    bench: Bench<P>,
+    reference: Reference,
+    draw: Draw,
+    random: Random,
+    pub(crate) done: Done,
+}
+
+impl<P: Page> Run<P> {
+    pub(crate) fn new(shape: Shape, seed: u64, tap: Option<Tap>) -> Self {
+        let bench = Bench::<P>::new(shape, seed);
+        bench.world.borrow_mut().tap = tap;
+        let geometry = bench.geometry;
+        Self {
+            bench,
+            reference: Reference::default(),
+            draw: Draw::new(geometry, shape.asid.is_none()),
+            random: Random::new(seed),
+            done: Done::default(),
+        }
+    }
+
+    pub(crate) fn planted(&self) -> u64 {
+        self.bench.world.borrow().planted
+    }
+
+    /// One operation and all that is looked at after it.
+    pub(crate) fn step(&mut self) {
+        let operation = self.draw.operation(&mut self.random, &self.reference);
+        self.perform(&operation);
+    }
+
+    fn perform(&mut self, operation: &Operation) {
+        let geometry = self.bench.geometry;
+        let base = geometry.base().0;
+        let mut after = self.reference.clone();
+        operation.apply(&geometry, &mut after);
+        let offsets = offsets(&geometry, &mut self.random, operation.range(&geometry));
+        let samples = offsets.iter().map(|&offset| {
+            let access = self.random.of(&ACCESSES);
+            Sample {
+                va: base.wrapping_add(offset),
+                access,
+                before: self.reference.outcome(&geometry, offset, access),
+                after: after.outcome(&geometry, offset, access),
+            }
+        });
+        let samples: Vec<Sample> = samples.collect();
+        {
+            let mut world = self.bench.world.borrow_mut();
+            world.cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
+            world.watch.samples = samples.clone();
+        }
+        let result = operation.perform(&mut self.bench, &self.reference);
+        operation.check_result(&geometry, &self.reference, result);
+        {
+            let mut world = self.bench.world.borrow_mut();
+            world.watch.samples.clear();
+            let wrong = world.watch.wrong.take();
+            assert_eq!(wrong, None, "{operation:?}");
+            self.done.accesses.1 = world.watch.accesses;
+        }
+        self.bench.settle();
+        if result.is_ok() {
+            self.reference = after;
+            *self.done.succeeded.entry(operation.name()).or_default() += 1;
+        }
+        self.done.operations += 1;
+        for sample in samples {
+            self.look(&sample, result.is_ok());
+        }
+        let violations = self.bench.violations();
+        assert!(violations.is_empty(), "{operation:?}: {violations:#?}");
+    }
+
+    /// One access by one CPU, and what the library says about the address.
+    fn look(&mut self, sample: &Sample, succeeded: bool) {
+        let expected = if succeeded {
+            sample.after
+        } else {
+            sample.before
+        };
+        let geometry = self.bench.geometry;
+        {
+            let mut world = self.bench.world.borrow_mut();
+            let cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
+            let outcomes = world.model.access(cpu, sample.va, sample.access);
+            assert_eq!(outcomes, [expected], "CPU {cpu} by {sample:?}");
+            self.done.accesses.0 += 1;
+        }
+        let offset = sample.va.wrapping_sub(geometry.base().0);
+        let found = self.bench.tables.query(VirtualAddress(sample.va));
+        let found = found.map(|found| (found.output.0, found.attributes));
+        assert_eq!(
+            found,
+            self.reference.at(offset),
+            "query of {:#x}",
+            sample.va
+        );
+    }
+}
+
+/// `operations` of them on machines of `shape`.
+fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
+    let mut left = operations;
+    let mut machine = 0;
+    while left > 0 {
+        let some = left.min(PER_MACHINE);
+        let mut run = Run::<P>::new(shape, seed.wrapping_add(machine << 32), None);
+        for step in 0..some {
+            let result = catch_unwind(AssertUnwindSafe(|| run.step()));
+            if let Err(what) = result {
+                eprintln!("{} {shape:?}: machine {machine}, step {step}", P::SIZE);
+                resume_unwind(what);
+            }
+        }
+        total.operations += run.done.operations;
+        total.accesses.0 += run.done.accesses.0;
+        total.accesses.1 += run.done.accesses.1;
+        for (name, times) in run.done.succeeded {
+            *total.succeeded.entry(name).or_default() += times;
+        }
+        left -= some;
+        machine += 1;
+    }
+}
+
+/// All shapes of one page size: sizes of the address space, and formats, of each half; over them
+/// the other properties in turn.
+fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
+    let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
+    let operations = from_environment("GRANULE_HARNESS_OPERATIONS").unwrap_or(OPERATIONS);
+    println!("harness: {} GRANULE_HARNESS_SEED={seed:#x}", P::SIZE);
+    let mut shapes = Vec::new();
+    for &(va_bits, wide) in sizes {
+        for asid in [None, Some(0x2a)] {
+            let turn = shapes.len() as u32;
+            shapes.push(Shape {
+                va_bits,
+                wide,
+                asid,
+                cpus: 1 + (turn + 1) % 4,
+                bbm_level: ((turn / 2 + turn) % 4) as u8,
+                tlbi_range: turn % 3 != 0,
+                repeat: turn % 5 == 4,
+            });
+        }
+    }
+    let mut total = Done::default();
+    let each = (operations / share).div_ceil(shapes.len() as u64);
+    for (index, &shape) in shapes.iter().enumerate() {
+        let seed = seed.wrapping_mul(0x1_0001).wrapping_add(index as u64);
+        run::<P>(shape, seed, each, &mut total);
+    }
+    println!(
+        "harness: {} {} operations on {} shapes, {} accesses after and {} in the middle of them, {:?}",
+        P::SIZE,
+        total.operations,
+        shapes.len(),
+        total.accesses.0,
+        total.accesses.1,
+        total.succeeded
+    );
+    for name in Operation::NAMES {
+        let times = total.succeeded.get(name).copied().unwrap_or(0);
+        assert!(times > total.operations / 200, "{name}: {times} times only");
+    }
+    assert!(total.accesses.1 > total.operations / 4);
+}
+
+// Smaller pages are faster: their tables are, so they have the larger share.
+#[test]
+fn random_4k() {
+    let sizes = [
+        (39, false),
+        (48, false),
+        (48, true),
+        (52, true),
+        (30, false),
+    ];
+    all::<Page4K>(&sizes, 2);
+}
+
+#[test]
+fn random_16k() {
+    let sizes = [(36, false), (47, false), (48, true), (52, true)];
+    all::<Page16K>(&sizes, 3);
+}
+
+#[test]
+fn random_64k() {
+    let sizes = [(42, false), (48, true), (52, true), (36, false)];
+    all::<Page64K>(&sizes, 6);
+}

@@ -1,0 +1,83 @@
+//! The machines that the harness runs on: page sizes, sizes of address spaces, formats, halves.
+
+use granule::arch::{CpuFeatures, Geometry, Half, IdRegisters, Page, Regime};
+
+/// What an address space and its machine are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) va_bits: u32,
+    /// 52-bit addresses: LPA2 for 4K and 16K pages, LPA for 64K.
+    pub(crate) wide: bool,
+    /// The lower half, with an address space number; else the upper half, with global leaves.
+    pub(crate) asid: Option<u16>,
+    pub(crate) cpus: u32,
+    pub(crate) bbm_level: u8,
+    /// FEAT_TLBIRANGE and FEAT_TTL.
+    pub(crate) tlbi_range: bool,
+    /// Every TLBI twice, as an erratum asks.
+    pub(crate) repeat: bool,
+}
+
+impl Shape {
+    /// The usual kernel: upper half, two CPUs.
+    pub(crate) const fn kernel(va_bits: u32) -> Self {
+        Self {
+            va_bits,
+            wide: false,
+            asid: None,
+            cpus: 2,
+            bbm_level: 0,
+            tlbi_range: false,
+            repeat: false,
+        }
+    }
+
+    pub(crate) const fn pa_bits(&self) -> u32 {
+        if self.wide { 52 } else { 48 }
+    }
+
+    pub(crate) fn features(&self) -> CpuFeatures {
+        // PARange, ASIDBits, TGran16, TGran4; TGran64 is 0, which means that it is there.
+        let wide = 6 | 0b10 << 4 | 2 << 20 | 1 << 28;
+        let plain = 5 | 0b10 << 4 | 1 << 20;
+        CpuFeatures::new(IdRegisters {
+            midr: 0x410f_d034,
+            mmfr0: if self.wide { wide } else { plain },
+            mmfr1: 0,
+            // VARange, ST, BBM.
+            mmfr2: u64::from(self.wide) << 16 | 1 << 28 | u64::from(self.bbm_level.min(2)) << 52,
+            isar0: if self.tlbi_range { 2 << 56 } else { 0 },
+        })
+    }
+
+    pub(crate) fn geometry<P: Page>(&self) -> Geometry {
+        let half = if self.asid.is_some() {
+            Half::Lower
+        } else {
+            Half::Upper
+        };
+        let geometry = Geometry::new(
+            &self.features(),
+            P::SIZE,
+            self.va_bits,
+            half,
+            Regime::El1And0,
+        );
+        match geometry {
+            Ok(geometry) => geometry,
+            Err(error) => panic!("{self:?}: {error}"),
+        }
+    }
+}
+
+/// The sizes in which operations are asked for: the leaves and groups that there are, and a
+/// whole table of pages.
+pub(crate) fn units(geometry: &Geometry) -> Vec<u64> {
+    let page = geometry.page_size().bytes();
+    let mut units: Vec<u64> = geometry.leaf_sizes().map(|leaf| leaf.bytes).collect();
+    units.push(page * geometry.page_size().entries() as u64);
+    units.retain(|&unit| unit <= geometry.span() / 2);
+    units.sort_unstable();
+    units.dedup();
+    units
+}

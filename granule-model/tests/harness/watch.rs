@@ -1,0 +1,52 @@
+//! Other CPUs in the middle of an operation: what they may see of it.
+
+use crate::random::Random;
+use granule_model::{Access, Model, Outcome};
+
+/// An address, and what an access there results in before the operation and after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) va: u64,
+    pub(crate) access: Access,
+    pub(crate) before: Outcome,
+    pub(crate) after: Outcome,
+}
+
+/// Makes random accesses between the events of an operation.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) samples: Vec<Sample>,
+    random: Random,
+    /// What was wrong first.
+    pub(crate) wrong: Option<String>,
+    pub(crate) accesses: u64,
+}
+
+impl Watch {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self {
+            samples: Vec::new(),
+            random: Random::new(seed),
+            wrong: None,
+            accesses: 0,
+        }
+    }
+
+    /// After an event. Whatever TLBs and walkers hold, an access has the old result or the new
+    /// one, and no third: outside of the operation's range those are the same.
+    pub(crate) fn look(&mut self, model: &Model) {
+        if self.samples.is_empty() || !self.random.once_in(4) {
+            return;
+        }
+        let sample = &self.samples[self.random.below(self.samples.len() as u64) as usize];
+        let cpu = self.random.below(u64::from(model.config().cpus)) as u32;
+        let outcomes = model.outcomes(cpu, sample.va, sample.access);
+        self.accesses += 1;
+        let known = |one: &Outcome| *one == sample.before || *one == sample.after;
+        if outcomes.is_empty() || !outcomes.iter().all(known) {
+            self.wrong.get_or_insert_with(|| {
+                format!("in the operation CPU {cpu} finds {outcomes:?} by {sample:?}")
+            });
+        }
+    }
+}
