@@ -23,6 +23,7 @@ pub(crate) fn model(shape: &Shape) -> Model {
         pa_bits: shape.pa_bits(),
         lva: shape.wide,
         lpa2: shape.wide,
+        strict: shape.strict,
         ..Config::default()
     })
 }

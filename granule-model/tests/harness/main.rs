@@ -10,6 +10,7 @@
 mod bench;
 mod machine;
 mod operation;
+mod planted;
 mod random;
 mod reference;
 mod sequence;

@@ -82,9 +82,8 @@ pub(crate) struct Run<P: Page> {
 }
 
 impl<P: Page> Run<P> {
-    pub(crate) fn new(shape: Shape, seed: u64, tap: Option<Tap>) -> Self {
+    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let bench = Bench::<P>::new(shape, seed);
-        bench.world.borrow_mut().tap = tap;
         let geometry = bench.geometry;
         Self {
             bench,
@@ -95,6 +94,12 @@ impl<P: Page> Run<P> {
         }
     }
 
+    /// From here on the library's events are not what they should be.
+    pub(crate) fn plant(&self, tap: Tap) {
+        self.bench.world.borrow_mut().tap = Some(tap);
+    }
+
+    /// Events that were not what they should be.
     pub(crate) fn planted(&self) -> u64 {
         self.bench.world.borrow().planted
     }
@@ -181,7 +186,7 @@ fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
     let mut machine = 0;
     while left > 0 {
         let some = left.min(PER_MACHINE);
-        let mut run = Run::<P>::new(shape, seed.wrapping_add(machine << 32), None);
+        let mut run = Run::<P>::new(shape, seed.wrapping_add(machine << 32));
         for step in 0..some {
             let result = catch_unwind(AssertUnwindSafe(|| run.step()));
             if let Err(what) = result {
@@ -218,6 +223,7 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
                 bbm_level: ((turn / 2 + turn) % 4) as u8,
                 tlbi_range: turn % 3 != 0,
                 repeat: turn % 5 == 4,
+                strict: false,
             });
         }
     }

@@ -16,6 +16,8 @@ pub(crate) struct Shape {
     pub(crate) tlbi_range: bool,
     /// Every TLBI twice, as an erratum asks.
     pub(crate) repeat: bool,
+    /// The model reports what is legal but careless too.
+    pub(crate) strict: bool,
 }
 
 impl Shape {
@@ -29,6 +31,7 @@ impl Shape {
             bbm_level: 0,
             tlbi_range: false,
             repeat: false,
+            strict: false,
         }
     }
 

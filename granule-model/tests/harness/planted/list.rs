@@ -1,0 +1,613 @@
+//! The kinds of faults: the table that `docs/planted-faults.md` shows to people.
+
+use super::scenes::{self, Scene};
+use super::taps::*;
+use crate::machine::Tap;
+use granule_model::Rule::{self, *};
+use granule_model::{Barrier, CacheOp, EventKind, Register, Scope, Target, Tlbi};
+
+/// One kind.
+pub(super) struct Fault {
+    /// What is done wrong.
+    pub(super) name: &'static str,
+    /// Where.
+    pub(super) scene: Scene,
+    pub(super) plant: fn() -> Tap,
+    /// What must be among the rules reported.
+    pub(super) rule: Rule,
+    /// What must be in the report's text.
+    pub(super) says: &'static str,
+}
+
+const fn fault(
+    name: &'static str,
+    scene: Scene,
+    plant: fn() -> Tap,
+    rule: Rule,
+    says: &'static str,
+) -> Fault {
+    Fault {
+        name,
+        scene,
+        plant,
+        rule,
+        says,
+    }
+}
+
+const STALE: &str = "may still use the old translation";
+const GONE: &str = "may still translate addresses";
+const VISIBLE: &str = "not yet visible to walkers (no DSB)";
+const INCOMPLETE: &str = "no DSB completed it";
+const POINTER: &str = "through a cached pointer to it";
+
+pub(super) const FAULTS: &[Fault] = &[
+    // Barriers and their order.
+    fault(
+        "the TLBI after a change of permissions is missing",
+        scenes::protect,
+        || drop_all(is_tlbi),
+        StaleTranslation,
+        STALE,
+    ),
+    fault(
+        "the TLBI after an unmap is missing",
+        scenes::unmap,
+        || drop_all(is_tlbi),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "no DSB ISHST between clearing entries and the TLBI",
+        scenes::unmap,
+        || drop_all(is_ishst),
+        StaleTranslation,
+        VISIBLE,
+    ),
+    fault(
+        "no DSB ISH after the TLBI",
+        scenes::protect,
+        || drop_all(is_ish),
+        StaleTranslation,
+        INCOMPLETE,
+    ),
+    fault(
+        "no DSB ISHST after a map",
+        scenes::map,
+        || drop_all(is_ishst),
+        StoreNotVisible,
+        "no DSB",
+    ),
+    fault(
+        "no ISB after a map",
+        scenes::map,
+        || drop_all(is_isb),
+        MissingIsb,
+        "what it speculated",
+    ),
+    fault(
+        "the TLBI comes before the store",
+        scenes::protect,
+        || delay(is_update, is_tlbi),
+        StaleTranslation,
+        STALE,
+    ),
+    fault(
+        "the TLBI comes before the DSB ISHST",
+        scenes::protect,
+        || delay(is_ishst, is_tlbi),
+        StaleTranslation,
+        VISIBLE,
+    ),
+    fault(
+        "the TLBI comes after the DSB ISH",
+        scenes::protect,
+        || delay(is_tlbi, is_ish),
+        StaleTranslation,
+        INCOMPLETE,
+    ),
+    fault(
+        "a DSB of the CPU itself (NSH) where the others must see it",
+        scenes::protect,
+        || replace(is_ish, |_| vec![EventKind::Barrier(Barrier::DsbNsh)]),
+        StaleTranslation,
+        INCOMPLETE,
+    ),
+    // What the TLBI names.
+    fault(
+        "a last-level TLBI where a table was unlinked",
+        scenes::unmap_table,
+        || tlbis(last_level),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
+        "a range narrower by its last page",
+        scenes::unmap,
+        || nth(7, is_tlbi, |_| Vec::new()),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "a range that begins a page late",
+        scenes::unmap,
+        || nth(0, is_tlbi, |_| Vec::new()),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "a TLBI by range of too few pages",
+        scenes::unmap_by_range,
+        || tlbis(fewer),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "a TLBI by range that names another granule",
+        scenes::unmap_by_range,
+        || tlbis(granule_64k),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "a TLBI by range whose level hint its base is not aligned to",
+        scenes::unmap_by_range,
+        || tlbis(level_2),
+        RangeOperand,
+        "",
+    ),
+    fault(
+        "a local TLBI in place of a broadcast one",
+        scenes::protect,
+        || tlbis(local),
+        StaleTranslation,
+        "its own CPU only",
+    ),
+    fault(
+        "the TLBI names another ASID",
+        scenes::unmap_process,
+        || tlbis(|op| with_operand(op, op.operand ^ 1 << 48)),
+        StaleTranslation,
+        "this ASID",
+    ),
+    fault(
+        "a TLBI by ASID for global entries",
+        scenes::unmap,
+        || {
+            tlbis(|op| Tlbi {
+                target: Target::Asid,
+                operand: 0,
+                ..op
+            })
+        },
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "the TLBI hints at another level",
+        scenes::unmap_one,
+        || tlbis(|op| with_operand(op, op.operand ^ 1 << 44)),
+        StaleTranslation,
+        "level hint",
+    ),
+    fault(
+        "the TLBI hints at another granule",
+        scenes::unmap_one,
+        || tlbis(|op| with_operand(op, op.operand ^ 0b11 << 46)),
+        StaleTranslation,
+        "granule",
+    ),
+    fault(
+        "the TLBI names another address",
+        scenes::unmap,
+        || tlbis(|op| with_operand(op, op.operand ^ 1 << 20)),
+        StaleTranslation,
+        GONE,
+    ),
+    // Contiguous groups.
+    fault(
+        "one member of a group has no contiguous hint",
+        scenes::map_groups,
+        || nth(0, is_group, one_without_hint),
+        MixedContiguous,
+        "contiguous",
+    ),
+    fault(
+        "one member is forgotten where the hint is cleared",
+        scenes::clear_hint,
+        || nth(0, is_update, one_less),
+        MixedContiguous,
+        "contiguous",
+    ),
+    fault(
+        "one member is forgotten where permissions change",
+        scenes::protect_group,
+        || nth(0, is_update, one_less),
+        UnequalContiguous,
+        "group",
+    ),
+    fault(
+        "one member is forgotten by the TLBI",
+        scenes::protect_group,
+        || nth(15, is_tlbi, |_| Vec::new()),
+        StaleTranslation,
+        STALE,
+    ),
+    fault(
+        "a group is invalidated as if it were one entry",
+        scenes::replace_group,
+        || {
+            let mut first = true;
+            replace_state(is_tlbi, move |kind| {
+                if std::mem::take(&mut first) {
+                    vec![kind]
+                } else {
+                    Vec::new()
+                }
+            })
+        },
+        BreakBeforeMake,
+        "15 times",
+    ),
+    fault(
+        "the output of a group is not aligned to it",
+        scenes::map_groups,
+        || nth(0, is_group, bits(0x1000)),
+        UnequalContiguous,
+        "group",
+    ),
+    fault(
+        "a group that reaches beyond the top table",
+        scenes::map_small_space,
+        || replace(is_blocks, bits(1 << 52)),
+        ContiguousOutside,
+        "group",
+    ),
+    // Tables.
+    fault(
+        "a table is freed before the TLBI",
+        scenes::unmap_table,
+        || delay(is_tlbi_or_dsb, is_freed),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
+        "a table is freed before the DSB ISH",
+        scenes::unmap_table,
+        || delay(is_ish, is_freed),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
+        "a table is freed that is still linked",
+        scenes::unmap_table,
+        || {
+            nth(0, is_freed, |kind| match kind {
+                EventKind::TableFreed { address, bytes } => vec![EventKind::TableFreed {
+                    address: address - bytes,
+                    bytes,
+                }],
+                other => vec![other],
+            })
+        },
+        FreedInUse,
+        "still lead to it",
+    ),
+    fault(
+        "a table is linked that was not obtained",
+        scenes::map,
+        || drop_all(is_obtained),
+        NotTableMemory,
+        "table",
+    ),
+    fault(
+        "a table is filled after it is linked",
+        scenes::map,
+        || delay(is_fill, is_link),
+        UninitialisedTable,
+        "whatever was in the memory",
+    ),
+    fault(
+        "part of a table is never written",
+        scenes::map,
+        || nth(0, is_fill, one_less),
+        UninitialisedTable,
+        "whatever was in the memory",
+    ),
+    fault(
+        "a table is linked by a plain store",
+        scenes::map,
+        || replace(is_link, plain),
+        UnorderedLink,
+        "before these stores",
+    ),
+    fault(
+        "an unlinked table is used before the TLBI",
+        scenes::unmap_table,
+        || nth(1, is_break, and_a_page),
+        UnlinkedInUse,
+        "unlinked",
+    ),
+    // Break-before-make.
+    fault(
+        "the output address of a live entry changes",
+        scenes::protect,
+        || nth(0, is_update, bits(1 << 40)),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the memory type of a live entry changes",
+        scenes::protect,
+        || nth(0, is_update, bits(1 << 2)),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "something else is mapped before the TLBI of what was there",
+        scenes::replace_group,
+        || drop_all(is_tlbi),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a block becomes a table without a break at level 0",
+        scenes::split_by_break,
+        || drop_all(is_break),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a table in a block's place does not say the same at level 2",
+        scenes::split_in_place,
+        || nth(0, is_fill, bits(1 << 40)),
+        SizeWithOtherChange,
+        "",
+    ),
+    fault(
+        "size and memory type change in one store at level 2",
+        scenes::clear_hint,
+        || nth(0, is_update, bits(1 << 2)),
+        SizeWithOtherChange,
+        "",
+    ),
+    fault(
+        "entries are made valid again without a TLBI (strict)",
+        scenes::map_again,
+        || drop_all(is_tlbi),
+        Revalidated,
+        "",
+    ),
+    // Caches and MMU-off code.
+    fault(
+        "a line of a boot table is neither cleaned nor invalidated",
+        scenes::boot,
+        || nth(0, is_cache, one_line_less),
+        NotInvalidated,
+        "",
+    ),
+    fault(
+        "a line of a device tree is not cleaned",
+        scenes::hand_over,
+        || nth(0, is_cache, one_line_less),
+        NotCleaned,
+        "",
+    ),
+    fault(
+        "a clean is not waited for",
+        scenes::hand_over,
+        || drop_all(is_dsb_sy),
+        NotCleaned,
+        "",
+    ),
+    fault(
+        "a device tree is invalidated and not cleaned",
+        scenes::hand_over,
+        || nth(0, is_cache, with_op(CacheOp::InvalidateToPoc)),
+        StoreLost,
+        "",
+    ),
+    fault(
+        "MMU-off code writes to lines that are not cleaned",
+        scenes::hand_over,
+        || drop_all(is_cache),
+        DirtyLineBehind,
+        "",
+    ),
+    fault(
+        "a line that was written with the MMU off is not invalidated",
+        scenes::write_with_mmu_off,
+        || nth(0, is_cache, one_line_less),
+        NotInvalidated,
+        "",
+    ),
+    fault(
+        "stored code is not invalidated in the instruction caches",
+        scenes::store_code,
+        || drop_all(is_ic),
+        InstructionCache,
+        "",
+    ),
+    fault(
+        "stored code is invalidated in one instruction cache only",
+        scenes::store_code,
+        || {
+            replace(is_ic, |_| {
+                vec![EventKind::InstructionCache {
+                    scope: Scope::Local,
+                }]
+            })
+        },
+        InstructionCache,
+        "",
+    ),
+    // Registers.
+    fault(
+        "the MMU goes on with a TLB that was never invalidated",
+        scenes::boot,
+        || drop_all(is_tlbi),
+        UnknownTlb,
+        "",
+    ),
+    fault(
+        "the MMU goes on before registers are in effect",
+        scenes::boot,
+        || nth(0, is_isb, |_| Vec::new()),
+        MissingIsb,
+        "no ISB",
+    ),
+    fault(
+        "a field of TCR changes without a TLBI",
+        scenes::change_tcr,
+        || drop_all(is_tlbi),
+        CachedField,
+        "no TLBI",
+    ),
+    fault(
+        "the granule in TCR changes while it is used",
+        scenes::change_tcr,
+        || nth(0, is_tcr, bits(1 << 30)),
+        FieldInUse,
+        "granule",
+    ),
+    fault(
+        "MAIR changes under a live mapping",
+        scenes::change_mair,
+        || nth(0, is_mair, bits(0x44)),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "TTBR changes without an ISB",
+        scenes::switch_process,
+        || nth(0, is_isb, |_| Vec::new()),
+        MissingIsb,
+        "",
+    ),
+    fault(
+        "another process with the same ASID",
+        scenes::switch_process,
+        || nth(0, is_ttbr, bits((7 ^ 8) << 48)),
+        BreakBeforeMake,
+        "",
+    ),
+];
+
+const fn last_level(op: Tlbi) -> Tlbi {
+    let target = match op.target {
+        Target::Address { all_asids, .. } => Target::Address {
+            last_level: true,
+            all_asids,
+        },
+        Target::Range { all_asids, .. } => Target::Range {
+            last_level: true,
+            all_asids,
+        },
+        other => other,
+    };
+    Tlbi { target, ..op }
+}
+
+const fn is_range(op: Tlbi) -> bool {
+    matches!(op.target, Target::Range { .. })
+}
+
+/// NUM, bits 43:39, is one less.
+const fn fewer(op: Tlbi) -> Tlbi {
+    if is_range(op) {
+        with_operand(op, op.operand - (1 << 39))
+    } else {
+        op
+    }
+}
+
+/// TG, bits 47:46, says 64K.
+const fn granule_64k(op: Tlbi) -> Tlbi {
+    if is_range(op) {
+        with_operand(op, op.operand | 0b11 << 46)
+    } else {
+        op
+    }
+}
+
+/// TTL, bits 38:37, says level 2.
+const fn level_2(op: Tlbi) -> Tlbi {
+    if is_range(op) {
+        with_operand(op, op.operand & !(0b11 << 37) | 0b10 << 37)
+    } else {
+        op
+    }
+}
+
+/// A page is stored in the entry behind.
+fn and_a_page(kind: EventKind) -> Vec<EventKind> {
+    let EventKind::StoreDescriptor { address, order, .. } = kind else {
+        return vec![kind];
+    };
+    let page = EventKind::StoreDescriptor {
+        address: address + 8,
+        value: 0x10_0000_0403,
+        order,
+    };
+    vec![kind, page]
+}
+
+/// A fill of a group in two parts, the first without the hint.
+fn one_without_hint(kind: EventKind) -> Vec<EventKind> {
+    let EventKind::FillDescriptors {
+        address,
+        count,
+        first,
+        step,
+        order,
+    } = kind
+    else {
+        return vec![kind];
+    };
+    let fill = |address, count, first| EventKind::FillDescriptors {
+        address,
+        count,
+        first,
+        step,
+        order,
+    };
+    vec![
+        fill(address, 1, first & !(1 << 52)),
+        fill(address + 8, count - 1, first.wrapping_add(step)),
+    ]
+}
+
+fn with_op(op: CacheOp) -> impl Fn(EventKind) -> Vec<EventKind> {
+    move |kind| match kind {
+        EventKind::Cache { address, bytes, .. } => vec![EventKind::Cache { op, address, bytes }],
+        other => vec![other],
+    }
+}
+
+const fn is_tlbi_or_dsb(kind: &EventKind) -> bool {
+    is_tlbi(kind) || is_ish(kind)
+}
+
+const fn is_dsb_sy(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Barrier(Barrier::DsbSy))
+}
+
+const fn is_ic(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::InstructionCache { .. })
+}
+
+const fn writes(kind: &EventKind, which: Register) -> bool {
+    matches!(kind, EventKind::RegisterWrite { register, .. } if *register as u32 == which as u32)
+}
+
+const fn is_tcr(kind: &EventKind) -> bool {
+    writes(kind, Register::TcrEl1)
+}
+
+const fn is_mair(kind: &EventKind) -> bool {
+    writes(kind, Register::MairEl1)
+}
+
+const fn is_ttbr(kind: &EventKind) -> bool {
+    writes(kind, Register::Ttbr0El1)
+}

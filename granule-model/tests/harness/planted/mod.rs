@@ -1,0 +1,151 @@
+//! The checks can fail: faults planted in what the library and kernels do, each of which the
+//! model must report, with the right rule.
+
+mod list;
+mod scenes;
+mod taps;
+
+use crate::machine::Tap;
+use crate::sequence::Run;
+use crate::shape::Shape;
+use granule::arch::Page4K;
+use granule_model::{Rule, Violation};
+use list::{FAULTS, Fault};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a scene ends with: rules with the text of the violation, and how many events a fault
+/// changed.
+fn play(fault: &Fault, tap: Option<Tap>) -> (Vec<(Rule, String)>, u64) {
+    let result = (fault.scene)(tap);
+    let world = result.world.borrow();
+    let found = world.model.violations().iter();
+    (
+        found.map(|one| (one.rule, one.to_string())).collect(),
+        world.planted,
+    )
+}
+
+#[test]
+fn each_fault_is_reported_by_its_rule() {
+    let mut wrong = Vec::new();
+    for fault in FAULTS {
+        let (found, planted) = play(fault, None);
+        if !found.is_empty() || planted != 0 {
+            wrong.push(format!("{}: without the fault {found:#?}", fault.name));
+        }
+        let (found, planted) = play(fault, Some((fault.plant)()));
+        if planted == 0 {
+            wrong.push(format!("{}: nothing was planted", fault.name));
+        }
+        let reported =
+            |(rule, text): &(Rule, String)| *rule == fault.rule && text.contains(fault.says);
+        if !found.iter().any(reported) {
+            wrong.push(format!(
+                "{}: {:?} saying {:?} expected, {found:#?}",
+                fault.name, fault.rule, fault.says
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        FAULTS.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn there_are_many_kinds() {
+    let names: BTreeSet<&str> = FAULTS.iter().map(|fault| fault.name).collect();
+    assert_eq!(names.len(), FAULTS.len(), "two kinds of one name");
+    assert!(names.len() >= 25);
+    let rules: BTreeSet<Rule> = FAULTS.iter().map(|fault| fault.rule).collect();
+    assert!(rules.len() >= 20, "{rules:?}");
+}
+
+/// The table in the documentation is this list.
+#[test]
+fn the_document_has_this_list() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/planted-faults.md");
+    let text = match std::fs::read_to_string(document) {
+        Ok(text) => text,
+        Err(error) => panic!("{document}: {error}"),
+    };
+    let rows: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| What is planted"))
+        .collect();
+    let expected: Vec<String> = FAULTS.iter().map(row).collect();
+    assert_eq!(
+        rows,
+        expected,
+        "the rows should be:\n{}",
+        expected.join("\n")
+    );
+}
+
+/// The event numbers and addresses in a violation change with every change of the library's
+/// order; what it says does not.
+fn row(fault: &Fault) -> String {
+    let result = (fault.scene)(Some((fault.plant)()));
+    let world = result.world.borrow();
+    let reported =
+        |one: &&Violation| one.rule == fault.rule && one.to_string().contains(fault.says);
+    let text = world.model.violations().iter().find(reported).map(|one| {
+        let missed = one
+            .missed
+            .map(|(_, miss)| format!("; the TLBI did not help: {}", miss.text()));
+        format!("a CPU {}{}", one.observation, missed.unwrap_or_default())
+    });
+    let text = text.unwrap_or_default();
+    format!("| {} | `{}` | {text} |", fault.name, fault.rule.name())
+}
+
+/// Faults that come in the middle of random operations, and whether something was found: a
+/// violation, or an address with another result than the reference's.
+#[test]
+fn random_sequences_find_faults() {
+    let kinds: [(&str, fn() -> Tap); 8] = [
+        ("no TLBI", || taps::drop_all(taps::is_tlbi)),
+        ("no DSB ISHST", || taps::drop_all(taps::is_ishst)),
+        ("no DSB ISH", || taps::drop_all(taps::is_ish)),
+        ("no ISB", || taps::drop_all(taps::is_isb)),
+        ("local TLBIs", || taps::tlbis(taps::local)),
+        ("plain links", || taps::replace(taps::is_link, taps::plain)),
+        ("one entry less is changed", || {
+            taps::replace(taps::is_update, taps::one_less)
+        }),
+        ("one leaf less is filled", || {
+            taps::replace(taps::is_leaf_fill, taps::one_less)
+        }),
+    ];
+    for (name, plant) in kinds {
+        for (va_bits, asid) in [(48, None), (39, Some(9))] {
+            let shape = Shape {
+                asid,
+                ..Shape::kernel(va_bits)
+            };
+            let mut run = Run::<Page4K>::new(shape, 7);
+            for _ in 0..10 {
+                run.step();
+            }
+            run.plant(plant());
+            let found = (0..200).find_map(|_| {
+                let step = AssertUnwindSafe(|| run.step());
+                catch_unwind(step).err()
+            });
+            let text = found
+                .as_ref()
+                .and_then(|what| what.downcast_ref::<String>());
+            let text = text.map_or("nothing", String::as_str);
+            let known = [": CPU ", "finds [", "CPU ", "query of", "bytes visited"];
+            assert!(
+                known.iter().any(|known| text.contains(known)),
+                "{name} on {shape:?} was not found: {text}"
+            );
+            assert!(run.planted() > 0, "{name}: nothing was planted");
+        }
+    }
+}
