@@ -159,20 +159,21 @@ pub(crate) struct Pages {
     next: u64,
     /// How many pages are still to be had, for [`reserve`](TableAllocator::reserve).
     pub(crate) left: u64,
-    /// [`reserve`](TableAllocator::reserve) says yes to everything, and
-    /// [`allocate`](TableAllocator::allocate) breaks the promise.
-    pub(crate) overcommits: bool,
 }
 
 impl Pages {
     pub(crate) fn new(world: &Shared, bytes: u64) -> Self {
+        Self::from(world, bytes, TABLES)
+    }
+
+    /// Pages from `next` on.
+    pub(crate) fn from(world: &Shared, bytes: u64, next: u64) -> Self {
         Self {
             world: Rc::clone(world),
             bytes,
             free: Vec::new(),
-            next: TABLES,
+            next,
             left: u64::MAX,
-            overcommits: false,
         }
     }
 }
@@ -180,7 +181,7 @@ impl Pages {
 // SAFETY: pages come from a counter or were freed, so nobody else has them.
 unsafe impl TableAllocator for Pages {
     fn reserve(&mut self, tables: usize) -> bool {
-        self.overcommits || tables as u64 <= self.left
+        tables as u64 <= self.left
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {

@@ -8,6 +8,8 @@
 //! [`planted`].
 
 mod bench;
+mod exhaustion;
+mod linear;
 mod machine;
 mod operation;
 mod planted;

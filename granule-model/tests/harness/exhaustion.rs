@@ -1,0 +1,92 @@
+//! Running out of table pages, at each page that an operation needs: the error is reported, the
+//! tables are as they were to the last entry, and no rule is broken.
+
+use crate::bench::Bench;
+use crate::operation::Draw;
+use crate::random::{Random, from_environment};
+use crate::reference::Reference;
+use crate::shape::Shape;
+use granule::arch::{Page, Page4K, Page16K, Page64K};
+use granule::table::TableError;
+
+/// Every valid entry: its table, index and descriptor.
+fn dump<P: Page>(bench: &Bench<P>) -> Vec<(u64, usize, u64)> {
+    let mut entries = Vec::new();
+    bench.tables.visit_all(|entry| {
+        entries.push((entry.table.0, entry.index, entry.descriptor.0));
+        true
+    });
+    entries
+}
+
+fn given_out<P: Page>(bench: &Bench<P>) -> u64 {
+    bench.world.borrow().tables
+}
+
+/// Does random operations, each of which first fails at every page that it needs (the first
+/// and the last few, where there are many). How often that was.
+fn run<P: Page>(shape: Shape, operations: u64) -> u64 {
+    let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
+    let mut bench = Bench::<P>::new(shape, seed);
+    let geometry = bench.geometry;
+    let draw = Draw::new(geometry, shape.asid.is_none());
+    let mut random = Random::new(seed);
+    let mut reference = Reference::default();
+    let mut refused = 0;
+    for step in 0..operations {
+        let operation = draw.operation(&mut random, &reference);
+        let before = (dump(&bench), given_out(&bench));
+        let mut left = 0;
+        let result = loop {
+            bench.tables.environment().allocator.left = left;
+            let result = operation.perform(&mut bench, &reference);
+            let Err(TableError::OutOfTables { needed }) = result else {
+                break result;
+            };
+            let what =
+                format!("seed {seed:#x} {shape:?} step {step}: {left} pages for {operation:?}");
+            assert!(needed as u64 > left, "{what}: {needed} are enough");
+            assert_eq!((dump(&bench), given_out(&bench)), before, "{what}");
+            bench.settle();
+            assert_eq!(bench.violations(), Vec::<String>::new(), "{what}");
+            refused += 1;
+            left = if left == 5 {
+                (needed as u64 - 2).max(6)
+            } else {
+                left + 1
+            };
+        };
+        bench.settle();
+        assert_eq!(bench.violations(), Vec::<String>::new());
+        operation.check_result(&geometry, &reference, result);
+        if result.is_ok() {
+            let used = given_out(&bench).saturating_sub(before.1);
+            assert_eq!(used, left, "just as many pages as were there to be had");
+            operation.apply(&geometry, &mut reference);
+        }
+    }
+    refused
+}
+
+#[test]
+fn every_allocation_fails_4k() {
+    let wide = Shape {
+        asid: Some(3),
+        wide: true,
+        ..Shape::kernel(52)
+    };
+    let refused = run::<Page4K>(Shape::kernel(48), 1500) + run::<Page4K>(wide, 1500);
+    assert!(refused > 1000, "{refused} times");
+}
+
+#[test]
+fn every_allocation_fails_16k() {
+    let refused = run::<Page16K>(Shape::kernel(47), 800);
+    assert!(refused > 150, "{refused} times");
+}
+
+#[test]
+fn every_allocation_fails_64k() {
+    let refused = run::<Page64K>(Shape::kernel(42), 400);
+    assert!(refused > 50, "{refused} times");
+}

@@ -1,0 +1,401 @@
+//! The strategies that make the linear map, on live tables of the model: through the map itself
+//! (`direct`), and through slots of a fixmap (`base`).
+
+use crate::bench::{Bench, capabilities, model, turn_on};
+use crate::machine::{Cpu, Memory, Pages, Shared, TABLES, World};
+use crate::random::Random;
+use crate::reference::{Reference, Stretch};
+use crate::shape::Shape;
+use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
+use granule::arch::{
+    Attributes, Descriptor, Geometry, Level, Page, Page4K, Page16K, Page64K, Permissions,
+    PhysicalAddress, VirtualAddress,
+};
+use granule::linear::Census;
+use granule::linear::direct::{self, Arena, HasArena};
+use granule::linear::window::{Slot, WindowBuilder, Windows};
+use granule::table::{
+    Leaves, Liveness, Maintenance, PageTables, Parts, Piece, TableAllocator, TableRun, invalidate,
+    publish,
+};
+use granule_model::{Access, EventKind, Order, Outcome};
+use std::rc::Rc;
+
+/// Where RAM begins that the map shows; it is shown at the beginning of the half.
+const RAM: u64 = 0x1_0000_0000;
+
+/// Where the linear map shows a physical address.
+const fn shown(geometry: &Geometry, physical: u64) -> u64 {
+    geometry.base().0.wrapping_add(physical)
+}
+
+/// RAM with holes, as firmware leaves it: aligned and not, one piece with pages only.
+fn pieces(geometry: &Geometry, leaves: Leaves) -> Vec<Piece> {
+    let page = geometry.page_size().bytes();
+    let attributes = Attributes::normal(Permissions::READ_WRITE);
+    let read_only = Attributes::normal(Permissions::READ);
+    let table = page * geometry.page_size().entries() as u64;
+    [
+        (0, 2 * table, attributes, leaves),
+        (2 * table, 3 * page, read_only, Leaves::PAGES),
+        (2 * table + 3 * page, table, attributes, leaves),
+        (4 * table + page, 40 * page, attributes, leaves),
+        (6 * table, table, attributes, leaves),
+    ]
+    .map(|(at, bytes, attributes, leaves)| Piece {
+        start: VirtualAddress(shown(geometry, RAM + at)),
+        output: PhysicalAddress(RAM + at),
+        bytes,
+        attributes,
+        leaves,
+    })
+    .to_vec()
+}
+
+/// What the CPUs find is what the pieces say, and no rule was broken.
+fn check(world: &Shared, shape: &Shape, geometry: &Geometry, pieces: &[Piece], seed: u64) {
+    let mut reference = Reference::default();
+    for piece in pieces {
+        let stretch = Stretch {
+            bytes: piece.bytes,
+            output: piece.output.0,
+            attributes: piece.attributes,
+        };
+        reference.map(piece.output.0, stretch);
+    }
+    let mut world = world.borrow_mut();
+    world.event(EventKind::Sync);
+    let isb = EventKind::Barrier(granule_model::Barrier::Isb);
+    for cpu in 0..shape.cpus {
+        world.cpu = cpu;
+        world.event(isb);
+    }
+    let mut random = Random::new(seed);
+    let page = geometry.page_size().bytes();
+    for piece in pieces {
+        let (from, to) = (piece.output.0, piece.output_end().0);
+        let mut offsets = vec![from - 1, from, from + page, to - 1, to];
+        offsets.extend((0..20).map(|_| from + random.below(piece.bytes)));
+        for offset in offsets {
+            let cpu = random.below(u64::from(shape.cpus)) as u32;
+            let access = random.of(&[Access::READ, Access::WRITE]);
+            let va = shown(geometry, offset);
+            let outcomes = world.model.access(cpu, va, access);
+            let expected = reference.outcome(geometry, offset, access);
+            assert_eq!(outcomes, [expected], "{shape:?} {va:#x}");
+        }
+    }
+    let found: Vec<String> = world
+        .model
+        .violations()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(found, Vec::<String>::new(), "{shape:?}");
+}
+
+/// The arena's pages, which the linear map shows by the time they are given out.
+struct ArenaPages {
+    arena: Arena,
+    world: Shared,
+    geometry: Geometry,
+}
+
+impl HasArena for ArenaPages {
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+}
+
+// SAFETY: the arena gives each page out once.
+unsafe impl TableAllocator for ArenaPages {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.arena.reserve(tables)
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.arena.allocate(most)?;
+        let page = self.geometry.page_size().bytes();
+        let (address, bytes) = (run.first.0, run.count as u64 * page);
+        let mut world = self.world.borrow_mut();
+        for table in (0..run.count as u64).map(|table| address + table * page) {
+            // What is not the pool is written through the map.
+            if table >= RAM {
+                let cpu = world.cpu;
+                let va = shown(&self.geometry, table);
+                let outcomes = world.model.access(cpu, va, Access::WRITE);
+                let shown = matches!(outcomes[..], [Outcome::Memory(to)] if to.address == table);
+                assert!(
+                    shown,
+                    "the table at {table:#x} is not shown yet: {outcomes:?}"
+                );
+            }
+        }
+        world.event(EventKind::TableObtained { address, bytes });
+        Some(run)
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        self.arena.free(table);
+        let (address, bytes) = (table.0, self.geometry.page_size().bytes());
+        let freed = EventKind::TableFreed { address, bytes };
+        self.world.borrow_mut().event(freed);
+    }
+}
+
+/// The map of pieces by `direct`, with a pool of so many pages. The pages of RAM it took.
+fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
+    let geometry = shape.geometry::<P>();
+    let page = P::SIZE.bytes();
+    let world = World::shared(model(&shape), 1);
+    let (start, end) = (
+        PhysicalAddress(TABLES),
+        PhysicalAddress(TABLES + pool * page),
+    );
+    let parts = Parts {
+        memory: Memory(Rc::clone(&world)),
+        allocator: ArenaPages {
+            // SAFETY: nobody else uses the model's memory there, all of which is reached.
+            arena: unsafe { Arena::new(start, end, P::SIZE) },
+            world: Rc::clone(&world),
+            geometry,
+        },
+        maintenance: Cpu {
+            world: Rc::clone(&world),
+            can: capabilities(&shape, geometry),
+        },
+    };
+    let mut tables = match PageTables::<P, _>::new(geometry, parts) {
+        Ok(tables) => tables,
+        Err(error) => panic!("{shape:?}: {error}"),
+    };
+    turn_on(&world, &shape, &geometry, tables.root().0);
+    tables.make_live();
+    let pieces = pieces(&geometry, leaves);
+    let census = Census::new(&geometry, &pieces);
+    let arena = tables.environment().arena();
+    let more = direct::arena_pages(&census, arena);
+    if more > 0 {
+        // In the middle of a piece.
+        let first = RAM + 5 * page;
+        let end = PhysicalAddress(first + more * page);
+        arena.extend(PhysicalAddress(first), end);
+    }
+    assert_eq!(direct::create(&mut tables, &pieces), Ok(()), "{shape:?}");
+    assert_eq!(
+        tables.environment().arena().available(),
+        pool.saturating_sub(census.tables() + 1)
+    );
+    check(&world, &shape, &geometry, &pieces, 3);
+    more
+}
+
+/// A fixmap of one slot a level, in a table that the tree had before.
+struct Fixmap {
+    cpu: Cpu,
+    pages: Pages,
+    /// The descriptor of the first slot, and the address that it translates.
+    entries: u64,
+    va: u64,
+    /// What each slot shows.
+    open: [Option<u64>; Level::ALL.len()],
+}
+
+fn number(slot: Slot) -> usize {
+    (slot.0.number() + 1) as usize
+}
+
+impl Fixmap {
+    const fn page(&self) -> u64 {
+        self.cpu.can.geometry.page_size().bytes()
+    }
+
+    fn set(&self, slot: Slot, descriptor: Descriptor) {
+        let store = EventKind::StoreDescriptor {
+            address: self.entries + number(slot) as u64 * 8,
+            value: descriptor.0,
+            order: Order::Plain,
+        };
+        self.cpu.world.borrow_mut().event(store);
+    }
+
+    fn shown(&self, slot: Slot) -> u64 {
+        match self.open[number(slot)] {
+            Some(table) => table,
+            None => panic!("{slot:?} is not open"),
+        }
+    }
+}
+
+// SAFETY: a slot's loads and stores go to the table it was opened for, and each is checked to be
+// what the slot's address translates to.
+unsafe impl Windows for Fixmap {
+    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+        let geometry = self.cpu.can.geometry;
+        let bits = Attributes::normal(Permissions::READ_WRITE).encode(&geometry);
+        self.set(slot, Descriptor::leaf(&geometry, Level::L3, table, bits));
+        publish(&mut self.cpu);
+        self.open[number(slot)] = Some(table.0);
+    }
+
+    fn close(&mut self, slot: Slot) {
+        self.set(slot, Descriptor::INVALID);
+        let page = self.page();
+        let what = Invalidation {
+            start: VirtualAddress(self.va + number(slot) as u64 * page),
+            bytes: page,
+            stride: page,
+            reach: Reach::LastLevel,
+            asid: None,
+            level: Some(Level::L3),
+        };
+        invalidate(&mut self.cpu, &what);
+        self.open[number(slot)] = None;
+    }
+
+    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
+        let table = self.shown(slot);
+        Descriptor(
+            self.cpu
+                .world
+                .borrow()
+                .model
+                .descriptor(table + index as u64 * 8),
+        )
+    }
+
+    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+        let address = self.shown(slot) + index as u64 * 8;
+        let va = self.va + number(slot) as u64 * self.page() + index as u64 * 8;
+        let mut world = self.cpu.world.borrow_mut();
+        let outcomes = world.model.access(0, va, Access::WRITE);
+        let right = matches!(outcomes[..], [Outcome::Memory(to)] if to.address == address);
+        assert!(right, "{slot:?} shows something else: {outcomes:?}");
+        world.event(EventKind::StoreDescriptor {
+            address,
+            value: descriptor.0,
+            order: Order::Plain,
+        });
+    }
+}
+
+// SAFETY: as for the pages.
+unsafe impl TableAllocator for Fixmap {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.pages.reserve(tables)
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        self.pages.allocate(most)
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        self.pages.free(table);
+    }
+}
+
+impl Maintenance for Fixmap {
+    fn capabilities(&self) -> &TlbCapabilities {
+        self.cpu.capabilities()
+    }
+
+    fn dsb_ishst(&mut self) {
+        self.cpu.dsb_ishst();
+    }
+
+    fn dsb_ish(&mut self) {
+        self.cpu.dsb_ish();
+    }
+
+    fn isb(&mut self) {
+        self.cpu.isb();
+    }
+
+    fn tlbi(&mut self, op: TlbiOp) {
+        self.cpu.tlbi(op);
+    }
+}
+
+fn base<P: Page>(shape: Shape, leaves: Leaves) {
+    let mut bench = Bench::<P>::new(shape, 1);
+    let geometry = bench.geometry;
+    let page = P::SIZE.bytes();
+    // A page far from the rest, in the table that the slots are in.
+    let table = page * P::SIZE.entries() as u64;
+    let va = shown(&geometry, geometry.span() - table);
+    let attributes = Attributes::normal(Permissions::READ);
+    let (held, output) = (VirtualAddress(va + 8 * page), PhysicalAddress(RAM / 2));
+    let held = bench
+        .tables
+        .map(held, output, page, attributes, Leaves::PAGES);
+    assert_eq!(held, Ok(()));
+    let mut entries = 0;
+    bench.tables.visit_all(|entry| {
+        entries = entry.table.0;
+        true
+    });
+    let mut fixmap = Fixmap {
+        cpu: Cpu {
+            world: Rc::clone(&bench.world),
+            can: capabilities(&shape, geometry),
+        },
+        pages: Pages::from(&bench.world, page, TABLES + 0x1000 * page),
+        entries,
+        va,
+        open: [None; Level::ALL.len()],
+    };
+    let pieces = pieces(&geometry, leaves);
+    let root = bench.tables.root();
+    let mut builder = WindowBuilder::<P, _>::new(geometry, &mut fixmap);
+    assert_eq!(builder.create_base(root, &pieces), Ok(()), "{shape:?}");
+    check(&bench.world, &shape, &geometry, &pieces, 4);
+    // The library reads the tables back as if it had made them by `map`.
+    // SAFETY: the root and all below are the model's memory, which nobody else changes now.
+    let tables = unsafe {
+        let machine = crate::machine::machine(&bench.world, capabilities(&shape, geometry));
+        PageTables::<P, _>::from_root(root, geometry, Liveness::Live, machine)
+    };
+    let Ok(tables) = tables else {
+        panic!("{shape:?}: the same page size");
+    };
+    for piece in &pieces {
+        let found = tables.query(piece.start).map(|mapping| mapping.output);
+        assert_eq!(found, Some(piece.output));
+    }
+}
+
+#[test]
+fn direct_4k() {
+    for shape in [Shape::kernel(39), Shape::kernel(48)] {
+        for leaves in [Leaves::LARGEST, Leaves::PAGES] {
+            assert_eq!(direct::<Page4K>(shape, leaves, 64), 0);
+        }
+        assert!(direct::<Page4K>(shape, Leaves::PAGES, 5) > 0);
+    }
+    let wide = Shape {
+        wide: true,
+        cpus: 4,
+        ..Shape::kernel(52)
+    };
+    assert!(direct::<Page4K>(wide, Leaves::PAGES, 7) > 0);
+}
+
+#[test]
+fn direct_16k_and_64k() {
+    for leaves in [Leaves::LARGEST, Leaves::PAGES] {
+        direct::<Page16K>(Shape::kernel(47), leaves, 64);
+        direct::<Page64K>(Shape::kernel(42), leaves, 64);
+    }
+    assert!(direct::<Page16K>(Shape::kernel(47), Leaves::PAGES, 5) > 0);
+    assert!(direct::<Page64K>(Shape::kernel(42), Leaves::PAGES, 4) > 0);
+}
+
+#[test]
+fn through_a_fixmap() {
+    for leaves in [Leaves::LARGEST, Leaves::PAGES] {
+        base::<Page4K>(Shape::kernel(48), leaves);
+        base::<Page4K>(Shape::kernel(39), leaves);
+    }
+    base::<Page16K>(Shape::kernel(47), Leaves::LARGEST);
+    base::<Page64K>(Shape::kernel(42), Leaves::LARGEST);
+}
