@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: everything in full. The whole QEMU matrix, then random cases, with
-//! a state file from which an interrupted run goes on.
+//! `cargo xtask soak`: everything in full. Random operations on the model, the whole QEMU
+//! matrix, then random cases, with a state file from which an interrupted run goes on.
 //!
 //! The last line is always `soak: N cases, N failed, seed S, commit C`.
 
@@ -13,11 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::{self, Image};
 use crate::matrix::{self, Case};
-use crate::workspace::{capture, root, target_dir};
+use crate::workspace::{capture, cargo, root, run_tests, target_dir};
 use crate::{boot, boots};
 
 /// The longest that one soak may take, in minutes.
 const LONGEST: u64 = 6 * 60;
+
+/// Operations of the library on the model of the MMU.
+const OPERATIONS: u64 = 1_200_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -84,13 +87,14 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
     } else {
         resume(&file, fresh)?
     };
+    let state = on_the_model(state, &file)?;
     let mut cases = matrix::full();
     cases.extend(matrix::random(options.seed, options.random));
     let deadline = Instant::now() + Duration::from_secs(60 * options.minutes);
     let (state, left) = run(cases, state, &file, &granule, &image, deadline)?;
     for (case, wrong) in &state.done {
         if let Some(wrong) = wrong {
-            println!("failed: granule boot {case}: {wrong}");
+            println!("failed: {}: {wrong}", as_typed(case));
         }
     }
     if left > 0 {
@@ -104,6 +108,45 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The one case that boots nothing; its name is not that of any [`Case`].
+const ON_THE_MODEL: &str = "model harness";
+
+/// Runs the harness of the model with the soak's seed, unless that was done before. One case,
+/// which takes minutes.
+fn on_the_model(mut state: State, file: &Path) -> Result<State> {
+    if state.done.contains_key(ON_THE_MODEL) {
+        return Ok(state);
+    }
+    let mut command = cargo(&["test", "-p", "granule-model", "--test", "harness"]);
+    command
+        .args(["--", "--nocapture", "sequence::"])
+        .env("GRANULE_HARNESS_SEED", state.seed.to_string())
+        .env("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string());
+    println!(
+        "soak: {OPERATIONS} operations on the model, seed {}",
+        state.seed
+    );
+    let wrong = match run_tests(command) {
+        Ok(0) => Some("no test was run".to_owned()),
+        Ok(_) => None,
+        Err(error) => Some(format!(
+            "{error:#}, with GRANULE_HARNESS_SEED={} GRANULE_HARNESS_OPERATIONS={OPERATIONS}",
+            state.seed
+        )),
+    };
+    state.done.insert(ON_THE_MODEL.to_owned(), wrong);
+    save(file, &state)?;
+    Ok(state)
+}
+
+/// What repeats a case.
+fn as_typed(case: &str) -> String {
+    if case == ON_THE_MODEL {
+        return "cargo test -p granule-model --test harness -- sequence::".to_owned();
+    }
+    format!("granule boot {case}")
 }
 
 fn run(
@@ -234,6 +277,17 @@ mod tests {
         state.done.insert("one".into(), None);
         state.done.insert("two".into(), Some("timeout".into()));
         assert_eq!(state.line(), "soak: 2 cases, 1 failed, seed 3, commit abc");
+    }
+
+    #[test]
+    fn the_model_is_not_run_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut done = state("a");
+        done.done.insert(ON_THE_MODEL.to_owned(), None);
+        let file = folder.path().join("state.json");
+        assert_eq!(on_the_model(done.clone(), &file).unwrap(), done);
+        assert!(!file.exists());
+        assert!(!as_typed(ON_THE_MODEL).contains(ON_THE_MODEL));
     }
 
     #[test]

@@ -221,7 +221,7 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
                 asid,
                 cpus: 1 + (turn + 1) % 4,
                 bbm_level: ((turn / 2 + turn) % 4) as u8,
-                tlbi_range: turn % 3 != 0,
+                tlbi_range: !turn.is_multiple_of(3),
                 repeat: turn % 5 == 4,
                 strict: false,
             });

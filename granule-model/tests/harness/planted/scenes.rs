@@ -1,40 +1,39 @@
 //! What faults are planted in: short sequences, each of which breaks no rule as it is.
 //!
-//! Those of tables are the library's own operations; those of registers and caches are what a
-//! kernel does, event by event.
+//! These are about tables, and mostly the library's own operations.
 
-use crate::bench::{Bench, turn_on};
-use crate::machine::{Shared, Tap, World};
+use crate::bench::Bench;
+use crate::machine::{Shared, Tap};
 use crate::shape::Shape;
 use granule::arch::{
     Attributes, Kind, Level, Page4K, Permissions, PhysicalAddress, VirtualAddress,
 };
 use granule::table::{Entry, Holes, Leaves, PermissionChange};
-use granule_model::{Access, Barrier, CacheOp, EventKind, Order, Purpose, Register, Scope, Tlbi};
+use granule_model::{Barrier, EventKind, Order, Register, Tlbi};
 
 /// What was found, and how many events were not what they should be.
 pub(super) struct Result {
     pub(super) world: Shared,
 }
 
-pub(super) type Scene = fn(Option<Tap>) -> Result;
+pub(in crate::planted) type Scene = fn(Option<Tap>) -> Result;
 
-const PAGE: u64 = 0x1000;
+pub(super) const PAGE: u64 = 0x1000;
 const BLOCK: u64 = 0x20_0000;
-const OUTPUT: u64 = 0x10_0000_0000;
+pub(super) const OUTPUT: u64 = 0x10_0000_0000;
 
-type Kernel = Bench<Page4K>;
+pub(super) type Kernel = Bench<Page4K>;
 
 fn kernel(shape: Shape) -> Kernel {
     Bench::new(shape, 1)
 }
 
 impl Kernel {
-    fn at(&self, offset: u64) -> VirtualAddress {
+    pub(super) fn at(&self, offset: u64) -> VirtualAddress {
         VirtualAddress(self.geometry.base().0.wrapping_add(offset))
     }
 
-    fn lay(&mut self, offset: u64, bytes: u64, output: u64, leaves: Leaves) {
+    pub(super) fn lay(&mut self, offset: u64, bytes: u64, output: u64, leaves: Leaves) {
         let attributes = Attributes {
             global: self.shape.asid.is_none(),
             ..Attributes::normal(Permissions::READ_WRITE)
@@ -46,12 +45,12 @@ impl Kernel {
             .map(at, PhysicalAddress(output), bytes, attributes, leaves);
     }
 
-    fn take(&mut self, offset: u64, bytes: u64) {
+    pub(super) fn take(&mut self, offset: u64, bytes: u64) {
         let at = self.at(offset);
         let _ = self.tables.unmap(at, bytes);
     }
 
-    fn read_only(&mut self, offset: u64, bytes: u64) {
+    pub(super) fn read_only(&mut self, offset: u64, bytes: u64) {
         let change = PermissionChange {
             writable: Some(false),
             ..PermissionChange::default()
@@ -60,18 +59,18 @@ impl Kernel {
         let _ = self.tables.protect(at, bytes, change, Holes::Refuse);
     }
 
-    fn tap(&self, tap: Option<Tap>) {
+    pub(super) fn tap(&self, tap: Option<Tap>) {
         self.settle();
         assert_eq!(self.violations(), Vec::<String>::new());
         self.world.borrow_mut().tap = tap;
     }
 
-    fn end(self) -> Result {
+    pub(super) fn end(self) -> Result {
         self.settle();
         Result { world: self.world }
     }
 
-    fn entry(&self, offset: u64) -> Entry {
+    pub(super) fn entry(&self, offset: u64) -> Entry {
         let mut found = None;
         let at = self.at(offset & !(PAGE - 1));
         let visited = self.tables.visit(at, PAGE, |entry| {
@@ -85,28 +84,28 @@ impl Kernel {
         }
     }
 
-    fn barrier(&self, barrier: Barrier) {
+    pub(super) fn barrier(&self, barrier: Barrier) {
         self.event(EventKind::Barrier(barrier));
     }
 
-    fn tlbi(&self, name: &str) {
+    pub(super) fn tlbi(&self, name: &str) {
         let op = Tlbi::from_name(name, 0).map(EventKind::Tlbi);
         op.into_iter().for_each(|kind| self.event(kind));
     }
 
-    fn invalidate_all(&self) {
+    pub(super) fn invalidate_all(&self) {
         self.barrier(Barrier::DsbIshst);
         self.tlbi("vmalle1is");
         self.barrier(Barrier::DsbIsh);
         self.barrier(Barrier::Isb);
     }
 
-    fn register(&self, register: Register, value: u64) {
+    pub(super) fn register(&self, register: Register, value: u64) {
         self.event(EventKind::RegisterWrite { register, value });
     }
 }
 
-fn upper() -> Kernel {
+pub(super) fn upper() -> Kernel {
     kernel(Shape::kernel(48))
 }
 
@@ -126,7 +125,7 @@ pub(super) fn map_groups(tap: Option<Tap>) -> Result {
     kernel.end()
 }
 
-fn with_pages(shape: Shape, leaves: Leaves) -> Kernel {
+pub(super) fn with_pages(shape: Shape, leaves: Leaves) -> Kernel {
     let mut kernel = kernel(shape);
     kernel.lay(0, 64 * PAGE, OUTPUT, leaves);
     kernel
@@ -287,216 +286,6 @@ pub(super) fn split_in_place(tap: Option<Tap>) -> Result {
         ..Shape::kernel(48)
     };
     split(shape, tap, false)
-}
-
-const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12;
-
-/// The first CPU turns its MMU on again with tables that it wrote, with the MMU off, into
-/// memory that the caches may hold.
-pub(super) fn boot(tap: Option<Tap>) -> Result {
-    let shape = Shape {
-        cpus: 1,
-        ..Shape::kernel(48)
-    };
-    let geometry = shape.geometry::<Page4K>();
-    let world = World::shared(crate::bench::model(&shape), 1);
-    world.borrow_mut().tap = tap;
-    let event = |kind| world.borrow_mut().event(kind);
-    let root = 0x4000_0000;
-    let bytes = PAGE;
-    let address = root;
-    event(EventKind::TableObtained { address, bytes });
-    event(EventKind::FillDescriptors {
-        address,
-        count: 512,
-        first: 0,
-        step: 0,
-        order: Order::Plain,
-    });
-    turn_on(&world, &shape, &geometry, root);
-    event(EventKind::Sync);
-    Result { world }
-}
-
-/// A kernel with its MMU on lays out a device tree for one that starts with the MMU off.
-pub(super) fn hand_over(tap: Option<Tap>) -> Result {
-    let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
-    kernel.tap(tap);
-    let (address, bytes) = (OUTPUT, 3 * PAGE);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::CleanToPoc,
-        address,
-        bytes,
-    });
-    kernel.barrier(Barrier::DsbSy);
-    kernel.register(Register::SctlrEl1, 0);
-    kernel.barrier(Barrier::Isb);
-    // With the MMU off it writes there too, which must not meet lines that are yet to be
-    // written back.
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    });
-    Result {
-        world: kernel.world,
-    }
-}
-
-/// What was written with the MMU off is read with it on.
-pub(super) fn write_with_mmu_off(tap: Option<Tap>) -> Result {
-    let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
-    kernel.tap(tap);
-    kernel.register(Register::SctlrEl1, 0);
-    kernel.barrier(Barrier::Isb);
-    let (address, bytes) = (OUTPUT, PAGE);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address,
-        bytes,
-    });
-    kernel.barrier(Barrier::DsbSy);
-    kernel.register(Register::SctlrEl1, SCTLR_ON);
-    kernel.barrier(Barrier::Isb);
-    for line in 0..PAGE / 64 {
-        let va = kernel.at(line * 64).0;
-        let _ = kernel.world.borrow_mut().model.access(0, va, Access::READ);
-    }
-    kernel.end()
-}
-
-/// Code is stored and then run.
-pub(super) fn store_code(tap: Option<Tap>) -> Result {
-    let mut kernel = upper();
-    let attributes = Attributes::normal(Permissions::READ_EXECUTE);
-    let at = kernel.at(0);
-    let output = PhysicalAddress(OUTPUT);
-    let mapped = kernel
-        .tables
-        .map(at, output, PAGE, attributes, Leaves::PAGES);
-    assert_eq!(mapped, Ok(()));
-    kernel.tap(tap);
-    let (address, bytes) = (OUTPUT, 128);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Code,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::CleanToPou,
-        address,
-        bytes,
-    });
-    kernel.barrier(Barrier::DsbIsh);
-    let scope = Scope::Broadcast;
-    kernel.event(EventKind::InstructionCache { scope });
-    kernel.barrier(Barrier::DsbIsh);
-    kernel.settle();
-    for cpu in 0..kernel.shape.cpus {
-        let mut world = kernel.world.borrow_mut();
-        let _ = world.model.access(cpu, at.0, Access::FETCH);
-        let _ = world.model.access(cpu, at.0 + 64, Access::FETCH);
-    }
-    kernel.end()
-}
-
-/// What TCR was, with the half that is used.
-fn tcr(kernel: &Kernel) -> u64 {
-    use granule::arch::registers::Tcr;
-    let (lower, upper) = match kernel.shape.asid {
-        Some(_) => (Some(&kernel.geometry), None),
-        None => (None, Some(&kernel.geometry)),
-    };
-    Tcr::new(&kernel.shape.features(), lower, upper).0
-}
-
-/// One CPU, for registers are each CPU's own.
-fn alone(asid: Option<u16>) -> Kernel {
-    let shape = Shape {
-        cpus: 1,
-        asid,
-        ..Shape::kernel(48)
-    };
-    with_pages(shape, Leaves::PAGES)
-}
-
-/// TCR.HPD1 is set, which a TLB may hold.
-pub(super) fn change_tcr(tap: Option<Tap>) -> Result {
-    let kernel = alone(None);
-    kernel.tap(tap);
-    kernel.register(Register::TcrEl1, tcr(&kernel) ^ 1 << 42);
-    kernel.barrier(Barrier::Isb);
-    kernel.tlbi("vmalle1");
-    kernel.barrier(Barrier::DsbNsh);
-    kernel.barrier(Barrier::Isb);
-    kernel.end()
-}
-
-/// A byte of MAIR that nothing uses is changed.
-pub(super) fn change_mair(tap: Option<Tap>) -> Result {
-    let kernel = alone(None);
-    kernel.tap(tap);
-    let mair = granule::arch::registers::Mair::STANDARD.0;
-    kernel.register(Register::MairEl1, mair ^ 0x44 << 56);
-    kernel.barrier(Barrier::Isb);
-    kernel.tlbi("vmalle1");
-    kernel.barrier(Barrier::DsbNsh);
-    kernel.barrier(Barrier::Isb);
-    kernel.end()
-}
-
-/// A CPU goes on with another process, which maps the same addresses elsewhere.
-pub(super) fn switch_process(tap: Option<Tap>) -> Result {
-    let mut kernel = alone(Some(7));
-    let other = 0x7000_0000;
-    let fill = |address, first| EventKind::FillDescriptors {
-        address,
-        count: 512,
-        first,
-        step: 0,
-        order: Order::Plain,
-    };
-    kernel.event(EventKind::TableObtained {
-        address: other,
-        bytes: 2 * PAGE,
-    });
-    kernel.event(fill(other, 0));
-    kernel.event(fill(other + PAGE, 0));
-    let leaf = kernel.entry(0).descriptor.0;
-    for (address, value) in [
-        (other, (other + PAGE) | 0b11),
-        // A block of 1 GiB, with the attributes of the other's page.
-        (
-            other + PAGE,
-            (leaf & 0xfff0_0000_0000_0ffc | 0b01) | 0x20_0000_0000,
-        ),
-    ] {
-        kernel.event(EventKind::StoreDescriptor {
-            address,
-            value,
-            order: Order::Plain,
-        });
-    }
-    kernel.barrier(Barrier::DsbIshst);
-    kernel.tap(tap);
-    kernel.register(Register::Ttbr0El1, other | 8 << 48);
-    kernel.barrier(Barrier::Isb);
-    let _ = kernel.world.borrow_mut().model.access(0, 0, Access::READ);
-    kernel.event(EventKind::Sync);
-    kernel.lay(2 * BLOCK, PAGE, OUTPUT, Leaves::PAGES);
-    Result {
-        world: kernel.world,
-    }
 }
 
 /// Blocks in all of an address space whose top table has eight entries, half a group.

@@ -1,39 +1,9 @@
-//! The kinds of faults: the table that `docs/planted-faults.md` shows to people.
+//! Faults in what is done to tables: barriers, TLBIs, groups, table memory, break-before-make.
 
-use super::scenes::{self, Scene};
 use super::taps::*;
-use crate::machine::Tap;
-use granule_model::Rule::{self, *};
-use granule_model::{Barrier, CacheOp, EventKind, Register, Scope, Target, Tlbi};
-
-/// One kind.
-pub(super) struct Fault {
-    /// What is done wrong.
-    pub(super) name: &'static str,
-    /// Where.
-    pub(super) scene: Scene,
-    pub(super) plant: fn() -> Tap,
-    /// What must be among the rules reported.
-    pub(super) rule: Rule,
-    /// What must be in the report's text.
-    pub(super) says: &'static str,
-}
-
-const fn fault(
-    name: &'static str,
-    scene: Scene,
-    plant: fn() -> Tap,
-    rule: Rule,
-    says: &'static str,
-) -> Fault {
-    Fault {
-        name,
-        scene,
-        plant,
-        rule,
-        says,
-    }
-}
+use super::{Fault, fault, scenes};
+use granule_model::Rule::*;
+use granule_model::{Barrier, EventKind, Target, Tlbi};
 
 const STALE: &str = "may still use the old translation";
 const GONE: &str = "may still translate addresses";
@@ -378,119 +348,6 @@ pub(super) const FAULTS: &[Fault] = &[
         Revalidated,
         "",
     ),
-    // Caches and MMU-off code.
-    fault(
-        "a line of a boot table is neither cleaned nor invalidated",
-        scenes::boot,
-        || nth(0, is_cache, one_line_less),
-        NotInvalidated,
-        "",
-    ),
-    fault(
-        "a line of a device tree is not cleaned",
-        scenes::hand_over,
-        || nth(0, is_cache, one_line_less),
-        NotCleaned,
-        "",
-    ),
-    fault(
-        "a clean is not waited for",
-        scenes::hand_over,
-        || drop_all(is_dsb_sy),
-        NotCleaned,
-        "",
-    ),
-    fault(
-        "a device tree is invalidated and not cleaned",
-        scenes::hand_over,
-        || nth(0, is_cache, with_op(CacheOp::InvalidateToPoc)),
-        StoreLost,
-        "",
-    ),
-    fault(
-        "MMU-off code writes to lines that are not cleaned",
-        scenes::hand_over,
-        || drop_all(is_cache),
-        DirtyLineBehind,
-        "",
-    ),
-    fault(
-        "a line that was written with the MMU off is not invalidated",
-        scenes::write_with_mmu_off,
-        || nth(0, is_cache, one_line_less),
-        NotInvalidated,
-        "",
-    ),
-    fault(
-        "stored code is not invalidated in the instruction caches",
-        scenes::store_code,
-        || drop_all(is_ic),
-        InstructionCache,
-        "",
-    ),
-    fault(
-        "stored code is invalidated in one instruction cache only",
-        scenes::store_code,
-        || {
-            replace(is_ic, |_| {
-                vec![EventKind::InstructionCache {
-                    scope: Scope::Local,
-                }]
-            })
-        },
-        InstructionCache,
-        "",
-    ),
-    // Registers.
-    fault(
-        "the MMU goes on with a TLB that was never invalidated",
-        scenes::boot,
-        || drop_all(is_tlbi),
-        UnknownTlb,
-        "",
-    ),
-    fault(
-        "the MMU goes on before registers are in effect",
-        scenes::boot,
-        || nth(0, is_isb, |_| Vec::new()),
-        MissingIsb,
-        "no ISB",
-    ),
-    fault(
-        "a field of TCR changes without a TLBI",
-        scenes::change_tcr,
-        || drop_all(is_tlbi),
-        CachedField,
-        "no TLBI",
-    ),
-    fault(
-        "the granule in TCR changes while it is used",
-        scenes::change_tcr,
-        || nth(0, is_tcr, bits(1 << 30)),
-        FieldInUse,
-        "granule",
-    ),
-    fault(
-        "MAIR changes under a live mapping",
-        scenes::change_mair,
-        || nth(0, is_mair, bits(0x44)),
-        BreakBeforeMake,
-        "",
-    ),
-    fault(
-        "TTBR changes without an ISB",
-        scenes::switch_process,
-        || nth(0, is_isb, |_| Vec::new()),
-        MissingIsb,
-        "",
-    ),
-    fault(
-        "another process with the same ASID",
-        scenes::switch_process,
-        || nth(0, is_ttbr, bits((7 ^ 8) << 48)),
-        BreakBeforeMake,
-        "",
-    ),
 ];
 
 const fn last_level(op: Tlbi) -> Tlbi {
@@ -577,37 +434,6 @@ fn one_without_hint(kind: EventKind) -> Vec<EventKind> {
     ]
 }
 
-fn with_op(op: CacheOp) -> impl Fn(EventKind) -> Vec<EventKind> {
-    move |kind| match kind {
-        EventKind::Cache { address, bytes, .. } => vec![EventKind::Cache { op, address, bytes }],
-        other => vec![other],
-    }
-}
-
 const fn is_tlbi_or_dsb(kind: &EventKind) -> bool {
     is_tlbi(kind) || is_ish(kind)
-}
-
-const fn is_dsb_sy(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Barrier(Barrier::DsbSy))
-}
-
-const fn is_ic(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::InstructionCache { .. })
-}
-
-const fn writes(kind: &EventKind, which: Register) -> bool {
-    matches!(kind, EventKind::RegisterWrite { register, .. } if *register as u32 == which as u32)
-}
-
-const fn is_tcr(kind: &EventKind) -> bool {
-    writes(kind, Register::TcrEl1)
-}
-
-const fn is_mair(kind: &EventKind) -> bool {
-    writes(kind, Register::MairEl1)
-}
-
-const fn is_ttbr(kind: &EventKind) -> bool {
-    writes(kind, Register::Ttbr0El1)
 }

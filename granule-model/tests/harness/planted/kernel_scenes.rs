@@ -1,0 +1,219 @@
+//! Scenes of caches and registers: what a kernel does, event by event, that breaks no rule.
+
+use super::scenes::{Kernel, OUTPUT, PAGE, Result, upper, with_pages};
+use crate::bench::turn_on;
+use crate::machine::{Tap, World};
+use crate::shape::Shape;
+use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress};
+use granule::table::Leaves;
+use granule_model::{Access, Barrier, CacheOp, EventKind, Order, Purpose, Register, Scope};
+
+const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12;
+
+/// The first CPU turns its MMU on again with tables that it wrote, with the MMU off, into
+/// memory that the caches may hold.
+pub(super) fn boot(tap: Option<Tap>) -> Result {
+    let shape = Shape {
+        cpus: 1,
+        ..Shape::kernel(48)
+    };
+    let geometry = shape.geometry::<Page4K>();
+    let world = World::shared(crate::bench::model(&shape), 1);
+    world.borrow_mut().tap = tap;
+    let event = |kind| world.borrow_mut().event(kind);
+    let root = 0x4000_0000;
+    let bytes = PAGE;
+    let address = root;
+    event(EventKind::TableObtained { address, bytes });
+    event(EventKind::FillDescriptors {
+        address,
+        count: 512,
+        first: 0,
+        step: 0,
+        order: Order::Plain,
+    });
+    turn_on(&world, &shape, &geometry, root);
+    event(EventKind::Sync);
+    Result { world }
+}
+
+/// A kernel with its MMU on lays out a device tree for one that starts with the MMU off.
+pub(super) fn hand_over(tap: Option<Tap>) -> Result {
+    let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
+    kernel.tap(tap);
+    let (address, bytes) = (OUTPUT, 3 * PAGE);
+    kernel.event(EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Data,
+    });
+    kernel.event(EventKind::Cache {
+        op: CacheOp::CleanToPoc,
+        address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DsbSy);
+    kernel.register(Register::SctlrEl1, 0);
+    kernel.barrier(Barrier::Isb);
+    // With the MMU off it writes there too, which must not meet lines that are yet to be
+    // written back.
+    kernel.event(EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Data,
+    });
+    Result {
+        world: kernel.world,
+    }
+}
+
+/// What was written with the MMU off is read with it on.
+pub(super) fn write_with_mmu_off(tap: Option<Tap>) -> Result {
+    let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
+    kernel.tap(tap);
+    kernel.register(Register::SctlrEl1, 0);
+    kernel.barrier(Barrier::Isb);
+    let (address, bytes) = (OUTPUT, PAGE);
+    kernel.event(EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Data,
+    });
+    kernel.event(EventKind::Cache {
+        op: CacheOp::InvalidateToPoc,
+        address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DsbSy);
+    kernel.register(Register::SctlrEl1, SCTLR_ON);
+    kernel.barrier(Barrier::Isb);
+    for line in 0..PAGE / 64 {
+        let va = kernel.at(line * 64).0;
+        let _ = kernel.world.borrow_mut().model.access(0, va, Access::READ);
+    }
+    kernel.end()
+}
+
+/// Code is stored and then run.
+pub(super) fn store_code(tap: Option<Tap>) -> Result {
+    let mut kernel = upper();
+    let attributes = Attributes::normal(Permissions::READ_EXECUTE);
+    let at = kernel.at(0);
+    let output = PhysicalAddress(OUTPUT);
+    let mapped = kernel
+        .tables
+        .map(at, output, PAGE, attributes, Leaves::PAGES);
+    assert_eq!(mapped, Ok(()));
+    kernel.tap(tap);
+    let (address, bytes) = (OUTPUT, 128);
+    kernel.event(EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Code,
+    });
+    kernel.event(EventKind::Cache {
+        op: CacheOp::CleanToPou,
+        address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DsbIsh);
+    let scope = Scope::Broadcast;
+    kernel.event(EventKind::InstructionCache { scope });
+    kernel.barrier(Barrier::DsbIsh);
+    kernel.settle();
+    for cpu in 0..kernel.shape.cpus {
+        let mut world = kernel.world.borrow_mut();
+        let _ = world.model.access(cpu, at.0, Access::FETCH);
+        let _ = world.model.access(cpu, at.0 + 64, Access::FETCH);
+    }
+    kernel.end()
+}
+
+/// What TCR was, with the half that is used.
+fn tcr(kernel: &Kernel) -> u64 {
+    use granule::arch::registers::Tcr;
+    let (lower, upper) = match kernel.shape.asid {
+        Some(_) => (Some(&kernel.geometry), None),
+        None => (None, Some(&kernel.geometry)),
+    };
+    Tcr::new(&kernel.shape.features(), lower, upper).0
+}
+
+/// One CPU, for registers are each CPU's own.
+fn alone(asid: Option<u16>) -> Kernel {
+    let shape = Shape {
+        cpus: 1,
+        asid,
+        ..Shape::kernel(48)
+    };
+    with_pages(shape, Leaves::PAGES)
+}
+
+/// TCR.HPD1 is set, which a TLB may hold.
+pub(super) fn change_tcr(tap: Option<Tap>) -> Result {
+    let kernel = alone(None);
+    kernel.tap(tap);
+    kernel.register(Register::TcrEl1, tcr(&kernel) ^ 1 << 42);
+    kernel.barrier(Barrier::Isb);
+    kernel.tlbi("vmalle1");
+    kernel.barrier(Barrier::DsbNsh);
+    kernel.barrier(Barrier::Isb);
+    kernel.end()
+}
+
+/// A byte of MAIR that nothing uses is changed.
+pub(super) fn change_mair(tap: Option<Tap>) -> Result {
+    let kernel = alone(None);
+    kernel.tap(tap);
+    let mair = granule::arch::registers::Mair::STANDARD.0;
+    kernel.register(Register::MairEl1, mair ^ 0x44 << 56);
+    kernel.barrier(Barrier::Isb);
+    kernel.tlbi("vmalle1");
+    kernel.barrier(Barrier::DsbNsh);
+    kernel.barrier(Barrier::Isb);
+    kernel.end()
+}
+
+/// A CPU goes on with another process, which maps the same addresses elsewhere.
+pub(super) fn switch_process(tap: Option<Tap>) -> Result {
+    let mut kernel = alone(Some(7));
+    let other = 0x7000_0000;
+    let fill = |address, first| EventKind::FillDescriptors {
+        address,
+        count: 512,
+        first,
+        step: 0,
+        order: Order::Plain,
+    };
+    kernel.event(EventKind::TableObtained {
+        address: other,
+        bytes: 2 * PAGE,
+    });
+    kernel.event(fill(other, 0));
+    kernel.event(fill(other + PAGE, 0));
+    let leaf = kernel.entry(0).descriptor.0;
+    for (address, value) in [
+        (other, (other + PAGE) | 0b11),
+        // A block of 1 GiB, with the attributes of the other's page.
+        (
+            other + PAGE,
+            (leaf & 0xfff0_0000_0000_0ffc | 0b01) | 0x20_0000_0000,
+        ),
+    ] {
+        kernel.event(EventKind::StoreDescriptor {
+            address,
+            value,
+            order: Order::Plain,
+        });
+    }
+    kernel.barrier(Barrier::DsbIshst);
+    kernel.tap(tap);
+    kernel.register(Register::Ttbr0El1, other | 8 << 48);
+    kernel.barrier(Barrier::Isb);
+    let _ = kernel.world.borrow_mut().model.access(0, 0, Access::READ);
+    kernel.event(EventKind::Sync);
+    kernel.lay(0x40_0000, PAGE, OUTPUT, Leaves::PAGES);
+    Result {
+        world: kernel.world,
+    }
+}

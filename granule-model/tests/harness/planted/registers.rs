@@ -1,0 +1,153 @@
+//! Faults in what a kernel does with caches and registers.
+
+use super::taps::*;
+use super::{Fault, fault, kernel_scenes as scenes};
+use granule_model::Rule::*;
+use granule_model::{Barrier, CacheOp, EventKind, Register, Scope};
+
+pub(super) const FAULTS: &[Fault] = &[
+    // Caches and MMU-off code.
+    fault(
+        "a line of a boot table is neither cleaned nor invalidated",
+        scenes::boot,
+        || nth(0, is_cache, one_line_less),
+        NotInvalidated,
+        "",
+    ),
+    fault(
+        "a line of a device tree is not cleaned",
+        scenes::hand_over,
+        || nth(0, is_cache, one_line_less),
+        NotCleaned,
+        "",
+    ),
+    fault(
+        "a clean is not waited for",
+        scenes::hand_over,
+        || drop_all(is_dsb_sy),
+        NotCleaned,
+        "",
+    ),
+    fault(
+        "a device tree is invalidated and not cleaned",
+        scenes::hand_over,
+        || nth(0, is_cache, with_op(CacheOp::InvalidateToPoc)),
+        StoreLost,
+        "",
+    ),
+    fault(
+        "MMU-off code writes to lines that are not cleaned",
+        scenes::hand_over,
+        || drop_all(is_cache),
+        DirtyLineBehind,
+        "",
+    ),
+    fault(
+        "a line that was written with the MMU off is not invalidated",
+        scenes::write_with_mmu_off,
+        || nth(0, is_cache, one_line_less),
+        NotInvalidated,
+        "",
+    ),
+    fault(
+        "stored code is not invalidated in the instruction caches",
+        scenes::store_code,
+        || drop_all(is_ic),
+        InstructionCache,
+        "",
+    ),
+    fault(
+        "stored code is invalidated in one instruction cache only",
+        scenes::store_code,
+        || {
+            replace(is_ic, |_| {
+                vec![EventKind::InstructionCache {
+                    scope: Scope::Local,
+                }]
+            })
+        },
+        InstructionCache,
+        "",
+    ),
+    // Registers.
+    fault(
+        "the MMU goes on with a TLB that was never invalidated",
+        scenes::boot,
+        || drop_all(is_tlbi),
+        UnknownTlb,
+        "",
+    ),
+    fault(
+        "the MMU goes on before registers are in effect",
+        scenes::boot,
+        || nth(0, is_isb, |_| Vec::new()),
+        MissingIsb,
+        "no ISB",
+    ),
+    fault(
+        "a field of TCR changes without a TLBI",
+        scenes::change_tcr,
+        || drop_all(is_tlbi),
+        CachedField,
+        "no TLBI",
+    ),
+    fault(
+        "the granule in TCR changes while it is used",
+        scenes::change_tcr,
+        || nth(0, is_tcr, bits(1 << 30)),
+        FieldInUse,
+        "granule",
+    ),
+    fault(
+        "MAIR changes under a live mapping",
+        scenes::change_mair,
+        || nth(0, is_mair, bits(0x44)),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "TTBR changes without an ISB",
+        scenes::switch_process,
+        || nth(0, is_isb, |_| Vec::new()),
+        MissingIsb,
+        "",
+    ),
+    fault(
+        "another process with the same ASID",
+        scenes::switch_process,
+        || nth(0, is_ttbr, bits((7 ^ 8) << 48)),
+        BreakBeforeMake,
+        "",
+    ),
+];
+
+fn with_op(op: CacheOp) -> impl Fn(EventKind) -> Vec<EventKind> {
+    move |kind| match kind {
+        EventKind::Cache { address, bytes, .. } => vec![EventKind::Cache { op, address, bytes }],
+        other => vec![other],
+    }
+}
+
+const fn is_dsb_sy(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Barrier(Barrier::DsbSy))
+}
+
+const fn is_ic(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::InstructionCache { .. })
+}
+
+const fn writes(kind: &EventKind, which: Register) -> bool {
+    matches!(kind, EventKind::RegisterWrite { register, .. } if *register as u32 == which as u32)
+}
+
+const fn is_tcr(kind: &EventKind) -> bool {
+    writes(kind, Register::TcrEl1)
+}
+
+const fn is_mair(kind: &EventKind) -> bool {
+    writes(kind, Register::MairEl1)
+}
+
+const fn is_ttbr(kind: &EventKind) -> bool {
+    writes(kind, Register::Ttbr0El1)
+}
