@@ -1,0 +1,123 @@
+//! A kernel that is wrong on purpose, with the model under it.
+//!
+//! Nothing of Granule's library is used: whatever stores descriptors, issues TLBIs and barriers
+//! can tell the model so, here through one `tell` in each of three tiny functions. The kernel
+//! takes the write permission from a page, and forgets the TLBI. The model says what CPU 1 can
+//! still do, and which rule was broken when the page is then given away.
+//!
+//!     cargo run -p granule-model --example wrong_kernel
+
+use granule_model::{
+    Access, Barrier, CacheOp, Config, Event, EventError, EventKind, Model, Order, Outcome,
+    Register, Tlbi,
+};
+
+const ROOT: u64 = 0x1000;
+/// Valid, inner shareable, accessed.
+const LEAF: u64 = 1 | 0b11 << 8 | 1 << 10;
+const READ_ONLY: u64 = 1 << 7;
+
+/// What a kernel's lowest layer would be: three instructions, each told to the model.
+struct Kernel {
+    model: Model,
+    forgets_the_tlbi: bool,
+}
+
+impl Kernel {
+    fn tell(&mut self, cpu: u32, kind: EventKind) -> Result<(), EventError> {
+        self.model.event(Event { cpu, kind })
+    }
+
+    fn store(&mut self, index: u64, value: u64) -> Result<(), EventError> {
+        let address = ROOT + 8 * index;
+        self.tell(
+            0,
+            EventKind::StoreDescriptor {
+                address,
+                value,
+                order: Order::Plain,
+            },
+        )
+    }
+
+    fn barrier(&mut self, cpu: u32, barrier: Barrier) -> Result<(), EventError> {
+        self.tell(cpu, EventKind::Barrier(barrier))
+    }
+
+    /// Two CPUs with the MMU on: 4K pages, 39 bits, a root of blocks of 1 GiB.
+    fn start(&mut self) -> Result<(), EventError> {
+        self.store(0, 0x4000_0000 | LEAF)?;
+        // Stored past the caches, which may hold an older copy of the line: walks are cacheable.
+        // Without these two the model objects as well.
+        let (address, bytes) = (ROOT, 64);
+        self.tell(
+            0,
+            EventKind::Cache {
+                op: CacheOp::InvalidateToPoc,
+                address,
+                bytes,
+            },
+        )?;
+        self.barrier(0, Barrier::DsbSy)?;
+        for cpu in 0..2 {
+            for (register, value) in [
+                (
+                    Register::TcrEl1,
+                    25 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 1 << 23 | 0b101 << 32,
+                ),
+                (Register::Ttbr0El1, ROOT),
+                (Register::SctlrEl1, 1 | 1 << 2),
+            ] {
+                self.barrier(cpu, Barrier::DsbSy)?;
+                self.tell(cpu, EventKind::RegisterWrite { register, value })?;
+                self.barrier(cpu, Barrier::Isb)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the first block read-only, for all CPUs.
+    fn write_protect(&mut self) -> Result<(), EventError> {
+        self.store(0, 0x4000_0000 | LEAF | READ_ONLY)?;
+        self.barrier(0, Barrier::DsbIshst)?;
+        if !self.forgets_the_tlbi
+            && let Some(tlbi) = Tlbi::from_name("vaae1is", 0)
+        {
+            self.tell(0, EventKind::Tlbi(tlbi))?;
+        }
+        self.barrier(0, Barrier::DsbIsh)?;
+        self.barrier(0, Barrier::Isb)?;
+        // Everyone goes on as if it were so.
+        self.barrier(1, Barrier::Isb)?;
+        self.tell(1, EventKind::Sync)
+    }
+}
+
+fn main() -> Result<(), EventError> {
+    for forgets_the_tlbi in [false, true] {
+        let config = Config {
+            cpus: 2,
+            tlb_unknown_at_reset: false,
+            ..Config::default()
+        };
+        let mut kernel = Kernel {
+            model: Model::new(config),
+            forgets_the_tlbi,
+        };
+        kernel.start()?;
+        kernel.write_protect()?;
+        println!("forgets the TLBI: {forgets_the_tlbi}");
+        let outcomes = kernel.model.outcomes(1, 0x1234, Access::WRITE);
+        let may_write = outcomes
+            .iter()
+            .any(|outcome| matches!(outcome, Outcome::Memory(_)));
+        println!("  CPU 1 writes to the page: {outcomes:?}");
+        for violation in kernel.model.violations() {
+            println!("  {violation}");
+        }
+        // The right kernel is clean, the wrong one is found out.
+        assert_eq!(may_write, forgets_the_tlbi);
+        assert_eq!(!kernel.model.violations().is_empty(), forgets_the_tlbi);
+    }
+    Ok(())
+}
