@@ -22,17 +22,22 @@ entry:
 
     // Off at the level we are at? A kernel entered with the MMU on would run in
     // tables that it does not know, and overwrite them. SCTLR is set to a known
-    // value before the first data access: that fixes the byte order.
+    // value before the first data access: that fixes the byte order. No data access
+    // at all, hence no literal pool, before the alignment of the image is known: a
+    // load of eight bytes that lie at a multiple of four faults on Device memory
+    // (RWFZPW), with nobody's vectors set.
     cmp     x19, #2
     b.eq    1f
     mrs     x0, sctlr_el1
-    ldr     x1, ={sctlr_el1}
+    movz    x1, #{sctlr_el1_low}
+    movk    x1, #{sctlr_el1_high}, lsl #16
     tbnz    x0, #0, park_mmu_on
     msr     sctlr_el1, x1
     mrs     x22, cntvct_el0
     b       2f
 1:  mrs     x0, sctlr_el2
-    ldr     x1, ={sctlr_el2}
+    movz    x1, #{sctlr_el2_low}
+    movk    x1, #{sctlr_el2_high}, lsl #16
     tbnz    x0, #0, park_mmu_on
     msr     sctlr_el2, x1
     mrs     x22, cntpct_el0         // the virtual offset is not ours yet; it becomes 0
@@ -138,11 +143,11 @@ entry:
     mov     x2, x10
     mov     x3, x11
     b       enable_mmu_and_jump
-
-    .ltorg
 "#,
-    sctlr_el1 = const SCTLR_MMU_OFF,
-    sctlr_el2 = const SCTLR_EL2_MMU_OFF,
+    sctlr_el1_low = const SCTLR_MMU_OFF & 0xffff,
+    sctlr_el1_high = const SCTLR_MMU_OFF >> 16,
+    sctlr_el2_low = const SCTLR_EL2_MMU_OFF & 0xffff,
+    sctlr_el2_high = const SCTLR_EL2_MMU_OFF >> 16,
     image_align_mask = const crate::layout::IMAGE_ALIGN - 1,
     dtb = const offset_of!(Handover, entry) + offset_of!(EntryInfo, dtb),
     entry_el = const offset_of!(Handover, entry) + offset_of!(EntryInfo, entry_el),
