@@ -18,7 +18,9 @@ use granule::arch::{
     Regime, VirtualAddress,
 };
 use granule::linear::Arena;
-use granule::table::{BitChange, Leaves, PageTables, Parts, TableMemory, Traced, Visibility};
+use granule::table::{
+    BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Traced, Visibility,
+};
 
 /// What was built.
 pub(super) struct BootTables {
@@ -88,17 +90,44 @@ impl Dispatch for Build<'_> {
 
     fn run<P: Page>(self) -> BootTables {
         match self.tables::<P>() {
-            Some(tables) => tables,
-            None => park::park(
-                Reason::Tables,
-                b"the boot tables could not be built: the static table pool is too small",
-            ),
+            Ok(tables) => tables,
+            Err(error) => park::park(Reason::Tables, text(error).as_bytes()),
         }
     }
 }
 
+/// What is wrong, as one line of constant text: its numbers cannot be formatted here.
+const fn text(error: TableError) -> &'static str {
+    match error {
+        TableError::OutOfTables { .. } => {
+            "the boot tables cannot be built: the static table pool is too small; the image was linked wrongly"
+        }
+        TableError::OutputTooLarge { .. } => {
+            "the boot tables cannot be built: image, device tree, console or trace lie beyond the CPU's physical addresses"
+        }
+        TableError::OutsideSpace { .. } => {
+            "the boot tables cannot be built: a range lies outside the chosen virtual address space"
+        }
+        TableError::AlreadyMapped { .. } => {
+            "the boot tables cannot be built: two boot mappings overlap"
+        }
+        TableError::Misaligned { .. } => {
+            "the boot tables cannot be built: a range is not whole pages of the chosen size"
+        }
+        TableError::WrongPageSize { .. } => {
+            "the boot tables cannot be built: geometry and tables have different page sizes"
+        }
+        TableError::Unsorted { .. }
+        | TableError::NotMapped { .. }
+        | TableError::InsideLeaf { .. } => {
+            "the boot tables cannot be built: the table code refused a new mapping as a change of an old one"
+        }
+        _ => "the boot tables cannot be built: the table code refused, for a reason unknown here",
+    }
+}
+
 impl Build<'_> {
-    fn tables<P: Page>(&self) -> Option<BootTables> {
+    fn tables<P: Page>(&self) -> Result<BootTables, TableError> {
         let load = self.entry.load;
         let pool = image::static_pool();
         let page = P::SIZE.bytes();
@@ -126,7 +155,7 @@ impl Build<'_> {
             allocator: Traced::new(arena, self.early),
             maintenance: maintenance(self.lower),
         };
-        let mut low = PageTables::<P, _>::new(self.lower, parts).ok()?;
+        let mut low = PageTables::<P, _>::new(self.lower, parts)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
         let executable = Attributes::normal(Permissions::READ_EXECUTE);
         low.map(
@@ -135,8 +164,7 @@ impl Build<'_> {
             page,
             executable,
             Leaves::PAGES,
-        )
-        .ok()?;
+        )?;
         let ttbr0 = Ttbr::new(&self.lower, low.root(), 0);
 
         let parts = low.into_environment();
@@ -144,7 +172,7 @@ impl Build<'_> {
             maintenance: maintenance(self.upper),
             ..parts
         };
-        let mut high = PageTables::<P, _>::new(self.upper, parts).ok()?;
+        let mut high = PageTables::<P, _>::new(self.upper, parts)?;
         for segment in image::segments() {
             let permissions = match segment.permission {
                 Permission::Text => Permissions::READ_EXECUTE,
@@ -163,8 +191,7 @@ impl Build<'_> {
                 segment.range.end.wrapping_sub(start),
                 Attributes::normal(permissions),
                 leaves,
-            )
-            .ok()?;
+            )?;
         }
         // Outward to the chosen page and no further: what lies beside the tree is not ours to
         // map.
@@ -178,14 +205,12 @@ impl Build<'_> {
             dtb_end - dtb,
             read_only,
             Leaves::PAGES,
-        )
-        .ok()?;
+        )?;
         if self.tree.uart != 0 {
             let uart = self.tree.uart & !(page - 1);
             let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, uart));
             let device = Attributes::device();
-            high.map(slot, PhysicalAddress(uart), page, device, Leaves::PAGES)
-                .ok()?;
+            high.map(slot, PhysicalAddress(uart), page, device, Leaves::PAGES)?;
         }
         if self.trace.is_wanted() {
             high.map(
@@ -194,12 +219,11 @@ impl Build<'_> {
                 self.trace.bytes,
                 Attributes::normal(Permissions::READ_WRITE),
                 Leaves::LARGEST,
-            )
-            .ok()?;
+            )?;
         }
         let ttbr1 = Ttbr::new(&self.upper, high.root(), 0);
         let (pool_next, _) = high.into_environment().allocator.inner().unused_pool();
-        Some(BootTables {
+        Ok(BootTables {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,
                 tcr: Tcr::new(self.cpu, Some(&self.lower), Some(&self.upper)).0,
