@@ -65,21 +65,24 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
         cpu::halt();
     }
     let mut line = Line::<200>::new();
+    // A text that fails to format ends early; the rest of the record stands.
+    let _ = match again {
+        0 => line.write_fmt(what),
+        _ => write!(line, "panic within a panic: {what}"),
+    };
+    // Before the first access to the console, which may be what fails.
+    record::finished(Some((Reason::Panic, line.bytes())));
     if again == 0 {
         println!("\ngranule: panic: {what}");
         print!("{frame}");
         backtrace(&raw const frame.record as u64);
-        // A text that fails to format ends early; the rest of the record stands.
-        let _ = line.write_fmt(what);
     } else {
         println!("\ngranule: panic within a panic: {what}");
-        let _ = write!(line, "panic within a panic: {what}");
     }
     println!(
         "@granule outcome=panic\n@granule reason={}\n@granule end",
         line.text()
     );
-    record::finished(Some((Reason::Panic, line.bytes())));
     recorder::finish(false);
     console::flush();
     psci::system_off();

@@ -18,14 +18,15 @@ pub(crate) fn self_check_failed(what: fmt::Arguments<'_>) -> ! {
 }
 
 fn end(outcome: &str, reason: Reason, why: fmt::Arguments<'_>) -> ! {
+    let mut line = Line::<200>::new();
+    // What does not fit is cut off; the console has it whole.
+    let _ = line.write_fmt(why);
+    // Before the first access to the console, which may be what fails.
+    record::finished(Some((reason, line.bytes())));
     println!("granule: {outcome}: {why}");
     println!("@granule outcome={outcome}");
     println!("@granule reason={why}");
     println!("@granule end");
-    let mut line = Line::<200>::new();
-    // What does not fit is cut off; the console has it whole.
-    let _ = line.write_fmt(why);
-    record::finished(Some((reason, line.bytes())));
     recorder::finish(false);
     console::flush();
     psci::system_off();

@@ -150,9 +150,19 @@ pub(super) fn parked(reason: Reason, message: &[u8]) {
     write(STATE_PARKED, reason as u32, message);
 }
 
-/// The kernel ended by itself: well, or with a reason.
+/// Whether the CPU parked: what comes after that is not what happened.
+pub(super) fn is_parked() -> bool {
+    // SAFETY: as in `write`.
+    unsafe { BOOT_RECORD.state.get().read_volatile() == STATE_PARKED }
+}
+
+/// The kernel ended by itself: well, or with a reason. The first reason stands: what fails
+/// while it is told on the console must not hide it.
 pub(crate) fn finished(failure: Option<(Reason, &[u8])>) {
+    // SAFETY: as in `write`.
+    let told = unsafe { BOOT_RECORD.reason.get().read_volatile() != 0 };
     match failure {
+        _ if told => {}
         None => write(STATE_FINISHED, 0, b""),
         Some((reason, message)) => write(STATE_FINISHED, reason as u32, message),
     }
