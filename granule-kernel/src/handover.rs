@@ -82,6 +82,9 @@ pub(crate) enum Conduit {
     Hvc,
     /// By SMC.
     Smc,
+    /// The device tree says HVC, but the kernel was entered at EL2: an HVC would come to the
+    /// kernel itself, and no firmware would hear of it.
+    OwnHvc,
 }
 
 /// What was read from the device tree with the MMU off.

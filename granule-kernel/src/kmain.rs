@@ -1,7 +1,7 @@
 //! The kernel from its first instruction at a virtual address.
 
 use crate::console::println;
-use crate::handover::Handover;
+use crate::handover::{Conduit, Handover};
 use crate::mmu_off::record;
 use crate::pl011::Pl011;
 use crate::trace::recorder;
@@ -74,6 +74,14 @@ fn banner(handover: &Handover) {
         entry.load, entry.dtb
     );
     println!("granule: bootargs: {}", bootargs(handover).escape_ascii());
+    let why = match handover.tree.psci {
+        Conduit::Smc | Conduit::Hvc => return,
+        Conduit::Unknown => "the device tree names no PSCI method",
+        Conduit::OwnHvc => {
+            "the device tree's PSCI method is hvc, which at EL2 would call this kernel itself"
+        }
+    };
+    println!("granule: no way to power off: {why}; the kernel will halt at its end");
 }
 
 /// The good end.

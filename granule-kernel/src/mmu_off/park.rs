@@ -52,8 +52,9 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
     wait()
 }
 
-/// Tells an exception and ends. One that happens on the way waits silently: the
-/// record has been written by then, or cannot be.
+/// Tells an exception and ends. One that happens on the way, or while `park` talks
+/// to the console, waits silently: the record says by then why the boot ended, or
+/// cannot be written.
 pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
     // SAFETY: as in `learn`.
     let again = unsafe {
@@ -61,7 +62,7 @@ pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
         (&raw mut PARKING).write_volatile(true);
         again
     };
-    if again {
+    if again || record::is_parked() {
         wait();
     }
     let mut message = Line::<160>::new();
@@ -85,7 +86,7 @@ fn power_off(psci: Conduit) {
             Conduit::Hvc => {
                 core::arch::asm!("hvc #0", inout("x0") SYSTEM_OFF => _, clobber_abi("C"));
             }
-            Conduit::Unknown => {}
+            Conduit::Unknown | Conduit::OwnHvc => {}
         }
     }
 }

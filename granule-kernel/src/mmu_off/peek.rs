@@ -37,7 +37,7 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
         Err(error) => refuse(error),
     };
     let seen = tree.peek();
-    let info = facts(bytes, &seen);
+    let info = facts(entry, bytes, &seen);
     // From here on the console, if the tree names one, hears of it.
     park::learn(&info);
     if let Some(error) = seen.damage {
@@ -96,7 +96,7 @@ fn bytes(dtb: u64) -> &'static [u8] {
 }
 
 /// What is handed to the kernel, as values: pointers made here do not outlive the switch.
-fn facts(bytes: &[u8], seen: &Peek<'_>) -> TreeInfo {
+fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> TreeInfo {
     let console = match seen.console {
         Ok(console) if console.is_pl011 => console.base,
         _ => 0,
@@ -108,6 +108,7 @@ fn facts(bytes: &[u8], seen: &Peek<'_>) -> TreeInfo {
         bootargs_offset: (seen.bootargs.as_ptr() as u64).wrapping_sub(bytes.as_ptr() as u64),
         bootargs_bytes: seen.bootargs.len() as u64,
         psci: match method {
+            Some(peek::Conduit::Hvc) if entry.entry_el == 2 => Conduit::OwnHvc,
             Some(peek::Conduit::Hvc) => Conduit::Hvc,
             Some(peek::Conduit::Smc) => Conduit::Smc,
             _ => Conduit::Unknown,
