@@ -8,7 +8,7 @@
 mod trees;
 
 use dtoolkit::model::DeviceTreeNode;
-use granule::boot::peek::{Conduit, Console, ConsoleError, total_size};
+use granule::boot::peek::{Conduit, Console, ConsoleError, Range, Tree, total_size};
 use trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
 
 #[test]
@@ -306,4 +306,131 @@ fn psci_with_an_unknown_method_has_none() {
         let bytes = tree(&[], vec![node("psci", &[("method", method)], vec![])]);
         assert_eq!(peek(&bytes).psci.unwrap().method, expected);
     }
+}
+
+/// A child of `/reserved-memory`.
+fn reserved(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
+    node(name, properties, vec![])
+}
+
+fn no_map(root: &[DeviceTreeNode]) -> Vec<(u64, u64)> {
+    let bytes = tree(&TWO_CELLS, root.to_vec());
+    let tree = Tree::new(&bytes).unwrap();
+    tree.no_map()
+        .map(|range| (range.start, range.bytes))
+        .collect()
+}
+
+#[test]
+fn no_map_ranges_are_found_and_only_those() {
+    let wide = cells(&[1, 0x2000, 0, 0x1000, 2, 0, 1, 0x10]);
+    let plain = cells(&[0, 0x8000, 0, 0x1000]);
+    let mut deep = reserved("deep@1", &[("reg", &plain)]);
+    // What is below a child is not the child.
+    deep.add_child(reserved("no@8000", &[("no-map", b""), ("reg", &plain)]));
+    let children = vec![
+        reserved("two@2000", &[("no-map", b""), ("reg", &wide)]),
+        reserved("kept@8000", &[("reg", &plain)]),
+        deep,
+        reserved("after@8000", &[("reg", &plain), ("no-map", b"")]),
+        reserved("cut@0", &[("reg", &plain[..15]), ("no-map", b"")]),
+        reserved("none", &[("no-map", b"")]),
+        reserved(
+            "off@8000",
+            &[("no-map", b""), ("reg", &plain), ("status", b"disabled\0")],
+        ),
+        reserved(
+            "on@0",
+            &[
+                ("status", b"okay\0"),
+                ("no-map", b""),
+                ("reg", &cells(&[0; 4])),
+            ],
+        ),
+    ];
+    let decoy = node(
+        "reserved",
+        &TWO_CELLS,
+        vec![reserved("x@8000", &[("no-map", b""), ("reg", &plain)])],
+    );
+    let below = node(
+        "soc",
+        &[],
+        vec![node("reserved-memory", &TWO_CELLS, children.clone())],
+    );
+    let real = node("reserved-memory", &TWO_CELLS, children);
+    assert_eq!(
+        no_map(&[decoy, real, below]),
+        [
+            (0x1_0000_2000, 0x1000),
+            (2 << 32, 0x1_0000_0010),
+            (0x8000, 0x1000),
+            (0, 0)
+        ]
+    );
+    assert_eq!(no_map(&[]), []);
+}
+
+#[test]
+fn no_map_ranges_have_the_cells_of_their_node() {
+    let with = |address: u8, size: u8, reg: &[u32]| {
+        let child = reserved("a@1", &[("no-map", b""), ("reg", &cells(reg))]);
+        no_map(&[node(
+            "reserved-memory",
+            &[
+                ("#address-cells", &[0, 0, 0, address]),
+                ("#size-cells", &[0, 0, 0, size]),
+            ],
+            vec![child],
+        )])
+    };
+    assert_eq!(with(1, 1, &[1, 2, 3, 4]), [(1, 2), (3, 4)]);
+    assert_eq!(with(2, 1, &[1, 2, 3]), [((1 << 32) + 2, 3)]);
+    assert_eq!(with(2, 2, &[0, 2, 1, 4, 5]), [(2, (1 << 32) + 4)]);
+    for (address, size) in [(0, 1), (1, 0), (3, 2), (2, 3), (255, 255)] {
+        assert_eq!(with(address, size, &[1; 8]), []);
+    }
+}
+
+#[test]
+fn no_map_ends_where_a_tree_is_cut_off() {
+    let reg = cells(&[0, 0x8000, 0, 0x1000]);
+    let child = reserved("a@1", &[("no-map", b""), ("reg", &reg)]);
+    let bytes = tree(
+        &TWO_CELLS,
+        vec![node("reserved-memory", &TWO_CELLS, vec![child])],
+    );
+    let mut found = 0;
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x5a;
+        if let Ok(tree) = Tree::new(&damaged) {
+            found += tree.no_map().take(100).count();
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn ranges_meet_where_they_share_a_byte() {
+    let range = |start, bytes| Range { start, bytes };
+    for (a, b, meets) in [
+        (range(0x1000, 0x1000), range(0x2000, 1), false),
+        (range(0x1000, 0x1001), range(0x2000, 1), true),
+        (range(0x1000, 0x1000), range(0, u64::MAX), true),
+        (range(0x1000, 0x1000), range(0x1800, 0), false),
+        (range(u64::MAX, 1), range(0, 1), false),
+        (range(u64::MAX - 7, 8), range(u64::MAX, 1), true),
+    ] {
+        assert_eq!(a.meets(b), meets, "{a:x?} {b:x?}");
+        assert_eq!(b.meets(a), meets, "{b:x?} {a:x?}");
+    }
+    assert_eq!(
+        range(0x1_2345, 0x1_0000).outward(0x1_0000),
+        range(0x1_0000, 0x2_0000)
+    );
+    assert_eq!(
+        range(0x1_0000, 0x1_0000).outward(0x1000),
+        range(0x1_0000, 0x1_0000)
+    );
 }

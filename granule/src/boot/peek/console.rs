@@ -95,17 +95,17 @@ fn alias<'a>(tree: Tree<'a>, alias: &[u8]) -> Option<&'a [u8]> {
 }
 
 /// What a node says about the addresses of its children.
-#[derive(Clone, Copy)]
-struct Bus<'a> {
-    address_cells: u32,
-    size_cells: u32,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bus<'a> {
+    pub(super) address_cells: u32,
+    pub(super) size_cells: u32,
     /// Not there, empty (child addresses are the parent's), or a table.
     ranges: Option<&'a [u8]>,
 }
 
 impl Bus<'_> {
     /// What holds for a node that says nothing (Devicetree Specification 2.3.5).
-    const SILENT: Self = Self {
+    pub(super) const SILENT: Self = Self {
         address_cells: 2,
         size_cells: 1,
         ranges: None,
@@ -113,7 +113,7 @@ impl Bus<'_> {
 }
 
 impl<'a> Bus<'a> {
-    fn read(&mut self, name: Name<'_>, value: &'a [u8]) {
+    pub(super) fn read(&mut self, name: Name<'_>, value: &'a [u8]) {
         if name.is(b"#address-cells") {
             self.address_cells = be32(value, 0).unwrap_or(0);
         } else if name.is(b"#size-cells") {
@@ -256,7 +256,7 @@ fn translate(bus: &Bus<'_>, parent_cells: u32, address: u64) -> Option<u64> {
 }
 
 /// A number of one or two cells. More cells (PCI has three) are no plain address.
-fn number(bytes: &[u8], at: usize, cells: u32) -> Option<u64> {
+pub(super) fn number(bytes: &[u8], at: usize, cells: u32) -> Option<u64> {
     let first = u64::from(be32(bytes, at)?);
     match cells {
         1 => Some(first),
@@ -265,7 +265,7 @@ fn number(bytes: &[u8], at: usize, cells: u32) -> Option<u64> {
     }
 }
 
-fn bytes_of(cells: u32) -> Option<usize> {
+pub(super) fn bytes_of(cells: u32) -> Option<usize> {
     match cells {
         1 => Some(4),
         2 => Some(8),

@@ -10,11 +10,14 @@
 //! [`Tree::new`] checks the header, [`Tree::peek`] walks the tree once to its end. A tree that
 //! breaks off half way still gives what stood before that place, and says what is wrong with it
 //! in [`Peek::damage`]: a tree that names a console can be complained about on that console.
+//! [`Tree::no_map`] walks it once more, for the memory that no table may map.
 
 mod console;
+mod no_map;
 mod tree;
 
 pub use console::{Console, ConsoleError};
+pub use no_map::{NoMap, Range};
 pub use tree::{Tree, TreeError, total_size};
 
 use super::bytes::{before, same};

@@ -232,6 +232,7 @@ impl Name<'_> {
 }
 
 /// A walk over the tokens of a tree, first to last.
+#[derive(Clone, Debug)]
 pub(super) struct Walk<'a> {
     tree: Tree<'a>,
     at: usize,
