@@ -59,6 +59,10 @@ pub(crate) enum Reason {
     NoConsole = 12,
     /// There is no memory for the trace that is asked for.
     Trace = 13,
+    /// The device tree lies in the memory of the image.
+    Overlap = 14,
+    /// What must be mapped shares a page with memory that must not be.
+    NoMap = 15,
 }
 
 const MESSAGE_BYTES: usize = 224;
