@@ -110,6 +110,44 @@ fn a_tree_without_a_console() {
     assert_parked(&other.refused(), "not arm,pl011");
 }
 
+/// An access there would fault, or write where something else lies.
+#[test]
+fn a_console_that_cannot_be_where_the_tree_says() {
+    for (base, what) in [
+        (0x900_0002, "no multiple of 4"),
+        (1 << 60, "beyond the CPU's physical addresses"),
+        (u64::MAX - 3, "beyond the CPU's physical addresses"),
+        (IMAGE + 4096, "in the memory of the image"),
+    ] {
+        let mut tree = Crafted::new(&request());
+        tree.set("/pl011@9000000", "reg", cells(&[(base, 4096)]));
+        assert_parked(&tree.refused(), what);
+    }
+}
+
+/// The tree's pages are mapped whole: with large ones more of what lies beside it.
+#[test]
+fn a_no_map_range_beside_the_tree() {
+    let at = RAM + 128 * MIB;
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let mut tree = Crafted::new(&sized(size));
+        tree.reserved(at + (32 << 10), 4096, true);
+        let (request, _files) = tree.request();
+        assert!(tree.bytes().len() < 16 << 10);
+        let request = Request {
+            dtb_address: Some(at),
+            ..request
+        };
+        if size == PageSize::K64 {
+            let kernel = ends(&request, Outcome::Refused);
+            assert_reason(&kernel, "no-map");
+            assert_reason(&kernel, "in the pages of the device tree");
+        } else {
+            ok(&request);
+        }
+    }
+}
+
 #[test]
 fn a_bank_without_the_image() {
     let mut tree = Crafted::new(&request());
