@@ -126,10 +126,10 @@ impl Iterator for NoMap<'_> {
                 Token::Begin { .. } if depth == 3 => self.child = Child::SILENT,
                 // The walk is one level up from the node that ended: properties may come in any
                 // order, so only its end says what the node is.
-                Token::End if depth == 2 && self.inside => {
-                    if self.child.no_map && self.child.usable {
-                        self.ready = self.child.reg;
-                    }
+                Token::End
+                    if depth == 2 && self.inside && self.child.no_map && self.child.usable =>
+                {
+                    self.ready = self.child.reg;
                 }
                 Token::Property { name, value } if self.inside && depth == 2 => {
                     self.bus.read(name, value);
