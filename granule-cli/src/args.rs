@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::request::{LinearMap, PageSize, Request, Rodata};
+use crate::bench::args::BenchArgs;
+use crate::plan::{self, args::PlanArgs};
+use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
 
 /// Boots and inspects an arm64 kernel that chooses its page size at boot.
@@ -34,6 +36,13 @@ pub enum Command {
     /// Replay a trace through the model of the MMU and say what breaks the architecture's rules
     #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
+
+    /// Measure by booting: what making the linear map takes, in every way
+    Bench(BenchArgs),
+
+    /// Say what a linear map takes on any machine, without booting
+    #[command(long_about = plan::args::LONG, after_long_help = plan::args::EXAMPLES)]
+    Plan(PlanArgs),
 }
 
 const CHECK_LONG: &str = "\
@@ -132,8 +141,13 @@ pub struct BootArgs {
     rodata: Option<Rodata>,
 
     #[arg(long, value_name = "STRATEGY", value_enum, help_heading = KERNEL, hide_possible_values = true,
-          help = "How the linear map is made (linear_map=): base (through a fixmap slot), direct")]
+          help = "How the linear map is made (linear_map=): direct, or a published way: base, \
+                  no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap")]
     linear_map: Option<LinearMap>,
+
+    #[arg(long, value_name = "WHEN", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "Barriers of the published ways (linear_map_barriers=): with each entry, with each table")]
+    linear_map_barriers: Option<Barriers>,
 
     /// More bootargs, put behind the words of the options above
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = KERNEL)]
@@ -218,6 +232,7 @@ impl BootArgs {
             el: self.el,
             rodata: self.rodata,
             linear_map: self.linear_map,
+            linear_map_barriers: self.linear_map_barriers,
             append: self.append.clone(),
             dtb: self.dtb.clone(),
             initrd: self.initrd.clone(),
@@ -261,7 +276,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --el 1 \
-                    --rodata noalias --linear-map base --append -x=1 --dtb t --initrd i --image I \
+                    --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
                     --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
@@ -276,6 +291,7 @@ mod tests {
                 el: 1,
                 rodata: Some(Rodata::Noalias),
                 linear_map: Some(LinearMap::Base),
+                linear_map_barriers: Some(Barriers::Table),
                 append: Some("-x=1".into()),
                 dtb: Some("t".into()),
                 initrd: Some("i".into()),

@@ -109,6 +109,7 @@ mod tests {
         "vhe",
         "errata",
         "linear_map.strategy",
+        "linear_map.barriers",
         "linear_map.rodata",
         "linear_map.ram_bytes",
         "linear_map.mapped_bytes",

@@ -21,14 +21,17 @@
 #![deny(missing_docs)]
 
 pub mod args;
+pub mod bench;
 pub mod boot;
 mod bootrec;
 pub mod check;
 mod console;
+pub mod cost;
 mod guest;
 pub mod image;
 mod json;
 mod judge;
+pub mod plan;
 mod qemu;
 mod qmp;
 pub mod raw;
@@ -42,4 +45,4 @@ pub mod tree;
 
 pub use boot::{Boot, Outcome};
 pub use bootrec::BootRecord;
-pub use request::{LinearMap, PageSize, Request, Rodata};
+pub use request::{Barriers, LinearMap, PageSize, Request, Rodata};

@@ -1,6 +1,7 @@
 //! The `granule` command: reads its arguments, prints what the library found,
 //! exits with the code that says so. All else is in the library.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::process::ExitCode;
@@ -10,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
-use granule_cli::{Boot, boot, check, report};
+use granule_cli::bench::args::{LinearMapArgs, What};
+use granule_cli::bench::progress::Bar;
+use granule_cli::plan::args::PlanArgs;
+use granule_cli::{Boot, bench, boot, check, cost, report};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -18,17 +22,76 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Boot(args) => boot_command(&args),
         Command::Check(args) => check_command(&args),
+        Command::Bench(args) => match args.what {
+            What::LinearMap(args) => bench_command(&args),
+        },
+        Command::Plan(args) => plan_command(&args),
     }
 }
 
-fn boot_command(args: &BootArgs) -> ExitCode {
+/// What becomes true when someone wants an end.
+fn interrupt() -> Result<Arc<AtomicBool>, ExitCode> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&interrupt)) {
             eprintln!("granule: signals cannot be caught: {error}");
-            return ExitCode::FAILURE;
+            return Err(ExitCode::FAILURE);
         }
     }
+    Ok(interrupt)
+}
+
+/// Whether what was asked for went well, and whether it could be printed, as an exit code.
+fn exit_code(ok: bool, printed: io::Result<()>) -> ExitCode {
+    match printed {
+        Ok(()) if ok => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("granule: standard output: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench_command(args: &LinearMapArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
+    let bench = args.bench();
+    let mut bar = Bar::new(&bench);
+    let done = bench::run(&bench, &mut bar, &interrupt);
+    drop(bar);
+    let table = bench::report::table(&bench, &done);
+    let printed = if args.json {
+        // With standard error gone there is nobody left to tell.
+        let _ = write!(io::stderr(), "{table}");
+        print(bench::report::json(&bench, &done))
+    } else {
+        print(table.trim_end())
+    };
+    exit_code(done.is_ok(), printed)
+}
+
+fn plan_command(args: &PlanArgs) -> ExitCode {
+    let Some(plan) = args.plan() else {
+        return exit_code(true, print(cost::check::table().trim_end()));
+    };
+    match plan.work_out() {
+        Ok(planned) if args.json => exit_code(true, print(planned.json())),
+        Ok(planned) => exit_code(true, print(planned.text().trim_end())),
+        Err(line) => {
+            eprintln!("granule: {line}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn boot_command(args: &BootArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
     let request = args.request();
     let done = if args.json {
         boot::boot(&request, &mut io::stderr(), &interrupt)
@@ -36,7 +99,7 @@ fn boot_command(args: &BootArgs) -> ExitCode {
         boot::boot(&request, &mut io::stdout(), &interrupt)
     };
     let printed = if args.json {
-        print_object(&done)
+        print(done.json())
     } else {
         Ok(())
     };
@@ -138,9 +201,9 @@ impl Progress {
     }
 }
 
-fn print_object(done: &Boot) -> io::Result<()> {
+fn print(what: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{}", done.json())?;
+    writeln!(stdout, "{what}")?;
     stdout.flush()
 }
 

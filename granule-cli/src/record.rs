@@ -47,6 +47,7 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("vhe", Kind::Bool),
     ("errata", Kind::Texts),
     ("linear_map.strategy", Kind::Text),
+    ("linear_map.barriers", Kind::Text),
     ("linear_map.rodata", Kind::Text),
     ("linear_map.ram_bytes", Kind::Integer),
     ("linear_map.mapped_bytes", Kind::Integer),

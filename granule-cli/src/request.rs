@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use granule::linear::{self, Strategy};
 
 use crate::sizes::show_size;
 use crate::trace_area::TraceArea;
@@ -39,34 +40,54 @@ pub enum Rodata {
     Full,
 }
 
-/// How the linear map is made.
+/// How the linear map is made: the published strategies, each a step on the one
+/// before it, and `direct`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LinearMap {
-    /// Each table through a fixmap slot.
+    /// Each table through a fixmap slot, for each contiguous span of its entries.
     Base,
+    /// Each table through a slot once to be zeroed and once to be filled.
+    NoContRemap,
+    /// Barriers once a table instead of once an entry.
+    BatchBarriers,
+    /// Each table through a slot once.
+    NoAllocRemap,
+    /// Slots are emptied sixteen at a time.
+    LazyUnmap,
     /// Tables from memory that is mapped already.
     Direct,
+}
+
+/// When the page entries of the published strategies get their barriers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Barriers {
+    /// With each entry.
+    Entry,
+    /// With each table.
+    Table,
 }
 
 impl PageSize {
     /// The word of the command line: `4k`, `16k` or `64k`.
     #[must_use]
     pub fn word(self) -> &'static str {
+        self.value().name()
+    }
+
+    /// The library's value.
+    #[must_use]
+    pub fn value(self) -> granule::arch::PageSize {
         match self {
-            Self::K4 => "4k",
-            Self::K16 => "16k",
-            Self::K64 => "64k",
+            Self::K4 => granule::arch::PageSize::K4,
+            Self::K16 => granule::arch::PageSize::K16,
+            Self::K64 => granule::arch::PageSize::K64,
         }
     }
 
     /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
-        match self {
-            Self::K4 => 4 << 10,
-            Self::K16 => 16 << 10,
-            Self::K64 => 64 << 10,
-        }
+        self.value().bytes()
     }
 }
 
@@ -84,13 +105,50 @@ impl Rodata {
 }
 
 impl LinearMap {
+    /// All of them, the published ones in the order of their steps.
+    pub const ALL: [Self; 6] = [
+        Self::Base,
+        Self::NoContRemap,
+        Self::BatchBarriers,
+        Self::NoAllocRemap,
+        Self::LazyUnmap,
+        Self::Direct,
+    ];
+
+    /// The library's value.
+    #[must_use]
+    pub fn strategy(self) -> Strategy {
+        match self {
+            Self::Base => Strategy::Base,
+            Self::NoContRemap => Strategy::NoContRemap,
+            Self::BatchBarriers => Strategy::BatchBarriers,
+            Self::NoAllocRemap => Strategy::NoAllocRemap,
+            Self::LazyUnmap => Strategy::LazyUnmap,
+            Self::Direct => Strategy::Direct,
+        }
+    }
+
     /// The word of the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
+        self.strategy().name()
+    }
+}
+
+impl Barriers {
+    /// The library's value.
+    #[must_use]
+    pub fn value(self) -> linear::Barriers {
         match self {
-            Self::Base => "base",
-            Self::Direct => "direct",
+            Self::Entry => linear::Barriers::Entry,
+            Self::Table => linear::Barriers::Table,
         }
+    }
+
+    /// The word of the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.value().name()
     }
 }
 
@@ -123,6 +181,8 @@ pub struct Request {
     pub rodata: Option<Rodata>,
     /// The linear-map strategy to ask for.
     pub linear_map: Option<LinearMap>,
+    /// The barriers to ask for.
+    pub linear_map_barriers: Option<Barriers>,
     /// More bootargs, put behind the words made from the other fields.
     pub append: Option<String>,
     /// Hand the kernel exactly this tree instead of QEMU's.
@@ -157,6 +217,7 @@ impl Default for Request {
             el: 2,
             rodata: None,
             linear_map: None,
+            linear_map_barriers: None,
             append: None,
             dtb: None,
             initrd: None,
@@ -194,6 +255,9 @@ impl Request {
         }
         if let Some(strategy) = self.linear_map {
             words.push(format!("linear_map={}", strategy.word()));
+        }
+        if let Some(barriers) = self.linear_map_barriers {
+            words.push(format!("linear_map_barriers={}", barriers.word()));
         }
         if self.icount {
             words.push(COUNT_INSTRUCTIONS.into());
@@ -285,6 +349,7 @@ impl Request {
             ("--va-bits", self.va_bits.is_some()),
             ("--rodata", self.rodata.is_some()),
             ("--linear-map", self.linear_map.is_some()),
+            ("--linear-map-barriers", self.linear_map_barriers.is_some()),
             ("--append", self.append.is_some()),
         ];
         match changed.iter().find(|(_, given)| *given) {
@@ -309,6 +374,7 @@ mod tests {
             va_bits: Some(47),
             rodata: Some(Rodata::Noalias),
             linear_map: Some(LinearMap::Direct),
+            linear_map_barriers: Some(Barriers::Table),
             icount: true,
             append: Some("arm64.errata=none quiet".into()),
             ..Request::default()
@@ -316,7 +382,7 @@ mod tests {
         assert_eq!(
             all.bootargs(),
             "arm64.pagesize=16k arm64.vabits=47 rodata=noalias linear_map=direct \
-             granule.count=instructions arm64.errata=none quiet"
+             linear_map_barriers=table granule.count=instructions arm64.errata=none quiet"
         );
     }
 
@@ -342,11 +408,14 @@ mod tests {
     #[test]
     fn an_exact_tree_refuses_what_would_alter_it() {
         type Change = fn(&mut Request);
-        let changes: [(&str, Change); 5] = [
+        let changes: [(&str, Change); 6] = [
             ("--page-size", |r| r.page_size = Some(PageSize::K4)),
             ("--va-bits", |r| r.va_bits = Some(48)),
             ("--rodata", |r| r.rodata = Some(Rodata::On)),
             ("--linear-map", |r| r.linear_map = Some(LinearMap::Base)),
+            ("--linear-map-barriers", |r| {
+                r.linear_map_barriers = Some(Barriers::Entry);
+            }),
             ("--append", |r| r.append = Some("x".into())),
         ];
         for (option, change) in changes {

@@ -90,6 +90,8 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     tell(unknown);
     let (strategy, unknown) = options::strategy(bootargs);
     tell(unknown);
+    let (barriers, unknown) = options::barriers(bootargs, strategy);
+    tell(unknown);
 
     let mut memory = read_memory(handover, P::SIZE);
     let placement = place(&geometry, &mut memory);
@@ -119,6 +121,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         ),
         rodata,
         strategy,
+        barriers,
         counter: counter.as_ref(),
     };
     let (map, mut tables) = match map::map_mem::<P, S>(&request, &mut memory, &counters, sink) {
@@ -150,7 +153,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     };
     report::boot(handover, choice, &geometry, errata);
     let ram = memory.totals().ram;
-    report::linear_map(&map, P::SIZE.bytes(), ram, strategy.name(), rodata.name());
+    report::linear_map(&map, &request, ram);
     report::self_check(&looked, handover.entry.counter);
     report::memory(given_back, &pages, P::SIZE.bytes());
 }

@@ -40,8 +40,16 @@ pub(crate) const FIXMAP_SLOT_BYTES: u64 = 64 << 10;
 /// the low 16 bits of their physical address.
 pub(crate) const UART_VADDR: u64 = FIXMAP_VADDR;
 
-/// Fixmap slot 16: the self-check's second view of a page. Slots 1 to 5 show tables, one a level.
-pub(crate) const CHECK_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTES;
+/// Fixmap slot 6: a page of the image, read-only, that keeps the fixmap's table in being.
+/// Slots 1 to 5 show tables, one a level.
+pub(crate) const FIXMAP_ANCHOR_VADDR: u64 = FIXMAP_VADDR + 6 * FIXMAP_SLOT_BYTES;
+
+/// Fixmap slot 8: the self-check's second view of a page.
+pub(crate) const CHECK_VADDR: u64 = FIXMAP_VADDR + 8 * FIXMAP_SLOT_BYTES;
+
+/// From fixmap slot 16 on: pages, of whatever size, that follow each other and show last-level
+/// tables.
+pub(crate) const FIXMAP_SERIES_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTES;
 
 /// Where a device at physical address `phys` appears in the fixmap slot at `slot`.
 pub(crate) const fn in_slot(slot: u64, phys: u64) -> u64 {

@@ -4,6 +4,7 @@
 //! A word that cannot be granted falls back to the default, with a note that says so.
 
 use granule::boot::words;
+use granule::linear::{Barriers, Strategy};
 
 /// What of the linear map is protected, and whether single pages may change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,25 +39,6 @@ impl Rodata {
     /// Whether single pages of the linear map must be able to change.
     pub(crate) const fn changes_pages(self) -> bool {
         matches!(self, Self::On | Self::Full)
-    }
-}
-
-/// How the linear map is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strategy {
-    /// Tables from memory that is mapped already.
-    Direct,
-    /// Every table through a fixmap slot, as published.
-    Base,
-}
-
-impl Strategy {
-    /// The name on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Base => "base",
-        }
     }
 }
 
@@ -100,22 +82,42 @@ pub(crate) fn rodata(line: &[u8]) -> (Rodata, Option<Unknown<'_>>) {
 /// `linear_map=`; `direct` by default.
 pub(crate) fn strategy(line: &[u8]) -> (Strategy, Option<Unknown<'_>>) {
     const DEFAULT: Strategy = Strategy::Direct;
-    match words::find(line, b"linear_map=") {
-        None => (DEFAULT, None),
-        Some(b"direct") => (Strategy::Direct, None),
-        Some(b"base") => (Strategy::Base, None),
-        Some(value) => {
-            let values = "direct or base";
-            (
-                DEFAULT,
-                Some(Unknown {
-                    key: "linear_map=",
-                    value,
-                    values,
-                    taken: DEFAULT.name(),
-                }),
-            )
+    let Some(value) = words::find(line, b"linear_map=") else {
+        return (DEFAULT, None);
+    };
+    match Strategy::from_name(value) {
+        Some(strategy) => (strategy, None),
+        None => {
+            let unknown = Unknown {
+                key: "linear_map=",
+                value,
+                values: "base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct",
+                taken: DEFAULT.name(),
+            };
+            (DEFAULT, Some(unknown))
         }
+    }
+}
+
+/// `linear_map_barriers=`; by default those that the strategy was published with.
+pub(crate) fn barriers(line: &[u8], strategy: Strategy) -> (Barriers, Option<Unknown<'_>>) {
+    let default = strategy.barriers();
+    let Some(value) = words::find(line, b"linear_map_barriers=") else {
+        return (default, None);
+    };
+    let unknown = |values| Unknown {
+        key: "linear_map_barriers=",
+        value,
+        values,
+        taken: default.name(),
+    };
+    match Barriers::from_name(value) {
+        Some(Barriers::Entry) if strategy == Strategy::Direct => {
+            let values = "table, as direct has no slots to close between entries";
+            (default, Some(unknown(values)))
+        }
+        Some(barriers) => (barriers, None),
+        None => (default, Some(unknown("entry or table"))),
     }
 }
 
@@ -129,9 +131,15 @@ mod tests {
             let line = format!("quiet rodata={} x", value.name());
             assert_eq!(rodata(line.as_bytes()).0, value);
         }
-        for value in [Strategy::Direct, Strategy::Base] {
+        for value in Strategy::ALL {
             let line = format!("linear_map={}", value.name());
             assert_eq!(strategy(line.as_bytes()).0, value);
+        }
+        for value in Barriers::ALL {
+            let line = format!("linear_map_barriers={} x", value.name());
+            let (read, unknown) = barriers(line.as_bytes(), Strategy::Base);
+            assert_eq!(read, value);
+            assert!(unknown.is_none());
         }
     }
 
@@ -142,5 +150,9 @@ mod tests {
         assert_eq!(unknown.unwrap().value, b"maybe");
         assert!(strategy(b"linear_map=").1.is_some());
         assert!(strategy(b"").1.is_none());
+        let (value, unknown) = barriers(b"linear_map_barriers=page", Strategy::Base);
+        assert_eq!((value, unknown.unwrap().taken), (Barriers::Entry, "entry"));
+        let (value, unknown) = barriers(b"linear_map_barriers=entry", Strategy::Direct);
+        assert_eq!((value, unknown.is_some()), (Barriers::Table, true));
     }
 }

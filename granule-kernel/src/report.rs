@@ -4,12 +4,13 @@
 
 use crate::console::println;
 use crate::handover::{BootChoice, Handover};
-use crate::memory::map::LinearMap;
+use crate::memory::map::{LinearMap, Request};
 use crate::memory::pages::HandedOver;
 use crate::selfcheck::Looked;
-use core::fmt::Display;
+use core::fmt::{self, Display};
 use granule::arch::Geometry;
 use granule::arch::errata::Errata;
+use granule::table::Piece;
 
 fn say(key: &str, value: impl Display) {
     println!("@granule {key}={value}");
@@ -36,9 +37,11 @@ pub(crate) fn boot(handover: &Handover, choice: &BootChoice, geometry: &Geometry
 }
 
 /// The linear map and what it took.
-pub(crate) fn linear_map(map: &LinearMap, page_bytes: u64, ram: u64, strategy: &str, rodata: &str) {
-    say("linear_map.strategy", strategy);
-    say("linear_map.rodata", rodata);
+pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
+    let page_bytes = request.geometry.page_size().bytes();
+    say("linear_map.strategy", request.strategy);
+    say("linear_map.barriers", request.barriers);
+    say("linear_map.rodata", request.rodata.name());
     say("linear_map.ram_bytes", ram);
     say("linear_map.mapped_bytes", map.census.bytes());
     for (size, count) in map.census.leaves() {
@@ -58,6 +61,11 @@ pub(crate) fn linear_map(map: &LinearMap, page_bytes: u64, ram: u64, strategy: &
     }
     say("linear_map.time_us", map.time_us);
     say("linear_map.sctlr", map.sctlr);
+    say("linear_map.distance", request.placement.distance());
+    say("linear_map.tlbi_range", request.capabilities.range);
+    let pool_bytes = request.pool.1.0.saturating_sub(request.pool.0.0);
+    say("linear_map.pool_pages", pool_bytes / page_bytes);
+    say("linear_map.pieces", PieceList(&map.pieces));
 }
 
 /// What the self-check looked at.
@@ -75,4 +83,17 @@ pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
     say("memory.static_bytes_given_back", static_bytes);
     say("memory.free_bytes", pages.free * page_bytes);
     say("memory.page_metadata_bytes", pages.metadata_bytes);
+}
+
+/// The pieces of the linear map, `FIRST+BYTES` in hexadecimal, with commas between them.
+struct PieceList<'a>(&'a [Piece]);
+
+impl Display for PieceList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, piece) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{:x}+{:x}", piece.output.0, piece.bytes)?;
+        }
+        Ok(())
+    }
 }

@@ -10,15 +10,16 @@ mod common;
 
 use common::host::{self, Event, Host};
 use common::shape::PLAIN;
-use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
-    Attributes, Descriptor, Dispatch, Half, Page, PageSize, Permissions, PhysicalAddress, Regime,
-    VirtualAddress,
+    Attributes, Descriptor, Dispatch, Half, Level, Page, PageSize, Permissions, PhysicalAddress,
+    Regime, VirtualAddress,
 };
 use granule::linear::TracedWindows;
-use granule::linear::window::{Slot, Windows};
+use granule::linear::window::{Entries, Slot, Windows};
 use granule::table::{
-    Holes, Leaves, NoSink, PageTables, Parts, PermissionChange, Sink, TableEvent, Traced,
+    Holes, Leaves, Maintenance, NoSink, PageTables, Parts, PermissionChange, Sink, TableEvent,
+    Traced, Visibility,
 };
 use std::cell::{Cell, RefCell};
 
@@ -174,10 +175,24 @@ fn what_is_recorded_is_what_the_host_notes() {
 }
 
 /// Slots that do nothing.
-struct Still;
+struct Still(TlbCapabilities);
+
+impl Maintenance for Still {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    fn dsb_ishst(&mut self) {}
+    fn dsb_ish(&mut self) {}
+    fn isb(&mut self) {}
+    fn tlbi(&mut self, _op: TlbiOp) {}
+}
 
 // SAFETY: nothing is reached, and nothing is claimed to be.
 unsafe impl Windows for Still {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        VirtualAddress(0x1000 * (slot.number() + 1) as u64)
+    }
+    fn close_series(&mut self, _count: usize) {}
     fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
     fn close(&mut self, _slot: Slot) {}
     unsafe fn load(&self, _slot: Slot, _index: usize) -> Descriptor {
@@ -188,31 +203,64 @@ unsafe impl Windows for Still {
 
 #[test]
 fn stores_through_slots_are_recorded_by_their_table() {
-    use granule::arch::Level;
     let kept = Kept::default();
-    let place = |slot: Slot| VirtualAddress(0x1000 * (slot.0.number() + 2) as u64);
-    let mut windows = TracedWindows::new(Still, &kept, place, 4096);
-    windows.open(Slot(Level::L2), PhysicalAddress(0xa000));
-    windows.open(Slot(Level::L3), PhysicalAddress(0xb000));
-    for (level, table) in [(Level::L2, 0xa000), (Level::L3, 0xb000)] {
-        // SAFETY: nothing is stored.
-        unsafe { windows.store(Slot(level), 7, Descriptor(3)) };
-        let last = kept.events.borrow().last().copied();
-        let Some(TableEvent::Store {
-            table: seen,
-            first: 7,
-            ..
-        }) = last
-        else {
-            panic!("{last:?}");
-        };
-        assert_eq!(seen, PhysicalAddress(table));
+    let capabilities = TlbCapabilities {
+        geometry: PLAIN.geometry(PageSize::K4, 48, Half::Upper),
+        range: false,
+        level_hint: false,
+        repeat: false,
+    };
+    let mut windows = TracedWindows::new(Still(capabilities), &kept);
+    let slots = [
+        (Slot::Level(Level::L2), PhysicalAddress(0xa000)),
+        (Slot::Level(Level::L3), PhysicalAddress(0xb000)),
+        (Slot::Series(0), PhysicalAddress(0xc000)),
+        (Slot::Series(15), PhysicalAddress(0xd000)),
+    ];
+    for (slot, table) in slots {
+        windows.open(slot, table);
     }
     let relied = TableEvent::Relied {
         start: VirtualAddress(0x4000),
         bytes: 4096,
     };
     assert_eq!(kept.events.borrow().first(), Some(&relied));
+    let stored = |table, first, count, descriptor, step| TableEvent::Store {
+        table,
+        first,
+        count,
+        descriptor: Descriptor(descriptor),
+        step,
+        visibility: Visibility::Live,
+    };
+    for (slot, table) in slots {
+        kept.events.take();
+        let mut entries = Entries {
+            first: 9,
+            count: 3,
+            descriptor: Descriptor(0x1003),
+            step: 0x1000,
+            barriers: false,
+        };
+        // SAFETY: nothing is stored.
+        unsafe {
+            windows.store(slot, 7, Descriptor(3));
+            windows.zero(slot);
+            assert!(windows.write(slot, &entries));
+            entries.barriers = true;
+            assert!(windows.write(slot, &entries));
+        }
+        // What has barriers between its entries is told entry by entry, so that they stand there.
+        let expected = [
+            stored(table, 7, 1, 3, 0),
+            stored(table, 0, 512, 0, 0),
+            stored(table, 9, 3, 0x1003, 0x1000),
+            stored(table, 9, 1, 0x1003, 0x1000),
+            stored(table, 10, 1, 0x2003, 0x1000),
+            stored(table, 11, 1, 0x3003, 0x1000),
+        ];
+        assert_eq!(kept.events.take(), expected);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Boots of all kinds keep to the architecture's rules, at their severest.
 
-use granule_cli::{LinearMap, PageSize, Request, Rodata};
+use granule_cli::{Barriers, LinearMap, PageSize, Request, Rodata};
 
 use crate::traces::{Recorded, SIZES, checked, record_ok};
 
@@ -62,6 +62,27 @@ fn all_page_sizes_strategies_and_protections() {
     }
 }
 
+/// The steps between `base` and `direct`: which table a slot shows, when its TLBI is due, and what
+/// is linked before it is filled differ in each.
+#[test]
+fn all_published_strategies() {
+    for (strategy, size, barriers) in [
+        (LinearMap::NoContRemap, PageSize::K4, Barriers::Table),
+        (LinearMap::BatchBarriers, PageSize::K16, Barriers::Table),
+        (LinearMap::NoAllocRemap, PageSize::K4, Barriers::Table),
+        (LinearMap::NoAllocRemap, PageSize::K64, Barriers::Entry),
+        (LinearMap::LazyUnmap, PageSize::K4, Barriers::Table),
+        (LinearMap::LazyUnmap, PageSize::K16, Barriers::Entry),
+    ] {
+        let recorded = record_ok(|request| {
+            request.page_size = Some(size);
+            request.linear_map = Some(strategy);
+            request.linear_map_barriers = Some(barriers);
+        });
+        is_clean(&recorded, &format!("{size:?} {strategy:?} {barriers:?}"));
+    }
+}
+
 #[test]
 fn other_cpus_and_address_sizes() {
     type Change = fn(&mut Request);
@@ -100,7 +121,7 @@ fn other_cpus_and_address_sizes() {
 
 #[test]
 fn tracing_changes_what_the_boot_does_in_nothing_but_its_own_mapping() {
-    for strategy in [LinearMap::Direct, LinearMap::Base] {
+    for strategy in [LinearMap::Direct, LinearMap::Base, LinearMap::LazyUnmap] {
         let traced = record_ok(|r| r.linear_map = Some(strategy));
         let plain = record_ok(|r| {
             r.linear_map = Some(strategy);

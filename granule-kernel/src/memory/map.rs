@@ -4,11 +4,11 @@
 //! the whole map. Nothing here is undone: when it fails the boot ends.
 
 use super::reach::KernelReach;
-use super::window::{EarlyTables, Fixmap, slot_address};
+use super::window::{EarlyTables, Fixmap, FixmapPlace};
 use crate::counter::InstructionCounter;
 use crate::cpu;
 use crate::image;
-use crate::options::{Rodata, Strategy};
+use crate::options::Rodata;
 use crate::tree::{MOST_RANGES, Memory};
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -17,7 +17,7 @@ use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::WindowBuilder;
-use granule::linear::{Arena, Census, Placement, TracedWindows, direct};
+use granule::linear::{Arena, Barriers, Census, Placement, Strategy, TracedWindows, direct};
 use granule::memblock::{self, Direction};
 use granule::table::{
     Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Piece, Reached, Sink,
@@ -130,6 +130,7 @@ pub(crate) struct Request<'a> {
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
     pub(crate) rodata: Rodata,
     pub(crate) strategy: Strategy,
+    pub(crate) barriers: Barriers,
     pub(crate) counter: Option<&'a InstructionCounter>,
 }
 
@@ -166,10 +167,29 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     let mut tables = unsafe {
         PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
     };
+    let fixmap = match request.strategy {
+        Strategy::Direct => None,
+        _ => {
+            let constants = PhysicalAddress(request.image_start);
+            Some(FixmapPlace::find(&mut tables, constants)?)
+        }
+    };
+    // The fixmap is not the linear map's: counting begins here.
+    counters.add(|counts| *counts = Counts::default());
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
-    let mut work = || create::<P, S>(request, memory, counters, sink, &mut tables, &mut pieces);
+    let mut work = || {
+        create::<P, S>(
+            request,
+            memory,
+            counters,
+            sink,
+            &mut tables,
+            fixmap,
+            &mut pieces,
+        )
+    };
     let (made, instructions) = match request.counter {
         Some(counter) => {
             let (made, instructions) = counter.measure(&mut work);
@@ -200,51 +220,43 @@ fn create<P: Page, S: Sink>(
     counters: &Counters,
     sink: S,
     tables: &mut BootPageTables<'_, P, S>,
+    fixmap: Option<FixmapPlace>,
     pieces: &mut Pieces,
 ) -> Result<Census, MapError> {
     plan(request, memory, pieces)?;
     let census = Census::new(&request.geometry, pieces);
-    match request.strategy {
-        Strategy::Direct => {
-            let arena = direct::HasArena::arena(tables.environment());
-            let pages = direct::arena_pages(&census, arena);
-            if pages > 0 {
-                let page_bytes = P::SIZE.bytes();
-                let bytes = pages * page_bytes;
-                // One piece, so that tables follow each other and are linked in runs.
-                let start = memory
-                    .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
-                    .map_err(|error| MapError::NoTableMemory {
-                        pages,
-                        page_bytes,
-                        error,
-                    })?;
-                let end = PhysicalAddress(start + bytes);
-                direct::HasArena::arena(tables.environment()).extend(PhysicalAddress(start), end);
-            }
-            direct::create(tables, pieces)?;
+    let Some(place) = fixmap else {
+        let arena = direct::HasArena::arena(tables.environment());
+        let pages = direct::arena_pages(&census, arena);
+        if pages > 0 {
+            let page_bytes = P::SIZE.bytes();
+            let bytes = pages * page_bytes;
+            // One piece, so that tables follow each other and are linked in runs.
+            let start = memory
+                .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
+                .map_err(|error| MapError::NoTableMemory {
+                    pages,
+                    page_bytes,
+                    error,
+                })?;
+            let end = PhysicalAddress(start + bytes);
+            direct::HasArena::arena(tables.environment()).extend(PhysicalAddress(start), end);
         }
-        Strategy::Base => {
-            let root = tables.root();
-            let spare = request.pool.1;
-            let early = Counted::new(EarlyTables::new(memory, P::SIZE.bytes()), counters);
-            let hardware = Counted::new(Hardware::new(request.capabilities), counters);
-            let slots = Counted::new(Reached(request.reach), counters);
-            let parts = Parts {
-                memory: Traced::new(slots, sink),
-                allocator: Traced::new(early, sink),
-                maintenance: Traced::new(hardware, sink),
-            };
-            let spare = PhysicalAddress(spare.0 - P::SIZE.bytes());
-            let mut fixmap = Fixmap::new(tables, spare, counters, parts)?;
-            let geometry = request.geometry;
-            if S::ACTIVE {
-                let mut windows = TracedWindows::new(fixmap, sink, slot_address, P::SIZE.bytes());
-                WindowBuilder::<P, _>::new(geometry, &mut windows).create_base(root, pieces)?;
-            } else {
-                WindowBuilder::<P, _>::new(geometry, &mut fixmap).create_base(root, pieces)?;
-            }
-        }
-    }
+        direct::create(tables, pieces)?;
+        return Ok(census);
+    };
+    let root = tables.root();
+    let early = Counted::new(EarlyTables::new(memory, P::SIZE.bytes()), counters);
+    let hardware = Counted::new(Hardware::new(request.capabilities), counters);
+    let slots = Counted::new(Reached(request.reach), counters);
+    let parts = Parts {
+        memory: Traced::new(slots, sink),
+        allocator: Traced::new(early, sink),
+        maintenance: Traced::new(hardware, sink),
+    };
+    let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts), sink);
+    let (geometry, strategy) = (request.geometry, request.strategy);
+    WindowBuilder::<P, _>::new(geometry, strategy, request.barriers, &mut windows)
+        .create(root, pieces)?;
     Ok(census)
 }

@@ -1,19 +1,23 @@
-//! Tables through fixmap slots: what the strategy `base` stands on.
+//! Tables through fixmap slots: what the published strategies stand on.
 //!
-//! One slot a level, each a page of the fixmap. Opening stores the slot's descriptor with the
-//! barriers a kernel mapping takes; closing clears it and invalidates the TLB for the page.
+//! One slot a level and a series for last-level tables, each a page of the fixmap. Opening stores
+//! the slot's descriptor with the barriers a kernel mapping takes; closing clears it and
+//! invalidates the TLB for the page. What is stored, and the instructions for it, are in
+//! [`Fixmap`]; in which order is the library's.
 
 use crate::layout;
-use granule::arch::geometry::{Geometry, Half};
+use core::hint::black_box;
+use core::mem::MaybeUninit;
+use granule::arch::geometry::Half;
+use granule::arch::hw::Hardware;
 use granule::arch::page_size::{Level, Page};
-use granule::arch::tlbi::Reach as TlbiReach;
-use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::{Invalidation, Reach as TlbiReach, TlbCapabilities, TlbiOp};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::linear::window::{Slot, Windows};
+use granule::linear::window::{Entries, Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
-    self, Counters, Environment, Leaves, Maintenance, PageTables, TableAllocator, TableError,
-    TableRun, Visibility,
+    Counters, Environment, Leaves, Maintenance, PageTables, TableAllocator, TableError, TableRun,
+    Visibility, invalidate, publish,
 };
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
@@ -22,113 +26,235 @@ use granule::table::{
 pub(crate) struct Fixmap<'c, E> {
     parts: E,
     counters: &'c Counters,
-    /// The last-level table that translates the slots, and the first slot's entry in it.
-    table: PhysicalAddress,
-    first: usize,
-    step: usize,
+    place: FixmapPlace,
     attributes: u64,
-    geometry: Geometry,
+    /// What slots show, and the barriers between the entries of a run: whoever counts these
+    /// counts a run at a time, or the counting would be a good part of what is measured.
+    shown: Shown,
 }
 
-/// The virtual address of a level's slot.
-pub(crate) fn slot_address(slot: Slot) -> VirtualAddress {
-    // Slot 0 of the fixmap is the console's; levels -1 to 3 follow it.
-    let number = (slot.0.number() + 2) as u64;
-    VirtualAddress(layout::FIXMAP_VADDR + number * layout::FIXMAP_SLOT_BYTES)
+/// Where the slots' own entries are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FixmapPlace {
+    /// The last-level table that translates the slots.
+    table: PhysicalAddress,
+    page_shift: u32,
 }
 
-impl<'c, E: Environment> Fixmap<'c, E> {
-    /// Finds the table that translates the slots, making it if the console's slot did not.
-    pub(crate) fn new<P: Page>(
-        tables: &mut PageTables<P, impl Environment>,
-        spare: PhysicalAddress,
-        counters: &'c Counters,
-        parts: E,
+impl FixmapPlace {
+    /// Finds the table that translates the slots, making it if the console's slot did not. Part
+    /// of setting the fixmap up, not of making a linear map. `constant` is a page that nobody
+    /// writes.
+    pub(crate) fn find<P: Page, E: Environment>(
+        tables: &mut PageTables<P, E>,
+        constant: PhysicalAddress,
     ) -> Result<Self, TableError> {
         debug_assert!(tables.geometry().half() == Half::Upper);
-        let geometry = *tables.geometry();
-        let attributes = Attributes::normal(Permissions::READ_WRITE);
-        let start = slot_address(Slot(Level::Minus1));
+        let attributes = Attributes::normal(Permissions::READ);
+        let start = VirtualAddress(layout::FIXMAP_ANCHOR_VADDR);
         let page = P::SIZE.bytes();
-        tables.map(start, spare, page, attributes, Leaves::PAGES)?;
-        let mut place = None;
+        // It stays mapped, so that the table stays too.
+        tables.map(start, constant, page, attributes, Leaves::PAGES)?;
+        let mut table = None;
         tables.visit(start, page, |entry| {
             if entry.kind == Kind::Leaf {
-                place = Some((entry.table, entry.index));
+                table = Some(entry.table);
             }
             true
         })?;
-        let (table, first) = place.ok_or(TableError::NotMapped { address: start })?;
-        let step = (layout::FIXMAP_SLOT_BYTES >> P::SIZE.shift()) as usize;
-        let attributes = attributes.encode(&geometry);
-        let mut fixmap = Self {
+        let table = table.ok_or(TableError::NotMapped { address: start })?;
+        let page_shift = P::SIZE.shift();
+        Ok(Self { table, page_shift })
+    }
+
+    fn address(self, slot: Slot) -> VirtualAddress {
+        VirtualAddress(match slot {
+            // The console's slot comes first.
+            Slot::Level(_) => {
+                layout::FIXMAP_VADDR + (slot.number() as u64 + 1) * layout::FIXMAP_SLOT_BYTES
+            }
+            Slot::Series(index) => {
+                layout::FIXMAP_SERIES_VADDR + ((index % Slot::SERIES) << self.page_shift) as u64
+            }
+        })
+    }
+
+    /// The index of the slot's own entry: the fixmap begins where a last-level table of any page
+    /// size does or where a whole number of slots has gone by, so masking is enough.
+    fn index(self, slot: Slot) -> usize {
+        let entries = 1usize << (self.page_shift - 3);
+        (self.address(slot).0 >> self.page_shift) as usize & (entries - 1)
+    }
+}
+
+impl<'c, E: Environment> Fixmap<'c, E> {
+    /// Slots at `place`.
+    pub(crate) fn new(place: FixmapPlace, counters: &'c Counters, parts: E) -> Self {
+        let capabilities = *parts.capabilities();
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        Self {
             parts,
             counters,
-            table,
-            first,
-            step,
-            attributes,
-            geometry,
-        };
-        fixmap.clear(Slot(Level::Minus1));
-        Ok(fixmap)
+            place,
+            attributes: attributes.encode(&capabilities.geometry),
+            shown: Shown {
+                place,
+                hardware: Hardware::new(capabilities),
+            },
+        }
     }
 
-    fn index(&self, slot: Slot) -> usize {
-        self.first + (slot.0.number() + 1) as usize * self.step
-    }
-
-    fn clear(&mut self, slot: Slot) {
-        let index = self.index(slot);
-        // SAFETY: the entry is this slot's in the fixmap's table, which `new` found mapped; this
-        // CPU is the only one that runs.
+    fn set(&mut self, slot: Slot, descriptor: Descriptor) {
+        let index = self.place.index(slot);
+        // SAFETY: the entry is this slot's in the fixmap's table, which `find` found; this CPU is
+        // the only one that runs.
         unsafe {
             self.parts
-                .store(self.table, index, Descriptor::INVALID, Visibility::Live)
+                .store(self.place.table, index, descriptor, Visibility::Live)
         };
-        let address = slot_address(slot);
-        let page = self.geometry.page_size().bytes();
+    }
+
+    fn invalidate(&mut self, first: Slot, count: usize) {
+        let stride = 1 << self.place.page_shift;
         let what = Invalidation {
-            start: address,
-            bytes: page,
-            stride: page,
+            start: self.place.address(first),
+            bytes: count as u64 * stride,
+            stride,
             reach: TlbiReach::LastLevel,
             asid: None,
             level: Some(Level::L3),
         };
-        table::invalidate(&mut self.parts, &what);
+        invalidate(&mut self.parts, &what);
     }
 }
 
+/// Entries zeroed a round, enough that they are stored in pairs.
+const ZERO_CHUNK: usize = 64;
+
 // SAFETY: a slot's address translates to the table it was last opened for, because opening stores
-// its descriptor and closing invalidates the TLB for it.
+// its descriptor where nothing was valid, and closing invalidates the TLB for it.
 unsafe impl<E: Environment> Windows for Fixmap<'_, E> {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        self.place.address(slot)
+    }
+
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        let descriptor = Descriptor::leaf(&self.geometry, Level::L3, table, self.attributes);
-        let index = self.index(slot);
-        // SAFETY: as in `clear`.
-        unsafe {
-            self.parts
-                .store(self.table, index, descriptor, Visibility::Live)
-        };
-        table::publish(&mut self.parts);
+        let geometry = self.parts.capabilities().geometry;
+        self.set(
+            slot,
+            Descriptor::leaf(&geometry, Level::L3, table, self.attributes),
+        );
+        publish(&mut self.parts);
     }
 
     fn close(&mut self, slot: Slot) {
-        self.clear(slot);
+        self.set(slot, Descriptor::INVALID);
+        self.invalidate(slot, 1);
+    }
+
+    fn close_series(&mut self, count: usize) {
+        for index in 0..count {
+            self.set(Slot::Series(index), Descriptor::INVALID);
+        }
+        self.invalidate(Slot::Series(0), count);
     }
 
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
-        let entry = slot_address(slot).0 as *const u64;
-        // SAFETY: the caller has the slot open, so a whole table is mapped there.
-        Descriptor(unsafe { entry.add(index).read_volatile() })
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.shown.load(slot, index) }
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
         self.counters.add(|counts| counts.stores += 1);
-        let entry = slot_address(slot).0 as *mut u64;
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.shown.store(slot, index, descriptor) };
+    }
+
+    unsafe fn zero(&mut self, slot: Slot) {
+        let bytes = 1usize << self.place.page_shift;
+        self.counters
+            .add(|counts| counts.stores += (bytes / size_of::<u64>()) as u64);
+        let mut chunk = self.place.address(slot).0 as *mut [MaybeUninit<u64>; ZERO_CHUNK];
+        // Seen to be zeros, they would become a call of `memset`, which without NEON takes six
+        // times the instructions.
+        let nothing = black_box(0);
+        for _ in 0..bytes / size_of::<[u64; ZERO_CHUNK]>() {
+            // SAFETY: the caller has the slot open, so a whole table is mapped there, and vouches
+            // that nobody else uses it.
+            for entry in unsafe { &mut *chunk } {
+                entry.write(nothing);
+            }
+            chunk = chunk.wrapping_add(1);
+        }
+    }
+
+    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> bool {
+        self.counters.add(|counts| {
+            counts.stores += entries.count as u64;
+            if entries.barriers {
+                counts.dsb += entries.count as u64;
+                counts.isb += entries.count as u64;
+            }
+        });
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.shown.write(slot, entries) }
+    }
+}
+
+/// Slots as they are shown now, uncounted.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    place: FixmapPlace,
+    hardware: Hardware,
+}
+
+impl Shown {
+    #[inline(always)]
+    fn entry(&self, slot: Slot, index: usize) -> *mut u64 {
+        (self.place.address(slot).0 as *mut u64).wrapping_add(index)
+    }
+}
+
+// SAFETY: only what is shown is touched; what each slot shows is `Fixmap`'s to change.
+unsafe impl Windows for Shown {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        self.place.address(slot)
+    }
+    fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
+    fn close(&mut self, _slot: Slot) {}
+    fn close_series(&mut self, _count: usize) {}
+
+    #[inline(always)]
+    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
+        // SAFETY: the caller has the slot open, so a whole table is mapped there.
+        Descriptor(unsafe { self.entry(slot, index).read_volatile() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
         // SAFETY: as for `load`.
-        unsafe { entry.add(index).write_volatile(descriptor.0) };
+        unsafe { self.entry(slot, index).write_volatile(descriptor.0) };
+    }
+}
+
+impl Maintenance for Shown {
+    fn capabilities(&self) -> &TlbCapabilities {
+        self.hardware.capabilities()
+    }
+    #[inline(always)]
+    fn dsb_ishst(&mut self) {
+        self.hardware.dsb_ishst();
+    }
+    #[inline(always)]
+    fn dsb_ish(&mut self) {
+        self.hardware.dsb_ish();
+    }
+    #[inline(always)]
+    fn isb(&mut self) {
+        self.hardware.isb();
+    }
+    fn tlbi(&mut self, op: TlbiOp) {
+        self.hardware.tlbi(op);
     }
 }
 

@@ -14,6 +14,7 @@ use granule::arch::{
 use granule::linear::Census;
 use granule::linear::direct::{self, Arena, HasArena};
 use granule::linear::window::{Slot, WindowBuilder, Windows};
+use granule::linear::{Barriers, Strategy};
 use granule::table::{
     Leaves, Liveness, Maintenance, PageTables, Parts, Piece, TableAllocator, TableRun, invalidate,
     publish,
@@ -198,11 +199,7 @@ struct Fixmap {
     entries: u64,
     va: u64,
     /// What each slot shows.
-    open: [Option<u64>; Level::ALL.len()],
-}
-
-fn number(slot: Slot) -> usize {
-    (slot.0.number() + 1) as usize
+    open: [Option<u64>; Slot::COUNT],
 }
 
 impl Fixmap {
@@ -212,15 +209,29 @@ impl Fixmap {
 
     fn set(&self, slot: Slot, descriptor: Descriptor) {
         let store = EventKind::StoreDescriptor {
-            address: self.entries + number(slot) as u64 * 8,
+            address: self.entries + slot.number() as u64 * 8,
             value: descriptor.0,
             order: Order::Plain,
         };
         self.cpu.world.borrow_mut().event(store);
     }
 
+    /// Invalidates the TLB for `count` slots from `slot` on.
+    fn forget(&mut self, slot: Slot, count: usize) {
+        let page = self.page();
+        let what = Invalidation {
+            start: self.address(slot),
+            bytes: page * count as u64,
+            stride: page,
+            reach: Reach::LastLevel,
+            asid: None,
+            level: Some(Level::L3),
+        };
+        invalidate(&mut self.cpu, &what);
+    }
+
     fn shown(&self, slot: Slot) -> u64 {
-        match self.open[number(slot)] {
+        match self.open[slot.number()] {
             Some(table) => table,
             None => panic!("{slot:?} is not open"),
         }
@@ -230,27 +241,32 @@ impl Fixmap {
 // SAFETY: a slot's loads and stores go to the table it was opened for, and each is checked to be
 // what the slot's address translates to.
 unsafe impl Windows for Fixmap {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        VirtualAddress(self.va + slot.number() as u64 * self.page())
+    }
+
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let geometry = self.cpu.can.geometry;
         let bits = Attributes::normal(Permissions::READ_WRITE).encode(&geometry);
         self.set(slot, Descriptor::leaf(&geometry, Level::L3, table, bits));
         publish(&mut self.cpu);
-        self.open[number(slot)] = Some(table.0);
+        self.open[slot.number()] = Some(table.0);
     }
 
     fn close(&mut self, slot: Slot) {
         self.set(slot, Descriptor::INVALID);
-        let page = self.page();
-        let what = Invalidation {
-            start: VirtualAddress(self.va + number(slot) as u64 * page),
-            bytes: page,
-            stride: page,
-            reach: Reach::LastLevel,
-            asid: None,
-            level: Some(Level::L3),
-        };
-        invalidate(&mut self.cpu, &what);
-        self.open[number(slot)] = None;
+        self.forget(slot, 1);
+        self.open[slot.number()] = None;
+    }
+
+    fn close_series(&mut self, count: usize) {
+        for index in 0..count {
+            self.set(Slot::Series(index), Descriptor::INVALID);
+        }
+        self.forget(Slot::Series(0), count);
+        for index in 0..count {
+            self.open[Slot::Series(index).number()] = None;
+        }
     }
 
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
@@ -266,7 +282,7 @@ unsafe impl Windows for Fixmap {
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
         let address = self.shown(slot) + index as u64 * 8;
-        let va = self.va + number(slot) as u64 * self.page() + index as u64 * 8;
+        let va = self.va + slot.number() as u64 * self.page() + index as u64 * 8;
         let mut world = self.cpu.world.borrow_mut();
         let outcomes = world.model.access(0, va, Access::WRITE);
         let right = matches!(outcomes[..], [Outcome::Memory(to)] if to.address == address);
@@ -316,7 +332,7 @@ impl Maintenance for Fixmap {
     }
 }
 
-fn base<P: Page>(shape: Shape, leaves: Leaves) {
+fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Strategy, barriers: Barriers) {
     let mut bench = Bench::<P>::new(shape, 1);
     let geometry = bench.geometry;
     let page = P::SIZE.bytes();
@@ -342,12 +358,16 @@ fn base<P: Page>(shape: Shape, leaves: Leaves) {
         pages: Pages::from(&bench.world, page, TABLES + 0x1000 * page),
         entries,
         va,
-        open: [None; Level::ALL.len()],
+        open: [None; Slot::COUNT],
     };
     let pieces = pieces(&geometry, leaves);
     let root = bench.tables.root();
-    let mut builder = WindowBuilder::<P, _>::new(geometry, &mut fixmap);
-    assert_eq!(builder.create_base(root, &pieces), Ok(()), "{shape:?}");
+    let mut builder = WindowBuilder::<P, _>::new(geometry, strategy, barriers, &mut fixmap);
+    assert_eq!(
+        builder.create(root, &pieces),
+        Ok(()),
+        "{shape:?} {strategy:?}"
+    );
     check(&bench.world, &shape, &geometry, &pieces, 4);
     // The library reads the tables back as if it had made them by `map`.
     // SAFETY: the root and all below are the model's memory, which nobody else changes now.
@@ -392,10 +412,18 @@ fn direct_16k_and_64k() {
 
 #[test]
 fn through_a_fixmap() {
-    for leaves in [Leaves::LARGEST, Leaves::PAGES] {
-        base::<Page4K>(Shape::kernel(48), leaves);
-        base::<Page4K>(Shape::kernel(39), leaves);
+    let published = Strategy::ALL
+        .into_iter()
+        .filter(|strategy| *strategy != Strategy::Direct);
+    for strategy in published {
+        for barriers in [Barriers::Entry, Barriers::Table] {
+            for leaves in [Leaves::LARGEST, Leaves::PAGES] {
+                through::<Page4K>(Shape::kernel(39), leaves, strategy, barriers);
+            }
+            through::<Page4K>(Shape::kernel(48), Leaves::PAGES, strategy, barriers);
+        }
+        let barriers = Barriers::Table;
+        through::<Page16K>(Shape::kernel(47), Leaves::LARGEST, strategy, barriers);
+        through::<Page64K>(Shape::kernel(42), Leaves::LARGEST, strategy, barriers);
     }
-    base::<Page16K>(Shape::kernel(47), Leaves::LARGEST);
-    base::<Page64K>(Shape::kernel(42), Leaves::LARGEST);
 }

@@ -82,6 +82,12 @@ impl PageSize {
         1 << self.level_shift(level)
     }
 
+    /// The index, in its table of `level`, of the entry that translates `offset`.
+    #[must_use]
+    pub const fn index(self, offset: u64, level: Level) -> usize {
+        ((offset >> self.level_shift(level)) as usize) & (self.entries() - 1)
+    }
+
     /// How many entries of `level` the contiguous hint joins; 1 where the hint does not exist
     /// (reserved at 4K level 0, 16K level 1 and 64K level 1).
     #[must_use]

@@ -8,13 +8,12 @@ use crate::arch::geometry::LeafSize;
 use crate::arch::page_size::Level;
 use crate::table::map::{Piece, Plan};
 
-/// The most leaf sizes that a geometry has: every level with and without the contiguous hint.
-const MOST_SIZES: usize = 2 * Level::ALL.len();
-
 /// What a linear map will consist of. The root table is not counted: it is there before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Census {
-    leaves: [Option<(LeafSize, u64)>; MOST_SIZES],
+    geometry: Geometry,
+    /// For each level, how many leaves without and how many groups with the contiguous hint.
+    leaves: [[u64; 2]; Level::ALL.len()],
     tables: u64,
     bytes: u64,
 }
@@ -24,10 +23,12 @@ impl Census {
     /// passed over.
     #[must_use]
     pub fn new(geometry: &Geometry, pieces: &[Piece]) -> Self {
-        let mut census = Self::default();
-        for (slot, size) in census.leaves.iter_mut().zip(geometry.leaf_sizes()) {
-            *slot = Some((size, 0));
-        }
+        let mut census = Self {
+            geometry: *geometry,
+            leaves: [[0; 2]; Level::ALL.len()],
+            tables: 0,
+            bytes: 0,
+        };
         // The last entry of each level that was given a table, so that neighbours share it.
         let mut tabled = [u64::MAX; Level::ALL.len()];
         for piece in pieces {
@@ -38,7 +39,7 @@ impl Census {
                 continue;
             }
             let to = from + piece.bytes;
-            let plan = Plan::new(geometry, piece, from);
+            let plan = Plan::shape(geometry, piece, from);
             census.bytes += piece.bytes;
             census.count_tables(geometry, &plan, &mut tabled, from, to);
             census.count_leaves(geometry, &plan, from, to);
@@ -61,11 +62,11 @@ impl Census {
     /// How many leaves there are of each size, largest first, those with none left out. A
     /// contiguous group counts as one.
     pub fn leaves(&self) -> impl Iterator<Item = (LeafSize, u64)> + '_ {
-        self.leaves
-            .iter()
-            .flatten()
-            .copied()
-            .filter(|&(_, count)| count > 0)
+        self.geometry.leaf_sizes().filter_map(|size| {
+            let [plain, grouped] = self.leaves.get((size.level.number() + 1) as usize)?;
+            let count = *(if size.contiguous { grouped } else { plain });
+            (count > 0).then_some((size, count))
+        })
     }
 
     fn count_tables(
@@ -104,7 +105,7 @@ impl Census {
     fn count_leaves(&mut self, geometry: &Geometry, plan: &Plan, from: u64, to: u64) {
         let size = geometry.page_size();
         let mut pieces = [(from, to), (to, to)];
-        for level in Level::ALL {
+        for (level, leaves) in Level::ALL.into_iter().zip(&mut self.leaves) {
             if level < plan.top() || level < geometry.start_level() {
                 continue;
             }
@@ -141,18 +142,10 @@ impl Census {
                 } else {
                     0
                 };
-                self.add(level, true, grouped / group);
-                self.add(level, false, (inner.1 - inner.0 - grouped) / entry);
+                leaves[0] += (inner.1 - inner.0 - grouped) >> entry.trailing_zeros();
+                leaves[1] += grouped >> group.trailing_zeros();
             }
             pieces = [head, tail];
-        }
-    }
-
-    fn add(&mut self, level: Level, contiguous: bool, count: u64) {
-        for (size, sum) in self.leaves.iter_mut().flatten() {
-            if size.level == level && size.contiguous == contiguous {
-                *sum += count;
-            }
         }
     }
 }

@@ -3,58 +3,77 @@
 //! The slots' own entries, barriers and TLBIs are not recorded here: what `inner` makes them with
 //! is wrapped in [`Traced`](crate::table::Traced) by who makes it.
 
-use super::window::{Slot, Windows};
-use crate::arch::page_size::Level;
+use super::window::{Entries, Slot, Windows};
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::{Maintenance, Sink, TableAllocator, TableEvent, TableRun, Visibility};
+use crate::table::{Maintenance, Sink, TableAllocator, TableEvent, TableRun, Visibility, publish};
 
 /// [`Windows`] whose stores are recorded.
 #[derive(Debug)]
 pub struct TracedWindows<W, S> {
     inner: W,
     sink: S,
-    /// Where a slot is in the address space, and its bytes.
-    place: fn(Slot) -> VirtualAddress,
-    bytes: u64,
-    /// The table that each level's slot was last opened for.
-    shown: [PhysicalAddress; Level::ALL.len()],
+    /// The table that each slot was last opened for.
+    shown: [PhysicalAddress; Slot::COUNT],
 }
 
-impl<W, S: Sink> TracedWindows<W, S> {
-    /// Records the stores through `inner`'s slots in `sink`. A slot shows `bytes` bytes at what
-    /// `place` says.
-    pub const fn new(inner: W, sink: S, place: fn(Slot) -> VirtualAddress, bytes: u64) -> Self {
+impl<W: Windows, S: Sink> TracedWindows<W, S> {
+    /// Records the stores through `inner`'s slots in `sink`.
+    pub const fn new(inner: W, sink: S) -> Self {
         Self {
             inner,
             sink,
-            place,
-            bytes,
-            shown: [PhysicalAddress(0); Level::ALL.len()],
+            shown: [PhysicalAddress(0); Slot::COUNT],
         }
     }
 
-    const fn number(slot: Slot) -> usize {
-        (slot.0.number() + 1) as usize
+    /// Does `action` to `inner` and records it as the storing of `entries` through `slot`.
+    fn record<R>(&mut self, slot: Slot, entries: &Entries, action: impl FnOnce(&mut W) -> R) -> R {
+        let table = self.shown.get(slot.number()).copied();
+        self.sink.atomically(|sink| {
+            if let Some(table) = table.filter(|_| entries.count > 0) {
+                sink.record(TableEvent::Store {
+                    table,
+                    first: entries.first,
+                    count: entries.count,
+                    descriptor: entries.descriptor,
+                    step: entries.step,
+                    visibility: Visibility::Live,
+                });
+            }
+            action(&mut self.inner)
+        })
     }
 }
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        self.inner.address(slot)
+    }
+
     #[inline(always)]
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         if S::ACTIVE
-            && let Some(shown) = self.shown.get_mut(Self::number(slot))
+            && let Some(shown) = self.shown.get_mut(slot.number())
         {
             *shown = table;
         }
         self.inner.open(slot, table);
-        self.sink.relied((self.place)(slot), self.bytes);
+        if S::ACTIVE {
+            let bytes = self.inner.capabilities().geometry.page_size().bytes();
+            self.sink.relied(self.inner.address(slot), bytes);
+        }
     }
 
     #[inline(always)]
     fn close(&mut self, slot: Slot) {
         self.inner.close(slot);
+    }
+
+    #[inline(always)]
+    fn close_series(&mut self, count: usize) {
+        self.inner.close_series(count);
     }
 
     #[inline(always)]
@@ -69,20 +88,66 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
             // SAFETY: the caller's promise is handed on.
             return unsafe { self.inner.store(slot, index, descriptor) };
         }
-        self.sink.atomically(|sink| {
-            if let Some(&table) = self.shown.get(Self::number(slot)) {
-                sink.record(TableEvent::Store {
-                    table,
-                    first: index,
-                    count: 1,
-                    descriptor,
-                    step: 0,
-                    visibility: Visibility::Live,
-                });
-            }
-            // SAFETY: the caller's promise is handed on.
-            unsafe { self.inner.store(slot, index, descriptor) };
+        let entries = Entries {
+            first: index,
+            count: 1,
+            descriptor,
+            step: 0,
+            barriers: false,
+        };
+        self.record(slot, &entries, |inner| {
+            // SAFETY: as above.
+            unsafe { inner.store(slot, index, descriptor) }
         });
+    }
+
+    #[inline(always)]
+    unsafe fn zero(&mut self, slot: Slot) {
+        if !S::ACTIVE {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.zero(slot) };
+        }
+        let entries = Entries {
+            first: 0,
+            count: self.inner.capabilities().geometry.page_size().entries(),
+            descriptor: Descriptor::INVALID,
+            step: 0,
+            barriers: false,
+        };
+        self.record(slot, &entries, |inner| {
+            // SAFETY: as above.
+            unsafe { inner.zero(slot) }
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> bool {
+        if !S::ACTIVE {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.write(slot, entries) };
+        }
+        // As many at a time as have no barrier between them.
+        let together = if entries.barriers { 1 } else { entries.count };
+        let mut part = Entries {
+            count: together,
+            barriers: false,
+            ..*entries
+        };
+        for _ in 0..if entries.barriers { entries.count } else { 1 } {
+            let written = self.record(slot, &part, |inner| {
+                // SAFETY: as above.
+                unsafe { inner.write(slot, &part) }
+            });
+            if !written {
+                return false;
+            }
+            if entries.barriers {
+                publish(self);
+            }
+            part.first += together;
+            part.descriptor.0 = part.descriptor.0.wrapping_add(part.step);
+        }
+        true
     }
 }
 

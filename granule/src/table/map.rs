@@ -82,6 +82,14 @@ impl Plan {
 
     /// For `piece`, whose first offset is `from`.
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
+        Self {
+            bits: piece.attributes.encode(geometry),
+            ..Self::shape(geometry, piece, from)
+        }
+    }
+
+    /// As [`new`](Self::new), but good only for counting: without the attributes.
+    pub(crate) fn shape(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
         let distance = piece.output.0.wrapping_sub(from);
         let size = geometry.page_size();
         let mut top = Level::L3;
@@ -97,12 +105,11 @@ impl Plan {
             }
             top = level;
         }
-        let bits = piece.attributes.encode(geometry);
         Self {
             distance,
             top,
             contiguous: piece.leaves.contiguous,
-            bits,
+            bits: 0,
         }
     }
 
@@ -127,6 +134,26 @@ impl Plan {
 
     pub(crate) const fn output(&self, offset: u64) -> u64 {
         offset.wrapping_add(self.distance)
+    }
+
+    /// The leaves from offset `at` on, up to `end`, that differ by a constant step: how many
+    /// entries of `level`, and the bits they have besides the plan's.
+    pub(crate) fn run(&self, size: PageSize, level: Level, at: u64, end: u64) -> (usize, u64) {
+        let group_mask = size.entry_bytes(level) * self.group(size, level) as u64 - 1;
+        let first_group = (at + group_mask) & !group_mask;
+        let groups_end = end & !group_mask;
+        let grouped = self.group(size, level) > 1 && first_group < groups_end;
+        let (stop, bits) = if grouped && at == first_group {
+            (groups_end, Descriptor::CONTIGUOUS)
+        } else if grouped && at < first_group {
+            (first_group, 0)
+        } else {
+            (end, 0)
+        };
+        let output = self.output(at);
+        let format_break = (output | ((1 << OUTPUT_RUN_SHIFT) - 1)) + 1;
+        let bytes = (stop - at).min(format_break - output);
+        ((bytes >> size.level_shift(level)) as usize, bits)
     }
 }
 
@@ -441,14 +468,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let at = cursor.at;
             let index = Self::index(at, level);
             if index > written {
-                self.fill(
-                    table,
-                    written,
-                    index - written,
-                    Descriptor::INVALID,
-                    0,
-                    private,
-                );
+                self.leave_empty(table, written, index - written);
             }
             let whole = cursor.whole_to(level, end);
             if whole > at {
@@ -463,9 +483,17 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
         let rest = P::SIZE.entries() - written;
         if rest > 0 {
-            self.fill(table, written, rest, Descriptor::INVALID, 0, private);
+            self.leave_empty(table, written, rest);
         }
         Some(())
+    }
+
+    /// Makes entries of a private table invalid.
+    fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
+        // A loop that is seen to store zeros becomes a call of `memset`, which without NEON takes
+        // six times the instructions of paired stores.
+        let nothing = core::hint::black_box(Descriptor::INVALID);
+        self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
 
     /// Builds the one table for the entry of `level` that the cursor is in, and links it.

@@ -438,7 +438,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// The index, in its table of `level`, of the entry that translates `offset`.
     const fn index(offset: u64, level: Level) -> usize {
-        ((offset >> P::SIZE.level_shift(level)) as usize) & (P::SIZE.entries() - 1)
+        P::SIZE.index(offset, level)
     }
 
     /// How stores into existing tables must be made.

@@ -1,0 +1,134 @@
+//! The model's times beside the published ones: what it was fitted to, and what it was not.
+
+use std::fmt::Write as _;
+
+use super::machine::{Machine, published_job};
+use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
+
+/// One published time and the model's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cell {
+    /// The machine and its RAM.
+    pub column: &'static Column,
+    /// What was measured.
+    pub line: &'static Line,
+    /// Milliseconds, as published.
+    pub published_ms: u32,
+    /// Milliseconds, by the model.
+    pub predicted_ms: f64,
+    /// Whether the machine's costs were fitted to this cell, among others.
+    pub fitted: bool,
+}
+
+impl Cell {
+    /// How far the model is off, in percent of what was published.
+    #[must_use]
+    pub fn error_percent(&self) -> f64 {
+        (self.predicted_ms / f64::from(self.published_ms) - 1.0) * 100.0
+    }
+}
+
+/// All published times beside the model's, a column after the other.
+#[must_use]
+pub fn cells() -> Vec<Cell> {
+    let machines = Machine::all();
+    let mut cells = Vec::new();
+    for (place, column) in COLUMNS.iter().enumerate() {
+        let machine = machines
+            .iter()
+            .find(|machine| machine.name == column.machine);
+        let (Some(machine), Ok(job)) = (machine, published_job(column)) else {
+            continue;
+        };
+        for line in &LINES {
+            let (Some(&published_ms), Ok(expected)) =
+                (line.ms.get(place), job.expect(line.strategy, line.barriers))
+            else {
+                continue;
+            };
+            cells.push(Cell {
+                column,
+                line,
+                published_ms,
+                predicted_ms: machine.predict(&expected).low_ms,
+                fitted: line.fitted && FITTED_COLUMNS.contains(&place),
+            });
+        }
+    }
+    cells
+}
+
+/// The table of [`cells`], in Markdown, with the machines' costs.
+#[must_use]
+pub fn table() -> String {
+    let mut text = String::new();
+    // Writing into a String cannot fail.
+    let _ = writeln!(
+        text,
+        "| machine | TLBI ns | wait ns | DSB+ISB ns | store ns | zeroing ns |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: |"
+    );
+    for machine in Machine::all() {
+        let _ = writeln!(
+            text,
+            "| `{}` ({}) | {:.0} | {:.0} | {:.1} | {:.2} | {:.2} |",
+            machine.name,
+            machine.published_as,
+            machine.tlbi_ns,
+            machine.wait_ns,
+            machine.dsb_isb_ns,
+            machine.store_ns,
+            machine.zero_ns
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\n| machine | RAM | posting | strategy | barriers | predicted ms | published ms | error | fitted |\n\
+         | --- | ---: | --- | --- | --- | ---: | ---: | ---: | --- |"
+    );
+    for cell in cells() {
+        let _ = writeln!(
+            text,
+            "| {} | {}G | {} | {} | {} | {:.1} | {} | {:+.1} % | {} |",
+            cell.column.machine,
+            cell.column.gib,
+            cell.line.posting,
+            cell.line.strategy,
+            cell.line.barriers,
+            cell.predicted_ms,
+            cell.published_ms,
+            cell.error_percent(),
+            if cell.fitted { "yes" } else { "" }
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left out of the fit on machines whose times are large enough to be told.
+    #[test]
+    fn what_was_left_out_is_predicted_on_the_altra() {
+        let left_out: Vec<_> = cells()
+            .into_iter()
+            .filter(|cell| !cell.fitted && cell.column.machine != "apple-m2")
+            .collect();
+        assert_eq!(left_out.len(), 8 + 12 + 8);
+        for cell in left_out {
+            assert!(cell.error_percent().abs() < 11.0, "{cell:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_holds_this_table() {
+        let document = include_str!("../../../docs/performance.md");
+        for line in table().lines() {
+            assert!(
+                document.contains(line),
+                "docs/performance.md lacks this line of `granule plan --check-model`:\n{line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The strategy `direct` made on no machine: the library's own code over tables that remember
+//! only what it reads again, so that half a terabyte takes milliseconds.
+
+use std::collections::HashMap;
+
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};
+use granule::linear::{Arena, Expected, direct};
+use granule::table::{
+    BitChange, Counted, Counters, Liveness, Maintenance, PageTables, Parts, TableError,
+    TableMemory, Visibility,
+};
+
+use super::Job;
+
+/// Where the static pool and the root are taken to lie: nowhere in RAM.
+const POOL: u64 = 0x1000_0000;
+
+/// The counts of `direct` for this job.
+pub(super) fn direct(job: &Job) -> Result<Expected, TableError> {
+    job.capabilities
+        .geometry
+        .page_size()
+        .dispatch(Direct { job })
+}
+
+struct Direct<'a> {
+    job: &'a Job,
+}
+
+impl Dispatch for Direct<'_> {
+    type Output = Result<Expected, TableError>;
+
+    fn run<P: Page>(self) -> Self::Output {
+        let Self { job } = self;
+        let page = P::SIZE.bytes();
+        let root = PhysicalAddress(POOL);
+        let first = PhysicalAddress(POOL + page);
+        let end = PhysicalAddress(first.0 + job.pool_pages * page);
+        // SAFETY: nothing is ever stored at these addresses: the tables are in `Tables`.
+        let mut arena = unsafe { Arena::new(first, end, P::SIZE) };
+        let pages = direct::arena_pages(&job.census(), &arena);
+        let top = job.pieces.last().map_or(0, |piece| piece.output_end().0);
+        if pages > 0 {
+            let start = top.saturating_sub(pages * page);
+            arena.extend(PhysicalAddress(start), PhysicalAddress(top));
+        }
+        let counters = Counters::new();
+        let parts = Parts {
+            memory: Counted::new(Tables::new(root, P::SIZE.entries()), &counters),
+            allocator: Counted::new(arena, &counters),
+            maintenance: Counted::new(Nothing(job.capabilities), &counters),
+        };
+        // SAFETY: the root is an empty table of `Tables`, as all that follow are; they are live
+        // only in that barriers are to be counted.
+        let mut tables = unsafe {
+            PageTables::<P, _>::from_root(root, job.capabilities.geometry, Liveness::Live, parts)?
+        };
+        direct::create(&mut tables, &job.pieces)?;
+        Ok(Expected {
+            counts: counters.get(),
+            zeroed: 0,
+            waits: 0,
+        })
+    }
+}
+
+/// What is known of a table.
+enum Table {
+    /// Its entries follow from the first.
+    Run { first: u64, step: u64 },
+    /// Each by itself.
+    Entries(Vec<u64>),
+}
+
+struct Tables {
+    entries: usize,
+    tables: HashMap<u64, Table>,
+}
+
+impl Tables {
+    fn new(root: PhysicalAddress, entries: usize) -> Self {
+        let empty = Table::Run { first: 0, step: 0 };
+        Self {
+            entries,
+            tables: HashMap::from([(root.0, empty)]),
+        }
+    }
+
+    fn single(&mut self, table: PhysicalAddress) -> &mut Vec<u64> {
+        let entries = self.entries;
+        let table = self
+            .tables
+            .entry(table.0)
+            .or_insert(Table::Run { first: 0, step: 0 });
+        if let Table::Run { first, step } = *table {
+            let value = |index| first.wrapping_add(step.wrapping_mul(index as u64));
+            *table = Table::Entries((0..entries).map(value).collect());
+        }
+        match table {
+            Table::Entries(entries) => entries,
+            Table::Run { .. } => unreachable!("it was just turned into entries"),
+        }
+    }
+}
+
+// SAFETY: no memory is touched but the map's own.
+unsafe impl TableMemory for Tables {
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        Descriptor(match self.tables.get(&table.0) {
+            Some(Table::Run { first, step }) => first.wrapping_add(step.wrapping_mul(index as u64)),
+            Some(Table::Entries(entries)) => entries.get(index).copied().unwrap_or_default(),
+            None => 0,
+        })
+    }
+
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        _visibility: Visibility,
+    ) {
+        if let Some(entry) = self.single(table).get_mut(index) {
+            *entry = descriptor.0;
+        }
+    }
+
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        _visibility: Visibility,
+    ) {
+        if first == 0 && count == self.entries {
+            let first = descriptor.0;
+            self.tables.insert(table.0, Table::Run { first, step });
+            return;
+        }
+        let mut value = descriptor.0;
+        for entry in self.single(table).iter_mut().skip(first).take(count) {
+            *entry = value;
+            value = value.wrapping_add(step);
+        }
+    }
+
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        _visibility: Visibility,
+    ) -> usize {
+        let mut valid = 0;
+        for entry in self.single(table).iter_mut().skip(first).take(count) {
+            if Descriptor(*entry).is_valid() {
+                *entry = change.apply(Descriptor(*entry)).0;
+                valid += 1;
+            }
+        }
+        valid
+    }
+}
+
+/// Barriers and TLBIs of no CPU.
+struct Nothing(TlbCapabilities);
+
+impl Maintenance for Nothing {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    fn dsb_ishst(&mut self) {}
+    fn dsb_ish(&mut self) {}
+    fn isb(&mut self) {}
+    fn tlbi(&mut self, _op: TlbiOp) {}
+}

@@ -1,0 +1,168 @@
+//! A linear map to be made, and its counts by arithmetic.
+//!
+//! What is not known of a machine that is only talked about (where its RAM begins, how large the
+//! kernel is) is assumed here and nowhere else.
+
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    Attributes, CpuFeatures, Geometry, Half, IdRegisters, PageSize, Permissions, PhysicalAddress,
+    Regime, VirtualAddress,
+};
+use granule::linear::{self, Barriers, Census, Expected, Placement, Strategy};
+use granule::table::{Leaves, Piece};
+
+use super::dry;
+use crate::request::Rodata;
+use crate::sizes::show_size;
+
+/// RAM is taken to be one bank from here on, as on QEMU's `virt` machine.
+const RAM_START: u64 = 1 << 30;
+/// Where the kernel's text and constants are taken to lie in it, and how long they are: as this
+/// repository's kernel is.
+const IMAGE: (u64, u64) = (RAM_START + (2 << 20), 384 << 10);
+/// Bytes of static table pool that such a kernel has, and the pages of it that the boot takes.
+const POOL: (u64, u64) = (1 << 20, 10);
+
+/// A linear map to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Page size and address sizes, and what TLBIs can do.
+    pub capabilities: TlbCapabilities,
+    /// What is to be mapped, ascending.
+    pub pieces: Vec<Piece>,
+    /// Table pages there are before any RAM is mapped.
+    pub pool_pages: u64,
+}
+
+impl Job {
+    /// The map that this repository's kernel makes on a machine with `memory` bytes of RAM in one
+    /// bank, with a CPU that has every page size and, for 52 bits, the formats they need.
+    ///
+    /// # Errors
+    ///
+    /// One line when there are no such addresses, or RAM does not fit them.
+    pub fn assumed(
+        memory: u64,
+        page_size: PageSize,
+        va_bits: u32,
+        rodata: Rodata,
+        tlbi_range: bool,
+    ) -> Result<Self, String> {
+        let geometry = geometry(page_size, va_bits)?;
+        let end = RAM_START.saturating_add(memory & !(page_size.bytes() - 1));
+        let placement = place(&geometry, RAM_START, end);
+        let reaches = placement.reaches().1.0.min(1 << geometry.pa_bits());
+        if end > reaches {
+            return Err(format!(
+                "--memory {}: with {page_size} pages and {va_bits} bits of virtual address the linear \
+                 map reaches {} of RAM; take more bits with --va-bits",
+                show_size(memory),
+                show_size(reaches.saturating_sub(RAM_START))
+            ));
+        }
+        let cuts = match rodata {
+            Rodata::Off => vec![RAM_START, end],
+            _ => vec![RAM_START, IMAGE.0, IMAGE.0 + IMAGE.1, end],
+        };
+        if cuts.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(format!(
+                "--memory {}: RAM does not even hold the kernel; take at least 16M",
+                show_size(memory)
+            ));
+        }
+        let ranges = cuts.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
+        Ok(Self::of(
+            TlbCapabilities {
+                geometry,
+                range: tlbi_range,
+                level_hint: false,
+                repeat: false,
+            },
+            ranges,
+            placement.distance(),
+            rodata,
+            POOL.0 / page_size.bytes() - POOL.1,
+        ))
+    }
+
+    /// The map of these physical ranges (first byte and bytes, ascending) at `distance`.
+    pub fn of(
+        capabilities: TlbCapabilities,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+        distance: u64,
+        rodata: Rodata,
+        pool_pages: u64,
+    ) -> Self {
+        let leaves = match rodata {
+            Rodata::On | Rodata::Full => Leaves::PAGES,
+            Rodata::Off | Rodata::Noalias => Leaves::LARGEST,
+        };
+        let pieces = ranges
+            .into_iter()
+            .map(|(first, bytes)| Piece {
+                start: VirtualAddress(first.wrapping_add(distance)),
+                output: PhysicalAddress(first),
+                bytes,
+                // What may be done with it does not change what it takes.
+                attributes: Attributes::normal(Permissions::READ_WRITE),
+                leaves,
+            })
+            .collect();
+        Self {
+            capabilities,
+            pieces,
+            pool_pages,
+        }
+    }
+
+    /// Its leaves and tables.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        Census::new(&self.capabilities.geometry, &self.pieces)
+    }
+
+    /// What it takes, but for instructions.
+    ///
+    /// # Errors
+    ///
+    /// One line when the library's own code will not make it.
+    pub fn expect(&self, strategy: Strategy, barriers: Barriers) -> Result<Expected, String> {
+        match strategy {
+            Strategy::Direct => dry::direct(self).map_err(|error| error.to_string()),
+            _ => Ok(linear::expected(
+                &self.capabilities,
+                &self.pieces,
+                strategy,
+                barriers,
+            )),
+        }
+    }
+}
+
+fn geometry(page_size: PageSize, va_bits: u32) -> Result<Geometry, String> {
+    // TGran4 0 and 1 (bits 31:28), TGran16 1 and 2 (bits 23:20): the page size, without and with
+    // 52 bits. PARange 5 and 6: 48 and 52 bits. VARange 1: 52 bits with 64K pages.
+    let (mmfr0, mmfr2) = if va_bits > 48 {
+        (1 << 28 | 2 << 20 | 6, 1 << 16)
+    } else {
+        (1 << 20 | 5, 0)
+    };
+    let cpu = CpuFeatures::new(IdRegisters {
+        mmfr0,
+        mmfr2,
+        ..IdRegisters::default()
+    });
+    Geometry::new(&cpu, page_size, va_bits, Half::Upper, Regime::El1And0)
+        .map_err(|error| format!("--va-bits {va_bits}: {error}"))
+}
+
+/// Where the kernel puts its linear map: into the lower half of its half of the space.
+fn place(geometry: &Geometry, start: u64, end: u64) -> Placement {
+    Placement::choose(
+        geometry,
+        geometry.base(),
+        geometry.span() / 2,
+        PhysicalAddress(start),
+        PhysicalAddress(end),
+    )
+}

@@ -1,0 +1,109 @@
+//! Published times of `map_mem()`: milliseconds, as they were posted.
+//!
+//! Source: "Speed up boot with faster linear map creation", Ryan Roberts, linux-arm-kernel:
+//! v1 of 26 March 2024 (on v6.9-rc1), v2 of 4 April 2024 (on v6.9-rc2), v3 of 12 April 2024, and
+//! the message of its patch "Don't remap pgtables for allocate vs populate" (commit 0e9df1c9).
+//! All with 4K pages and a map of pages. Whole milliseconds: half of one is 8 % of the smallest.
+
+use granule::linear::{Barriers, Strategy};
+
+/// A machine that times were published of, and its RAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// The machine's name in this program; two columns may be of one machine.
+    pub machine: &'static str,
+    /// What it was called where it was published.
+    pub published_as: &'static str,
+    /// GiB of RAM.
+    pub gib: u64,
+    /// Whether its TLBIs reach ranges (FEAT_TLBIRANGE).
+    pub tlbi_range: bool,
+}
+
+/// The columns of the published tables.
+pub const COLUMNS: [Column; 4] = [
+    Column {
+        machine: "apple-m2",
+        published_as: "Apple M2, VM",
+        gib: 16,
+        tlbi_range: true,
+    },
+    Column {
+        machine: "altra",
+        published_as: "Ampere Altra, VM",
+        gib: 64,
+        tlbi_range: false,
+    },
+    Column {
+        machine: "altra",
+        published_as: "Ampere Altra, VM",
+        gib: 256,
+        tlbi_range: false,
+    },
+    Column {
+        machine: "altra-metal",
+        published_as: "Ampere Altra, metal",
+        gib: 512,
+        tlbi_range: false,
+    },
+];
+
+/// One line of a published table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// Which posting.
+    pub posting: &'static str,
+    /// What was measured.
+    pub strategy: Strategy,
+    /// The barriers its page entries paid.
+    pub barriers: Barriers,
+    /// Milliseconds, a column each.
+    pub ms: [u32; COLUMNS.len()],
+    /// Whether the model is fitted to this line (in the columns that are fitted).
+    pub fitted: bool,
+}
+
+const fn line(
+    posting: &'static str,
+    strategy: Strategy,
+    barriers: Barriers,
+    ms: [u32; COLUMNS.len()],
+) -> Line {
+    Line {
+        posting,
+        strategy,
+        barriers,
+        ms,
+        fitted: false,
+    }
+}
+
+const fn fitted(line: Line) -> Line {
+    Line {
+        fitted: true,
+        ..line
+    }
+}
+
+use Barriers::{Entry, Table};
+use Strategy::{Base, BatchBarriers, LazyUnmap, NoAllocRemap, NoContRemap};
+
+/// All that was published.
+pub const LINES: [Line; 12] = [
+    line("v1", Base, Entry, [151, 2191, 8990, 17443]),
+    line("v1", NoContRemap, Entry, [77, 429, 1753, 3796]),
+    line("v1", NoAllocRemap, Entry, [77, 375, 1532, 3366]),
+    line("v1", LazyUnmap, Entry, [63, 330, 1312, 2929]),
+    fitted(line("v2", Base, Entry, [153, 2227, 8798, 17442])),
+    fitted(line("v2", NoContRemap, Entry, [77, 431, 1727, 3796])),
+    fitted(line("v2", BatchBarriers, Table, [13, 162, 655, 1656])),
+    line("v2", NoAllocRemap, Table, [11, 109, 449, 1257]),
+    fitted(line("v2", LazyUnmap, Table, [6, 61, 257, 838])),
+    line("v3", Base, Entry, [168, 2198, 8644, 17447]),
+    line("patch", BatchBarriers, Table, [11, 161, 656, 1654]),
+    line("v3", NoAllocRemap, Table, [10, 104, 438, 1223]),
+];
+
+/// The columns that machines are fitted to: where a machine has two, the other shows whether the
+/// model carries over to another size.
+pub const FITTED_COLUMNS: [usize; 3] = [0, 1, 3];

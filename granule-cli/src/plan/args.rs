@@ -1,0 +1,97 @@
+//! The command line of `granule plan`.
+
+use clap::Args;
+
+use super::Plan;
+use crate::cost::Machine;
+use crate::request::{Barriers, LinearMap, PageSize, Rodata};
+use crate::sizes::parse_size;
+
+/// What `granule plan --help` says above its options.
+pub const LONG: &str = "\
+Say what a linear map consists of and what making it takes, for any RAM size, page size and
+strategy, without booting anything: leaves, tables, memory, TLBIs, barriers, and the time on a
+machine that times were published of.
+
+RAM is taken to be one bank that begins at 1 GiB, as on QEMU's virt machine, with this
+repository's kernel 2 MiB into it.";
+
+/// What `granule plan --help` says below them.
+pub const EXAMPLES: &str = "\
+Examples:
+  Every strategy on a machine of the published tables:
+    granule plan --memory 256G --machine altra
+
+  The same map with 64K pages, and with largest leaves:
+    granule plan --memory 256G --page-size 64k
+    granule plan --memory 256G --rodata noalias
+
+  How far the model of the machines is off, cell by cell:
+    granule plan --check-model
+
+Machines: apple-m2, altra, altra-metal. docs/bench-json.md documents the JSON object.";
+
+/// The options of `granule plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// RAM of the machine: 512M, 4G, 512G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "check_model")]
+    memory: Option<u64>,
+
+    /// Machine whose time to predict: apple-m2, altra or altra-metal
+    #[arg(long, value_name = "NAME", value_parser = Machine::named)]
+    machine: Option<Machine>,
+
+    /// Page size
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_enum,
+        ignore_case = true,
+        default_value = "4k"
+    )]
+    page_size: PageSize,
+
+    /// Bits of virtual address; more than 48 take the 52-bit formats
+    #[arg(long, value_name = "N", default_value_t = 48)]
+    va_bits: u32,
+
+    /// What to protect; on and full make maps of pages
+    #[arg(long, value_name = "MODE", value_enum, default_value = "full")]
+    rodata: Rodata,
+
+    /// How to make the map, one or more; default: every way there is
+    #[arg(long, value_name = "STRATEGY", value_delimiter = ',', value_enum)]
+    strategy: Vec<LinearMap>,
+
+    /// Barriers of the published ways; default: as each was last published
+    #[arg(long, value_name = "WHEN", value_enum)]
+    barriers: Option<Barriers>,
+
+    /// Print the model's times beside all published ones instead
+    #[arg(long, conflicts_with_all = ["memory", "machine", "json"])]
+    pub check_model: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PlanArgs {
+    /// The plan these options stand for, if they stand for one.
+    #[must_use]
+    pub fn plan(&self) -> Option<Plan> {
+        Some(Plan {
+            memory: self.memory?,
+            page_size: self.page_size,
+            va_bits: self.va_bits,
+            rodata: self.rodata,
+            strategies: match self.strategy.as_slice() {
+                [] => LinearMap::ALL.to_vec(),
+                some => some.to_vec(),
+            },
+            barriers: self.barriers,
+            machine: self.machine.clone(),
+        })
+    }
+}

@@ -1,0 +1,359 @@
+//! `granule plan`: what a linear map will consist of and take, for any RAM, without booting.
+//!
+//! Tables and leaves come from the library's census, counts from [`cost`](crate::cost), times from
+//! its model of a machine.
+
+pub mod args;
+
+use std::fmt::Write as _;
+
+use granule::linear::Expected;
+use serde_json::{Value, json};
+
+use crate::cost::machine::Predicted;
+use crate::cost::{Job, Machine};
+use crate::request::{Barriers, LinearMap, PageSize, Rodata};
+use crate::sizes::show_size;
+
+/// The schema's number. Keys may be added to a schema; none goes away.
+const SCHEMA: u32 = 1;
+
+/// What to plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Bytes of RAM.
+    pub memory: u64,
+    /// The page size.
+    pub page_size: PageSize,
+    /// Bits of virtual address.
+    pub va_bits: u32,
+    /// The protection.
+    pub rodata: Rodata,
+    /// The ways to make the map.
+    pub strategies: Vec<LinearMap>,
+    /// The barriers of the published ones; `None` for those each goes by.
+    pub barriers: Option<Barriers>,
+    /// The machine whose time is predicted.
+    pub machine: Option<Machine>,
+}
+
+/// What one strategy takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Taken {
+    /// The strategy.
+    pub strategy: LinearMap,
+    /// The barriers of its page entries.
+    pub barriers: &'static str,
+    /// Its counts.
+    pub expected: Expected,
+    /// Its time on the machine, if one is named.
+    pub predicted: Option<Predicted>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// The question.
+    pub plan: Plan,
+    /// The map.
+    pub job: Job,
+    /// What each strategy takes.
+    pub taken: Vec<Taken>,
+}
+
+impl Plan {
+    /// Works it out.
+    ///
+    /// # Errors
+    ///
+    /// One line when RAM does not fit the addresses, or there are no such addresses.
+    pub fn work_out(self) -> Result<Planned, String> {
+        let range = self
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.tlbi_range);
+        let job = Job::assumed(
+            self.memory,
+            self.page_size.value(),
+            self.va_bits,
+            self.rodata,
+            range,
+        )?;
+        let taken = self
+            .strategies
+            .iter()
+            .map(|&strategy| {
+                let barriers = match self.barriers {
+                    Some(barriers) if strategy != LinearMap::Direct => barriers.value(),
+                    _ => strategy.strategy().barriers(),
+                };
+                let expected = job.expect(strategy.strategy(), barriers)?;
+                Ok(Taken {
+                    strategy,
+                    barriers: barriers.name(),
+                    expected,
+                    predicted: self
+                        .machine
+                        .as_ref()
+                        .map(|machine| machine.predict(&expected)),
+                })
+            })
+            .collect::<Result<_, String>>()?;
+        Ok(Planned {
+            plan: self,
+            job,
+            taken,
+        })
+    }
+}
+
+impl Planned {
+    fn tables(&self) -> (u64, u64) {
+        let tables = self.job.census().tables();
+        (tables, tables * self.plan.page_size.bytes())
+    }
+
+    /// The JSON object, documented in docs/bench-json.md.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let plan = &self.plan;
+        let (tables, table_bytes) = self.tables();
+        let leaves: Vec<Value> = self
+            .job
+            .census()
+            .leaves()
+            .map(|(size, count)| {
+                json!({ "size": size.bytes, "contiguous": size.contiguous, "count": count })
+            })
+            .collect();
+        let strategies: Vec<Value> = self
+            .taken
+            .iter()
+            .map(|taken| {
+                let counts = &taken.expected.counts;
+                let low = taken.predicted.map(|predicted| predicted.low_ms);
+                let high = taken.predicted.map(|predicted| predicted.high_ms);
+                json!({
+                    "strategy": taken.strategy.word(),
+                    "barriers": taken.barriers,
+                    "tlbi": counts.tlbi,
+                    "dsb": counts.dsb,
+                    "isb": counts.isb,
+                    "descriptor_stores": counts.stores,
+                    "predicted_ms_low": low,
+                    "predicted_ms_high": high,
+                })
+            })
+            .collect();
+        json!({
+            "schema": SCHEMA,
+            "memory": plan.memory,
+            "page_size": plan.page_size.bytes(),
+            "va_bits": plan.va_bits,
+            "rodata": plan.rodata.word(),
+            "mapped_bytes": self.job.census().bytes(),
+            "leaves": leaves,
+            "tables": tables,
+            "table_bytes": table_bytes,
+            "machine": plan.machine.as_ref().map(|machine| json!({
+                "name": machine.name,
+                "published_as": machine.published_as,
+                "tlbi_range": machine.tlbi_range,
+                "tlbi_ns": machine.tlbi_ns,
+                "wait_ns": machine.wait_ns,
+                "dsb_isb_ns": machine.dsb_isb_ns,
+                "store_ns": machine.store_ns,
+                "zero_ns": machine.zero_ns,
+            })),
+            "strategies": strategies,
+        })
+    }
+
+    /// The answer for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let plan = &self.plan;
+        let (tables, table_bytes) = self.tables();
+        let mut text = String::new();
+        let leaves: Vec<String> = self
+            .job
+            .census()
+            .leaves()
+            .map(|(size, count)| {
+                let kind = if size.contiguous { " contiguous" } else { "" };
+                format!("{count} x {}{kind}", show_size(size.bytes))
+            })
+            .collect();
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{} of RAM, {} pages, {} VA bits, rodata={}\nleaves   {}\ntables   {tables}, {}",
+            show_size(plan.memory),
+            plan.page_size.word(),
+            plan.va_bits,
+            plan.rodata.word(),
+            leaves.join(", "),
+            show_size(table_bytes),
+        );
+        let _ = writeln!(
+            text,
+            "\n{:<15} {:<8} {:>12} {:>14} {:>14} {:>14}  {}",
+            "strategy",
+            "barriers",
+            "TLBI",
+            "DSB",
+            "ISB",
+            "stores",
+            if plan.machine.is_some() {
+                "predicted ms"
+            } else {
+                ""
+            },
+        );
+        for taken in &self.taken {
+            let counts = &taken.expected.counts;
+            let time = taken.predicted.map_or_else(String::new, |predicted| {
+                let (low, high) = (predicted.low_ms, predicted.high_ms);
+                if high > low * 1.01 {
+                    format!("{} to {}", milliseconds(low), milliseconds(high))
+                } else {
+                    milliseconds(low)
+                }
+            });
+            let line = format!(
+                "{:<15} {:<8} {:>12} {:>14} {:>14} {:>14}  {time}",
+                taken.strategy.word(),
+                taken.barriers,
+                counts.tlbi,
+                counts.dsb,
+                counts.isb,
+                counts.stores,
+            );
+            text += line.trim_end();
+            text.push('\n');
+        }
+        if let Some(machine) = &plan.machine {
+            text += &caution(plan, machine);
+        }
+        text
+    }
+}
+
+fn milliseconds(ms: f64) -> String {
+    if ms >= 100.0 {
+        format!("{ms:.0}")
+    } else if ms >= 1.0 {
+        format!("{ms:.1}")
+    } else {
+        format!("{ms:.4}")
+    }
+}
+
+/// What the times are, and are not.
+fn caution(plan: &Plan, machine: &Machine) -> String {
+    let mut text = format!(
+        "\nCounts are exact. Times are predicted, not measured: counts times costs fitted to published times\n\
+         of {} (4K pages, maps of pages; docs/performance.md has the errors).",
+        machine.published_as
+    );
+    if plan.page_size != PageSize::K4 || !matches!(plan.rodata, Rodata::On | Rodata::Full) {
+        text += "\nNothing was published of such a map: here the costs are carried over to it.";
+    }
+    if plan.strategies.contains(&LinearMap::Direct) {
+        text += "\nNor of `direct`, which does not zero: what zeroing costs by itself is not known, hence the range.";
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(memory: u64) -> Plan {
+        Plan {
+            memory,
+            page_size: PageSize::K4,
+            va_bits: 48,
+            rodata: Rodata::Full,
+            strategies: LinearMap::ALL.to_vec(),
+            barriers: None,
+            machine: Some(Machine::named("altra").unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_a_terabyte_in_pages() {
+        let planned = plan(256 << 30).work_out().unwrap();
+        let object = planned.json();
+        // 131 072 tables of pages, 256 above them, 1 above those (one bank, 1 GiB into the space).
+        assert_eq!(object["tables"], 131_072 + 256 + 1);
+        assert_eq!(object["table_bytes"], (131_072_u64 + 256 + 1) << 12);
+        assert_eq!(
+            object["leaves"],
+            json!([{ "size": 4096, "contiguous": false, "count": 64 << 20 }])
+        );
+        let strategies = object["strategies"].as_array().unwrap();
+        assert_eq!(strategies.len(), 6);
+        let direct = &strategies[5];
+        assert_eq!(
+            (&direct["strategy"], &direct["tlbi"]),
+            (&json!("direct"), &json!(0))
+        );
+        assert!(direct["dsb"].as_u64().unwrap() <= 16);
+        // Times fall from each step to the next.
+        let times: Vec<f64> = strategies
+            .iter()
+            .map(|strategy| strategy["predicted_ms_high"].as_f64().unwrap())
+            .collect();
+        assert!(times.windows(2).all(|pair| pair[1] < pair[0]), "{times:?}");
+    }
+
+    #[test]
+    fn text_says_what_is_predicted() {
+        let text = plan(4 << 30).work_out().unwrap().text();
+        for part in [
+            "tables   2053",
+            "predicted",
+            "not measured",
+            "Ampere Altra",
+            "hence the range",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let mut blocks = plan(4 << 30);
+        blocks.rodata = Rodata::Noalias;
+        let text = blocks.work_out().unwrap().text();
+        assert!(text.contains("carried over"), "{text}");
+        assert!(text.contains("x 1G"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_to_do() {
+        let mut small = plan(512 << 30);
+        small.va_bits = 39;
+        let line = small.work_out().unwrap_err();
+        assert!(
+            line.contains("--memory 512G") && line.contains("--va-bits"),
+            "{line}"
+        );
+        let mut odd = plan(4 << 30);
+        odd.va_bits = 40;
+        // 40 bits are no choice of the kernel's, but they are an address space.
+        assert!(odd.clone().work_out().is_ok());
+        odd.va_bits = 60;
+        assert!(odd.work_out().unwrap_err().contains("--va-bits 60"));
+        assert!(plan(1 << 20).work_out().unwrap_err().contains("16M"));
+    }
+
+    #[test]
+    fn the_largest_leaves_come_with_52_bits() {
+        let mut wide = plan(512 << 30);
+        wide.page_size = PageSize::K16;
+        wide.va_bits = 52;
+        wide.rodata = Rodata::Noalias;
+        let planned = wide.work_out().unwrap();
+        let largest = planned.job.census().leaves().next().unwrap();
+        assert_eq!(largest.0.bytes, 64 << 30);
+    }
+}

@@ -1,0 +1,10 @@
+//! `granule bench linear-map` under QEMU: what each strategy takes, against the arithmetic that
+//! `granule plan` answers from, and against what the strategies are known for.
+//!
+//! Every figure here is exact: counts do not depend on the host.
+
+#![allow(clippy::unwrap_used)]
+
+mod command;
+mod counts;
+mod rows;

@@ -1,0 +1,303 @@
+//! The published strategies: every table is reached through a fixmap slot.
+//!
+//! Before the linear map exists no RAM is mapped, so a table taken from RAM can be written only
+//! while a slot of the fixmap shows it: store the slot's descriptor, DSB, ISB; write; clear the
+//! slot's descriptor, DSB, TLBI, DSB, ISB. Here the strategies are as they were published, each
+//! with the steps before it, to be measured against. What each adds:
+//!
+//! - `base`: a table is shown once to be zeroed, linked (a DSB and an ISB), and then shown for
+//!   each contiguous span of its entries, 16 to 128 of them, whether or not the hint is used.
+//!   Each entry pays a DSB and an ISB. A 4K table of 512 pages: 33 TLBIs, 612 DSBs, 579 ISBs.
+//! - `no-cont-remap`: shown once for all of its spans. 2 TLBIs.
+//! - `batch-barriers`: page entries are stored without barriers; those of closing the slot come
+//!   after them all and serve. Links and blocks keep theirs.
+//! - `no-alloc-remap`: a new table is shown once; it is zeroed, a DSB makes that visible to the
+//!   walker, it is linked, and filled behind the link. 1 TLBI, 5 DSBs, 3 ISBs a table.
+//! - `lazy-unmap`: last-level tables take the next of sixteen slots and stay there. When no slot
+//!   is free, and at the end of each piece, all are cleared and invalidated together: as many
+//!   TLBIs as slots (one where the CPU has range operations), but one wait for them.
+//!
+//! The first posting had no `batch-barriers`: its later steps are these with [`Barriers::Entry`].
+//! From the second posting on `base` and `no-cont-remap` paid for each entry as well, which is why
+//! that is their default. `lazy-unmap` was never merged.
+//!
+//! Barriers and TLBIs come from `table::flush`, as everyone's do, so that errata which touch them
+//! are worked round here too.
+
+mod slots;
+
+use super::{Barriers, Census, Strategy};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, Geometry, Kind, PageSize, PhysicalAddress, VirtualAddress};
+use crate::table::map::{Piece, Plan};
+use crate::table::{TableAllocator, TableError, publish};
+use core::marker::PhantomData;
+pub use slots::{Entries, Slot, Windows};
+
+/// Makes a linear map through fixmap slots.
+#[derive(Debug)]
+pub struct WindowBuilder<'e, P, E> {
+    geometry: Geometry,
+    strategy: Strategy,
+    barriers: Barriers,
+    environment: &'e mut E,
+    /// How many slots of the series show tables.
+    series: usize,
+    page: PhantomData<P>,
+}
+
+/// Why a walk stopped: no table where one was promised, or something mapped already.
+enum Stop {
+    Exhausted,
+    Occupied { offset: u64 },
+}
+
+impl<'e, P, E> WindowBuilder<'e, P, E>
+where
+    P: Page,
+    E: Windows + TableAllocator,
+{
+    /// For live tables of `geometry`. [`Strategy::Direct`] needs no slots and is not made here;
+    /// as it comes after them all, it is taken for the last of the published ones.
+    pub const fn new(
+        geometry: Geometry,
+        strategy: Strategy,
+        barriers: Barriers,
+        environment: &'e mut E,
+    ) -> Self {
+        Self {
+            geometry,
+            strategy,
+            barriers,
+            environment,
+            series: 0,
+            page: PhantomData,
+        }
+    }
+
+    /// Makes the linear map of `pieces`, which ascend, below `root`. The part of the root that
+    /// it uses must be empty, and no slot may show anything.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::OutOfTables`] before anything is changed,
+    /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half and
+    /// [`AlreadyMapped`](TableError::AlreadyMapped), both with the pieces before it made.
+    pub fn create(&mut self, root: PhysicalAddress, pieces: &[Piece]) -> Result<(), TableError> {
+        let census = Census::new(&self.geometry, pieces);
+        let needed = census.tables() as usize;
+        let exhausted = TableError::OutOfTables { needed };
+        if !self.environment.reserve(needed) {
+            return Err(exhausted);
+        }
+        for piece in pieces {
+            let (start, bytes) = (piece.start, piece.bytes);
+            let va_bits = self.geometry.va_bits();
+            let from = match self.geometry.offset(start) {
+                Some(from) if from.saturating_add(bytes) <= self.geometry.span() => from,
+                _ => {
+                    return Err(TableError::OutsideSpace {
+                        start,
+                        bytes,
+                        va_bits,
+                    });
+                }
+            };
+            if bytes == 0 {
+                continue;
+            }
+            let plan = Plan::new(&self.geometry, piece, from);
+            let level = self.geometry.start_level();
+            let made = self.table(&plan, root, level, from, from + bytes);
+            // Whatever came of it, no slot may go on showing a table.
+            self.empty_series();
+            made.map_err(|stop| match stop {
+                Stop::Exhausted => exhausted,
+                Stop::Occupied { offset } => TableError::AlreadyMapped {
+                    address: VirtualAddress(self.geometry.base().0.wrapping_add(offset)),
+                },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes what lies from offset `start` to `end` in `table`, which exists.
+    fn table(
+        &mut self,
+        plan: &Plan,
+        table: PhysicalAddress,
+        level: Level,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Stop> {
+        if self.strategy > Strategy::Base {
+            let slot = self.show(level, table);
+            let made = self.entries(plan, slot, level, start, end);
+            self.hide(slot);
+            return made;
+        }
+        let span = base_span(P::SIZE, level);
+        let mut at = start;
+        while at < end {
+            let next = end.min((at & !(span - 1)) + span);
+            let slot = self.show(level, table);
+            let made = self.entries(plan, slot, level, at, next);
+            self.hide(slot);
+            made?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Takes a table for the entry at `index` of the one that `parent` shows, links it there, and
+    /// writes what lies from `start` to `end` in it.
+    fn new_table(
+        &mut self,
+        plan: &Plan,
+        parent: Slot,
+        (level, index): (Level, usize),
+        start: u64,
+        end: u64,
+    ) -> Result<(), Stop> {
+        let table = self.environment.allocate(1).ok_or(Stop::Exhausted)?.first;
+        let link = Descriptor::table(&self.geometry, table);
+        if self.strategy < Strategy::NoAllocRemap {
+            // One slot serves to zero tables of every level: the last one's, as that is never
+            // open while a table is made.
+            let slot = Slot::Level(Level::L3);
+            self.environment.open(slot, table);
+            // SAFETY: the slot was just opened; the table is new and nobody else's.
+            unsafe { self.environment.zero(slot) };
+            self.environment.close(slot);
+            self.link(parent, index, link);
+            return self.table(plan, table, level.next(), start, end);
+        }
+        let slot = self.show(level.next(), table);
+        // SAFETY: as above.
+        unsafe { self.environment.zero(slot) };
+        // A walker that sees the link must see the zeros.
+        self.environment.dsb_ishst();
+        self.link(parent, index, link);
+        let made = self.entries(plan, slot, level.next(), start, end);
+        self.hide(slot);
+        made
+    }
+
+    /// Stores a link, with the barriers that each has.
+    fn link(&mut self, slot: Slot, index: usize, link: Descriptor) {
+        // SAFETY: the slot is open while its entries are written, the index came from an offset
+        // masked to a table, and this builder is the only writer of the tables.
+        unsafe { self.environment.store(slot, index, link) };
+        publish(self.environment);
+    }
+
+    /// Writes the entries for the offsets from `start` to `end` of the table that `slot` shows.
+    fn entries(
+        &mut self,
+        plan: &Plan,
+        slot: Slot,
+        level: Level,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Stop> {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = start;
+        while at < end {
+            let whole = if at & (bytes - 1) == 0 && level >= plan.top() {
+                end & !(bytes - 1)
+            } else {
+                at
+            };
+            if whole > at {
+                self.leaves(plan, slot, level, at, whole)?;
+                at = whole;
+                continue;
+            }
+            let next = end.min((at & !(bytes - 1)) + bytes);
+            let index = P::SIZE.index(at, level);
+            // SAFETY: as for `link`.
+            let old = unsafe { self.environment.load(slot, index) };
+            match old.kind(&self.geometry, level) {
+                Kind::Table => {
+                    let below = self.geometry.address_of(old, level);
+                    self.table(plan, below, level.next(), at, next)?;
+                }
+                Kind::Invalid => self.new_table(plan, slot, (level, index), at, next)?,
+                Kind::Leaf => return Err(Stop::Occupied { offset: at }),
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Writes leaves for the whole entries from `start` to `end`, with the contiguous hint on
+    /// each whole group.
+    fn leaves(
+        &mut self,
+        plan: &Plan,
+        slot: Slot,
+        level: Level,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Stop> {
+        let barriers = !level.is_last() || self.barriers == Barriers::Entry;
+        let step = P::SIZE.entry_bytes(level);
+        let mut at = start;
+        while at < end {
+            let (count, hint) = plan.run(P::SIZE, level, at, end);
+            let output = PhysicalAddress(plan.output(at));
+            let entries = Entries {
+                first: P::SIZE.index(at, level),
+                count,
+                descriptor: Descriptor::leaf(&self.geometry, level, output, plan.bits() | hint),
+                step,
+                barriers,
+            };
+            // SAFETY: as for `link`; a run never leaves its table.
+            if !unsafe { self.environment.write(slot, &entries) } {
+                return Err(Stop::Occupied { offset: at });
+            }
+            at += (count as u64) << P::SIZE.level_shift(level);
+        }
+        Ok(())
+    }
+
+    /// Shows `table`, of `level`, in the slot that the strategy has for it.
+    fn show(&mut self, level: Level, table: PhysicalAddress) -> Slot {
+        let slot = if level.is_last() && self.strategy >= Strategy::LazyUnmap {
+            if self.series == Slot::SERIES {
+                self.empty_series();
+            }
+            self.series += 1;
+            Slot::Series(self.series - 1)
+        } else {
+            Slot::Level(level)
+        };
+        self.environment.open(slot, table);
+        slot
+    }
+
+    /// Done with what `slot` shows.
+    fn hide(&mut self, slot: Slot) {
+        if let Slot::Level(_) = slot {
+            self.environment.close(slot);
+        }
+    }
+
+    fn empty_series(&mut self) {
+        if self.series > 0 {
+            self.environment.close_series(self.series);
+            self.series = 0;
+        }
+    }
+}
+
+/// The bytes for which `base` shows a table of `level` at a time: a contiguous group where it
+/// looks for one, at the last two levels, else all of it.
+pub(super) const fn base_span(size: PageSize, level: Level) -> u64 {
+    let entries = match level {
+        Level::L2 | Level::L3 => size.contiguous_entries(level),
+        _ => size.entries(),
+    };
+    size.entry_bytes(level) * entries as u64
+}

@@ -1,0 +1,575 @@
+//! The published strategies over slots that are checked: what they map, and that what they take
+//! is what the arithmetic says.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, IdRegisters, Level, Page,
+    PageSize, Permissions, PhysicalAddress, Regime, VirtualAddress,
+};
+use granule::linear::window::{Slot, WindowBuilder, Windows};
+use granule::linear::{Barriers, Strategy, expected};
+use granule::table::{
+    Counters, Counts, Leaves, Liveness, Maintenance, PageTables, Parts, Piece, Reach, Reached,
+    TableAllocator, TableError, TableRun, invalidate, publish,
+};
+use proptest::prelude::*;
+use std::cell::Cell;
+
+/// Where tables lie, far from all that is mapped here.
+const TABLES: u64 = 1 << 46;
+/// What no table holds: a page that was not zeroed shows.
+const GARBAGE: u64 = 0xdead_beef_dead_beef;
+
+/// Memory for tables, handed out a page at a time.
+struct Pages {
+    words: Vec<Cell<u64>>,
+    page: u64,
+    next: u64,
+}
+
+impl Pages {
+    fn new(page: u64, pages: u64) -> Self {
+        Self {
+            words: vec![Cell::new(GARBAGE); (page / 8 * pages) as usize],
+            page,
+            next: 0,
+        }
+    }
+
+    fn word(&self, table: PhysicalAddress, index: usize) -> &Cell<u64> {
+        let page = (table.0 - TABLES) / self.page;
+        assert!(page < self.next, "{table} was not given out");
+        &self.words[(page * self.page / 8) as usize + index]
+    }
+
+    /// A pointer to a whole table, in cells, which may be written through it.
+    fn pointer_to(&self, table: PhysicalAddress) -> *mut u64 {
+        let inside = self.word(table, 0) as *const _ as usize - self.words.as_ptr() as usize;
+        self.words.as_ptr().wrapping_byte_add(inside) as *mut u64
+    }
+
+    fn take(&mut self) -> Option<PhysicalAddress> {
+        let table = TABLES + self.next * self.page;
+        let left = self.words.len() as u64 * 8 / self.page - self.next;
+        self.next += u64::from(left > 0);
+        (left > 0).then_some(PhysicalAddress(table))
+    }
+
+    fn empty_root(&mut self) -> PhysicalAddress {
+        let root = self.take().unwrap();
+        for index in 0..self.page as usize / 8 {
+            self.word(root, index).set(0);
+        }
+        root
+    }
+}
+
+// SAFETY: pages lie in a vector that nobody else changes while a walker reads.
+unsafe impl Reach for &Pages {
+    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+        self.pointer_to(table)
+    }
+}
+
+/// Slots that insist on being used as slots are, and count what is done with them.
+struct Checked {
+    pages: Pages,
+    can: TlbCapabilities,
+    shown: [Option<PhysicalAddress>; Slot::COUNT],
+    counters: Counters,
+    waits: u64,
+    /// TLBIs not yet waited for.
+    in_flight: bool,
+}
+
+impl Checked {
+    fn table(&self, slot: Slot) -> PhysicalAddress {
+        self.shown[slot.number()].expect("a closed slot was used")
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        self.counters.add(|counts| counts.stores += 1);
+        let shown = self.shown[slot.number()].take();
+        assert!(shown.is_some(), "a closed slot was closed");
+    }
+
+    fn invalidate(&mut self, slots: usize) {
+        let page = self.can.geometry.page_size().bytes();
+        let what = granule::arch::tlbi::Invalidation {
+            start: VirtualAddress(0xffff_ffff_e010_0000),
+            bytes: slots as u64 * page,
+            stride: page,
+            reach: granule::arch::tlbi::Reach::LastLevel,
+            asid: None,
+            level: Some(Level::L3),
+        };
+        invalidate(self, &what);
+    }
+}
+
+// SAFETY: every access looks up what its slot shows.
+unsafe impl Windows for Checked {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        VirtualAddress(0xffff_ffff_e010_0000 + (slot.number() << 16) as u64)
+    }
+
+    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+        assert!(
+            !self.in_flight,
+            "a slot was opened before its TLBI was waited for"
+        );
+        self.counters.add(|counts| counts.stores += 1);
+        let before = self.shown[slot.number()].replace(table);
+        assert!(before.is_none(), "an open slot was opened");
+        publish(self);
+    }
+
+    fn close(&mut self, slot: Slot) {
+        self.clear(slot);
+        self.invalidate(1);
+    }
+
+    fn close_series(&mut self, count: usize) {
+        (0..count).for_each(|index| self.clear(Slot::Series(index)));
+        self.invalidate(count);
+    }
+
+    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
+        let loaded = self.pages.word(self.table(slot), index).get();
+        assert_ne!(loaded, GARBAGE, "an entry was read before it was zeroed");
+        Descriptor(loaded)
+    }
+
+    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+        self.counters.add(|counts| counts.stores += 1);
+        self.pages.word(self.table(slot), index).set(descriptor.0);
+    }
+}
+
+// SAFETY: each page is given out once.
+unsafe impl TableAllocator for Checked {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.pages.next + tables as u64 <= self.pages.words.len() as u64 * 8 / self.pages.page
+    }
+
+    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
+        self.counters.add(|counts| counts.tables += 1);
+        self.pages.take().map(|first| TableRun { first, count: 1 })
+    }
+
+    fn free(&mut self, _table: PhysicalAddress) {
+        panic!("a map that only grows frees nothing");
+    }
+}
+
+impl Maintenance for Checked {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.can
+    }
+    fn dsb_ishst(&mut self) {
+        self.counters.add(|counts| counts.dsb += 1);
+    }
+    fn dsb_ish(&mut self) {
+        self.counters.add(|counts| counts.dsb += 1);
+        self.waits += u64::from(self.in_flight);
+        self.in_flight = false;
+    }
+    fn isb(&mut self) {
+        self.counters.add(|counts| counts.isb += 1);
+    }
+    fn tlbi(&mut self, _op: TlbiOp) {
+        self.counters.add(|counts| counts.tlbi += 1);
+        self.in_flight = true;
+    }
+}
+
+/// Barriers for a private tree: none are issued.
+struct Silent(TlbCapabilities);
+
+impl Maintenance for Silent {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    fn dsb_ishst(&mut self) {}
+    fn dsb_ish(&mut self) {}
+    fn isb(&mut self) {}
+    fn tlbi(&mut self, _op: TlbiOp) {}
+}
+
+/// No pages: for a walker that only reads.
+struct NoPages;
+
+// SAFETY: gives out nothing.
+unsafe impl TableAllocator for NoPages {
+    fn reserve(&mut self, _tables: usize) -> bool {
+        false
+    }
+    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
+        None
+    }
+    fn free(&mut self, _table: PhysicalAddress) {}
+}
+
+/// A CPU with every page size, and with 52 bits if `wide`.
+fn capabilities(
+    size: PageSize,
+    va_bits: u32,
+    wide: bool,
+    range: bool,
+    repeat: bool,
+) -> TlbCapabilities {
+    let (gran, pa) = if wide {
+        (1 << 28 | 2 << 20, 6)
+    } else {
+        (1 << 20, 5)
+    };
+    let cpu = CpuFeatures::new(IdRegisters {
+        mmfr0: gran | pa,
+        mmfr2: u64::from(wide) << 16,
+        ..IdRegisters::default()
+    });
+    TlbCapabilities {
+        geometry: Geometry::new(&cpu, size, va_bits, Half::Upper, Regime::El1And0).unwrap(),
+        range,
+        level_hint: false,
+        repeat,
+    }
+}
+
+/// A leaf: first address, bytes, output, contiguous.
+type Leaf = (u64, u64, u64, bool);
+
+fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &TlbCapabilities) -> Vec<Leaf> {
+    let parts = Parts {
+        memory: Reached(pages),
+        allocator: NoPages,
+        maintenance: Silent(*can),
+    };
+    // SAFETY: the tree is complete and lies in `pages`; nobody changes it meanwhile.
+    let tables =
+        unsafe { PageTables::<P, _>::from_root(root, can.geometry, Liveness::Private, parts) };
+    let mut leaves = Vec::new();
+    tables.unwrap().visit_all(|entry| {
+        if entry.kind == granule::arch::Kind::Leaf {
+            let hint = entry.descriptor.is_contiguous();
+            leaves.push((entry.start.0, entry.bytes, entry.output.0, hint));
+        }
+        true
+    });
+    leaves
+}
+
+struct Made {
+    counts: Counts,
+    waits: u64,
+    leaves: Vec<Leaf>,
+}
+
+struct Make<'a> {
+    can: TlbCapabilities,
+    pieces: &'a [Piece],
+    strategy: Strategy,
+    barriers: Barriers,
+    pages: u64,
+}
+
+impl Dispatch for Make<'_> {
+    type Output = Result<Made, TableError>;
+
+    fn run<P: Page>(self) -> Self::Output {
+        let mut pages = Pages::new(P::SIZE.bytes(), self.pages);
+        let root = pages.empty_root();
+        let mut slots = Checked {
+            pages,
+            can: self.can,
+            shown: [None; Slot::COUNT],
+            counters: Counters::new(),
+            waits: 0,
+            in_flight: false,
+        };
+        WindowBuilder::<P, _>::new(self.can.geometry, self.strategy, self.barriers, &mut slots)
+            .create(root, self.pieces)?;
+        assert_eq!(slots.shown, [None; Slot::COUNT], "a slot was left open");
+        Ok(Made {
+            counts: slots.counters.get(),
+            waits: slots.waits,
+            leaves: leaves_below::<P>(&slots.pages, root, &self.can),
+        })
+    }
+}
+
+/// The leaves that the library's walker makes of the same pieces.
+struct Reference<'a>(TlbCapabilities, &'a [Piece]);
+
+struct Bump(std::rc::Rc<std::cell::RefCell<Pages>>);
+
+// SAFETY: each page is given out once.
+unsafe impl TableAllocator for Bump {
+    fn reserve(&mut self, _tables: usize) -> bool {
+        true
+    }
+    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
+        let first = self.0.borrow_mut().take()?;
+        Some(TableRun { first, count: 1 })
+    }
+    fn free(&mut self, _table: PhysicalAddress) {}
+}
+
+struct Shared(std::rc::Rc<std::cell::RefCell<Pages>>);
+
+// SAFETY: the vector behind it never moves.
+unsafe impl Reach for Shared {
+    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+        self.0.borrow().pointer_to(table)
+    }
+}
+
+impl Dispatch for Reference<'_> {
+    type Output = Vec<Leaf>;
+
+    fn run<P: Page>(self) -> Vec<Leaf> {
+        let pages = Pages::new(P::SIZE.bytes(), MOST_TABLES);
+        let pages = std::rc::Rc::new(std::cell::RefCell::new(pages));
+        let parts = Parts {
+            memory: Reached(Shared(pages.clone())),
+            allocator: Bump(pages.clone()),
+            maintenance: Silent(self.0),
+        };
+        let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
+        tables.map_pieces(self.1).unwrap();
+        let root = tables.root();
+        leaves_below::<P>(&pages.borrow(), root, &self.0)
+    }
+}
+
+/// Table pages that there are for a map.
+const MOST_TABLES: u64 = 160;
+
+/// One of every published form.
+fn published() -> impl Iterator<Item = (Strategy, Barriers)> {
+    Strategy::ALL
+        .into_iter()
+        .filter(|&strategy| strategy != Strategy::Direct)
+        .flat_map(|strategy| Barriers::ALL.map(|barriers| (strategy, barriers)))
+}
+
+fn check(can: TlbCapabilities, pieces: &[Piece]) {
+    let size = can.geometry.page_size();
+    let leaves = size.dispatch(Reference(can, pieces));
+    for (strategy, barriers) in published() {
+        let made = size
+            .dispatch(Make {
+                can,
+                pieces,
+                strategy,
+                barriers,
+                pages: MOST_TABLES,
+            })
+            .unwrap();
+        assert_eq!(made.leaves, leaves, "{strategy} maps something else");
+        let said = expected(&can, pieces, strategy, barriers);
+        assert_eq!(
+            made.counts, said.counts,
+            "{strategy}, {barriers}: {pieces:x?}"
+        );
+        assert_eq!(
+            made.waits,
+            said.waits + u64::from(can.repeat) * said.waits,
+            "{strategy}"
+        );
+        assert_eq!(said.zeroed, said.counts.tables * size.entries() as u64);
+    }
+}
+
+/// Pieces from lengths and gaps in pages, the first `at` pages into the half, mapped with outputs
+/// that agree with it in the bits below 2^`agree`.
+fn pieces(
+    geometry: &Geometry,
+    agree: u32,
+    at: u64,
+    runs: &[(u64, u64)],
+    leaves: Leaves,
+) -> Vec<Piece> {
+    let page = geometry.page_size().bytes();
+    let mut next = at * page;
+    let mut pieces = Vec::new();
+    for &(gap, length) in runs {
+        next += gap * page;
+        pieces.push(Piece {
+            start: VirtualAddress(geometry.base().0 + next),
+            output: PhysicalAddress(next + (1 << agree)),
+            bytes: length * page,
+            attributes: Attributes::normal(Permissions::READ_WRITE),
+            leaves,
+        });
+        next += length * page;
+    }
+    pieces
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    #[cfg_attr(miri, ignore = "thousands of entries in each of ten forms take Miri minutes")]
+    fn every_form_maps_the_same_and_takes_what_is_expected(
+        which in 0usize..5,
+        (range, repeat, blocks) in any::<(bool, bool, bool)>(),
+        agree in 14u32..40,
+        at in prop_oneof![Just(0u64), 0u64..40_000],
+        runs in prop::collection::vec(
+            (prop_oneof![Just(0u64), 1u64..3_000], prop_oneof![1u64..40, 1u64..6_000]),
+            1..5,
+        ),
+    ) {
+        let can = match which {
+            0 => capabilities(PageSize::K4, 39, false, range, repeat),
+            1 => capabilities(PageSize::K4, 48, false, range, repeat),
+            2 => capabilities(PageSize::K16, 47, false, range, repeat),
+            3 => capabilities(PageSize::K16, 52, true, range, repeat),
+            _ => capabilities(PageSize::K64, 42, false, range, repeat),
+        };
+        let leaves = if blocks { Leaves::LARGEST } else { Leaves::PAGES };
+        let agree = agree.max(can.geometry.page_size().shift());
+        check(can, &pieces(&can.geometry, agree, at, &runs, leaves));
+    }
+}
+
+#[test]
+#[cfg_attr(
+    miri,
+    ignore = "zeroing tables in each of ten forms takes Miri minutes"
+)]
+fn a_small_map_with_a_hole() {
+    let can = capabilities(PageSize::K4, 48, false, false, true);
+    for leaves in [Leaves::PAGES, Leaves::LARGEST] {
+        let runs = [(3, 20), (5, 40), (0, 7)];
+        check(can, &pieces(&can.geometry, 30, 490, &runs, leaves));
+    }
+}
+
+/// The series of slots is used up twice over, with some left at the end.
+#[test]
+#[cfg_attr(miri, ignore = "37 tables in each of ten forms take Miri minutes")]
+fn a_long_map_empties_the_series_each_time_it_is_full() {
+    for range in [false, true] {
+        let can = capabilities(PageSize::K4, 48, false, range, false);
+        let pieces = pieces(&can.geometry, 30, 0, &[(0, 512 * 37)], Leaves::PAGES);
+        check(can, &pieces);
+    }
+}
+
+#[test]
+fn a_table_of_pages_takes_what_was_published_of_it() {
+    let can = capabilities(PageSize::K4, 48, false, false, false);
+    let per_table = |strategy: Strategy, barriers| {
+        // The difference of two maps is 48 tables: three times the series.
+        let of = |tables: u64| {
+            let pieces = pieces(&can.geometry, 30, 0, &[(0, 512 * tables)], Leaves::PAGES);
+            expected(&can, &pieces, strategy, barriers).counts
+        };
+        let (few, many) = (of(16), of(64));
+        (
+            (many.tlbi - few.tlbi) as f64 / 48.0,
+            (many.dsb - few.dsb) as f64 / 48.0,
+            (many.isb - few.isb) as f64 / 48.0,
+        )
+    };
+    use Strategy::*;
+    for (strategy, barriers, counts) in [
+        (Base, Barriers::Entry, (33.0, 612.0, 579.0)),
+        (NoContRemap, Barriers::Entry, (2.0, 519.0, 517.0)),
+        (BatchBarriers, Barriers::Table, (2.0, 7.0, 5.0)),
+        (NoAllocRemap, Barriers::Table, (1.0, 5.0, 3.0)),
+        (NoAllocRemap, Barriers::Entry, (1.0, 517.0, 515.0)),
+        (LazyUnmap, Barriers::Table, (1.0, 3.125, 2.0625)),
+    ] {
+        let found = per_table(strategy, barriers);
+        // The tables above add a little for each of those below them.
+        for (found, counts) in [
+            (found.0, counts.0),
+            (found.1, counts.1),
+            (found.2, counts.2),
+        ] {
+            assert!(
+                (0.0..0.2).contains(&(found - counts)),
+                "{strategy}: {found} for {counts}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_step_takes_more_than_the_one_before_it() {
+    for size in PageSize::ALL {
+        let can = capabilities(
+            size,
+            if size == PageSize::K64 { 42 } else { 47 },
+            false,
+            false,
+            false,
+        );
+        for gib in [1u64, 4, 16, 64, 256, 512] {
+            let pages = (gib << 30) >> size.shift();
+            let pieces = pieces(&can.geometry, 30, 0, &[(0, pages)], Leaves::PAGES);
+            for barriers in [None, Some(Barriers::Entry), Some(Barriers::Table)] {
+                let counts = Strategy::ALL
+                    .into_iter()
+                    .filter(|&strategy| strategy != Strategy::Direct)
+                    .map(|strategy| {
+                        let barriers = barriers.unwrap_or(strategy.barriers());
+                        expected(&can, &pieces, strategy, barriers).counts
+                    })
+                    .collect::<Vec<_>>();
+                for pair in counts.windows(2) {
+                    assert!(pair[1].tlbi <= pair[0].tlbi, "{size} {gib}: {counts:?}");
+                    assert!(pair[1].dsb <= pair[0].dsb, "{size} {gib}: {counts:?}");
+                    assert!(pair[1].isb <= pair[0].isb, "{size} {gib}: {counts:?}");
+                    assert!(pair[1].stores <= pair[0].stores, "{size} {gib}: {counts:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn running_out_of_tables_is_told_before_anything_is_done() {
+    let can = capabilities(PageSize::K4, 48, false, false, false);
+    let pieces = pieces(&can.geometry, 30, 0, &[(0, 2048)], Leaves::PAGES);
+    for (strategy, barriers) in published() {
+        let made = PageSize::K4.dispatch(Make {
+            can,
+            pieces: &pieces,
+            strategy,
+            barriers,
+            // The root, and one less than the four last-level tables and the two above.
+            pages: 1 + 5,
+        });
+        assert_eq!(made.err(), Some(TableError::OutOfTables { needed: 6 }));
+    }
+}
+
+#[test]
+#[cfg_attr(
+    miri,
+    ignore = "zeroing tables in each of ten forms takes Miri minutes"
+)]
+fn what_is_mapped_already_is_not_written_over() {
+    let can = capabilities(PageSize::K4, 48, false, false, false);
+    let mut twice = pieces(&can.geometry, 30, 0, &[(0, 8)], Leaves::PAGES);
+    twice.push(twice[0]);
+    twice[1].start.0 += 7 << 12;
+    for (strategy, barriers) in published() {
+        let made = PageSize::K4.dispatch(Make {
+            can,
+            pieces: &twice,
+            strategy,
+            barriers,
+            pages: 8,
+        });
+        let address = VirtualAddress(can.geometry.base().0 + (7 << 12));
+        assert_eq!(made.err(), Some(TableError::AlreadyMapped { address }));
+    }
+}
