@@ -246,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn without_base_there_is_no_ratio() {
+        let mut done = done();
+        done.rows.remove(0);
+        let object = json(&bench(), &done);
+        assert_eq!(object["rows"][0]["ratio_to_base"]["tlbi"], Value::Null);
+        assert!(table(&bench(), &done).contains("| - | - | - |"));
+    }
+
+    #[test]
     fn the_table_leaves_out_what_failed_and_says_so() {
         let text = table(&bench(), &done());
         assert!(

@@ -310,6 +310,23 @@ mod tests {
     }
 
     #[test]
+    fn barriers_are_the_published_ways_own_unless_asked_for() {
+        let barriers = |asked| {
+            let plan = Plan {
+                barriers: asked,
+                ..plan(4 << 30)
+            };
+            let taken = plan.work_out().unwrap().taken;
+            taken.iter().map(|taken| taken.barriers).collect::<Vec<_>>()
+        };
+        let own = ["entry", "entry", "table", "table", "table", "table"];
+        assert_eq!(barriers(None), own);
+        let entry = ["entry", "entry", "entry", "entry", "entry", "table"];
+        assert_eq!(barriers(Some(Barriers::Entry)), entry);
+        assert_eq!(barriers(Some(Barriers::Table)), ["table"; 6]);
+    }
+
+    #[test]
     fn text_says_what_is_predicted() {
         let text = plan(4 << 30).work_out().unwrap().text();
         for part in [

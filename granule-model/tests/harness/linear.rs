@@ -1,5 +1,5 @@
 //! The strategies that make the linear map, on live tables of the model: through the map itself
-//! (`direct`), and through slots of a fixmap (`base`).
+//! (`direct`), and through slots of a fixmap (the published ones).
 
 use crate::bench::{Bench, capabilities, model, turn_on};
 use crate::machine::{Cpu, Memory, Pages, Shared, TABLES, World};
@@ -191,7 +191,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     more
 }
 
-/// A fixmap of one slot a level, in a table that the tree had before.
+/// A fixmap of all the slots there are, in a table that the tree had before.
 struct Fixmap {
     cpu: Cpu,
     pages: Pages,
@@ -340,7 +340,7 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Strategy, barriers: 
     let table = page * P::SIZE.entries() as u64;
     let va = shown(&geometry, geometry.span() - table);
     let attributes = Attributes::normal(Permissions::READ);
-    let (held, output) = (VirtualAddress(va + 8 * page), PhysicalAddress(RAM / 2));
+    let (held, output) = (VirtualAddress(va + 32 * page), PhysicalAddress(RAM / 2));
     let held = bench
         .tables
         .map(held, output, page, attributes, Leaves::PAGES);
@@ -368,6 +368,7 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Strategy, barriers: 
         Ok(()),
         "{shape:?} {strategy:?}"
     );
+    assert_eq!(fixmap.open, [None; Slot::COUNT], "{strategy} {barriers}");
     check(&bench.world, &shape, &geometry, &pieces, 4);
     // The library reads the tables back as if it had made them by `map`.
     // SAFETY: the root and all below are the model's memory, which nobody else changes now.

@@ -2,7 +2,7 @@
 //!
 //! Plain values, shared by the command line of a kernel, by the builder of the published ones
 //! ([`window`](super::window)) and by the arithmetic that says what each costs
-//! ([`expected`](super::expected)).
+//! ([`expected`](mod@super::expected)).
 
 use core::fmt;
 
