@@ -167,7 +167,7 @@ fn ram_that_is_too_small_for_its_tables() {
     let kernel = tree.refused();
     assert_reason(
         &kernel,
-        "RAM is too small for the tables of its own linear map",
+        "no free range of RAM holds the tables of the linear map",
     );
 }
 
@@ -213,7 +213,8 @@ fn words_that_are_not_understood_are_told_and_passed_over() {
         ),
         (
             "linear_map=magic",
-            "linear_map=magic: expected direct or base; taking direct",
+            "linear_map=magic: expected base, no-cont-remap, batch-barriers, no-alloc-remap, \
+             lazy-unmap or direct; taking direct",
         ),
         (
             "rodata=",
