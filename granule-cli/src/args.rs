@@ -115,6 +115,9 @@ Examples:
   A CPU without 16K pages, entered at EL1; the kernel says what it chose instead:
     granule boot --cpu cortex-a72 --el 1 --page-size 16k
 
+  Eight CPUs on a GICv2; the kernel checks what calls between them do:
+    granule boot --smp 8 --gic 2 --append granule.test=ipi
+
   Count instructions, and keep only what a program wants:
     granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
 
@@ -164,6 +167,10 @@ pub struct BootArgs {
     /// CPU in QEMU's own words, properties included: max,lpa2=off
     #[arg(long, value_name = "TEXT", default_value = "max", help_heading = MACHINE)]
     cpu: String,
+
+    /// Version of the interrupt controller: 2 or 3
+    #[arg(long, value_name = "2|3", default_value_t = 3, help_heading = MACHINE)]
+    gic: u8,
 
     /// Exception level the image is entered at: 1 or 2
     #[arg(long, value_name = "1|2", default_value_t = 2, help_heading = MACHINE)]
@@ -229,6 +236,7 @@ impl BootArgs {
             memory: self.memory,
             smp: self.smp,
             cpu: self.cpu.clone(),
+            gic: self.gic,
             el: self.el,
             rodata: self.rodata,
             linear_map: self.linear_map,
@@ -275,7 +283,7 @@ mod tests {
 
     #[test]
     fn every_option_arrives() {
-        let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --el 1 \
+        let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
                     --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
@@ -288,6 +296,7 @@ mod tests {
                 memory: 512 << 30,
                 smp: 4,
                 cpu: "max,lpa2=off".into(),
+                gic: 2,
                 el: 1,
                 rodata: Some(Rodata::Noalias),
                 linear_map: Some(LinearMap::Base),

@@ -48,7 +48,7 @@ pub(crate) enum Start<'a> {
 /// `machine_extra` goes onto the end of `-machine`.
 pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsString> {
     let virtualization = if request.el == 2 { "on" } else { "off" };
-    let bytes = request.memory;
+    let (bytes, gic) = (request.memory, request.gic);
     let mut options: Vec<OsString> = Vec::new();
     let mut push = |words: &[&str]| options.extend(words.iter().map(OsString::from));
     push(&[
@@ -64,7 +64,7 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
     push(&[
         "-machine",
         &format!(
-            "virt,gic-version=3,virtualization={virtualization},acpi=off,dtb-randomness=off,\
+            "virt,gic-version={gic},virtualization={virtualization},acpi=off,dtb-randomness=off,\
              memory-backend=ram{machine_extra}"
         ),
     ]);
@@ -312,10 +312,12 @@ mod tests {
         let request = Request {
             el: 1,
             icount: true,
+            gic: 2,
             append: Some("a,b c".into()),
             ..Request::default()
         };
         let options = kernel(&request);
+        assert!(value(&options, "-machine")[0].contains("gic-version=2,"));
         assert!(value(&options, "-machine")[0].contains("virtualization=off"));
         assert_eq!(value(&options, "-accel"), ["tcg,thread=single"]);
         assert_eq!(value(&options, "-icount"), ["shift=0"]);

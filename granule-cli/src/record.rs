@@ -24,11 +24,14 @@ pub enum Kind {
     Texts,
     /// `SIZE,true|false,COUNT`, several times.
     Leaves,
+    /// `KEY=VALUE KEY=VALUE ...`, several times, an object each.
+    Objects,
 }
 
 /// Every key the kernel is known to say, in the order of the JSON object.
 ///
-/// `linear_map.leaves` is said as `linear_map.leaf`, one line a kind of leaf.
+/// `linear_map.leaves` is said as `linear_map.leaf`, one line a kind of leaf, and `cpu_facts` as
+/// `cpu`, one line a CPU.
 pub const KEYS: &[(&str, Kind)] = &[
     ("page_size", Kind::Integer),
     (
@@ -42,10 +45,17 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("lpa2", Kind::Bool),
     ("bbm_level.id", Kind::Integer),
     ("bbm_level.used", Kind::Integer),
+    ("bbm_level.system", Kind::Integer),
     ("entry_el", Kind::Integer),
     ("run_el", Kind::Integer),
     ("vhe", Kind::Bool),
     ("errata", Kind::Texts),
+    ("cpus", Kind::Integer),
+    ("cpus_expected", Kind::Integer),
+    ("cpu_mismatch", Kind::Texts),
+    ("cpu_facts", Kind::Objects),
+    ("tlbi_range", Kind::Bool),
+    ("tlbi_level_hint", Kind::Bool),
     ("linear_map.strategy", Kind::Text),
     ("linear_map.barriers", Kind::Text),
     ("linear_map.rodata", Kind::Text),
@@ -102,7 +112,9 @@ impl Record {
             self.ended = true;
             // Said by the record's end: there are none of what was not listed.
             for (path, kind) in KEYS {
-                if matches!(kind, Kind::Texts | Kind::Leaves) && self.get(path).is_none() {
+                if matches!(kind, Kind::Texts | Kind::Leaves | Kind::Objects)
+                    && self.get(path).is_none()
+                {
                     insert(&mut self.values, path, Value::Array(Vec::new()));
                 }
             }
@@ -130,6 +142,10 @@ impl Record {
                 let leaf = leaf(value).ok_or_else(|| fault("SIZE,true|false,COUNT"))?;
                 return push(&mut self.values, "linear_map.leaves", leaf)
                     .ok_or_else(|| fault("a list"));
+            }
+            "cpu" => {
+                let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
+                return push(&mut self.values, "cpu_facts", facts).ok_or_else(|| fault("a list"));
             }
             _ => (),
         }
@@ -164,6 +180,7 @@ impl Record {
                 return push(&mut self.values, key, value.into()).ok_or_else(|| fault("a list"));
             }
             Some(Kind::Leaves) => return Err(fault("linear_map.leaf, one line for each")),
+            Some(Kind::Objects) => return Err(fault("cpu, one line for each")),
         };
         insert(&mut self.values, key, parsed)
             .ok_or_else(|| fault("a key that does not run through another key's value"))
@@ -229,6 +246,20 @@ fn leaf(value: &str) -> Option<Value> {
         return None;
     }
     Some(serde_json::json!({ "size": size, "contiguous": contiguous, "count": count }))
+}
+
+/// `KEY=VALUE` pairs with spaces between them, each key once.
+fn facts(value: &str) -> Option<Value> {
+    let mut object = Map::new();
+    for pair in value.split(' ') {
+        let (key, value) = pair.split_once('=')?;
+        let fresh = is_path(key) && !key.contains('.') && !object.contains_key(key);
+        if !fresh {
+            return None;
+        }
+        object.insert(key.to_owned(), guess(value));
+    }
+    Some(Value::Object(object))
 }
 
 /// The value of a key that is not in the table: a number or truth value only if
@@ -310,6 +341,9 @@ mod tests {
             "linear_map.leaf=2097152,false,7",
             "linear_map.leaf=33554432,true,3",
             "linear_map.ram_bytes=549755813888",
+            "cpu=number=0 mpidr=0x0 calls=12",
+            "cpu=number=1 mpidr=0x1 calls=0",
+            "cpu_mismatch=CPU 2 is parked: no",
             "outcome=ok",
             "end",
         ]);
@@ -331,6 +365,11 @@ mod tests {
                     ],
                     "ram_bytes": 549_755_813_888_u64,
                 },
+                "cpu_facts": [
+                    { "number": 0, "mpidr": "0x0", "calls": 12 },
+                    { "number": 1, "mpidr": "0x1", "calls": 0 },
+                ],
+                "cpu_mismatch": ["CPU 2 is parked: no"],
             })
         );
         assert_eq!(
@@ -397,6 +436,10 @@ mod tests {
             ("linear_map.leaf=1,true,2,3", "SIZE"),
             ("linear_map.leaves=1", "linear_map.leaf"),
             ("linear_map=5", "run through"),
+            ("cpu=", "KEY=VALUE"),
+            ("cpu=number=1 number=2", "KEY=VALUE"),
+            ("cpu=number=1  calls=2", "KEY=VALUE"),
+            ("cpu_facts=1", "cpu, one line"),
             ("a..b=1", "lower-case"),
             ("Page=1", "lower-case"),
             ("=1", "lower-case"),

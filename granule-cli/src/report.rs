@@ -37,6 +37,15 @@ pub fn summary(boot: &Boot) -> String {
         }),
     );
     line(
+        "CPUs",
+        number("cpus_expected")
+            .filter(|expected| *expected > 1)
+            .map(|expected| {
+                let up = number("cpus").map_or_else(|| "?".to_owned(), |up| up.to_string());
+                format!("{up} of {expected}")
+            }),
+    );
+    line(
         "linear map",
         number("linear_map.mapped_bytes").map(|mapped| {
             let ram = number("linear_map.ram_bytes")
@@ -106,6 +115,8 @@ mod tests {
             "page_size_source=fallback",
             "va_bits=47",
             "levels=3",
+            "cpus=3",
+            "cpus_expected=4",
             "linear_map.strategy=direct",
             "linear_map.rodata=on",
             "linear_map.mapped_bytes=4294967296",
@@ -120,6 +131,7 @@ mod tests {
             summary(&boot),
             "  page size    16K (fallback)\n  \
              addresses    47 VA bits, 3 levels\n  \
+             CPUs         3 of 4\n  \
              linear map   4G, direct, rodata=on\n  \
              leaves       5 x 16K, 2 x 32M contiguous\n  \
              tables       9\n  \

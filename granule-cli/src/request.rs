@@ -155,6 +155,9 @@ impl Barriers {
 /// The VA sizes that VMSAv8-64 stage 1 has with one page size or another.
 pub const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
 
+/// CPUs that a GICv2 has interfaces for.
+const GIC2_CPUS: u32 = 8;
+
 /// The word in bootargs that makes the kernel count its instructions.
 pub const COUNT_INSTRUCTIONS: &str = "granule.count=instructions";
 
@@ -175,6 +178,8 @@ pub struct Request {
     pub smp: u32,
     /// QEMU's text for `-cpu`, properties included.
     pub cpu: String,
+    /// The version of the interrupt controller, 2 or 3.
+    pub gic: u8,
     /// The exception level the image is entered at, 1 or 2.
     pub el: u8,
     /// The protection to ask for.
@@ -214,6 +219,7 @@ impl Default for Request {
             memory: 4 << 30,
             smp: 1,
             cpu: "max".into(),
+            gic: 3,
             el: 2,
             rodata: None,
             linear_map: None,
@@ -301,6 +307,21 @@ impl Request {
                 "--el {}: the image is entered at EL1 or EL2",
                 self.el
             ));
+        }
+        match self.gic {
+            3 => (),
+            2 if self.smp <= GIC2_CPUS => (),
+            2 => {
+                return Err(format!(
+                    "--gic 2 --smp {}: a GICv2 serves at most {GIC2_CPUS} CPUs",
+                    self.smp
+                ));
+            }
+            other => {
+                return Err(format!(
+                    "--gic {other}: the interrupt controller is version 2 or 3"
+                ));
+            }
         }
         if self.cpu.is_empty() {
             return Err("--cpu is empty: name a QEMU CPU model, for example max".into());
@@ -397,6 +418,8 @@ mod tests {
         assert!(with(&|r| r.memory = 4096).contains("--memory 4K"));
         assert!(with(&|r| r.smp = 0).contains("--smp"));
         assert!(with(&|r| r.el = 3).contains("--el 3"));
+        assert!(with(&|r| r.gic = 4).contains("--gic 4"));
+        assert!(with(&|r| (r.gic, r.smp) = (2, 9)).contains("--gic 2 --smp 9"));
         assert!(with(&|r| r.cpu.clear()).contains("--cpu"));
         assert!(with(&|r| r.timeout = Duration::ZERO).contains("--timeout"));
         assert!(with(&|r| r.va_bits = Some(40)).contains("--va-bits 40"));
