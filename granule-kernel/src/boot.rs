@@ -11,6 +11,8 @@ use crate::memory::pages;
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::options::{self, Unknown};
+use crate::smp::start::{self, Machine};
+use crate::smp::{check, selftest};
 use crate::trace::recorder::Recorder;
 use crate::tree::{self, Memory};
 use crate::{hooks, image, layout, refuse, report, selfcheck};
@@ -108,7 +110,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     let counter = instruction_counter(handover, bootargs);
     let counters = Counters::new();
     let pool_end = handover.entry.load + image::static_pool().end;
-    let request = Request {
+    let mut request = Request {
         geometry,
         capabilities,
         root: root(handover.mmu.ttbr1, &geometry),
@@ -142,20 +144,49 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
-    let given_back =
-        match release::boot_leftovers::<P, S>(&request, handover, &mut memory, unused_pool, sink) {
-            Ok(bytes) => bytes,
-            Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
-        };
+    let mut cpus = start::start::<P>(&mut Machine {
+        request: &request,
+        handover,
+        memory: &mut memory,
+        tree: tree_bytes(handover),
+        bootargs,
+        errata,
+        translations: looked.translations,
+    });
+    // From here on tables change under several CPUs: what each of them can do.
+    let common = cpus.common;
+    request.capabilities.range = common.tlbi_range;
+    request.capabilities.level_hint = common.level_hint;
+    if cpus.facts.len() > 1 {
+        request.capabilities.repeat = common.errata.needs(Workaround::RepeatTlbi);
+    }
+    let seed = handover.entry.counter;
+    if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {
+        refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
+    }
+    let identity = cpus.needs_identity;
+    let given_back = match release::boot_leftovers::<P, S>(
+        &request,
+        handover,
+        &mut memory,
+        unused_pool,
+        sink,
+        identity,
+    ) {
+        Ok(bytes) => bytes,
+        Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
+    };
     let pages = match pages::take_over(&memory, &placement) {
         Ok(pages) => pages,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
-    report::boot(handover, choice, &geometry, errata);
+    report::boot(handover, choice, &geometry, common.errata);
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
     report::self_check(&looked, handover.entry.counter);
     report::memory(given_back, &pages, P::SIZE.bytes());
+    report::cpus(&cpus, P::SIZE);
+    selftest::run::<P>(&request, bootargs);
 }
 
 /// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into
@@ -202,17 +233,22 @@ fn tell(unknown: Option<Unknown<'_>>) {
     }
 }
 
+/// The device tree, in its window; not to be kept beyond `release::boot_leftovers`.
+fn tree_bytes(handover: &Handover) -> &'static [u8] {
+    // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
+    // the leftovers of the boot are dropped, after the last use of these bytes.
+    unsafe {
+        core::slice::from_raw_parts(
+            layout::dtb_vaddr(handover.entry.dtb) as *const u8,
+            handover.tree.bytes as usize,
+        )
+    }
+}
+
 /// Early memory: the device tree's, less the image and the tree itself.
 fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
-    // the leftovers of the boot are dropped, after the last use of these bytes.
-    let bytes = unsafe {
-        core::slice::from_raw_parts(
-            layout::dtb_vaddr(entry.dtb) as *const u8,
-            tree_info.bytes as usize,
-        )
-    };
+    let bytes = tree_bytes(handover);
     let mut memory = match tree::memory(bytes, page_size) {
         Ok(memory) => memory,
         Err(error) => refuse::refuse(format_args!("{error}")),

@@ -2,10 +2,12 @@
 //!
 //! `print!` and `println!` as in std. Before `init`, output goes nowhere.
 
+use crate::cpu;
 use crate::pl011::Pl011;
+use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Console {
     locked: AtomicBool,
@@ -21,9 +23,13 @@ static CONSOLE: Console = Console {
     uart: UnsafeCell::new(None),
 };
 
-/// How long a printer waits for the lock. Its holder may have been stopped by an
-/// exception: output that is mixed up is better than none.
-const PATIENCE: u32 = 10_000_000;
+/// The CPU that panics, to which the console belongs from then on; `NOBODY` as a rule.
+static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
+const NOBODY: usize = usize::MAX;
+
+/// Seconds that a printer waits for the lock. Its holder may have been stopped by an exception:
+/// output that is mixed up is better than none.
+const PATIENCE_S: u64 = 10;
 
 /// Takes `uart` for the console.
 pub(crate) fn init(uart: Pl011) {
@@ -41,13 +47,21 @@ impl Write for Writer {
     }
 }
 
-/// Prints `text`, whole, against other CPUs.
+/// Prints `text`, whole, against other CPUs. Interrupts wait: what they run may print, too.
 pub(crate) fn write(text: fmt::Arguments<'_>) {
-    for _ in 0..PATIENCE {
-        if !CONSOLE.locked.swap(true, Ordering::Acquire) {
+    let masked = cpu::mask_interrupts();
+    let start = cpu::cntvct_el0();
+    let patience = PATIENCE_S * cpu::cntfrq_el0();
+    while CONSOLE.locked.swap(true, Ordering::Acquire) {
+        if cpu::cntvct_el0().wrapping_sub(start) > patience {
             break;
         }
-        core::hint::spin_loop();
+        cpu::relax();
+    }
+    let owner = PANICKING.load(Ordering::Relaxed);
+    if owner != NOBODY && owner != percpu::this().number() {
+        CONSOLE.locked.store(false, Ordering::Release);
+        cpu::halt();
     }
     // SAFETY: read only; written once before there was anything to print.
     if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
@@ -55,6 +69,7 @@ pub(crate) fn write(text: fmt::Arguments<'_>) {
         let _ = Writer(uart).write_fmt(text);
     }
     CONSOLE.locked.store(false, Ordering::Release);
+    cpu::restore_interrupts(masked);
 }
 
 /// Waits until everything printed has left the UART.
@@ -65,8 +80,24 @@ pub(crate) fn flush() {
     }
 }
 
-/// Gives the lock up for its holder, who will not come back.
-pub(crate) fn break_lock() {
+/// Gives the console to this CPU, which panics, for good: any other CPU that prints stops. If
+/// another one panics already, this one stops.
+pub(crate) fn take_over() {
+    let this = percpu::this().number();
+    match PANICKING.compare_exchange(NOBODY, this, Ordering::Relaxed, Ordering::Relaxed) {
+        // The holder of the lock is this CPU, which will not come back to it, or another one, which
+        // gets the time to end its line.
+        Ok(_) => {
+            let start = cpu::cntvct_el0();
+            while CONSOLE.locked.load(Ordering::Relaxed)
+                && cpu::cntvct_el0().wrapping_sub(start) < cpu::cntfrq_el0() / 10
+            {
+                cpu::relax();
+            }
+        }
+        Err(owner) if owner == this => {}
+        Err(_) => cpu::halt(),
+    }
     CONSOLE.locked.store(false, Ordering::Release);
 }
 

@@ -27,6 +27,10 @@ macro_rules! readers {
 readers! {
     /// Who made the CPU and which it is.
     midr_el1 = "midr_el1";
+    /// Which CPU of the machine it is.
+    mpidr_el1 = "mpidr_el1";
+    /// The kernel's own: see `smp::percpu`.
+    tpidr_el1 = "tpidr_el1";
     /// Physical address range, granules.
     id_aa64mmfr0_el1 = "id_aa64mmfr0_el1";
     /// VHE, hardware access flag and dirty state.
@@ -68,6 +72,8 @@ pub(crate) fn microseconds(ticks: u64) -> u64 {
 /// PAR's fault status.
 pub(crate) fn translate(address: u64) -> Result<u64, u64> {
     let par: u64;
+    // An interrupt may ask, too, and PAR_EL1 is one.
+    let masked = mask_interrupts();
     // SAFETY: asks the walker; changes PAR_EL1 only. With E2H and TGE set the instruction asks
     // the EL2&0 regime, which is the one we run in.
     unsafe {
@@ -80,6 +86,7 @@ pub(crate) fn translate(address: u64) -> Result<u64, u64> {
             options(nostack, preserves_flags)
         );
     }
+    restore_interrupts(masked);
     if par & 1 == 0 {
         Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
     } else {
@@ -102,6 +109,85 @@ pub(crate) fn isb() {
 pub(crate) unsafe fn set_vbar(vectors: u64) {
     // SAFETY: the caller's promise.
     unsafe { asm!("msr vbar_el1, {}", "isb", in(reg) vectors, options(nostack, preserves_flags)) };
+}
+
+/// Sets TPIDR_EL1.
+///
+/// # Safety
+///
+/// Only `smp::percpu` may, which reads it as a pointer.
+pub(crate) unsafe fn set_tpidr_el1(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("msr tpidr_el1, {}", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Sets TTBR0. What the TLB holds of the tables before is the caller's affair.
+///
+/// # Safety
+///
+/// `value` must name tables of the shape that TCR says, and nothing be reached through the lower
+/// half that they do not map.
+pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Empties this CPU's own TLB.
+pub(crate) fn tlbi_vmalle1_local() {
+    // SAFETY: what is removed is fetched again from the tables. DSB NSHST: the walker sees what
+    // was stored; DSB NSH completes a local TLBI.
+    unsafe {
+        asm!(
+            "dsb nshst",
+            "tlbi vmalle1",
+            "dsb nsh",
+            "isb",
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Masks IRQs; what [`restore_interrupts`] needs to undo it.
+pub(crate) fn mask_interrupts() -> u64 {
+    let daif: u64;
+    // SAFETY: no interrupt is taken from here on; a compiler barrier, so that what is protected
+    // stays inside.
+    unsafe {
+        asm!("mrs {}, daif", "msr daifset, #2", out(reg) daif, options(nostack, preserves_flags));
+    }
+    daif
+}
+
+/// Goes back to what was before [`mask_interrupts`].
+pub(crate) fn restore_interrupts(daif: u64) {
+    // SAFETY: a value that was read from the register.
+    unsafe { asm!("msr daif, {}", in(reg) daif, options(nostack, preserves_flags)) };
+}
+
+/// Lets IRQs in.
+pub(crate) fn unmask_interrupts() {
+    // SAFETY: the vectors are set and save whatever they use.
+    unsafe { asm!("msr daifclr, #2", options(nostack, preserves_flags)) };
+}
+
+/// Waits for an interrupt, masked or not.
+pub(crate) fn wait_for_interrupt() {
+    // SAFETY: waits; stores before it are made first, so that nobody waits for them.
+    unsafe { asm!("dsb sy", "wfi", options(nostack, preserves_flags)) };
+}
+
+/// Wakes who waits for an event, once what was stored before is visible.
+pub(crate) fn send_event() {
+    // SAFETY: a barrier and a hint.
+    unsafe { asm!("dsb ishst", "sev", options(nostack, preserves_flags)) };
+}
+
+/// Once round a loop that waits for another CPU. YIELD beside `spin_loop`'s ISB: an emulator that
+/// runs all CPUs in one thread goes on with the next one.
+pub(crate) fn relax() {
+    // SAFETY: a hint.
+    unsafe { asm!("yield", options(nomem, nostack, preserves_flags)) };
+    core::hint::spin_loop();
 }
 
 /// Waits for an interrupt, for ever.

@@ -116,7 +116,7 @@ pub(crate) fn corrupt<P: Page, E: Environment>(
 /// Recurses until the stack ends. The volatile array keeps each call's frame.
 #[inline(never)]
 #[allow(unconditional_recursion, reason = "that is the point")]
-fn overflow(depth: u64) -> u64 {
+pub(crate) fn overflow(depth: u64) -> u64 {
     let mut frame = [depth; 32];
     // SAFETY: an element of a local array.
     unsafe { (&raw mut frame[(depth % 32) as usize]).write_volatile(depth) };

@@ -4,6 +4,7 @@ use crate::console::println;
 use crate::handover::{Conduit, Handover};
 use crate::mmu_off::record;
 use crate::pl011::Pl011;
+use crate::smp::percpu;
 use crate::trace::recorder;
 use crate::{boot, console, cpu, exception, hooks, layout, psci};
 
@@ -11,6 +12,7 @@ use crate::{boot, console, cpu, exception, hooks, layout, psci};
 /// identity map still in TTBR0.
 #[unsafe(no_mangle)]
 extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
+    percpu::init_boot_cpu();
     exception::init();
     psci::init(handover.tree.psci);
     if handover.tree.uart != 0 {

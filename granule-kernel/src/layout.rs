@@ -10,6 +10,8 @@
 //! | `0xffff_ffff_8000_0000` | the kernel image |
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
+//! | `0xffff_ffff_e400_0000` | stacks of the secondary CPUs, with gaps |
+//! | `0xffff_ffff_e800_0000` | the interrupt controller |
 //!
 //! All of it but the linear map lies in the last 4 GiB, hence inside TTBR1's
 //! space at every supported size down to 36 bits. Each window but the trace's lies inside one
@@ -51,6 +53,21 @@ pub(crate) const CHECK_VADDR: u64 = FIXMAP_VADDR + 8 * FIXMAP_SLOT_BYTES;
 /// tables.
 pub(crate) const FIXMAP_SERIES_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTES;
 
+/// The stacks of all CPUs but the boot CPU.
+pub(crate) const STACKS_VADDR: u64 = FIXMAP_VADDR + (64 << 20);
+
+/// The interrupt controller's distributor; a GICv2's CPU interface lies four slots further.
+pub(crate) const GIC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);
+
+/// The redistributors of a GICv3: one window of this many bytes for each region, which keeps its
+/// offset in 2 MiB, so that it can be in blocks.
+pub(crate) const REDISTRIBUTORS_VADDR: u64 = FIXMAP_VADDR + (192 << 20);
+/// See [`REDISTRIBUTORS_VADDR`].
+pub(crate) const REDISTRIBUTORS_BYTES: u64 = 32 << 20;
+
+/// Two pages for tests of what happens to a translation.
+pub(crate) const SCRATCH_VADDR: u64 = FIXMAP_VADDR + 18 * FIXMAP_SLOT_BYTES;
+
 /// Where a device at physical address `phys` appears in the fixmap slot at `slot`.
 pub(crate) const fn in_slot(slot: u64, phys: u64) -> u64 {
     slot + (phys & (FIXMAP_SLOT_BYTES - 1))
@@ -87,6 +104,11 @@ mod tests {
         for (start, bytes) in [
             (DTB_VADDR, DTB_MAX_BYTES + FIXMAP_SLOT_BYTES),
             (FIXMAP_VADDR, 32 * FIXMAP_SLOT_BYTES),
+            (STACKS_VADDR & !(SPAN_64K_TABLE - 1), 64 << 20),
+            (
+                FIXMAP_VADDR,
+                REDISTRIBUTORS_VADDR + 4 * REDISTRIBUTORS_BYTES - FIXMAP_VADDR,
+            ),
         ] {
             assert_eq!(start / SPAN_64K_TABLE, (start + bytes - 1) / SPAN_64K_TABLE);
             assert_eq!(start % SPAN_64K_TABLE, 0);

@@ -3,6 +3,7 @@
 //! The order of things: [`head`] is entered by the boot loader and, with the MMU
 //! off, calls [`mmu_off`]; that reads the device tree and builds the boot tables;
 //! `head` turns the MMU on and jumps to [`kmain`] at its virtual address.
+//! [`smp`] starts the other CPUs, which come the same way through `head`.
 //! [`handover`] is what one side leaves for the other, [`layout`] and [`image`] are
 //! where things lie.
 //!
@@ -17,11 +18,13 @@
 
 mod exception;
 mod frames;
+mod gic;
 mod handover;
 mod layout;
 mod line;
 mod options;
 mod pl011;
+mod smp;
 mod trace;
 mod tree;
 
@@ -39,6 +42,10 @@ mod head;
 mod hooks;
 #[cfg(target_os = "none")]
 mod image;
+#[cfg(target_os = "none")]
+mod ipi;
+#[cfg(target_os = "none")]
+mod irq;
 #[cfg(target_os = "none")]
 mod kmain;
 #[cfg(target_os = "none")]

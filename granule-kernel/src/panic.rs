@@ -5,6 +5,7 @@ use crate::console::{self, print, println};
 use crate::exception::{Frame, syndrome};
 use crate::line::Line;
 use crate::mmu_off::record::{self, Reason};
+use crate::smp::{percpu, stacks};
 use crate::trace::recorder;
 use crate::{cpu, image, psci};
 use core::arch::asm;
@@ -57,7 +58,7 @@ pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
 }
 
 fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
-    console::break_lock();
+    console::take_over();
     let again = STAGE.load(Ordering::Relaxed);
     STAGE.store(again + 1, Ordering::Relaxed);
     if again >= 2 {
@@ -74,6 +75,9 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
     record::finished(Some((Reason::Panic, line.bytes())));
     if again == 0 {
         println!("\ngranule: panic: {what}");
+        if percpu::online().len() > 1 {
+            println!("on CPU {}", percpu::this().number());
+        }
         print!("{frame}");
         backtrace(&raw const frame.record as u64);
     } else {
@@ -95,21 +99,26 @@ fn image_address(address: u64) -> Option<u64> {
     (offset < image::bytes()).then_some(offset)
 }
 
-/// Follows the frame records from `frame_pointer`. Each must be in memory of the
-/// image that is mapped and writable, which is where the stacks are, and nothing but
-/// the first may lie lower than the one before, unless the stack changed.
+/// Whether 16 bytes at `address` are mapped and may be a stack's: in the image's writable part, or in
+/// a stack of this CPU.
+fn is_stack(address: u64) -> bool {
+    let Some(offset) = image_address(address) else {
+        return stacks::holds(address) && cpu::translate(address).is_ok();
+    };
+    image::segments().into_iter().any(|segment| {
+        segment.permission == image::Permission::ReadWrite
+            && segment.range.contains(&offset)
+            && segment.range.contains(&(offset + 15))
+    })
+}
+
+/// Follows the frame records from `frame_pointer`. Each must be where a stack
+/// can be, and nothing but the first may lie lower than the one before, unless the stack
+/// changed.
 fn backtrace(mut frame_pointer: u64) {
     println!("backtrace (addresses in the ELF file):");
     for _ in 0..MAX_FRAMES {
-        let Some(offset) = image_address(frame_pointer) else {
-            break;
-        };
-        let mapped = image::segments().into_iter().any(|segment| {
-            segment.permission == image::Permission::ReadWrite
-                && segment.range.contains(&offset)
-                && segment.range.contains(&(offset + 15))
-        });
-        if !mapped || !frame_pointer.is_multiple_of(8) {
+        if !frame_pointer.is_multiple_of(8) || !is_stack(frame_pointer) {
             break;
         }
         // SAFETY: 16 mapped bytes, aligned, checked above; no one else writes stacks now.

@@ -1,4 +1,4 @@
-//! Power by PSCI, through the conduit that the device tree names.
+//! Power of machine and CPUs by PSCI, through the conduit that the device tree names.
 
 use crate::handover::Conduit;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +9,33 @@ static CONDUIT: AtomicU32 = AtomicU32::new(Conduit::Unknown as u32);
 /// Takes the conduit.
 pub(crate) fn init(conduit: Conduit) {
     CONDUIT.store(conduit as u32, Ordering::Relaxed);
+}
+
+/// Whether there is a way to call it.
+pub(crate) fn is_there() -> bool {
+    CONDUIT.load(Ordering::Relaxed) != Conduit::Unknown as u32
+}
+
+/// Starts the CPU with these affinity fields at `entry`, a physical address, with `argument` in x0.
+pub(crate) fn cpu_on(affinity: u64, entry: u64, argument: u64) -> Result<(), psci::Error> {
+    let conduit = CONDUIT.load(Ordering::Relaxed);
+    if conduit == Conduit::Smc as u32 {
+        psci::cpu_on::<Smc>(affinity, entry, argument)
+    } else if conduit == Conduit::Hvc as u32 {
+        psci::cpu_on::<Hvc>(affinity, entry, argument)
+    } else {
+        Err(psci::Error::NotSupported)
+    }
+}
+
+/// Powers this CPU off. Returns only if that is refused.
+pub(crate) fn cpu_off() {
+    let conduit = CONDUIT.load(Ordering::Relaxed);
+    if conduit == Conduit::Smc as u32 {
+        let _ = psci::cpu_off::<Smc>();
+    } else if conduit == Conduit::Hvc as u32 {
+        let _ = psci::cpu_off::<Hvc>();
+    }
 }
 
 /// Powers the machine off. Returns if that cannot be done: without a conduit, or

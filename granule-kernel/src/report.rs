@@ -7,9 +7,12 @@ use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{LinearMap, Request};
 use crate::memory::pages::HandedOver;
 use crate::selfcheck::Looked;
+use crate::smp::percpu;
+use crate::smp::start::Started;
 use core::fmt::{self, Display};
-use granule::arch::Geometry;
+use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
+use granule::arch::{Geometry, PageSize};
 use granule::table::Piece;
 
 fn say(key: &str, value: impl Display) {
@@ -95,5 +98,34 @@ impl Display for PieceList<'_> {
             write!(f, "{comma}{:x}+{:x}", piece.output.0, piece.bytes)?;
         }
         Ok(())
+    }
+}
+
+/// The CPUs: those that are up, and why the others are not.
+pub(crate) fn cpus(started: &Started, page_size: PageSize) {
+    say("cpus", started.facts.len());
+    say("cpus_expected", started.expected);
+    say("bbm_level.system", started.common.bbm_level);
+    say("tlbi_range", started.common.tlbi_range);
+    say("tlbi_level_hint", started.common.level_hint);
+    for line in &started.mismatches {
+        say("cpu_mismatch", line.text());
+    }
+    for facts in &started.facts {
+        let cpu = &facts.features;
+        let calls = percpu::of(facts.number).map_or(0, |cpu| cpu.calls.load(Ordering::Relaxed));
+        println!(
+            "@granule cpu=number={} mpidr={:#x} midr={:#010x} entry_el={} run_el={} pa_bits={} va_bits={} asid_bits={} bbm_level={} translations={} calls={calls}",
+            facts.number,
+            facts.affinity,
+            cpu.midr(),
+            facts.entry_el,
+            facts.run_el,
+            cpu.pa_bits(),
+            cpu.most_va_bits(page_size),
+            cpu.asid_bits(),
+            cpu.bbm_level(),
+            facts.translations,
+        );
     }
 }

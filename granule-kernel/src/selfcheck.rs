@@ -175,7 +175,7 @@ fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) ->
 }
 
 /// Random addresses; the ends of the runs of leaves are the walk's.
-fn translations(
+pub(crate) fn translations(
     map: &LinearMap,
     placement: &Placement,
     seed: u64,

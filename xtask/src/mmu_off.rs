@@ -41,6 +41,10 @@ pub(crate) const KERNEL: Rules = Rules {
             "mmu_off_main",
             "Rust's first function, called by the entry assembly",
         ),
+        (
+            "secondary_entry",
+            "where the firmware starts every CPU but the first",
+        ),
     ],
     stops: &[
         (

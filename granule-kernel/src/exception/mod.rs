@@ -1,6 +1,6 @@
 //! Exceptions with the MMU on: the vectors, the frame they leave, and what is told.
 //!
-//! The kernel has no exception that it returns from, so each ends in a report.
+//! Interrupts are dealt with and returned from; every other exception ends in a report.
 
 mod frame;
 pub(crate) mod syndrome;
@@ -17,13 +17,19 @@ pub(crate) const EMERGENCY_STACK_BYTES: usize = 16 << 10;
 #[cfg(target_os = "none")]
 struct Stack([u8; EMERGENCY_STACK_BYTES]);
 
-/// Used by assembly only: with the MMU off by every exception, with it on by those
-/// that found the stack overflown.
+/// Used by assembly only: with the MMU off by every exception, with it on by those of the boot
+/// CPU that found the stack overflown. The other CPUs have theirs from `smp::stacks`.
 #[cfg(target_os = "none")]
 #[unsafe(no_mangle)]
 static mut EMERGENCY_STACK: Stack = Stack([0; EMERGENCY_STACK_BYTES]);
 
-/// Makes exceptions come here. Until it is called VBAR holds the early vectors'
+/// The top of the boot CPU's emergency stack.
+#[cfg(target_os = "none")]
+pub(crate) fn boot_emergency_top() -> u64 {
+    &raw const EMERGENCY_STACK as u64 + EMERGENCY_STACK_BYTES as u64
+}
+
+/// Makes this CPU's exceptions come here. Until it is called VBAR holds the early vectors'
 /// physical address, at which nothing is mapped.
 #[cfg(target_os = "none")]
 pub(crate) fn init() {

@@ -1,8 +1,9 @@
 //! The exception vectors with the MMU on.
 
 use super::frame::{FRAME_BYTES, Frame};
-use super::{EMERGENCY_STACK_BYTES, syndrome};
-use crate::panic;
+use super::syndrome;
+use crate::smp::percpu::EMERGENCY_TOP;
+use crate::{irq, panic};
 use core::arch::global_asm;
 use core::mem::offset_of;
 
@@ -31,9 +32,9 @@ global_asm!(
     b       exception_common
 1:  mov     x0, sp                  // out of stack: the same frame, elsewhere
     msr     tpidr_el0, x0
-    adrp    x0, EMERGENCY_STACK + {stack_bytes} - {frame_bytes}
-    add     x0, x0, :lo12:EMERGENCY_STACK + {stack_bytes} - {frame_bytes}
-    mov     sp, x0
+    mrs     x0, tpidr_el1
+    ldr     x0, [x0, #{emergency_top}]
+    sub     sp, x0, #{frame_bytes}
     str     x1, [sp, #8]
     mov     x1, #(\number + {overflow})
     mrs     x0, tpidr_el0
@@ -83,10 +84,35 @@ exception_common:
     add     x29, sp, #{record}
     mov     x0, sp
     bl      exception_taken
-    b       park_loop
+
+    // Dealt with: back to what was interrupted. Interrupts are masked, so nothing takes ELR and
+    // SPSR from us any more. The interrupted stack pointer is the frame's end: from an overflown
+    // stack nothing comes back.
+    ldr     x2, [sp, #{elr}]
+    ldr     x3, [sp, #{spsr}]
+    msr     elr_el1, x2
+    msr     spsr_el1, x3
+    ldp     x0, x1, [sp, #0]
+    ldp     x2, x3, [sp, #16]
+    ldp     x4, x5, [sp, #32]
+    ldp     x6, x7, [sp, #48]
+    ldp     x8, x9, [sp, #64]
+    ldp     x10, x11, [sp, #80]
+    ldp     x12, x13, [sp, #96]
+    ldp     x14, x15, [sp, #112]
+    ldp     x16, x17, [sp, #128]
+    ldp     x18, x19, [sp, #144]
+    ldp     x20, x21, [sp, #160]
+    ldp     x22, x23, [sp, #176]
+    ldp     x24, x25, [sp, #192]
+    ldp     x26, x27, [sp, #208]
+    ldp     x28, x29, [sp, #224]
+    ldr     x30, [sp, #240]
+    add     sp, sp, #{frame_bytes}
+    eret
 "#,
     frame_bytes = const FRAME_BYTES,
-    stack_bytes = const EMERGENCY_STACK_BYTES,
+    emergency_top = const EMERGENCY_TOP,
     overflow = const OVERFLOW,
     sp = const offset_of!(Frame, sp),
     elr = const offset_of!(Frame, elr),
@@ -108,8 +134,24 @@ pub(super) fn address() -> u64 {
     &raw const exception_vectors as u64
 }
 
+/// The vector of the kernel's own IRQs.
+const IRQ: u64 = 5;
+
+/// Returns if what was interrupted is to go on.
 #[unsafe(no_mangle)]
-extern "C" fn exception_taken(frame: &Frame, vector: u64) -> ! {
+extern "C" fn exception_taken(frame: &Frame, vector: u64) {
+    if vector != IRQ {
+        fatal(frame, vector);
+    }
+    if let Err(number) = irq::handle() {
+        panic::exception(
+            frame,
+            format_args!("interrupt {number}, which nobody asked for"),
+        );
+    }
+}
+
+fn fatal(frame: &Frame, vector: u64) -> ! {
     let kind = match vector % 4 {
         0 => "synchronous exception",
         1 => "IRQ",

@@ -84,22 +84,9 @@ entry:
     cmp     x19, #2
     b.ne    6f
     bl      setup_el2
-6:
-    // EL1's registers, which under VHE are EL2's. FP and SIMD trap (CPACR 0):
-    // the kernel has no code that uses them.
-    adrp    x0, early_vectors
+6:  adrp    x0, early_vectors
     add     x0, x0, :lo12:early_vectors
-    msr     vbar_el1, x0
-    msr     cpacr_el1, xzr
-    msr     cntkctl_el1, xzr
-    msr     mdscr_el1, xzr
-    // A kernel that ran before us may have left permission indirection or hardware
-    // table flags on: TCR2_EL1 starts at 0 where there is one (ID_AA64MMFR3.TCRX).
-    mrs     x0, S3_0_C0_C7_3
-    and     x0, x0, #0xf
-    cbz     x0, 7f
-    msr     S3_0_C2_C0_3, xzr
-7:  isb
+    bl      setup_run_level
 
     adrp    x0, HANDOVER
     add     x0, x0, :lo12:HANDOVER

@@ -11,7 +11,7 @@ use core::arch::global_asm;
 // regime, whose TTBRs and TCR the EL1 names reach. Entries may be there from before
 // (TLBs hold what firmware's tables said, the MMU being off does not empty them),
 // and the fields of TCR and MAIR may be cached with them, so it comes first, while
-// nothing can be fetched anew. DSB NSH: no other CPU uses these tables yet.
+// nothing can be fetched anew. DSB NSH: the TLBI is this CPU's own; others may be using the tables.
 //
 // No literal pool: it might lie outside the mapped page.
 global_asm!(

@@ -9,7 +9,8 @@
 //! Register use across the islands of `entry`, from its first instruction to the
 //! jump to the virtual address: x19 exception level at entry, x20 device tree,
 //! x21 physical address of the image, x22 counter at entry, x23 the MMU
-//! configuration, x24 exception level now, x25 1 under VHE.
+//! configuration, x24 exception level now, x25 1 under VHE. `secondary` is the same way for
+//! the other CPUs, through what is done already; `parked` is where a CPU waits off the tables.
 //!
 //! What is done here to registers, caches and TLB stands once more in
 //! [`crate::trace::head`], for a trace; a change here is one there.
@@ -21,7 +22,10 @@ mod entry;
 mod header;
 mod mmu_on;
 mod park;
+mod parked;
 mod relocate;
+mod run_level;
+mod secondary;
 
 /// SCTLR_EL1 with the MMU and caches off: what is RES1 without later extensions
 /// (LSMAOE, nTLSMD, SPAN, EIS, TSCXT, EOS), all else 0; so little endian, no

@@ -13,19 +13,22 @@ use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Error;
 use granule::table::{Liveness, PageTables, Parts, Reached, Sink, TableError, Traced};
 
-/// Unmaps them and gives their memory to `memory`; the bytes of static storage among it.
+/// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
+/// identity map is not among them if it is still needed.
 pub(crate) fn boot_leftovers<P: Page, S: Sink>(
     request: &Request<'_>,
     handover: &Handover,
     memory: &mut Memory,
     unused_pool: (PhysicalAddress, PhysicalAddress),
     sink: S,
+    keep_identity: bool,
 ) -> Result<u64, TableError> {
     let page = P::SIZE.bytes();
     let before = memory.totals().free;
     let (entry, tree) = (&handover.entry, &handover.tree);
 
-    // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped.
+    // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped. Where
+    // other CPUs are parked on it, it stays, and TTBR0 has another root.
     let bits = 64 - (handover.mmu.tcr & 0x3f) as u32;
     let cpu = entry.features();
     let lower = match request.geometry.with_half(&cpu, Half::Lower, bits) {
@@ -33,7 +36,7 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
         // It was made with these bits, so this is a bug; going on would leave it executable.
         Err(error) => crate::refuse::refuse(format_args!("the identity map's shape: {error}")),
     };
-    {
+    if !keep_identity {
         let mut capabilities = request.capabilities;
         capabilities.geometry = lower;
         let parts = Parts {

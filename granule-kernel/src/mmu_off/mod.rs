@@ -11,6 +11,7 @@ pub(crate) mod cache;
 mod park;
 mod peek;
 pub(crate) mod record;
+mod secondary;
 mod tables;
 
 use crate::cpu;

@@ -1,0 +1,172 @@
+//! The interrupt controller, through the `arm-gic` crate: as much of it as calls between CPUs take.
+//!
+//! [`tree`] finds it, [`v2`] and [`v3`] each drive one kind; here is what the rest of the kernel
+//! calls. One software-generated interrupt (SGI) is in use.
+
+pub(crate) mod tree;
+
+#[cfg(target_os = "none")]
+mod v2;
+#[cfg(target_os = "none")]
+mod v3;
+
+#[cfg(target_os = "none")]
+pub(crate) use driver::{Error, Mapped, acknowledge, end, init, init_cpu, send};
+
+#[cfg(target_os = "none")]
+mod driver {
+    use super::{v2, v3};
+    use crate::smp::percpu::PerCpu;
+    use crate::smp::set::CpuSet;
+    use arm_gic::IntId;
+    use arrayvec::ArrayVec;
+    use core::fmt;
+    use core::ops::Range;
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    /// The SGI by which CPUs call each other.
+    pub(super) const CALL: IntId = IntId::sgi(0);
+
+    /// A GIC whose registers are mapped, by virtual addresses.
+    #[derive(Clone, Debug)]
+    pub(crate) enum Mapped {
+        /// Distributor and CPU interface.
+        V2 {
+            distributor: u64,
+            cpu_interface: u64,
+        },
+        /// Distributor, and the regions of redistributors.
+        V3 {
+            distributor: u64,
+            redistributors: ArrayVec<Range<u64>, { super::tree::MOST_REGIONS }>,
+        },
+    }
+
+    /// Why a CPU cannot use the GIC.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) enum Error {
+        /// The crate refuses.
+        V3(arm_gic::gicv3::GicError),
+        /// An interrupt cannot be enabled.
+        V2(arm_gic::gicv2::Error),
+        /// No redistributor has this CPU's affinity.
+        NoRedistributor,
+        /// GICv2's distributor names no CPU interface for this CPU.
+        NoInterface,
+        /// Aff0 is beyond what one SGI list names.
+        Affinity,
+    }
+
+    impl fmt::Display for Error {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self {
+                Self::V3(error) => write!(f, "the GICv3 refuses: {error}"),
+                Self::V2(error) => write!(f, "the GICv2 refuses: {error}"),
+                Self::NoRedistributor => {
+                    f.write_str("no redistributor of the GIC has this CPU's affinity")
+                }
+                Self::NoInterface => f.write_str("the GICv2 has no CPU interface for this CPU"),
+                Self::Affinity => {
+                    f.write_str("its Aff0 is 16 or more, which no list of SGI targets can name")
+                }
+            }
+        }
+    }
+
+    /// 0 none, else the version.
+    static VERSION: AtomicU32 = AtomicU32::new(0);
+
+    /// Sets the distributor up, and this CPU, which is the boot CPU.
+    ///
+    /// # Safety
+    ///
+    /// The registers must be mapped as Device memory at these addresses for good, and the call be
+    /// the first and only one.
+    pub(crate) unsafe fn init(mapped: &Mapped, cpu: &PerCpu) -> Result<(), Error> {
+        match mapped {
+            Mapped::V2 {
+                distributor,
+                cpu_interface,
+            } => {
+                // SAFETY: the caller's promise.
+                unsafe { v2::take(*distributor, *cpu_interface) };
+                VERSION.store(2, Ordering::Relaxed);
+            }
+            Mapped::V3 {
+                distributor,
+                redistributors,
+            } => {
+                // SAFETY: the caller's promise.
+                unsafe { v3::take(*distributor, redistributors) };
+                VERSION.store(3, Ordering::Relaxed);
+            }
+        }
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::init_cpu(cpu),
+            _ => v3::init_cpu(cpu, true),
+        }
+    }
+
+    /// Sets this CPU's part up; one CPU after the other.
+    pub(crate) fn init_cpu(cpu: &PerCpu) -> Result<(), Error> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::init_cpu(cpu),
+            _ => v3::init_cpu(cpu, false),
+        }
+    }
+
+    /// Sends the calling interrupt to `cpus`. What was stored before is visible to who takes it.
+    pub(crate) fn send(cpus: CpuSet) {
+        // The interrupt is no memory access, so only a barrier orders it after the stores that it
+        // announces.
+        granule::arch::hw::dsb_ishst();
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::send(cpus),
+            3 => v3::send(cpus),
+            _ => {}
+        }
+        granule::arch::hw::isb();
+    }
+
+    /// Takes the pending interrupt with the highest priority; `None` if it went away.
+    pub(crate) fn acknowledge() -> Option<Taken> {
+        let id = match VERSION.load(Ordering::Relaxed) {
+            2 => v2::acknowledge(),
+            3 => v3::acknowledge(),
+            _ => None,
+        }?;
+        // What the interrupt announces is read after it is acknowledged.
+        granule::arch::hw::dsb_sy();
+        granule::arch::hw::isb();
+        Some(Taken(id))
+    }
+
+    /// Says that an interrupt has been dealt with.
+    pub(crate) fn end(taken: Taken) {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::end(taken.0),
+            _ => v3::end(taken.0),
+        }
+        granule::arch::hw::isb();
+    }
+
+    /// An interrupt that was acknowledged.
+    #[derive(Debug)]
+    pub(crate) struct Taken(IntId);
+
+    impl Taken {
+        /// Whether another CPU calls.
+        pub(crate) fn is_call(&self) -> bool {
+            self.number() == CALL.raw_value()
+        }
+
+        /// The interrupt's number. A GICv2 puts the sender of an SGI above it.
+        pub(crate) fn number(&self) -> u32 {
+            if VERSION.load(Ordering::Relaxed) == 2 {
+                self.0.raw_value() & 0x3ff
+            } else {
+                self.0.raw_value()
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A GICv2: one set of registers for all CPUs, banked by the one that asks.
+//!
+//! The crate's driver wants to be the only one, so a value of it lives only under the lock here,
+//! with interrupts masked.
+
+use super::driver::{CALL, Error};
+use crate::cpu;
+use crate::smp::percpu::{self, PerCpu};
+use crate::smp::set::CpuSet;
+use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};
+use arm_gic::{IntId, InterruptGroup};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
+static CPU_INTERFACE: AtomicU64 = AtomicU64::new(0);
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// GICD_ITARGETSR0: of an SGI it reads as the CPU interface of who reads.
+const ITARGETSR0: u64 = 0x800;
+
+/// Interrupts are in group 1 for a Non-secure kernel and in group 0 where there is no Secure state;
+/// either way the plain registers (not the aliases, which are the Secure state's) deal with them.
+const PLAIN: InterruptGroup = InterruptGroup::Group0;
+
+/// Takes the registers.
+///
+/// # Safety
+///
+/// They must be mapped as Device memory at these addresses, for good.
+pub(super) unsafe fn take(distributor: u64, cpu_interface: u64) {
+    DISTRIBUTOR.store(distributor, Ordering::Relaxed);
+    CPU_INTERFACE.store(cpu_interface, Ordering::Relaxed);
+}
+
+fn with<R>(work: impl FnOnce(&mut GicV2<'_>) -> R) -> R {
+    let masked = cpu::mask_interrupts();
+    while LOCKED.swap(true, Ordering::Acquire) {
+        cpu::relax();
+    }
+    // SAFETY: `take`'s caller vouched for the addresses; under the lock there is no other driver.
+    let mut gic = unsafe {
+        GicV2::new(
+            DISTRIBUTOR.load(Ordering::Relaxed) as *mut _,
+            CPU_INTERFACE.load(Ordering::Relaxed) as *mut _,
+        )
+    };
+    let result = work(&mut gic);
+    LOCKED.store(false, Ordering::Release);
+    cpu::restore_interrupts(masked);
+    result
+}
+
+/// This CPU's interface, and the distributor, which it does no harm to set up again.
+pub(super) fn init_cpu(percpu: &PerCpu) -> Result<(), Error> {
+    let result = with(|gic| {
+        gic.setup();
+        // With Security Extensions the Non-secure view has the enable of group 1 where the other
+        // view has that of group 0, which is the bit that this sets.
+        gic.enable_group0(true);
+        gic.set_interrupt_priority(CALL, 0x80);
+        gic.enable_interrupt(CALL, true)
+    });
+    result.map_err(Error::V2)?;
+    let targets = (DISTRIBUTOR.load(Ordering::Relaxed) + ITARGETSR0) as *const u32;
+    // SAFETY: a register of the distributor, which `take`'s caller vouched for; reading it has no
+    // effect.
+    let interface = unsafe { targets.read_volatile() } & 0xff;
+    percpu.gic_interface.store(interface, Ordering::Relaxed);
+    if interface == 0 {
+        return Err(Error::NoInterface);
+    }
+    Ok(())
+}
+
+pub(super) fn send(cpus: CpuSet) {
+    let interfaces = cpus.iter().fold(0, |all, cpu| {
+        all | percpu::of(cpu).map_or(0, |cpu| cpu.gic_interface.load(Ordering::Relaxed))
+    });
+    let target = SgiTarget::List {
+        target_list_filter: SgiTargetListFilter::CPUTargetList,
+        target_list: interfaces as u16,
+    };
+    with(|gic| gic.send_sgi(CALL, target));
+}
+
+pub(super) fn acknowledge() -> Option<IntId> {
+    // 1023 is none; of an SGI the sender stands above the number, which the end must repeat.
+    with(|gic| gic.get_and_acknowledge_interrupt(PLAIN))
+}
+
+pub(super) fn end(id: IntId) {
+    with(|gic| gic.end_interrupt(id, PLAIN));
+}

@@ -1,0 +1,117 @@
+//! A GICv3 or GICv4: a redistributor for each CPU, and the CPU interface in system registers.
+
+use super::driver::{CALL, Error};
+use super::tree::MOST_REGIONS;
+use crate::smp::percpu::{self, PerCpu};
+use crate::smp::set::CpuSet;
+use arm_gic::gicv3::registers::{Gicd, GicrSgi};
+use arm_gic::gicv3::{
+    GicCpuInterface, GicRedistributorIterator, GicV3, HIGHEST_NS_PRIORITY, SgiTarget,
+    SgiTargetGroup,
+};
+use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
+/// Start and end of each region of redistributors; 0 where there is none.
+static REGIONS: [[AtomicU64; 2]; MOST_REGIONS] =
+    [const { [const { AtomicU64::new(0) }; 2] }; MOST_REGIONS];
+
+/// Bytes of a redistributor without virtual LPIs: two frames of 64K.
+const REDISTRIBUTOR: u64 = size_of::<GicrSgi>() as u64;
+
+/// Takes the registers.
+///
+/// # Safety
+///
+/// They must be mapped as Device memory at these addresses, for good.
+pub(super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
+    DISTRIBUTOR.store(distributor, Ordering::Relaxed);
+    for (slot, region) in REGIONS.iter().zip(redistributors) {
+        let [start, end] = slot;
+        start.store(region.start, Ordering::Relaxed);
+        end.store(region.end, Ordering::Relaxed);
+    }
+}
+
+/// Sets up this CPU's redistributor and interface, and the distributor if it is the `first`.
+pub(super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
+    let affinity = percpu.affinity.load(Ordering::Relaxed);
+    if affinity & 0xff >= 16 {
+        return Err(Error::Affinity);
+    }
+    let redistributor = redistributor(affinity)?;
+    let distributor = DISTRIBUTOR.load(Ordering::Relaxed) as *mut Gicd;
+    let distributor = NonNull::new(distributor).ok_or(Error::NoRedistributor)?;
+    // SAFETY: `take`'s caller vouched for the registers. CPUs are set up one after the other, so
+    // there is one driver at a time, and this one sees one redistributor, which is this CPU's.
+    let gic = unsafe { GicV3::new(UniqueMmioPointer::new(distributor), redistributor, 1) };
+    let mut gic = gic.map_err(Error::V3)?;
+    if first {
+        gic.setup(0);
+    } else {
+        gic.init_cpu(0);
+        let mut redistributor = gic.redistributor(0).map_err(Error::V3)?;
+        redistributor.configure_default_settings();
+        GicCpuInterface::enable_group1(true);
+    }
+    GicCpuInterface::set_priority_mask(0xff);
+    gic.set_interrupt_priority(CALL, Some(0), HIGHEST_NS_PRIORITY)
+        .map_err(Error::V3)?;
+    gic.enable_interrupt(CALL, Some(0), true)
+        .map_err(Error::V3)?;
+    gic.gicr_barrier(0).map_err(Error::V3)
+}
+
+/// The redistributor whose GICR_TYPER has this affinity.
+fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
+    for [start, end] in &REGIONS {
+        let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
+        let Some(base) = NonNull::new(start as *mut GicrSgi) else {
+            break;
+        };
+        // SAFETY: a region of redistributors that `take`'s caller vouched for; CPUs look for theirs
+        // one after the other.
+        let mut all = unsafe { GicRedistributorIterator::new(base) }.map_err(Error::V3)?;
+        let mut at = start;
+        // The region may end before one says that it is the last.
+        while at + REDISTRIBUTOR <= end
+            && let Some(redistributor) = all.next()
+        {
+            let typer = redistributor.typer();
+            if typer.core_mpidr() == affinity {
+                return NonNull::new(at as *mut GicrSgi).ok_or(Error::NoRedistributor);
+            }
+            at += REDISTRIBUTOR << u32::from(typer.virtual_lpis_supported());
+        }
+    }
+    Err(Error::NoRedistributor)
+}
+
+pub(super) fn send(cpus: CpuSet) {
+    for cpu in cpus.iter() {
+        let Some(cpu) = percpu::of(cpu) else {
+            continue;
+        };
+        let affinity = cpu.affinity.load(Ordering::Relaxed);
+        let target = SgiTarget::List {
+            affinity3: (affinity >> 32) as u8,
+            affinity2: (affinity >> 16) as u8,
+            affinity1: (affinity >> 8) as u8,
+            // Below 16, or the CPU was not brought up.
+            target_list: 1 << (affinity & 0xf),
+        };
+        // Refuses only what is no SGI.
+        let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
+    }
+}
+
+pub(super) fn acknowledge() -> Option<IntId> {
+    GicCpuInterface::get_and_acknowledge_interrupt(InterruptGroup::Group1)
+}
+
+pub(super) fn end(id: IntId) {
+    GicCpuInterface::end_interrupt(id, InterruptGroup::Group1);
+}

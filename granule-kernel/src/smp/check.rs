@@ -1,0 +1,55 @@
+//! The part of the self-check that every CPU does: its own walker is asked for random addresses of
+//! the linear map.
+
+use super::MOST_CPUS;
+use super::percpu;
+use super::start::Facts;
+use crate::ipi;
+use crate::memory::map::LinearMap;
+use crate::selfcheck::{self, Fault, Looked};
+use core::cell::UnsafeCell;
+use granule::linear::Placement;
+
+/// What one CPU saw.
+struct Seen(UnsafeCell<Option<Result<u64, Fault>>>);
+
+// SAFETY: each is written by the one CPU whose number it has, and read when all calls have been
+// answered.
+unsafe impl Sync for Seen {}
+
+/// Asks every CPU but this one; fills in how many addresses each of them translated.
+pub(crate) fn translations(
+    map: &LinearMap,
+    placement: &Placement,
+    seed: u64,
+    facts: &mut [Facts],
+) -> Result<(), (usize, Fault)> {
+    let seen = [const { Seen(UnsafeCell::new(None)) }; MOST_CPUS];
+    let others = percpu::online().without(percpu::this().number());
+    ipi::call(others, &|cpu| {
+        let number = cpu.number();
+        let mut looked = Looked::default();
+        // Others than the boot CPU's: every CPU its own.
+        let seed = seed.rotate_left(number as u32 + 1) ^ number as u64;
+        let result = selfcheck::translations(map, placement, seed, &mut looked);
+        if let Some(Seen(cell)) = seen.get(number) {
+            // SAFETY: this CPU's own.
+            unsafe { *cell.get() = Some(result.map(|()| looked.translations)) };
+        }
+    });
+    for facts in facts
+        .iter_mut()
+        .filter(|facts| others.contains(facts.number))
+    {
+        // SAFETY: all calls have been answered.
+        let seen = seen
+            .get(facts.number)
+            .and_then(|Seen(cell)| unsafe { *cell.get() });
+        match seen {
+            Some(Ok(count)) => facts.translations = count,
+            Some(Err(fault)) => return Err((facts.number, fault)),
+            None => {}
+        }
+    }
+    Ok(())
+}

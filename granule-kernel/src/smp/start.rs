@@ -1,0 +1,450 @@
+//! Starting the secondary CPUs, one after the other, by the boot CPU.
+//!
+//! Nothing here is fatal: a machine on which no other CPU can be started has one CPU, and the record
+//! says why.
+
+use super::common::Common;
+use super::compare::Needs;
+use super::mailbox::{self, Command, FITS};
+use super::percpu::{self, PerCpu, STATE_FAILED, STATE_GIVEN_UP, STATE_STARTING, STATE_UP};
+use super::stacks::{self, STACK_BYTES};
+use super::tree::Cpus;
+use super::{MOST_CPUS, identity, parking, secondary, tree};
+use crate::console::println;
+use crate::gic::tree::Gic;
+use crate::handover::Handover;
+use crate::line::Line;
+use crate::memory::map::Request;
+use crate::memory::window::EarlyTables;
+use crate::mmu_off::cache;
+use crate::tree::Memory;
+use crate::{cpu, gic, layout, psci};
+use arrayvec::ArrayVec;
+use core::fmt::{self, Write};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use dtoolkit::fdt::Fdt;
+use granule::arch::errata::Errata;
+use granule::arch::hw::Hardware;
+use granule::arch::page_size::Page;
+use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
+use granule::memblock::Direction;
+use granule::table::{Leaves, Liveness, PageTables, Parts, Piece, Reached, TableError};
+
+/// Seconds from CPU_ON until a CPU must be up.
+const PATIENCE_S: u64 = 5;
+
+/// Bytes of a region of redistributors that are mapped at most: those of 64 CPUs of the larger kind.
+const MOST_REDISTRIBUTORS: u64 = 16 << 20;
+
+/// What is known of a CPU that is up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) number: usize,
+    pub(crate) affinity: u64,
+    pub(crate) features: CpuFeatures,
+    pub(crate) entry_el: u64,
+    pub(crate) run_el: u64,
+    /// Addresses that it translated for the self-check.
+    pub(crate) translations: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// CPUs that the device tree names, the boot CPU among them.
+    pub(crate) expected: usize,
+    /// The CPUs that are up, ascending.
+    pub(crate) facts: ArrayVec<Facts, MOST_CPUS>,
+    /// One line for each CPU that is not.
+    pub(crate) mismatches: ArrayVec<Line<224>, MOST_CPUS>,
+    /// What all that are up have in common.
+    pub(crate) common: Common,
+    /// The identity map and its page are in use from now on.
+    pub(crate) needs_identity: bool,
+}
+
+impl Started {
+    fn complain(&mut self, text: fmt::Arguments<'_>) {
+        println!("granule: {text}");
+        let mut line = Line::new();
+        // What does not fit is cut off.
+        let _ = line.write_fmt(text);
+        // There is room for one for each CPU; of what is more, the console has the line.
+        let _ = self.mismatches.try_push(line);
+    }
+}
+
+/// Why no CPU but this one can be used.
+enum Obstacle {
+    Trace,
+    NoPsci,
+    Gic(gic::tree::GicTreeError),
+    GicDriver(gic::Error),
+    Tables(TableError),
+    Memory(granule::memblock::Error),
+    IdentityMap,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trace => f.write_str("what is done to translation is traced, on one CPU only"),
+            Self::NoPsci => f.write_str(
+                "the device tree has no psci node of version 0.2 or later with a method",
+            ),
+            Self::Gic(error) => write!(f, "{error}"),
+            Self::GicDriver(error) => write!(f, "{error}"),
+            Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),
+            Self::Memory(error) => write!(f, "there is no memory for its stacks: {error}"),
+            Self::IdentityMap => f.write_str("the identity map cannot be described"),
+        }
+    }
+}
+
+/// What it takes.
+pub(crate) struct Machine<'a, 'r> {
+    pub(crate) request: &'a Request<'r>,
+    pub(crate) handover: &'a Handover,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) tree: &'a [u8],
+    pub(crate) bootargs: &'a [u8],
+    /// The boot CPU's, and those forced on the command line.
+    pub(crate) errata: Errata,
+    /// Addresses that the boot CPU translated for its self-check.
+    pub(crate) translations: u64,
+}
+
+/// Starts all that the device tree names.
+pub(crate) fn start<P: Page>(machine: &mut Machine<'_, '_>) -> Started {
+    let boot_cpu = machine.handover.entry.features();
+    let affinity = percpu::this().affinity.load(Ordering::Relaxed);
+    let mut started = Started {
+        expected: 1,
+        facts: ArrayVec::new(),
+        mismatches: ArrayVec::new(),
+        common: Common::of_boot_cpu(&boot_cpu, machine.errata),
+        needs_identity: false,
+    };
+    // There is room for `MOST_CPUS`.
+    let _ = started.facts.try_push(Facts {
+        number: 0,
+        affinity,
+        features: boot_cpu,
+        entry_el: machine.handover.entry.entry_el,
+        run_el: machine.handover.entry.run_el,
+        translations: machine.translations,
+    });
+    // The memory came from this tree, so it can be read.
+    let Ok(fdt) = Fdt::new(machine.tree) else {
+        return started;
+    };
+    let cpus = tree::cpus(&fdt, affinity);
+    started.expected = cpus.expected;
+    for (affinity, why) in &cpus.left_out {
+        started.complain(format_args!(
+            "the CPU with MPIDR {affinity:#x} is not started: {why}"
+        ));
+    }
+    if cpus.others.is_empty() {
+        return started;
+    }
+    mailbox::check_words(machine.bootargs);
+    match prepare::<P>(machine, &fdt, &mut started) {
+        Ok(needs) => start_all::<P>(machine, &cpus, &needs, &mut started),
+        Err(obstacle) => {
+            started.complain(format_args!("no other CPU is started: {obstacle}"));
+        }
+    }
+    started
+}
+
+/// All that is needed once: a way to start CPUs and to call them, and a place to park them.
+fn prepare<P: Page>(
+    machine: &mut Machine<'_, '_>,
+    fdt: &Fdt<'_>,
+    started: &mut Started,
+) -> Result<Needs, Obstacle> {
+    // What another CPU does to its registers and TLB nobody records, and without it a trace is wrong.
+    if machine.handover.trace.is_wanted() {
+        return Err(Obstacle::Trace);
+    }
+    if !psci::is_there() || !tree::has_psci(fdt) {
+        return Err(Obstacle::NoPsci);
+    }
+    let (request, handover) = (machine.request, machine.handover);
+    let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
+    let mapped = map_gic::<P>(machine, &gic).map_err(Obstacle::Tables)?;
+    // SAFETY: just mapped, for good; once.
+    unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)?;
+    let lower = identity::lower_half(request, handover).ok_or(Obstacle::IdentityMap)?;
+    started.needs_identity = true;
+    identity::prepare::<P>(request, handover, lower, machine.memory, parking::page())
+        .map_err(Obstacle::Tables)?;
+    let entry = &handover.entry;
+    Ok(Needs::new(
+        &request.geometry,
+        &lower,
+        &entry.features(),
+        entry.run_el as u32,
+    ))
+}
+
+fn start_all<P: Page>(
+    machine: &mut Machine<'_, '_>,
+    cpus: &Cpus,
+    needs: &Needs,
+    started: &mut Started,
+) {
+    // Answers are due as soon as somebody else is up.
+    cpu::unmask_interrupts();
+    for (index, affinity) in cpus.others.iter().enumerate() {
+        // A CPU that does not come up keeps its number.
+        let number = index + 1;
+        let Some(cpu) = percpu::of(number) else {
+            break;
+        };
+        match start_one::<P>(machine, cpu, *affinity, needs) {
+            Ok(facts) => {
+                percpu::now_online(number);
+                started.common = started.common.and(&facts.features);
+                let _ = started.facts.try_push(facts);
+            }
+            Err(failure) => {
+                started.complain(format_args!("CPU {number} (MPIDR {affinity:#x}) {failure}"));
+            }
+        }
+    }
+    identity::leave();
+}
+
+/// Why one CPU is not up.
+enum Failure {
+    Obstacle(Obstacle),
+    Psci(smccc::psci::Error),
+    Parked(super::compare::Mismatch),
+    Gic,
+    Late(u64),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Obstacle(obstacle) => write!(f, "is not started: {obstacle}"),
+            Self::Psci(error) => write!(f, "is not started: the firmware refuses: {error}"),
+            Self::Parked(mismatch) => write!(f, "is parked: {mismatch}"),
+            Self::Gic => f.write_str("is off again: it cannot take interrupts"),
+            Self::Late(mailbox::NOT_ENTERED) => write!(
+                f,
+                "did not come up: started {PATIENCE_S} s ago, it has not reached the image"
+            ),
+            Self::Late(state) => write!(
+                f,
+                "did not come up: started {PATIENCE_S} s ago, it {}",
+                if *state == FITS {
+                    "was about to turn its MMU on"
+                } else {
+                    "has reached the image, but not compared itself with the boot CPU"
+                }
+            ),
+        }
+    }
+}
+
+fn start_one<P: Page>(
+    machine: &mut Machine<'_, '_>,
+    cpu: &'static PerCpu,
+    affinity: u64,
+    needs: &Needs,
+) -> Result<Facts, Failure> {
+    let number = cpu.number();
+    let [stack, emergency] = map_stacks::<P>(machine, number).map_err(Failure::Obstacle)?;
+    cpu.prepare(affinity, emergency.end);
+    let command = Command {
+        report: mailbox::report_address(number).map_or(0, identity::physical),
+        stack_bottom: stack.physical,
+        stack_top: stack.physical + STACK_BYTES,
+        stack_top_virtual: stack.end,
+        entry: secondary::entry(),
+        argument: &raw const *cpu as u64,
+        mmu: machine.handover.mmu,
+        needs: Some(*needs),
+        fake: mailbox::pretend(machine.bootargs, number),
+    };
+    let Some(command) = mailbox::leave(number, &command) else {
+        return Err(Failure::Late(mailbox::NOT_ENTERED));
+    };
+    // What the CPU reads past the caches beyond its command is the image's text, which nobody has
+    // written since the loader did.
+    let entry = identity::physical(entry_address());
+    psci::cpu_on(affinity, entry, identity::physical(command)).map_err(Failure::Psci)?;
+    wait(cpu)?;
+    let report = mailbox::look(number).unwrap_or_default();
+    Ok(Facts {
+        number,
+        affinity,
+        features: CpuFeatures::new(report.registers()),
+        entry_el: report.entry_el,
+        run_el: report.run_el,
+        translations: 0,
+    })
+}
+
+fn entry_address() -> u64 {
+    unsafe extern "C" {
+        static secondary_entry: u8;
+    }
+    &raw const secondary_entry as u64
+}
+
+fn wait(cpu: &PerCpu) -> Result<(), Failure> {
+    let start = cpu::counter_now();
+    loop {
+        match cpu.state.load(Ordering::Acquire) {
+            STATE_UP => return Ok(()),
+            STATE_FAILED => return Err(Failure::Gic),
+            _ => {}
+        }
+        let report = mailbox::look(cpu.number()).unwrap_or_default();
+        if let Some(mismatch) = report.mismatch() {
+            return Err(Failure::Parked(mismatch));
+        }
+        if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
+            let gone = cpu.state.compare_exchange(
+                STATE_STARTING,
+                STATE_GIVEN_UP,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            // Or it came up this moment.
+            if gone.is_ok() {
+                return Err(Failure::Late(report.state));
+            }
+        }
+        cpu::relax();
+    }
+}
+
+/// The kernel's tables, with tables from early memory.
+fn with_tables<P: Page, R>(
+    machine: &mut Machine<'_, '_>,
+    work: impl FnOnce(
+        &mut PageTables<
+            P,
+            Parts<Reached<crate::memory::reach::KernelReach>, EarlyTables<'_>, Hardware>,
+        >,
+    ) -> Result<R, TableError>,
+) -> Result<R, TableError> {
+    let request = machine.request;
+    let parts = Parts {
+        memory: Reached(request.reach),
+        allocator: EarlyTables::new(machine.memory, P::SIZE.bytes()),
+        maintenance: Hardware::new(request.capabilities),
+    };
+    // SAFETY: the tree that TTBR1 holds; secondary CPUs walk it but change nothing.
+    let tables =
+        unsafe { PageTables::from_root(request.root, request.geometry, Liveness::Live, parts) };
+    work(&mut tables?)
+}
+
+struct Stack {
+    physical: u64,
+    /// Virtual address of its top.
+    end: u64,
+}
+
+/// Allocates and maps the stacks of a CPU.
+fn map_stacks<P: Page>(
+    machine: &mut Machine<'_, '_>,
+    number: usize,
+) -> Result<[Stack; 2], Obstacle> {
+    let stacks = [0, 1].map(|which| map_stack::<P>(machine, stacks::bottom(number, which)));
+    let [own, emergency] = stacks;
+    Ok([own?, emergency?])
+}
+
+fn map_stack<P: Page>(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
+    let physical = machine
+        .memory
+        .allocate(STACK_BYTES, STACK_BYTES, 0..u64::MAX, Direction::TopDown)
+        .map_err(Obstacle::Memory)?;
+    let piece = Piece {
+        start: VirtualAddress(bottom),
+        output: PhysicalAddress(physical),
+        bytes: STACK_BYTES,
+        attributes: Attributes::normal(Permissions::READ_WRITE),
+        leaves: Leaves::PAGES,
+    };
+    with_tables::<P, _>(machine, |tables| tables.map_pieces(&[piece])).map_err(Obstacle::Tables)?;
+    // The CPU uses it with its MMU off first: nothing of what any cache has of it may be written
+    // back over that.
+    cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
+    Ok(Stack {
+        physical,
+        end: bottom + STACK_BYTES,
+    })
+}
+
+/// Maps the registers of the interrupt controller.
+fn map_gic<P: Page>(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
+    let slot = layout::FIXMAP_SLOT_BYTES;
+    // Of a distributor or CPU interface one slot's worth of registers is all there is to know.
+    let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
+    match gic {
+        Gic::V2 {
+            distributor,
+            cpu_interface,
+        } => Ok(gic::Mapped::V2 {
+            distributor: map_device::<P>(machine, layout::GIC_VADDR, slot, &frame(distributor))?,
+            cpu_interface: map_device::<P>(
+                machine,
+                layout::GIC_VADDR + 4 * slot,
+                slot,
+                &frame(cpu_interface),
+            )?,
+        }),
+        Gic::V3 {
+            distributor,
+            redistributors,
+        } => {
+            let distributor =
+                map_device::<P>(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
+            let mut mapped = ArrayVec::new();
+            for (region, window) in redistributors.iter().zip(0..) {
+                let window = layout::REDISTRIBUTORS_VADDR + window * layout::REDISTRIBUTORS_BYTES;
+                let bytes = (region.end - region.start).min(MOST_REDISTRIBUTORS);
+                let region = region.start..region.start + bytes;
+                let start = map_device::<P>(machine, window, 2 << 20, &region)?;
+                // As many as the tree can name, so there is room.
+                let _ = mapped.try_push(start..start + bytes);
+            }
+            Ok(gic::Mapped::V3 {
+                distributor,
+                redistributors: mapped,
+            })
+        }
+    }
+}
+
+/// Maps `registers` in the window at `window`, which keeps the offset in `align`; where they are.
+fn map_device<P: Page>(
+    machine: &mut Machine<'_, '_>,
+    window: u64,
+    align: u64,
+    registers: &Range<u64>,
+) -> Result<u64, TableError> {
+    let page = P::SIZE.bytes();
+    let first = registers.start & !(page - 1);
+    // Where pages are larger than the registers, what they share a page with is never touched.
+    let bytes = (registers.end - first).next_multiple_of(page);
+    let start = window + (first & (align - 1));
+    let piece = Piece {
+        start: VirtualAddress(start),
+        output: PhysicalAddress(first),
+        bytes,
+        attributes: Attributes::device(),
+        leaves: Leaves::LARGEST,
+    };
+    with_tables::<P, _>(machine, |tables| tables.map_pieces(&[piece]))?;
+    Ok(start + (registers.start - first))
+}
