@@ -1,0 +1,171 @@
+//! Booting a machine of several CPUs and asking its record: what all rooms share.
+
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex};
+
+use granule_cli::{Boot, Outcome, Request, boot};
+use serde_json::Value;
+
+/// The image, or the one line that says how to get it.
+fn image() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
+        PathBuf::from,
+    );
+    let path = target.join("granule/Image");
+    assert!(
+        path.is_file(),
+        "{} is missing: build it with `cargo xtask image`",
+        path.display()
+    );
+    path
+}
+
+/// A machine of 512 MiB with so many CPUs, whose bootargs have these words.
+pub(crate) fn machine(cpus: u32, words: &str) -> Request {
+    Request {
+        image: Some(image()),
+        memory: 512 << 20,
+        smp: cpus,
+        append: Some(words.to_owned()),
+        ..Request::default()
+    }
+}
+
+/// Guests that may still be started.
+static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
+
+struct Turn;
+
+impl Turn {
+    fn take() -> Self {
+        let (free, changed) = &FREE;
+        let mut free = changed
+            .wait_while(free.lock().unwrap(), |free| *free == 0)
+            .unwrap();
+        *free -= 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (free, changed) = &FREE;
+        *free.lock().unwrap() += 1;
+        changed.notify_one();
+    }
+}
+
+/// Boots what must end that way.
+#[track_caller]
+pub(crate) fn ends(request: &Request, outcome: Outcome) -> Machine {
+    let boot = {
+        let _turn = Turn::take();
+        boot::run(request)
+    };
+    assert_eq!(
+        boot.outcome,
+        outcome,
+        "{}\n{}\n{:?}",
+        boot.last_line(),
+        boot.console_text(),
+        request
+    );
+    Machine {
+        json: boot.json(),
+        console: boot.console_text(),
+        boot,
+    }
+}
+
+/// Boots what must end well, with every fact of the CPUs that are up as it must be.
+#[track_caller]
+pub(crate) fn ok(request: &Request) -> Machine {
+    let machine = ends(request, Outcome::Ok);
+    machine.check_facts();
+    machine
+}
+
+/// A boot that has ended.
+pub(crate) struct Machine {
+    pub(crate) boot: Boot,
+    pub(crate) json: Value,
+    pub(crate) console: String,
+}
+
+impl Machine {
+    fn at(&self, path: &str) -> &Value {
+        path.split('.').fold(&self.json, |value, key| &value[key])
+    }
+
+    #[track_caller]
+    pub(crate) fn number(&self, path: &str) -> u64 {
+        let number = self.at(path).as_u64();
+        number.unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+    }
+
+    #[track_caller]
+    pub(crate) fn flag(&self, path: &str) -> bool {
+        let flag = self.at(path).as_bool();
+        flag.unwrap_or_else(|| panic!("{path} is no truth value in {}", self.json))
+    }
+
+    pub(crate) fn facts(&self) -> &[Value] {
+        self.at("cpu_facts").as_array().unwrap()
+    }
+
+    pub(crate) fn texts(&self, path: &str) -> Vec<&str> {
+        let texts = self.at(path).as_array().unwrap();
+        texts.iter().map(|text| text.as_str().unwrap()).collect()
+    }
+
+    /// Why CPUs are not up; the console says each, too.
+    pub(crate) fn mismatches(&self) -> Vec<&str> {
+        let lines = self.texts("cpu_mismatch");
+        for line in &lines {
+            self.says(line);
+        }
+        lines
+    }
+
+    /// The console has exactly one line that ends like this.
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) {
+        let lines = self.console.lines().filter(|line| line.ends_with(text));
+        assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
+    }
+
+    #[track_caller]
+    fn check_facts(&self) {
+        let facts = self.facts();
+        assert_eq!(self.number("cpus"), facts.len() as u64);
+        let mut places: Vec<&str> = Vec::new();
+        for (index, cpu) in facts.iter().enumerate() {
+            let number = |key: &str| {
+                cpu[key]
+                    .as_u64()
+                    .unwrap_or_else(|| panic!("{key} is no number in {cpu}"))
+            };
+            assert_eq!(
+                number("number") == 0,
+                index == 0,
+                "the boot CPU comes first"
+            );
+            for key in ["entry_el", "run_el"] {
+                assert_eq!(number(key), self.number(key), "{key} in {cpu}");
+            }
+            // Every CPU has asked its own walker.
+            assert!(number("translations") >= 4096, "{cpu}");
+            // One call, that of the self-check; the boot CPU makes it.
+            assert_eq!(number("calls"), u64::from(index != 0), "{cpu}");
+            places.push(cpu["mpidr"].as_str().unwrap());
+        }
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(
+            places.len(),
+            facts.len(),
+            "two CPUs in one place: {facts:?}"
+        );
+    }
+}
