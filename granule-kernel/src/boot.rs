@@ -144,14 +144,16 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
-    let mut cpus = start::start::<P>(&mut Machine {
-        request: &request,
-        handover,
-        memory: &mut memory,
-        tree: tree_bytes(handover),
-        bootargs,
-        errata,
-        translations: looked.translations,
+    let mut cpus = with_tree(handover, |tree| {
+        start::start::<P>(&mut Machine {
+            request: &request,
+            handover,
+            memory: &mut memory,
+            tree,
+            bootargs,
+            errata,
+            translations: looked.translations,
+        })
     });
     // From here on tables change under several CPUs: what each of them can do.
     let common = cpus.common;
@@ -233,26 +235,33 @@ fn tell(unknown: Option<Unknown<'_>>) {
     }
 }
 
-/// The device tree, in its window; not to be kept beyond `release::boot_leftovers`.
-fn tree_bytes(handover: &Handover) -> &'static [u8] {
+/// Shows `look` the device tree, in its window. A closure, because the window goes: nothing that
+/// borrows from the tree can get out and be used after `release::boot_leftovers`.
+pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
-    // the leftovers of the boot are dropped, after the last use of these bytes.
-    unsafe {
+    // `release::boot_leftovers` unmaps it, which comes after every call of this function; the
+    // bytes live no longer than this call.
+    look(unsafe {
         core::slice::from_raw_parts(
             layout::dtb_vaddr(handover.entry.dtb) as *const u8,
             handover.tree.bytes as usize,
         )
+    })
+}
+
+/// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
+/// nothing of ours.
+pub(crate) fn firmware_memory(handover: &Handover, page_size: PageSize) -> Memory {
+    match with_tree(handover, |tree| tree::memory(tree, page_size)) {
+        Ok(memory) => memory,
+        Err(error) => refuse::refuse(format_args!("{error}")),
     }
 }
 
 /// Early memory: the device tree's, less the image and the tree itself.
 fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    let bytes = tree_bytes(handover);
-    let mut memory = match tree::memory(bytes, page_size) {
-        Ok(memory) => memory,
-        Err(error) => refuse::refuse(format_args!("{error}")),
-    };
+    let mut memory = firmware_memory(handover, page_size);
     let trace = &handover.trace;
     let own = [
         (entry.load, image::bytes(), "image"),

@@ -23,7 +23,9 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
     }
     banner(handover);
     let mut line = [0; MOST_BOOTARGS];
-    let line = copy(bootargs(handover), &mut line);
+    let line = bootargs(handover, &mut line);
+    println!("granule: bootargs: {}", line.escape_ascii());
+    no_way_to_power_off(handover);
     hooks::run(line);
     boot::run(handover, line);
     finish()
@@ -32,33 +34,28 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
 /// Bytes of command line that are kept, as in Linux.
 const MOST_BOOTARGS: usize = 2048;
 
-/// The command line out of the device tree's window, which is dropped later.
-fn copy<'a>(line: &[u8], into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [u8] {
-    if line.len() > into.len() {
-        println!(
-            "granule: the command line has {} bytes; only {MOST_BOOTARGS} are read",
-            line.len()
-        );
-    }
-    let mut length = 0;
-    for (to, from) in into.iter_mut().zip(line) {
-        *to = *from;
-        length += 1;
-    }
+/// The kernel's command line, copied out of the device tree, whose window is dropped later.
+fn bootargs<'a>(handover: &Handover, into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [u8] {
+    let tree = &handover.tree;
+    let length = boot::with_tree(handover, |bytes| {
+        let start = tree.bootargs_offset as usize;
+        let all = start..start.saturating_add(tree.bootargs_bytes as usize);
+        // Both were checked against the tree's size with the MMU off.
+        let line = bytes.get(all).unwrap_or_default();
+        if line.len() > into.len() {
+            println!(
+                "granule: the command line has {} bytes; only {MOST_BOOTARGS} are read",
+                line.len()
+            );
+        }
+        let mut length = 0;
+        for (to, from) in into.iter_mut().zip(line) {
+            *to = *from;
+            length += 1;
+        }
+        length
+    });
     into.get(..length).unwrap_or_default()
-}
-
-/// The kernel's command line.
-fn bootargs(handover: &Handover) -> &'static [u8] {
-    let start = layout::dtb_vaddr(handover.entry.dtb) + handover.tree.bootargs_offset;
-    if handover.tree.bootargs_bytes == 0 {
-        return b"";
-    }
-    // SAFETY: the tree is mapped read-only in its window for as long as the kernel
-    // runs; offset and length were checked against its size with the MMU off.
-    unsafe {
-        core::slice::from_raw_parts(start as *const u8, handover.tree.bootargs_bytes as usize)
-    }
 }
 
 fn banner(handover: &Handover) {
@@ -75,7 +72,9 @@ fn banner(handover: &Handover) {
         "granule: image at {:#x}, device tree at {:#x}",
         entry.load, entry.dtb
     );
-    println!("granule: bootargs: {}", bootargs(handover).escape_ascii());
+}
+
+fn no_way_to_power_off(handover: &Handover) {
     let why = match handover.tree.psci {
         Conduit::Smc | Conduit::Hvc => return,
         Conduit::Unknown => "the device tree names no PSCI method",
