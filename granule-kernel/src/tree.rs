@@ -7,7 +7,7 @@ use core::fmt;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
 use granule::arch::PageSize;
-use granule::memblock::{self, Memblock};
+use granule::memblock::{self, Memblock, Region};
 
 /// Ranges that early memory can hold of each kind.
 pub(crate) const MOST_RANGES: usize = 128;
@@ -88,6 +88,15 @@ pub(crate) fn memory(tree: &[u8], page_size: PageSize) -> Result<Memory, TreeErr
     Ok(memory)
 }
 
+/// The whole pages from `start` to `end` that `firmware`, memory as the tree tells of it, neither
+/// reserves nor forbids to map: what may be given back of storage that is ours. Reserving the image
+/// merges with what was reserved inside it, so the merged list no longer tells.
+pub(crate) fn unreserved(firmware: &Memory, start: u64, end: u64) -> impl Iterator<Item = Region> {
+    firmware
+        .free_pages()
+        .filter_map(move |piece| piece.inside(start, end))
+}
+
 fn is_memory(node: &FdtNode<'_>) -> bool {
     node.property("device_type")
         .is_some_and(|kind| kind.value() == b"memory\0")
@@ -129,4 +138,53 @@ fn initrd(root: FdtNode<'_>) -> Option<(u64, u64)> {
         }
     };
     Some((cell("linux,initrd-start")?, cell("linux,initrd-end")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use granule::arch::PageSize::{K4, K64};
+
+    fn pieces(firmware: &Memory, start: u64, end: u64) -> Vec<(u64, u64)> {
+        unreserved(firmware, start, end)
+            .map(|piece| (piece.start(), piece.end()))
+            .collect()
+    }
+
+    #[test]
+    fn what_firmware_reserved_inside_our_storage_is_not_given_back() {
+        let (start, end) = (0x4020_0000, 0x4030_0000);
+        let mut firmware = Memory::new(K4);
+        firmware.add_bank(0x4000_0000, 0x1000_0000).unwrap();
+        assert_eq!(pieces(&firmware, start, end), [(start, end)]);
+        // One byte keeps its page, at whatever place; no-map ranges count alike.
+        firmware.reserve(0x4021_0fff, 1).unwrap();
+        firmware.mark_no_map(0x4022_0800, 0x1000).unwrap();
+        firmware.reserve(0x402f_f000, 0x10_0000).unwrap();
+        // Where it ends at our storage, nothing is lost.
+        firmware.reserve(start - 0x1000, 0x1000).unwrap();
+        assert_eq!(
+            pieces(&firmware, start, end),
+            [
+                (start, 0x4021_0000),
+                (0x4021_1000, 0x4022_0000),
+                (0x4022_2000, 0x402f_f000),
+            ]
+        );
+        // A table's page that is reserved: nothing at all.
+        assert_eq!(pieces(&firmware, 0x4021_0000, 0x4021_1000), []);
+        firmware.reserve(start, end - start).unwrap();
+        assert_eq!(pieces(&firmware, start, end), []);
+    }
+
+    #[test]
+    fn edges_are_whole_pages_of_any_size() {
+        let mut firmware = Memory::new(K64);
+        firmware.add_bank(0x4000_0000, 0x1000_0000).unwrap();
+        firmware.reserve(0x4003_4000, 8).unwrap();
+        assert_eq!(
+            pieces(&firmware, 0x4002_0000, 0x4006_0000),
+            [(0x4002_0000, 0x4003_0000), (0x4004_0000, 0x4006_0000)]
+        );
+    }
 }

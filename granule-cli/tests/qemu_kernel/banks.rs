@@ -217,6 +217,32 @@ fn reserved_ranges_are_mapped_but_kept() {
     );
 }
 
+/// The end of the image is static storage that is given back in the end; what firmware reserved
+/// there is not ours to give.
+#[test]
+fn a_reserved_range_in_the_images_static_storage_is_kept() {
+    for size in SIZES {
+        let given_back = |tree: &Crafted| tree.ok().number("memory.static_bytes_given_back");
+        let without = given_back(&crafted(size));
+        let end = IMAGE + image_memory();
+        let mut tree = crafted(size);
+        tree.memreserve(end - 0x1_0000, 1)
+            .reserved(end - 8, 16, false);
+        let touched = if size == PageSize::K64 {
+            0x1_0000
+        } else {
+            2 * size.bytes()
+        };
+        assert_eq!(without - given_back(&tree), touched, "{size:?}");
+    }
+}
+
+/// The bytes of memory that the image's header asks for.
+fn image_memory() -> u64 {
+    let image = std::fs::read(crate::kernel::image()).unwrap();
+    u64::from_le_bytes(image[16..24].try_into().unwrap())
+}
+
 #[test]
 fn an_initial_ram_disk_by_qemu_is_kept() {
     let files = tempfile::tempdir().unwrap();

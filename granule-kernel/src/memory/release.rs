@@ -5,7 +5,7 @@ use super::map::Request;
 use super::window::EarlyTables;
 use crate::console::println;
 use crate::handover::Handover;
-use crate::tree::Memory;
+use crate::tree::{self, Memory};
 use crate::{image, layout};
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
@@ -25,7 +25,9 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
 ) -> Result<u64, TableError> {
     let page = P::SIZE.bytes();
     let before = memory.totals().free;
-    let (entry, tree) = (&handover.entry, &handover.tree);
+    // The window that it is read from goes further down.
+    let firmware = crate::boot::firmware_memory(handover, P::SIZE);
+    let (entry, tree_info) = (&handover.entry, &handover.tree);
 
     // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped. Where
     // other CPUs are parked on it, it stays, and TTBR0 has another root.
@@ -41,7 +43,7 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
         capabilities.geometry = lower;
         let parts = Parts {
             memory: Traced::new(Reached(request.reach), sink),
-            allocator: Traced::new(EarlyTables::new(memory, page), sink),
+            allocator: Traced::new(EarlyTables::keeping(memory, page, &firmware), sink),
             maintenance: Traced::new(Hardware::new(capabilities), sink),
         };
         let root = crate::boot::root(handover.mmu.ttbr0, &lower);
@@ -80,7 +82,7 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
 
     let parts = Parts {
         memory: Traced::new(Reached(request.reach), sink),
-        allocator: Traced::new(EarlyTables::new(memory, page), sink),
+        allocator: Traced::new(EarlyTables::keeping(memory, page, &firmware), sink),
         maintenance: Traced::new(Hardware::new(request.capabilities), sink),
     };
     // SAFETY: the tree that TTBR1 holds; whoever used it before is done with it.
@@ -88,17 +90,30 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
         PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
     };
     let dtb = entry.dtb & !(page - 1);
-    let dtb_bytes = (entry.dtb + tree.bytes).next_multiple_of(page) - dtb;
+    let dtb_bytes = (entry.dtb + tree_info.bytes).next_multiple_of(page) - dtb;
     tables.unmap(VirtualAddress(layout::dtb_vaddr(dtb)), dtb_bytes)?;
     let (start, end) = (unused_pool.0.0, unused_pool.1.0);
     let in_image = VirtualAddress(start.wrapping_add(handover.mmu.virt_offset));
     tables.unmap(in_image, end - start)?;
-    give_back(memory, start, end - start);
+    give_back(memory, Some(&firmware), start, end);
     Ok(memory.totals().free - before)
 }
 
-/// Gives memory back that was reserved: part of the image, or a table that is none any more.
-pub(super) fn give_back(memory: &mut Memory, start: u64, bytes: u64) {
+/// Gives memory back that was reserved: part of the image, or a table that is none any more. What
+/// `firmware` reserved of it stays reserved; none is named for memory that early memory gave out,
+/// where nothing can be.
+pub(super) fn give_back(memory: &mut Memory, firmware: Option<&Memory>, start: u64, end: u64) {
+    let Some(firmware) = firmware else {
+        free(memory, start, end);
+        return;
+    };
+    for piece in tree::unreserved(firmware, start, end) {
+        free(memory, piece.start(), piece.end());
+    }
+}
+
+fn free(memory: &mut Memory, start: u64, end: u64) {
+    let bytes = end - start;
     match memory.free(start, bytes) {
         Ok(()) => {}
         // Tearing a range in two found no room: the pages stay reserved, which harms nothing.

@@ -6,6 +6,7 @@
 //! [`Fixmap`]; in which order is the library's.
 
 use crate::layout;
+use crate::tree::Memory;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
@@ -294,14 +295,34 @@ impl<E: Maintenance> Maintenance for Fixmap<'_, E> {
 /// Table pages straight from early memory, wherever it is: mapped or not.
 #[derive(Debug)]
 pub(crate) struct EarlyTables<'m> {
-    memory: &'m mut crate::tree::Memory,
+    memory: &'m mut Memory,
     page_bytes: u64,
+    /// What firmware reserved, where tables may come back that early memory did not give out.
+    firmware: Option<&'m Memory>,
 }
 
 impl<'m> EarlyTables<'m> {
     /// Table pages of `page_bytes` from `memory`.
-    pub(crate) const fn new(memory: &'m mut crate::tree::Memory, page_bytes: u64) -> Self {
-        Self { memory, page_bytes }
+    pub(crate) const fn new(memory: &'m mut Memory, page_bytes: u64) -> Self {
+        Self {
+            memory,
+            page_bytes,
+            firmware: None,
+        }
+    }
+
+    /// The same, where tables of the static pool come back too: of them `memory` gets only what
+    /// `firmware` has not reserved.
+    pub(crate) const fn keeping(
+        memory: &'m mut Memory,
+        page_bytes: u64,
+        firmware: &'m Memory,
+    ) -> Self {
+        Self {
+            memory,
+            page_bytes,
+            firmware: Some(firmware),
+        }
     }
 }
 
@@ -329,6 +350,7 @@ unsafe impl TableAllocator for EarlyTables<'_> {
     }
 
     fn free(&mut self, table: PhysicalAddress) {
-        super::release::give_back(self.memory, table.0, self.page_bytes);
+        let end = table.0 + self.page_bytes;
+        super::release::give_back(self.memory, self.firmware, table.0, end);
     }
 }
