@@ -13,10 +13,19 @@ use crate::table::{
     Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory, TableRun,
 };
 
-/// Pages that came back before the arena is handed over: a map that only grows returns none.
+/// Runs of pages that came back and are kept to be given out again.
 const MOST_RETURNED: usize = 8;
 
 /// Table memory for the boot: a static pool, then a piece of RAM as far as it is mapped.
+///
+/// # Pages that come back
+///
+/// Making a map returns none: all tables are counted before the first is taken. Who unmaps through
+/// an arena returns some, and the arena, which cannot write to the memory it gives out, has room to
+/// remember eight runs of them. Pages that follow each other are one run, so what was given out
+/// together and comes back together is one. A page for which there is no room is not given out
+/// again and is counted in [`stranded`](Self::stranded): nothing is given out twice and nothing goes
+/// unnoticed. Who unmaps at will should use an allocator that keeps its list in the pages themselves.
 #[derive(Debug)]
 pub struct Arena {
     page_shift: u32,
@@ -24,8 +33,8 @@ pub struct Arena {
     ram: Extent,
     /// The end of the piece of RAM; its extent ends where the map ends.
     ram_end: u64,
-    returned: [PhysicalAddress; MOST_RETURNED],
-    returned_count: usize,
+    returned: [Extent; MOST_RETURNED],
+    stranded: u64,
 }
 
 /// Pages not yet given out.
@@ -62,17 +71,30 @@ impl Arena {
             pool: Extent { next, end: end.0 },
             ram: Extent { next: 0, end: 0 },
             ram_end: 0,
-            returned: [PhysicalAddress(0); MOST_RETURNED],
-            returned_count: 0,
+            returned: [Extent { next: 0, end: 0 }; MOST_RETURNED],
+            stranded: 0,
         }
     }
 
     /// Pages that can be given out now.
     #[must_use]
-    pub const fn available(&self) -> u64 {
-        self.pool.pages(self.page_shift)
-            + self.ram.pages(self.page_shift)
-            + self.returned_count as u64
+    pub fn available(&self) -> u64 {
+        let extents = [self.pool, self.ram].into_iter().chain(self.returned);
+        extents.map(|extent| extent.pages(self.page_shift)).sum()
+    }
+
+    /// Pages that came back and are not given out again, for want of room to remember them.
+    #[must_use]
+    pub const fn stranded(&self) -> u64 {
+        self.stranded
+    }
+
+    /// The pages that came back and were not given out again, in runs: first address and the one
+    /// behind the last. They are neither in [`unused_pool`](Self::unused_pool) nor in
+    /// [`unused_ram`](Self::unused_ram), so who hands an arena's memory on asks for them too.
+    pub fn returned(&self) -> impl Iterator<Item = (PhysicalAddress, PhysicalAddress)> {
+        let runs = self.returned.iter().filter(|run| run.next < run.end);
+        runs.map(|run| (PhysicalAddress(run.next), PhysicalAddress(run.end)))
     }
 
     /// Adds RAM from `start` to `end`, both multiples of the page size, none of which is mapped
@@ -120,23 +142,11 @@ unsafe impl TableAllocator for Arena {
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        if let Some(last) = self.returned_count.checked_sub(1) {
-            self.returned_count = last;
-            return self
-                .returned
-                .get(last)
-                .map(|&first| TableRun { first, count: 1 });
-        }
         let page_shift = self.page_shift;
-        let extent = if self.pool.pages(page_shift) > 0 {
-            &mut self.pool
-        } else {
-            &mut self.ram
-        };
+        let returned = self.returned.iter_mut();
+        let mut extents = returned.chain([&mut self.pool, &mut self.ram]);
+        let extent = extents.find(|extent| extent.pages(page_shift) > 0)?;
         let count = extent.pages(page_shift).min(most as u64);
-        if count == 0 {
-            return None;
-        }
         let first = PhysicalAddress(extent.next);
         extent.next += count << page_shift;
         Some(TableRun {
@@ -146,9 +156,20 @@ unsafe impl TableAllocator for Arena {
     }
 
     fn free(&mut self, table: PhysicalAddress) {
-        if let Some(slot) = self.returned.get_mut(self.returned_count) {
-            *slot = table;
-            self.returned_count += 1;
+        let (start, end) = (table.0, table.0 + (1 << self.page_shift));
+        for run in &mut self.returned {
+            if run.next < run.end && run.end == start {
+                run.end = end;
+                return;
+            }
+            if run.next < run.end && run.next == end {
+                run.next = start;
+                return;
+            }
+        }
+        match self.returned.iter_mut().find(|run| run.next >= run.end) {
+            Some(empty) => *empty = Extent { next: start, end },
+            None => self.stranded += 1,
         }
     }
 }
@@ -289,4 +310,83 @@ where
             .mapped_to(high.wrapping_sub(distance));
     }
     Ok((low, high))
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    const PAGE: u64 = 0x4000;
+    const POOL: u64 = 0x10_0000;
+
+    /// An arena with `pages` pages in its pool, all given out, in order.
+    fn given_out(pages: u64) -> (Arena, Vec<PhysicalAddress>) {
+        let (start, end) = (PhysicalAddress(POOL), PhysicalAddress(POOL + pages * PAGE));
+        // SAFETY: nobody touches the memory.
+        let mut arena = unsafe { Arena::new(start, end, PageSize::K16) };
+        let mut out = Vec::new();
+        while let Some(run) = arena.allocate(3) {
+            for page in 0..run.count as u64 {
+                out.push(PhysicalAddress(run.first.0 + page * PAGE));
+            }
+        }
+        assert_eq!((out.len() as u64, arena.available()), (pages, 0));
+        (arena, out)
+    }
+
+    /// Takes everything there is, and sees that nothing comes twice.
+    fn drain(arena: &mut Arena) -> BTreeSet<u64> {
+        let mut seen = BTreeSet::new();
+        while let Some(run) = arena.allocate(usize::MAX) {
+            for page in 0..run.count as u64 {
+                assert!(seen.insert(run.first.0 + page * PAGE), "given out twice");
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_run_that_comes_back_whole_is_given_out_whole_again() {
+        for backward in [false, true] {
+            let (mut arena, mut out) = given_out(100);
+            if backward {
+                out.reverse();
+            }
+            for page in &out {
+                arena.free(*page);
+            }
+            assert_eq!((arena.available(), arena.stranded()), (100, 0));
+            let all = (PhysicalAddress(POOL), PhysicalAddress(POOL + 100 * PAGE));
+            assert_eq!(arena.returned().collect::<Vec<_>>(), [all]);
+            assert!(arena.reserve(100) && !arena.reserve(101));
+            assert_eq!(drain(&mut arena).len(), 100);
+            assert_eq!(arena.returned().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_remembered_is_counted() {
+        let (mut arena, out) = given_out(24);
+        // Every other page: twelve runs of one page each.
+        for page in out.iter().step_by(2) {
+            arena.free(*page);
+        }
+        assert_eq!((arena.available(), arena.stranded()), (8, 4));
+        assert_eq!(arena.returned().count(), MOST_RETURNED);
+        // Those between join the runs that are kept, so that no more are stranded than must be.
+        for page in out.iter().skip(1).step_by(2) {
+            arena.free(*page);
+        }
+        assert_eq!(arena.available() + arena.stranded(), 24);
+        let first = u64::try_from(drain(&mut arena).len()).unwrap();
+        assert_eq!(first + arena.stranded(), 24);
+        // Room again: nothing more is stranded.
+        let before = arena.stranded();
+        arena.free(out[0]);
+        assert_eq!((arena.available(), arena.stranded()), (1, before));
+    }
 }
