@@ -16,7 +16,7 @@ use crate::smp::{check, selftest};
 use crate::trace::recorder::Recorder;
 use crate::tree::{self, Memory};
 use crate::{hooks, image, layout, refuse, report, selfcheck};
-use granule::arch::errata::{Errata, Workaround};
+use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
@@ -83,10 +83,8 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         geometry,
         range: cpu.tlbi() >= TlbiFeature::Range,
         level_hint: cpu.tlbi_level_hint(),
-        // These errata let accesses of *other* CPUs outlive the completion of a broadcast TLBI.
-        // While this CPU is the only one that runs there are none, so nothing need be repeated,
-        // unless a test asks for it.
-        repeat: forced.needs(Workaround::RepeatTlbi),
+        // While this CPU is the only one that runs, few errata ask for it; a test may ask for all.
+        repeat: errata.repeats_tlbi(true) || forced.repeats_tlbi(false),
     };
     let (rodata, unknown) = options::rodata(bootargs);
     tell(unknown);
@@ -160,7 +158,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     request.capabilities.range = common.tlbi_range;
     request.capabilities.level_hint = common.level_hint;
     if cpus.facts.len() > 1 {
-        request.capabilities.repeat = common.errata.needs(Workaround::RepeatTlbi);
+        request.capabilities.repeat = common.errata.repeats_tlbi(false);
     }
     let seed = handover.entry.counter;
     if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {

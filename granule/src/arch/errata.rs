@@ -7,15 +7,19 @@
 
 use Workaround::{
     BarrierBeforeMmuOff, BreakOnExecuteRemoval, NoBbm, NoFaultDisableClear, NoHardwareDirty,
-    NoNonGlobalKernel, RepeatTlbi,
+    NoNonGlobalKernel, RepeatTlbi, RepeatTlbiAlone,
 };
 
 /// What an erratum makes the code do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Workaround {
-    /// Issue each broadcast TLBI and its DSB twice.
+    /// Issue each broadcast TLBI and its DSB twice: accesses of *other* CPUs may outlive its
+    /// completion. A CPU that runs alone need not.
     RepeatTlbi,
+    /// The same, and also while no other CPU runs: the DSB itself may end before the broadcast TLBI
+    /// has done its work. TLBIs of the CPU's own (not IS) are not affected.
+    RepeatTlbiAlone,
     /// Trust no level of FEAT_BBM: replacing a live block or contiguous entry in place may
     /// livelock.
     NoBbm,
@@ -61,7 +65,9 @@ pub const TABLE: &[Erratum] = &[
     row("kryo4g-1286807", QUALCOMM, 0x804, 0xce, 0xfe, RepeatTlbi),
     row("cortex-a510-2441009", ARM, 0xd46, 0x00, 0x11, RepeatTlbi),
     every("cortex-a55-2441007", ARM, 0xd05, RepeatTlbi),
-    row("falkor-1009", QUALCOMM, 0xc00, 0x00, 0x00, RepeatTlbi),
+    // The DSB behind a TLBI of the IS forms may complete early, whoever else runs. Those that the
+    // entry code issues for its own CPU (VMALLE1 and ALLE2 with DSB NSH) are none of these.
+    row("falkor-1009", QUALCOMM, 0xc00, 0x00, 0x00, RepeatTlbiAlone),
     // CVE-2025-10263: memory accesses may outlive a broadcast TLBI's completion.
     every("cortex-a76-4193800", ARM, 0xd0b, RepeatTlbi),
     every("cortex-a76ae-4193801", ARM, 0xd0e, RepeatTlbi),
@@ -228,6 +234,12 @@ impl Errata {
     #[must_use]
     pub fn needs(self, workaround: Workaround) -> bool {
         self.iter().any(|erratum| erratum.workaround == workaround)
+    }
+
+    /// Whether broadcast TLBIs must be repeated, on a CPU that runs `alone` or beside others.
+    #[must_use]
+    pub fn repeats_tlbi(self, alone: bool) -> bool {
+        self.needs(Workaround::RepeatTlbiAlone) || (!alone && self.needs(Workaround::RepeatTlbi))
     }
 }
 const _: () = assert!(TABLE.len() <= 64, "Errata is a 64-bit set");

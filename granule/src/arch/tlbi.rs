@@ -50,7 +50,7 @@ pub struct TlbCapabilities {
     pub range: bool,
     /// FEAT_TTL on every CPU.
     pub level_hint: bool,
-    /// Issue everything twice ([`Workaround::RepeatTlbi`](super::errata::Workaround)).
+    /// Issue everything twice ([`Errata::repeats_tlbi`](super::errata::Errata::repeats_tlbi)).
     pub repeat: bool,
 }
 

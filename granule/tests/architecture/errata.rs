@@ -17,7 +17,7 @@ const MICROSOFT: u64 = 0x6d;
 
 use Workaround::{
     BarrierBeforeMmuOff, BreakOnExecuteRemoval, NoBbm, NoFaultDisableClear, NoHardwareDirty,
-    NoNonGlobalKernel, RepeatTlbi,
+    NoNonGlobalKernel, RepeatTlbi, RepeatTlbiAlone,
 };
 
 /// CPU (with variant and revision), workaround, whether it is needed.
@@ -30,8 +30,8 @@ const ROWS: &[(u64, Workaround, bool)] = &[
     (midr(ARM, 0xd05, 0, 0), RepeatTlbi, true),
     (midr(ARM, 0xd05, 2, 1), RepeatTlbi, true),
     // Falkor 1009: r0p0.
-    (midr(QUALCOMM, 0xc00, 0, 0), RepeatTlbi, true),
-    (midr(QUALCOMM, 0xc00, 1, 0), RepeatTlbi, false),
+    (midr(QUALCOMM, 0xc00, 0, 0), RepeatTlbiAlone, true),
+    (midr(QUALCOMM, 0xc00, 1, 0), RepeatTlbiAlone, false),
     // Kryo 4xx Gold: rcpe to rfpe.
     (midr(QUALCOMM, 0x804, 0xc, 0xd), RepeatTlbi, false),
     (midr(QUALCOMM, 0x804, 0xc, 0xe), RepeatTlbi, true),
@@ -141,4 +141,18 @@ fn names() {
         assert!(!errata.force(unknown.as_bytes()), "{unknown:?}");
     }
     assert_eq!(errata, Errata::NONE);
+}
+
+/// Most let accesses of other CPUs outlive a TLBI; Falkor's lets the CPU's own DSB end early.
+#[test]
+fn tlbis_are_repeated_on_a_cpu_that_runs_alone_where_its_own_dsb_is_at_fault() {
+    let repeats = |errata: Errata| (errata.repeats_tlbi(true), errata.repeats_tlbi(false));
+    assert_eq!(repeats(Errata::NONE), (false, false));
+    let a76 = Errata::of_cpu(midr(ARM, 0xd0b, 1, 0));
+    let falkor = Errata::of_cpu(midr(QUALCOMM, 0xc00, 0, 0));
+    assert_eq!(repeats(a76), (false, true));
+    assert_eq!(repeats(falkor), (true, true));
+    assert_eq!(repeats(a76.union(falkor)), (true, true));
+    let a72 = Errata::of_cpu(midr(ARM, 0xd08, 0, 3));
+    assert_eq!(repeats(a72), (false, false));
 }
