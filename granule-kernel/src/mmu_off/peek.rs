@@ -13,7 +13,8 @@ use crate::trace::Area;
 use granule::arch::PageSize;
 use granule::boot::choice::{self, PageSizeInputs, SizeSet};
 use granule::boot::peek::{Peek, Range, Tree, TreeError, total_size};
-use granule::boot::{machines, peek, words};
+use granule::boot::{firmware, machines, peek, words};
+use smccc::{Call, Hvc, Smc};
 
 /// The page size that is taken where nobody else has a say: `GRANULE_DEFAULT_PAGE_SIZE` when the
 /// kernel was built.
@@ -49,7 +50,7 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
         park::park(Reason::NoConsole, message);
     }
     let area = area(entry, seen.bootargs, info.bytes);
-    let choice = choose(entry, &seen);
+    let choice = choose(entry, &seen, info.psci);
     keep_off(entry, &tree, &info, &choice, &area);
     (info, choice, area)
 }
@@ -220,13 +221,28 @@ fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: u64) -> TreeInf
     }
 }
 
+/// The SoC as firmware names it, for machines that the tree's `compatible` does not tell.
+fn soc_id(seen: &Peek<'_>, conduit: Conduit) -> Option<u32> {
+    let psci = seen.psci?;
+    let arguments = |first| [first, 0, 0, 0, 0, 0, 0];
+    firmware::soc_id(&psci, |function, first| {
+        let [answer, ..] = match conduit {
+            Conduit::Smc => Smc::call32(function, arguments(first)),
+            Conduit::Hvc => Hvc::call32(function, arguments(first)),
+            // NOT_SUPPORTED: there is nobody to ask.
+            Conduit::Unknown | Conduit::OwnHvc => [u32::MAX; 8],
+        };
+        answer
+    })
+}
+
 /// The page size and the VA size.
-fn choose(entry: &EntryInfo, seen: &Peek<'_>) -> BootChoice {
+fn choose(entry: &EntryInfo, seen: &Peek<'_>, conduit: Conduit) -> BootChoice {
     let cpu = entry.features();
     let identity = machines::Identity {
         compatible: seen.compatible,
         midr: Some(entry.midr),
-        soc: None,
+        soc: soc_id(seen, conduit),
     };
     let inputs = PageSizeInputs {
         cpu: SizeSet::from(&cpu),

@@ -3,9 +3,9 @@
 //! The page size has to be known when the first table is built, and the command line that names
 //! it lies in the device tree. So the tree is looked at with the MMU off, and this module holds
 //! all that such code needs: [`peek`] finds a few facts in the tree, [`words`] splits the command
-//! line, [`machines`] is the table of machines with wishes of their own, and [`choice`] turns all
-//! of it into a page size and a VA size. All of it is pure: bytes and register values in, plain
-//! values out.
+//! line, [`firmware`] knows what firmware may be asked, [`machines`] is the table of machines with
+//! wishes of their own, and [`choice`] turns all of it into a page size and a VA size. All of it is
+//! pure: bytes and register values in, plain values out.
 //!
 //! # What may not live here
 //!
@@ -37,6 +37,7 @@
 )]
 
 pub mod choice;
+pub mod firmware;
 pub mod machines;
 pub mod peek;
 pub mod words;
