@@ -12,8 +12,9 @@ use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::{Level, Page};
-use granule::arch::tlbi::{Invalidation, Reach as TlbiReach, TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
@@ -239,57 +240,16 @@ unsafe impl Windows for Shown {
 }
 
 impl Maintenance for Shown {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.hardware.capabilities()
-    }
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        self.hardware.dsb_ishst();
-    }
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        self.hardware.dsb_ish();
-    }
-    #[inline(always)]
-    fn isb(&mut self) {
-        self.hardware.isb();
-    }
-    fn tlbi(&mut self, op: TlbiOp) {
-        self.hardware.tlbi(op);
-    }
+    forward!(self.hardware: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 
 // SAFETY: every call goes to the allocator.
 unsafe impl<E: TableAllocator> TableAllocator for Fixmap<'_, E> {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.parts.reserve(tables)
-    }
-
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.parts.allocate(most)
-    }
-
-    fn free(&mut self, table: PhysicalAddress) {
-        self.parts.free(table);
-    }
+    forward!(self.parts: reserve allocate free);
 }
 
 impl<E: Maintenance> Maintenance for Fixmap<'_, E> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.parts.capabilities()
-    }
-    fn dsb_ishst(&mut self) {
-        self.parts.dsb_ishst();
-    }
-    fn dsb_ish(&mut self) {
-        self.parts.dsb_ish();
-    }
-    fn isb(&mut self) {
-        self.parts.isb();
-    }
-    fn tlbi(&mut self, op: TlbiOp) {
-        self.parts.tlbi(op);
-    }
+    forward!(self.parts: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 
 /// Table pages straight from early memory, wherever it is: mapped or not.

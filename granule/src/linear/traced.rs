@@ -4,9 +4,9 @@
 //! is wrapped in [`Traced`](crate::table::Traced) by who makes it.
 
 use super::window::{Entries, Slot, Windows};
-use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::{Maintenance, Sink, TableAllocator, TableEvent, TableRun, Visibility, publish};
+use crate::forward;
+use crate::table::{Maintenance, Sink, TableAllocator, TableEvent, Visibility, publish};
 
 /// [`Windows`] whose stores are recorded.
 #[derive(Debug)]
@@ -153,44 +153,9 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 
 // SAFETY: every call goes to the allocator.
 unsafe impl<W: TableAllocator, S: Sink> TableAllocator for TracedWindows<W, S> {
-    #[inline(always)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.inner.reserve(tables)
-    }
-
-    #[inline(always)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.inner.allocate(most)
-    }
-
-    #[inline(always)]
-    fn free(&mut self, table: PhysicalAddress) {
-        self.inner.free(table);
-    }
+    forward!(self.inner: reserve allocate free);
 }
 
 impl<W: Maintenance, S: Sink> Maintenance for TracedWindows<W, S> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.inner.capabilities()
-    }
-
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        self.inner.dsb_ishst();
-    }
-
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        self.inner.dsb_ish();
-    }
-
-    #[inline(always)]
-    fn isb(&mut self) {
-        self.inner.isb();
-    }
-
-    #[inline(always)]
-    fn tlbi(&mut self, op: TlbiOp) {
-        self.inner.tlbi(op);
-    }
+    forward!(self.inner: capabilities dsb_ishst dsb_ish isb tlbi);
 }

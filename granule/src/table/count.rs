@@ -5,8 +5,9 @@
 use super::allocator::{TableAllocator, TableRun};
 use super::maintenance::Maintenance;
 use super::memory::{BitChange, TableMemory, Visibility};
-use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
+use crate::arch::tlbi::TlbiOp;
 use crate::arch::{Descriptor, PhysicalAddress};
+use crate::forward;
 use core::cell::Cell;
 
 /// What was done so far.
@@ -77,22 +78,7 @@ impl<'c, T> Counted<'c, T> {
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
-    #[inline(always)]
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.load(table, index) }
-    }
-
-    #[inline(always)]
-    unsafe fn find_valid(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-    ) -> Option<usize> {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.find_valid(table, first, count) }
-    }
+    forward!(self.inner: load find_valid);
 
     #[inline(always)]
     unsafe fn store(
@@ -143,10 +129,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
-    #[inline(always)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.inner.reserve(tables)
-    }
+    forward!(self.inner: reserve);
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
@@ -166,9 +149,7 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
 }
 
 impl<T: Maintenance> Maintenance for Counted<'_, T> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.inner.capabilities()
-    }
+    forward!(self.inner: capabilities);
 
     #[inline(always)]
     fn dsb_ishst(&mut self) {

@@ -11,6 +11,7 @@
 pub mod allocator;
 pub mod count;
 pub(crate) mod flush;
+mod forward;
 pub mod maintenance;
 pub mod map;
 pub mod memory;
@@ -30,8 +31,8 @@ pub use query::{Entry, Mapping};
 pub use traced::{NoSink, Sink, TableEvent, Traced};
 
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::tlbi::TlbCapabilities;
-use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress, tlbi::TlbiOp};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
+use crate::forward;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -174,108 +175,16 @@ pub struct Parts<M, A, T> {
 
 // SAFETY: every call goes to the part whose implementer vouched for it.
 unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
-    #[inline(always)]
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.memory.load(table, index) }
-    }
-
-    #[inline(always)]
-    unsafe fn find_valid(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-    ) -> Option<usize> {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.memory.find_valid(table, first, count) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.memory.store(table, index, descriptor, visibility) }
-    }
-
-    #[inline(always)]
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
-        // SAFETY: the caller's promise is handed on.
-        unsafe {
-            self.memory
-                .fill(table, first, count, descriptor, step, visibility)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.memory.update(table, first, count, change, visibility) }
-    }
+    forward!(self.memory: load find_valid store fill update);
 }
 
 // SAFETY: every call goes to the part whose implementer vouched for it.
 unsafe impl<M, A: TableAllocator, T> TableAllocator for Parts<M, A, T> {
-    #[inline(always)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.allocator.reserve(tables)
-    }
-
-    #[inline(always)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.allocator.allocate(most)
-    }
-
-    #[inline(always)]
-    fn free(&mut self, table: PhysicalAddress) {
-        self.allocator.free(table);
-    }
+    forward!(self.allocator: reserve allocate free);
 }
 
 impl<M, A, T: Maintenance> Maintenance for Parts<M, A, T> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.maintenance.capabilities()
-    }
-
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        self.maintenance.dsb_ishst();
-    }
-
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        self.maintenance.dsb_ish();
-    }
-
-    #[inline(always)]
-    fn isb(&mut self) {
-        self.maintenance.isb();
-    }
-
-    #[inline(always)]
-    fn tlbi(&mut self, op: TlbiOp) {
-        self.maintenance.tlbi(op);
-    }
+    forward!(self.maintenance: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 
 /// Whether walkers may be using the tables.

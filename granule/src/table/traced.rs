@@ -8,8 +8,9 @@
 use super::allocator::{TableAllocator, TableRun};
 use super::maintenance::Maintenance;
 use super::memory::{BitChange, TableMemory, Visibility};
-use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
+use crate::arch::tlbi::TlbiOp;
 use crate::arch::{Descriptor, PhysicalAddress, Regime, VirtualAddress};
+use crate::forward;
 
 /// What the walker did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,22 +126,7 @@ impl<T, S: Sink> Traced<T, S> {
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    #[inline(always)]
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.load(table, index) }
-    }
-
-    #[inline(always)]
-    unsafe fn find_valid(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-    ) -> Option<usize> {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.find_valid(table, first, count) }
-    }
+    forward!(self.inner: load find_valid);
 
     #[inline(always)]
     unsafe fn store(
@@ -235,10 +221,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
-    #[inline(always)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.inner.reserve(tables)
-    }
+    forward!(self.inner: reserve);
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
@@ -268,9 +251,7 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
 }
 
 impl<T: Maintenance, S: Sink> Maintenance for Traced<T, S> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.inner.capabilities()
-    }
+    forward!(self.inner: capabilities);
 
     #[inline(always)]
     fn dsb_ishst(&mut self) {
