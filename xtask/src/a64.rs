@@ -159,6 +159,11 @@ pub(crate) fn address(pc: u64, word: u32) -> Option<Address> {
     None
 }
 
+/// The address that the word at `pc` loads from, if that is part of the word (`LDR` literal).
+pub(crate) fn literal(pc: u64, word: u32) -> Option<u64> {
+    (word & 0x3b00_0000 == 0x1800_0000).then(|| target(pc, bits(word, 23, 5), 19))
+}
+
 /// Whether the word is `ADD Xrd, Xn, Xm{, shift}`, which ends the computation of a jump
 /// table's target.
 pub(crate) fn adds_registers_into(word: u32, rd: u8) -> bool {
@@ -339,6 +344,11 @@ mod tests {
             })
         );
         assert_eq!(address(pc, 0xf9400020), None);
+        // ldr x1, .+16 ; ldr w3, .-4 ; ldrsw x2, .+8 ; ldr x0, [x1]
+        assert_eq!(literal(pc, 0x5800_0081), Some(pc + 16));
+        assert_eq!(literal(pc, 0x18ff_ffe3), Some(pc - 4));
+        assert_eq!(literal(pc, 0x9800_0042), Some(pc + 8));
+        assert_eq!(literal(pc, 0xf9400020), None);
         assert!(adds_registers_into(0x8b0b094a, 10));
         assert!(!adds_registers_into(0x8b0b094a, 11));
     }

@@ -4,13 +4,15 @@
 //! What the bytes mean is for `a64`, `mmu_off` and `image`; nothing here judges code.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
-use object::elf::{PT_LOAD, R_AARCH64_RELATIVE, SHF_EXECINSTR, STT_FILE, STT_FUNC, STT_SECTION};
-use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{
-    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, SectionFlags, SymbolSection,
+use object::elf::{
+    PT_LOAD, R_AARCH64_RELATIVE, SHF_ALLOC, SHF_EXECINSTR, SHT_RELA, STT_FILE, STT_FUNC,
+    STT_SECTION,
 };
+use object::read::elf::{ElfFile64, ProgramHeader, Rela, SectionHeader};
+use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolSection};
 
 /// One executable section.
 #[derive(Clone, Debug)]
@@ -55,6 +57,9 @@ pub(crate) struct Program {
     bounds: Vec<(u64, String)>,
     /// Mapping symbols (`$x`, `$d`): whether data begins at the address.
     mapping: BTreeMap<u64, bool>,
+    /// Where words are that hold an address of the program itself, which relocation made the one or
+    /// the other it runs at: whole sections of data, single words in code.
+    relocated: Vec<Range<u64>>,
 }
 
 impl Program {
@@ -124,7 +129,26 @@ impl Program {
             "the ELF file has no symbols: it must not be stripped"
         );
         program.sort();
+        program.relocated = relocated(&elf, bytes, &program)?;
         Ok(program)
+    }
+
+    /// Whether a word that was relocated may lie in the `bytes` bytes at an address.
+    pub(crate) fn is_relocated(&self, address: u64, bytes: u64) -> bool {
+        let end = address.saturating_add(bytes);
+        self.relocated
+            .iter()
+            .any(|range| range.start < end && address < range.end)
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_relocated(&self) -> bool {
+        !self.relocated.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn add_relocated(&mut self, range: Range<u64>) {
+        self.relocated.push(range);
     }
 
     pub(crate) fn add_code(&mut self, start: u64, words: Vec<u32>) {
@@ -242,6 +266,54 @@ impl Program {
     }
 }
 
+/// The dynamic relocations: address and type of each. Read from the sections themselves, because
+/// without a table of dynamic symbols, which the kernel's linker script drops, the `object` crate
+/// finds none.
+fn relocations(
+    elf: &ElfFile64<'_, LittleEndian>,
+    bytes: &[u8],
+) -> Result<Vec<(u64, object::elf::RelocationType)>> {
+    let endian = elf.endian();
+    let mut all = Vec::new();
+    for section in elf.elf_section_table().iter() {
+        if section.sh_type(endian) != SHT_RELA || section.sh_flags(endian).0 & SHF_ALLOC.0 == 0 {
+            continue;
+        }
+        let Some((entries, _)) = section.rela(endian, bytes)? else {
+            continue;
+        };
+        for entry in entries {
+            all.push((entry.r_offset(endian), entry.r_type(endian, false)));
+        }
+    }
+    Ok(all)
+}
+
+/// The ranges in which relocated words lie.
+fn relocated(
+    elf: &ElfFile64<'_, LittleEndian>,
+    bytes: &[u8],
+    program: &Program,
+) -> Result<Vec<Range<u64>>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for (address, _) in relocations(elf, bytes)? {
+        if ranges.iter().any(|range| range.contains(&address)) {
+            continue;
+        }
+        let holds = |section: &object::read::elf::ElfSection64<'_, '_, LittleEndian>| {
+            section.address() <= address && address - section.address() < section.size()
+        };
+        let data = elf
+            .sections()
+            .find(|section| !program.is_code(address) && section.address() > 0 && holds(section));
+        ranges.push(match data {
+            Some(section) => section.address()..section.address() + section.size(),
+            None => address..address + 8,
+        });
+    }
+    Ok(ranges)
+}
+
 fn parse_elf(bytes: &[u8]) -> Result<ElfFile64<'_, LittleEndian>> {
     ElfFile64::parse(bytes).context("not a 64-bit little-endian ELF file")
 }
@@ -310,22 +382,19 @@ pub(crate) fn flatten(bytes: &[u8]) -> Result<Flat> {
         first == 0,
         "no loadable segment begins at address 0: the arm64 Image header must come first"
     );
-    check_relocations(&elf)?;
+    check_relocations(&elf, bytes)?;
     Ok(flat)
 }
 
 /// The entry assembly applies `R_AARCH64_RELATIVE` only; any other kind left in the file
 /// would stay unapplied without a word.
-fn check_relocations(elf: &ElfFile64<'_, LittleEndian>) -> Result<()> {
-    for (address, relocation) in elf.dynamic_relocations().into_iter().flatten() {
-        if let RelocationFlags::Elf { r_type } = relocation.flags()
-            && r_type != R_AARCH64_RELATIVE
-        {
-            bail!(
-                "dynamic relocation of type {r_type:?} at {address:#x}: the entry code applies \
-                 R_AARCH64_RELATIVE only"
-            );
-        }
+fn check_relocations(elf: &ElfFile64<'_, LittleEndian>, bytes: &[u8]) -> Result<()> {
+    for (address, kind) in relocations(elf, bytes)? {
+        ensure!(
+            kind == R_AARCH64_RELATIVE,
+            "dynamic relocation of type {kind:?} at {address:#x}: the entry code applies \
+             R_AARCH64_RELATIVE only"
+        );
     }
     Ok(())
 }

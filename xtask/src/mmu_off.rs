@@ -28,6 +28,9 @@ pub(crate) struct Rules {
     pub(crate) indirect: &'static [Entry],
     /// Symbols whose address is taken as a number (the end of a section), never jumped to.
     pub(crate) bounds: &'static [Entry],
+    /// Whether words that relocation has written may be read: only while they hold the addresses
+    /// that the code runs at.
+    pub(crate) relocated: bool,
 }
 
 /// The reference kernel's rules.
@@ -62,6 +65,23 @@ pub(crate) const KERNEL: Rules = Rules {
         "the restart call jumps to an address that its caller gives, in a program of its own",
     )],
     bounds: &[],
+    relocated: true,
+};
+
+/// What every CPU but the first runs, once more: the image was relocated for its virtual address by
+/// then, so that a pointer in it (a string's, a vtable, a table of functions) leads nowhere while
+/// the MMU is off.
+pub(crate) const SECONDARY: Rules = Rules {
+    roots: &[(
+        "secondary_entry",
+        "where the firmware starts every CPU but the first",
+    )],
+    stops: &[(
+        "enable_mmu_and_jump",
+        "sets SCTLR.M; from there on virtual addresses are right",
+    )],
+    relocated: false,
+    ..KERNEL
 };
 
 /// Parts of demangled names that only panicking or formatting code has. Formatting calls
@@ -253,6 +273,13 @@ impl Checker<'_> {
                     self.finding(index, pc, hazard);
                 }
                 sets_vectors |= a64::writes_vector_base(word);
+                if !self.rules.relocated && self.reaches_relocated(pc, word) {
+                    self.finding(
+                        index,
+                        pc,
+                        "reaches for relocated data, which holds virtual addresses by now",
+                    );
+                }
             }
             if let Some(target) = track(pc, word, &mut out) {
                 for target in target {
@@ -352,6 +379,21 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the word makes an address in relocated data, or loads from there. The page of an ADRP
+    /// counts as a whole: such data has pages of its own.
+    fn reaches_relocated(&self, pc: u64, word: u32) -> bool {
+        let (start, bytes) = match a64::address(pc, word) {
+            Some(Address::Whole { target, .. }) => (target, 1),
+            Some(Address::Page { page, .. }) => (page, 0x1000),
+            Some(Address::Add { .. }) => return false,
+            None => match a64::literal(pc, word) {
+                Some(target) => (target, 8),
+                None => return false,
+            },
+        };
+        self.program.is_relocated(start, bytes)
     }
 
     /// Whether a `BR` is the end of a jump table as LLVM writes them: the target is the sum

@@ -19,6 +19,7 @@ const RULES: Rules = Rules {
     stops: &[("enable_mmu_and_jump", "test")],
     indirect: &[],
     bounds: &[],
+    relocated: true,
 };
 
 fn bl(from: u64, to: u64) -> u32 {
@@ -177,6 +178,43 @@ fn jump_tables_check_the_whole_function() {
     assert!(findings(&table).is_empty());
     let bad = [adr(10, 0x100, 0x10c), ADD_X10, BR_X10, RET, LDXR, RET];
     assert!(one(&bad).contains("helper+0x10"));
+}
+
+/// Data at 0x3000 was relocated; a load of it is told where that is forbidden, and nowhere else.
+#[test]
+fn relocated_data_is_out_of_reach_once_it_is_relocated_for_another_address() {
+    let secondary = Rules {
+        relocated: false,
+        ..RULES
+    };
+    let judge = |helper: &[u32], relocated: std::ops::Range<u64>, rules: &Rules| {
+        let mut program = program(helper);
+        patch(&mut program, 0x44, RET);
+        program.add_relocated(relocated);
+        check(&program, rules).findings
+    };
+    let data = 0x3000..0x3010;
+    // ldr x0, [x3, #8] behind the page; an address whole; a word of the literal pool.
+    let by_page = [adrp(3, 0x100, 0x3000), 0xf940_0460, RET];
+    let whole = [adr(0, 0x100, 0x3008), RET];
+    let literal = [0x5800_0041, RET, 0, 0];
+    for (helper, range) in [
+        (&by_page[..], data.clone()),
+        (&whole, data.clone()),
+        (&literal, 0x108..0x110),
+    ] {
+        let found = judge(helper, range.clone(), &secondary);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(
+            found[0].contains("reaches for relocated data") && found[0].contains("helper at 0x100"),
+            "{found:#?}"
+        );
+        assert!(judge(helper, range, &RULES).is_empty());
+        assert!(judge(helper, 0x5000..0x5008, &secondary).is_empty());
+    }
+    // Data beside it, and code.
+    let beside = [adrp(3, 0x100, 0x4000), adr(0, 0x100, 0x3010), RET];
+    assert!(judge(&beside, data, &secondary).is_empty());
 }
 
 #[test]
