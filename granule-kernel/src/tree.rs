@@ -4,6 +4,7 @@
 //! what is wrong with a tree that cannot be used. Devices are not looked up here.
 
 use core::fmt;
+use dtoolkit::error::FdtErrorKind;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
 use granule::arch::PageSize;
@@ -31,6 +32,18 @@ pub(crate) enum TreeError {
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // Sound trees of other systems may have these, so say what rule it is.
+            Self::Malformed(error)
+                if matches!(
+                    error.kind,
+                    FdtErrorKind::InvalidNodeName | FdtErrorKind::InvalidPropertyName
+                ) =>
+            {
+                write!(
+                    f,
+                    "the device tree cannot be read: {error}: the Devicetree Specification (2.2.1, 2.2.4.1) allows 1 to 31 letters, digits and ,._+- (properties ?# too) before the @; rename it in the tree's source"
+                )
+            }
             Self::Malformed(error) => write!(f, "the device tree is malformed: {error}"),
             Self::BadReg(node) => write!(
                 f,
@@ -175,6 +188,32 @@ mod tests {
         assert_eq!(pieces(&firmware, 0x4021_0000, 0x4021_1000), []);
         firmware.reserve(start, end - start).unwrap();
         assert_eq!(pieces(&firmware, start, end), []);
+    }
+
+    #[test]
+    fn a_name_that_the_specification_forbids_is_told_with_the_rule() {
+        use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+        let refusal = |node: &str, property: &str| {
+            let mut child = DeviceTreeNode::new_unchecked(node);
+            child.add_property(DeviceTreeProperty::new_unchecked(property, 1u32));
+            let mut tree = DeviceTree::new();
+            tree.root.add_child(child);
+            memory(&tree.to_dtb(), K4).unwrap_err().to_string()
+        };
+        let none = "names no memory";
+        let long = "a".repeat(32);
+        // The unit address does not count.
+        let unit = format!("{}@{long}", &long[1..]);
+        assert!(refusal(&unit, &long[1..]).contains(none));
+        for (node, property, what) in [
+            (&long[..], "reg", "Invalid node name at offset"),
+            ("cpu", &long[..], "Invalid property name at offset"),
+            ("a b", "reg", "Invalid node name at offset"),
+        ] {
+            let line = refusal(node, property);
+            assert!(line.contains(what) && line.contains("1 to 31"), "{line}");
+            assert_eq!(line.lines().count(), 1);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the kernel will not boot on: one clear line each, on the console or in the boot record, and
 //! never silence.
 
+use dtoolkit::model::DeviceTreeNode;
 use granule_cli::{Outcome, PageSize, Request, tree};
 
 use crate::kernel::{GIB, IMAGE, Kernel, MIB, RAM, ends, ok, request, sized};
@@ -72,6 +73,18 @@ fn a_tree_without_memory() {
     let mut empty = Crafted::new(&request());
     empty.banks(&[(RAM, 0)]);
     assert_reason(&empty.refused(), "the device tree names no memory");
+}
+
+/// Linux takes longer names; the specification, and the crate that reads the tree, do not.
+#[test]
+fn a_tree_with_a_name_that_is_too_long() {
+    let name = "x".repeat(40);
+    let mut tree = Crafted::new(&request());
+    let child = DeviceTreeNode::new_unchecked(name.as_str());
+    tree.tree.root.add_child(child);
+    let kernel = tree.refused();
+    assert_reason(&kernel, "the device tree cannot be read: Invalid node name");
+    assert_reason(&kernel, "1 to 31 letters, digits");
 }
 
 #[test]
