@@ -5,7 +5,7 @@
 //! Reading it out of a running guest is the business of `qmp`.
 
 /// Length of the record.
-pub(crate) const BYTES: usize = 256;
+pub const BYTES: usize = 256;
 const MAGIC: &[u8; 16] = b"GRANULE-BOOTREC\0";
 const VERSION: u32 = 1;
 const MESSAGE_AT: usize = 32;
@@ -37,7 +37,11 @@ pub struct BootRecord {
 
 impl BootRecord {
     /// Decodes the 256 bytes of a record, or says why they are none.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+    ///
+    /// # Errors
+    ///
+    /// One line.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let bytes = bytes
             .get(..BYTES)
             .ok_or_else(|| format!("the boot record is {} bytes, not {BYTES}", bytes.len()))?;
@@ -124,7 +128,11 @@ impl BootRecord {
 
 /// Offset of the one boot record in an image file; `None` for an image that has
 /// none.
-pub(crate) fn find(image: &[u8]) -> Result<Option<u64>, String> {
+///
+/// # Errors
+///
+/// One line: there are two, or there is no room for one where its magic is.
+pub fn find(image: &[u8]) -> Result<Option<u64>, String> {
     let mut places = image
         .windows(MAGIC.len())
         .enumerate()

@@ -23,7 +23,7 @@
 pub mod args;
 pub mod bench;
 pub mod boot;
-mod bootrec;
+pub mod bootrec;
 pub mod check;
 mod console;
 pub mod cost;

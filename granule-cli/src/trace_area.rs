@@ -3,6 +3,7 @@
 
 use crate::image::RAM_BASE;
 use crate::sizes::show_size;
+use granule::boot::words;
 
 /// The key of the word in bootargs.
 const KEY: &str = "granule.trace=";
@@ -40,14 +41,11 @@ impl TraceArea {
         format!("{KEY}{:#x},{:#x}", self.start, self.bytes)
     }
 
-    /// The last such word in bootargs.
+    /// The last such word in bootargs, found and read as the kernel does.
     #[must_use]
     pub fn of_bootargs(text: &str) -> Option<Self> {
-        let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-        let word = text
-            .split_whitespace()
-            .rfind(|word| word.starts_with(KEY))?;
-        let (start, bytes) = word.strip_prefix(KEY)?.split_once(',')?;
+        let value = words::find(text.as_bytes(), KEY.as_bytes())?;
+        let (start, bytes) = std::str::from_utf8(value).ok()?.split_once(',')?;
         Some(Self {
             start: number(start)?,
             bytes: number(bytes)?,
@@ -77,6 +75,14 @@ impl TraceArea {
     }
 }
 
+/// A hexadecimal number, and nothing but `0x` and digits.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").or(text.strip_prefix("0X"))?;
+    // A sign, which the standard library reads, is none.
+    let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(digits, 16).ok().filter(|_| plain)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,8 +103,13 @@ mod tests {
         let area = TraceArea::at_end_of_ram(1 << 30, None);
         let line = format!("granule.trace=0x1,0x2 quiet {} x", area.word());
         assert_eq!(TraceArea::of_bootargs(&line), Some(area));
+        // Quotes and what follows `--`, as the kernel has them.
+        let quoted = "granule.trace=\"0X1,0x2\" x -- granule.trace=0x3,0x4";
+        let area = TraceArea { start: 1, bytes: 2 };
+        assert_eq!(TraceArea::of_bootargs(quoted), Some(area));
         for line in [
             "",
+            "granule.trace=0x+1,0x2",
             "granule.trace=1",
             "granule.trace=0x1",
             "granule.trace=0x1,2",

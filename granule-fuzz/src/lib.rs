@@ -6,7 +6,16 @@
 
 mod bytes;
 mod parsers;
+mod records;
 mod tables;
+
+// The kernel is a program, not a library: what of it is pure is taken in by its file, and finds
+// what it needs (`crate::layout`) here as there.
+#[path = "../../granule-kernel/src/trace/area.rs"]
+mod area;
+#[path = "../../granule-kernel/src/layout.rs"]
+#[allow(dead_code, reason = "the trace area needs two of its constants")]
+mod layout;
 
 /// A target: its name, as cargo-fuzz calls it, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -15,7 +24,9 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("device_tree_peek", parsers::device_tree_peek),
     ("command_line", parsers::command_line),
-    ("console_record", parsers::console_record),
+    ("console_record", records::console_record),
+    ("boot_record", records::boot_record),
+    ("trace_area", records::trace_area),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),
     ("trace_line", parsers::trace_line),

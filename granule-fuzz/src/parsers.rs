@@ -1,11 +1,9 @@
-//! Parsers: the look into the device tree, the command line, the console record, sizes, and the
-//! image's header; traces.
+//! Parsers: the look into the device tree, the command line, sizes, and the image's header; traces.
 
 use granule::arch::PageSize;
 use granule::boot::choice::Wish;
 use granule::boot::peek::{Tree, total_size};
 use granule::boot::words;
-use granule_cli::record::Record;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_model::trace::{Header, Reader, parse_line, write_event};
 
@@ -40,13 +38,6 @@ pub(crate) fn command_line(bytes: &[u8]) {
     }
     if let Wish::Wanted(bits) = words::va_bits(bytes) {
         assert!(bits < 1000);
-    }
-}
-
-pub(crate) fn console_record(bytes: &[u8]) {
-    let mut record = Record::default();
-    for line in String::from_utf8_lossy(bytes).lines() {
-        record.line(line);
     }
 }
 

@@ -1,8 +1,14 @@
 //! Each target on 10 000 cases, on stable Rust: random bytes, and random changes of a few
 //! beginnings that get further.
 
-use granule_fuzz::TARGETS;
+#![allow(clippy::unwrap_used)]
 
+use granule_fuzz::TARGETS;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Each target has at least this many, however slow it is.
 const CASES: u64 = 10_000;
 
 /// xorshift64*: the same cases on every machine for a seed.
@@ -25,6 +31,9 @@ const TEXTS: &[&str] = &[
     "tlbi cpu0 vaae1is 0x0000000080000",
     "store cpu0 0x40000000 0x40001003 release\nisb cpu1\ndsb cpu0 ish\n",
     "0x4020_0000",
+    "x granule.trace=0x13f000000,0x1000000 rodata=on",
+    "granule.trace=\"0X40000000,0x10000\"",
+    "GRANULE-BOOTREC\0\u{1}\0\0\0\u{3}\0\0\0\u{7}\0\0\0\u{8}\0\0\0bad tree",
 ];
 
 fn case(random: &mut Random) -> Vec<u8> {
@@ -44,25 +53,71 @@ fn case(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// The number in an environment variable, or what there is without it.
+fn number(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => match text.parse() {
+            Ok(number) => number,
+            Err(error) => panic!("{name}={text} is no number: {error}"),
+        },
+        Err(_) => otherwise,
+    }
+}
+
+/// `GRANULE_FUZZ_TARGET`, or all; each on `GRANULE_FUZZ_CASES` cases, or as many as it can do in
+/// `GRANULE_FUZZ_SECONDS`.
 #[test]
 fn every_target_survives() {
-    let seed = std::env::var("GRANULE_FUZZ_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or(1);
-    for (name, run) in TARGETS {
-        let mut random = Random(seed);
-        for number in 0..CASES {
+    let seed = number("GRANULE_FUZZ_SEED", 1);
+    let most = number("GRANULE_FUZZ_CASES", CASES);
+    let limit = Duration::from_secs(number("GRANULE_FUZZ_SECONDS", u64::MAX));
+    let only = std::env::var("GRANULE_FUZZ_TARGET").ok();
+    let targets = TARGETS
+        .iter()
+        .filter(|(name, _)| only.as_ref().is_none_or(|only| only == name));
+    let mut ran = 0;
+    for (name, run) in targets {
+        // 0 is where xorshift stays.
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let start = Instant::now();
+        let mut cases = 0;
+        while cases < most && (cases < CASES.min(most) || start.elapsed() < limit) {
             let bytes = case(&mut random);
             let survived = std::panic::catch_unwind(|| run(&bytes)).is_ok();
             assert!(
                 survived,
-                "{name}: case {number} of GRANULE_FUZZ_SEED={seed}: {bytes:02x?}"
+                "{name}: case {cases} of GRANULE_FUZZ_SEED={seed}: {bytes:02x?}"
             );
+            cases += 1;
         }
+        println!("{name}: {cases} cases of GRANULE_FUZZ_SEED={seed}");
+        ran += 1;
     }
-    println!(
-        "{} targets, {CASES} cases each, GRANULE_FUZZ_SEED={seed}",
-        TARGETS.len()
-    );
+    assert!(ran > 0, "GRANULE_FUZZ_TARGET={only:?} is no target");
+}
+
+/// cargo-fuzz and the soak know the targets by these files.
+#[test]
+fn every_target_has_its_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let text = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = text.parse().unwrap();
+    let listed = manifest["bin"].as_array().unwrap().iter();
+    let listed: BTreeSet<_> = listed
+        .map(|bin| bin["name"].as_str().unwrap().to_owned())
+        .collect();
+    let there: BTreeSet<_> = std::fs::read_dir(folder.join("fuzz_targets"))
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            path.file_stem().unwrap().to_str().unwrap().to_owned()
+        })
+        .collect();
+    let targets: BTreeSet<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!((&listed, &there), (&targets, &targets));
+    for name in &targets {
+        let file = folder.join("fuzz_targets").join(name).with_extension("rs");
+        let calls = std::fs::read_to_string(file).unwrap();
+        assert!(calls.contains(&format!("target(\"{name}\")")), "{name}");
+    }
 }

@@ -1,0 +1,157 @@
+//! What the kernel and `granule` tell each other: the console record, the boot record, and where
+//! a trace goes. Each side is held to what the other writes.
+
+use crate::area::Area;
+use crate::bytes::Bytes;
+use granule_cli::BootRecord;
+use granule_cli::bootrec::{self, BYTES};
+use granule_cli::record::{KEYS, Kind, Record};
+use granule_cli::trace_area::TraceArea;
+
+pub(crate) fn console_record(bytes: &[u8]) {
+    let mut record = Record::default();
+    let text = String::from_utf8_lossy(bytes);
+    for line in text.lines() {
+        record.line(line);
+    }
+    assert!(record.faults().len() <= text.lines().count());
+    // Whatever was said before, a number said now is read as it was written, and costs no fault.
+    let mut bytes = Bytes(bytes);
+    let numbers = KEYS.iter().filter(|(_, kind)| *kind == Kind::Integer);
+    let keys: Vec<_> = numbers.map(|(key, _)| *key).collect();
+    let (key, number) = (keys[bytes.below(keys.len())], bytes.word());
+    let faults = record.faults().len();
+    record.line(&format!("{key}={number}"));
+    let read = record.get(key).and_then(serde_json::Value::as_u64);
+    // An unknown key may have made the path end elsewhere: then it is a fault, and said so.
+    if record.faults().len() == faults {
+        assert_eq!(read, Some(number), "{key}");
+    } else {
+        assert_eq!(record.faults().len(), faults + 1, "{key}");
+        assert!(!record.faults()[faults].is_empty());
+    }
+}
+
+/// A record as docs/boot-record.md lays it out.
+fn boot_record_of(state: u32, reason: u32, message: &[u8]) -> [u8; BYTES] {
+    let mut record = [0; BYTES];
+    record[..16].copy_from_slice(b"GRANULE-BOOTREC\0");
+    for (at, word) in [
+        (16, 1),
+        (20, state),
+        (24, reason),
+        (28, message.len() as u32),
+    ] {
+        record[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    record[32..32 + message.len()].copy_from_slice(message);
+    record
+}
+
+pub(crate) fn boot_record(bytes: &[u8]) {
+    // Memory of a guest in any state: refused, or told in one line of plain text.
+    if let Ok(found) = BootRecord::decode(bytes) {
+        let told = found.message();
+        assert!(
+            told.bytes()
+                .all(|byte| byte.is_ascii_graphic() || byte == b' ')
+        );
+        assert!(told.len() <= 224);
+    }
+
+    // What a kernel leaves is read as it was meant.
+    let mut rest = Bytes(bytes);
+    let (state, reason) = (u32::from(rest.byte() % 8), rest.word() as u32);
+    let message: String = rest
+        .0
+        .iter()
+        .map(|byte| char::from(b' ' + byte % 95))
+        .collect();
+    let message = &message[..message.len().min(BYTES - 32)];
+    let written = boot_record_of(state, reason, message.as_bytes());
+    let read = BootRecord::decode(&written);
+    let Ok(read) = read else {
+        panic!("{read:?}: {written:02x?}");
+    };
+    assert_eq!((read.reason(), read.is_parked()), (reason, state == 3));
+    assert!(state <= 4 || read.progress().contains(&state.to_string()));
+    if message.is_empty() {
+        assert!(read.message().contains(&reason.to_string()));
+    } else {
+        assert_eq!(read.message(), message);
+    }
+
+    // Any damage to it is survived, and the magic's is seen.
+    let (at, damage) = (rest.below(BYTES), rest.byte() | 1);
+    let mut damaged = written;
+    damaged[at] ^= damage;
+    assert_eq!(BootRecord::decode(&damaged).is_err(), at < 20, "byte {at}");
+
+    // Found in an image, wherever the format lets it be and nowhere else.
+    let before = usize::from(bytes.first().copied().unwrap_or(0));
+    let mut image = vec![0; before];
+    image.extend(written);
+    image.extend(bytes);
+    let twice = bytes.windows(16).any(|window| window == &written[..16]);
+    match bootrec::find(&image) {
+        Ok(Some(found)) => {
+            assert_eq!((found, before % 64, twice), (before as u64, 0, false));
+        }
+        Ok(None) => panic!("the record at {before:#x} was not found"),
+        Err(why) => assert!(before % 64 != 0 || twice, "{why}"),
+    }
+    if let Ok(Some(found)) = bootrec::find(bytes) {
+        let found = found as usize;
+        assert!(BootRecord::decode(&bytes[found..]).is_ok() || bytes[found + 16] != 1);
+    }
+}
+
+pub(crate) fn trace_area(bytes: &[u8]) {
+    // Where the kernel leaves a trace `granule` looks for it.
+    if let Ok(area) = Area::of(bytes)
+        && area.is_wanted()
+    {
+        assert_eq!((area.start | area.bytes) & 0xffff, 0);
+        assert!(area.start.checked_add(area.bytes).is_some());
+        let text = String::from_utf8_lossy(bytes);
+        let seen = TraceArea::of_bootargs(&text);
+        assert_eq!(
+            seen.map(|seen| (seen.start, seen.bytes)),
+            Some((area.start, area.bytes)),
+            "{text}"
+        );
+        // Not where something else is, and anywhere beside it.
+        let (start, end) = (area.start, area.start + area.bytes);
+        assert!(area.keep_off(&[(end - 1, 1)]).is_err());
+        assert!(area.keep_off(&[(start, 1)]).is_err());
+        assert!(
+            area.keep_off(&[(end, 1), (start.wrapping_sub(1), 1)])
+                .is_ok()
+        );
+    }
+
+    // And what `granule` asks for the kernel does, or refuses with a reason; whatever else the
+    // command line says before it.
+    let mut rest = Bytes(bytes);
+    let asked = TraceArea {
+        start: rest.word() & !0xffff >> (rest.byte() & 1),
+        bytes: u64::from(rest.byte()) << (10 + rest.below(20)),
+    };
+    let mut line = b"quiet ".to_vec();
+    line.extend(rest.0.iter().filter(|byte| !b"\"\0-".contains(byte)));
+    line.push(b' ');
+    line.extend(asked.word().bytes());
+    let whole = (asked.start | asked.bytes) & 0xffff == 0 && asked.bytes != 0;
+    let fits = asked.bytes <= 1 << 30 && asked.start.checked_add(asked.bytes).is_some();
+    match Area::of(&line) {
+        Ok(area) => {
+            assert!(whole && fits, "{asked:?}");
+            assert_eq!((area.start, area.bytes), (asked.start, asked.bytes));
+        }
+        Err(why) => {
+            assert!(!(whole && fits), "{asked:?}: {why:?}");
+            // The boot record holds no more.
+            assert!((1..=224).contains(&why.text().len()));
+        }
+    }
+}
