@@ -1,17 +1,11 @@
-//! Runs the cases of the QEMU matrix, several at a time, and says what each came to.
+//! Runs the cases of the QEMU matrix and says what each came to.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::boot;
 use crate::image::Image;
 use crate::matrix::Case;
-
-/// Boots at a time. A guest with one CPU is one busy thread; the project's machines have
-/// two cores.
-const PARALLEL: usize = 2;
+use crate::{boot, pool};
 
 /// What a case came to: nothing wrong, or one line saying what.
 #[derive(Debug)]
@@ -21,24 +15,30 @@ pub(crate) struct Verdict {
     pub(crate) time: Duration,
 }
 
-/// Runs the cases in order, `each` hearing every verdict as it comes. Starts no further
-/// case once `each` returns false or the deadline has passed.
+/// Runs the cases in order, several at a time, `each` hearing every verdict as it comes.
 pub(crate) fn run(
     cases: &[Case],
     granule: &Path,
     image: &Image,
-    deadline: Option<Instant>,
-    each: impl FnMut(Verdict) -> bool,
+    mut each: impl FnMut(Verdict) -> bool,
 ) {
-    run_with(
+    pool::run(
         cases.len(),
-        deadline,
-        |case| verdict(&cases[case], granule, image),
-        each,
+        pool::PARALLEL,
+        || true,
+        |case| wrong(&cases[case], granule, image),
+        |done| {
+            each(Verdict {
+                case: done.job,
+                wrong: done.result,
+                time: done.time,
+            })
+        },
     );
 }
 
-fn verdict(case: &Case, granule: &Path, image: &Image) -> Option<String> {
+/// Boots one case; what was wrong, in one line.
+pub(crate) fn wrong(case: &Case, granule: &Path, image: &Image) -> Option<String> {
     let boot = match boot::boot(granule, &image.path, &case.arguments()) {
         Ok(boot) => boot,
         Err(error) => return Some(format!("{error:#}")),
@@ -50,89 +50,4 @@ fn verdict(case: &Case, granule: &Path, image: &Image) -> Option<String> {
         .record
         .map(|record| case.mismatches(&record, &image.sha256));
     wrong.map_or_else(Some, |lines| (!lines.is_empty()).then(|| lines.join("; ")))
-}
-
-fn run_with(
-    count: usize,
-    deadline: Option<Instant>,
-    judge: impl Fn(usize) -> Option<String> + Sync,
-    mut each: impl FnMut(Verdict) -> bool,
-) {
-    let next = AtomicUsize::new(0);
-    let (send, receive) = mpsc::channel();
-    std::thread::scope(|scope| {
-        for _ in 0..PARALLEL {
-            let (send, next, judge) = (send.clone(), &next, &judge);
-            scope.spawn(move || {
-                while deadline.is_none_or(|end| Instant::now() < end) {
-                    let case = next.fetch_add(1, Ordering::Relaxed);
-                    if case >= count {
-                        break;
-                    }
-                    let start = Instant::now();
-                    let wrong = judge(case);
-                    if send
-                        .send(Verdict {
-                            case,
-                            wrong,
-                            time: start.elapsed(),
-                        })
-                        .is_err()
-                    {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(send);
-        let mut go_on = true;
-        for verdict in receive {
-            // Boots under way are still heard after `each` asked to stop.
-            if !each(verdict) && go_on {
-                go_on = false;
-                next.store(count, Ordering::Relaxed);
-            }
-        }
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_case_is_judged_once() {
-        let mut seen = vec![0; 100];
-        run_with(
-            100,
-            None,
-            |case| (case == 7).then(|| "wrong".to_owned()),
-            |verdict| {
-                seen[verdict.case] += 1;
-                assert_eq!(verdict.wrong.is_some(), verdict.case == 7);
-                true
-            },
-        );
-        assert!(seen.iter().all(|n| *n == 1));
-    }
-
-    #[test]
-    fn deadline_and_stop_are_kept() {
-        let mut heard = 0;
-        let past = Instant::now().checked_sub(Duration::from_secs(1));
-        run_with(100, past, |_| None, |_| true);
-        run_with(
-            1000,
-            None,
-            |_| {
-                std::thread::sleep(Duration::from_millis(2));
-                None
-            },
-            |_| {
-                heard += 1;
-                false
-            },
-        );
-        assert!(heard < 500, "{heard}");
-    }
 }

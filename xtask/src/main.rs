@@ -10,6 +10,7 @@ mod elf;
 mod image;
 mod matrix;
 mod mmu_off;
+mod pool;
 mod run;
 mod soak;
 mod steps;

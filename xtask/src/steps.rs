@@ -261,7 +261,7 @@ fn qemu_matrix() -> Result<()> {
     let granule = boot::build_cli()?;
     let cases = matrix::covering();
     let (mut ran, mut failed) = (0, 0);
-    boots::run(&cases, &granule, &image, None, |verdict| {
+    boots::run(&cases, &granule, &image, |verdict| {
         ran += 1;
         let case = &cases[verdict.case];
         match verdict.wrong {
@@ -343,6 +343,9 @@ fn miri() -> Result<()> {
             LIBRARY,
             "--all-features",
         ])
+        .args(miri_arguments(
+            std::env::var("GRANULE_MIRI").ok().as_deref(),
+        )?)
         .current_dir(root())
         .stdin(std::process::Stdio::null())
         // Cargo tells its children which compiler it is; the nightly one must find its own.
@@ -351,6 +354,15 @@ fn miri() -> Result<()> {
     println!("$ {}", show(&command));
     ensure!(run_tests(command)? > 0, "no test was run under Miri");
     Ok(())
+}
+
+/// `GRANULE_MIRI=slow`: the tests that are left out because each of them takes minutes.
+fn miri_arguments(which: Option<&str>) -> Result<&'static [&'static str]> {
+    match which {
+        None | Some("") => Ok(&[]),
+        Some("slow") => Ok(&["--lib", "--tests", "--", "--ignored"]),
+        Some(other) => bail!("GRANULE_MIRI={other}: expected nothing or slow"),
+    }
 }
 
 fn packages(metadata: &Value) -> Result<&Vec<Value>> {
@@ -408,6 +420,13 @@ mod tests {
             package_named(&metadata, name).unwrap();
         }
         assert!(package_named(&metadata, "no-such-package").is_err());
+    }
+
+    #[test]
+    fn miri_has_its_slow_tests_only_where_asked() {
+        assert_eq!(miri_arguments(None).unwrap(), &[] as &[&str]);
+        assert!(miri_arguments(Some("slow")).unwrap().contains(&"--ignored"));
+        assert!(miri_arguments(Some("all")).is_err());
     }
 
     #[test]

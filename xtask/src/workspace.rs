@@ -98,7 +98,7 @@ pub(crate) fn run_tests(mut command: Command) -> Result<u64> {
 }
 
 /// The tests that a line of libtest's summary counts as passed.
-fn passed_in(line: &str) -> u64 {
+pub(crate) fn passed_in(line: &str) -> u64 {
     let count = || {
         let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
         rest.split_once(" passed")?.0.parse().ok()

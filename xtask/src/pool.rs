@@ -1,0 +1,108 @@
+//! Several jobs at a time, in order, each heard of as it ends. What a job is, and what its
+//! result means, is its caller's.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Boots at a time, and whatever else keeps one core busy. A guest with one CPU is one busy
+/// thread; the project's machines have two cores.
+pub(crate) const PARALLEL: usize = 2;
+
+/// What a job came to.
+#[derive(Debug)]
+pub(crate) struct Done<T> {
+    pub(crate) job: usize,
+    pub(crate) result: T,
+    pub(crate) time: Duration,
+}
+
+/// Runs the jobs `0..count`, `parallel` at a time, `each` hearing every result as it comes.
+/// Starts no further one once `each` returns false or `go_on` does.
+pub(crate) fn run<T: Send>(
+    count: usize,
+    parallel: usize,
+    go_on: impl Fn() -> bool + Sync,
+    work: impl Fn(usize) -> T + Sync,
+    mut each: impl FnMut(Done<T>) -> bool,
+) {
+    let next = AtomicUsize::new(0);
+    let (send, receive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..parallel {
+            let (send, next, work, go_on) = (send.clone(), &next, &work, &go_on);
+            scope.spawn(move || {
+                while go_on() {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    if job >= count {
+                        break;
+                    }
+                    let start = Instant::now();
+                    let result = work(job);
+                    let time = start.elapsed();
+                    if send.send(Done { job, result, time }).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(send);
+        let mut wanted = true;
+        for done in receive {
+            // Jobs under way are still heard after `each` asked to stop.
+            if !each(done) && wanted {
+                wanted = false;
+                next.store(count, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_job_is_done_once() {
+        let mut seen = vec![0; 100];
+        run(
+            100,
+            PARALLEL,
+            || true,
+            |job| job == 7,
+            |done| {
+                seen[done.job] += 1;
+                assert_eq!(done.result, done.job == 7);
+                true
+            },
+        );
+        assert!(seen.iter().all(|n| *n == 1));
+    }
+
+    #[test]
+    fn both_ways_to_stop_are_kept() {
+        let mut heard = 0;
+        run(
+            100,
+            PARALLEL,
+            || false,
+            |_| (),
+            |_| {
+                heard += 1;
+                true
+            },
+        );
+        assert_eq!(heard, 0);
+        run(
+            1000,
+            PARALLEL,
+            || true,
+            |_| std::thread::sleep(Duration::from_millis(2)),
+            |_| {
+                heard += 1;
+                false
+            },
+        );
+        assert!((1..500).contains(&heard), "{heard}");
+    }
+}

@@ -1,0 +1,278 @@
+//! What a soak runs. To add a case, add it to [`all`]: a boot, or a program with what one
+//! would type to run it again.
+//!
+//! A case's name is its place in the state: it says all that the case depends on besides the
+//! files, the image and the seed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::program::Program;
+use crate::matrix;
+use crate::steps::STEPS;
+use crate::workspace::root;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Operations of the library on the model of the MMU.
+const OPERATIONS: u64 = 1_200_000;
+/// Cases for each fuzz target, or what it can do in so many seconds.
+const FUZZ_CASES: u64 = 1_000_000;
+const FUZZ_SECONDS: u64 = 90;
+
+/// What a case runs.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Program(Program),
+    Boot(matrix::Case),
+}
+
+/// One case of the soak.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) work: Work,
+    /// What repeats it alone.
+    pub(crate) typed: String,
+    /// Whether it keeps more than one core busy, and so runs with nothing beside it.
+    pub(crate) alone: bool,
+    /// How long it takes on an idle machine with two cores, for the time left.
+    pub(crate) expected: Duration,
+}
+
+impl Case {
+    /// A program that keeps one core busy.
+    fn program(name: impl Into<String>, minutes: f32, program: Program) -> Self {
+        Self {
+            name: name.into(),
+            typed: program.typed(),
+            work: Work::Program(program),
+            alone: false,
+            expected: MINUTE.mul_f32(minutes),
+        }
+    }
+
+    /// A program that keeps all cores busy.
+    fn alone(self) -> Self {
+        Self {
+            alone: true,
+            ..self
+        }
+    }
+
+    fn typed(self, typed: impl Into<String>) -> Self {
+        Self {
+            typed: typed.into(),
+            ..self
+        }
+    }
+
+    fn boot(case: matrix::Case) -> Self {
+        let name = format!("granule boot {case}");
+        Self {
+            typed: format!("cargo run -p granule-cli -- boot {case}"),
+            name,
+            work: Work::Boot(case),
+            alone: false,
+            expected: Duration::from_secs(3),
+        }
+    }
+
+    /// The machine's time that it takes, where two that are not alone share it.
+    pub(crate) fn share(&self) -> Duration {
+        if self.alone {
+            self.expected
+        } else {
+            self.expected / 2
+        }
+    }
+}
+
+/// Everything in full: the steps of `cargo xtask test`, the model's harness, the fuzz targets,
+/// the whole QEMU matrix and random boots.
+pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
+    let mut cases = steps()?;
+    cases.push(model(seed));
+    cases.extend(fuzz(seed)?);
+    let mut boots = matrix::full();
+    boots.extend(matrix::random(seed, random));
+    boots.sort();
+    boots.dedup();
+    cases.extend(boots.into_iter().map(Case::boot));
+    Ok(cases)
+}
+
+/// Steps that another case contains, with which.
+const CONTAINED: &[(&str, &str)] = &[("qemu-matrix", "the boots of the whole matrix")];
+
+/// Steps that take more than a minute, with how many.
+const LONG: &[(&str, f32)] = &[
+    ("clippy", 1.5),
+    ("doc", 1.5),
+    ("host-tests", 6.0),
+    ("image", 1.5),
+    ("qemu-tests", 6.0),
+    ("miri", 6.0),
+];
+
+fn steps() -> Result<Vec<Case>> {
+    let this = std::env::current_exe().context("xtask does not know where it is")?;
+    let step = |name: &str, variables| Program {
+        program: this.clone(),
+        arguments: vec!["test".into(), "--only".into(), name.into()],
+        variables,
+        tests: false,
+        limit: 90 * MINUTE,
+    };
+    let wanted = STEPS
+        .iter()
+        .filter(|step| CONTAINED.iter().all(|(name, _)| *name != step.name));
+    let mut cases: Vec<_> = wanted
+        .map(|one| {
+            let long = LONG.iter().find(|(name, _)| *name == one.name);
+            let minutes = long.map_or(0.5, |(_, minutes)| *minutes);
+            let case = Case::program(one.name, minutes, step(one.name, Vec::new()))
+                .typed(format!("make test ONLY={}", one.name));
+            // Miri runs one test at a time, in a target folder of its own.
+            if one.name == "miri" {
+                case
+            } else {
+                case.alone()
+            }
+        })
+        .collect();
+    let slow = step("miri", vec![("GRANULE_MIRI", "slow".into())]);
+    cases.push(
+        Case::program("miri-slow", 20.0, slow).typed("GRANULE_MIRI=slow make test ONLY=miri"),
+    );
+    Ok(cases)
+}
+
+fn cargo(arguments: &[&str], variables: &[(&'static str, String)], limit: Duration) -> Program {
+    Program {
+        program: PathBuf::from("cargo"),
+        arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+        variables: variables.to_vec(),
+        tests: true,
+        limit,
+    }
+}
+
+fn model(seed: u64) -> Case {
+    let variables = [
+        ("GRANULE_HARNESS_SEED", seed.to_string()),
+        ("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()),
+    ];
+    let arguments = [
+        "test",
+        "-p",
+        "granule-model",
+        "--test",
+        "harness",
+        "--",
+        "--nocapture",
+        "sequence::",
+    ];
+    let program = cargo(&arguments, &variables, 120 * MINUTE);
+    Case::program(
+        format!("model harness, {OPERATIONS} operations"),
+        15.0,
+        program,
+    )
+    .alone()
+}
+
+fn fuzz(seed: u64) -> Result<Vec<Case>> {
+    let cases = targets()?.into_iter().map(|target| {
+        let name = format!("fuzz {target}, {FUZZ_CASES} cases or {FUZZ_SECONDS} s");
+        let variables = [
+            ("GRANULE_FUZZ_TARGET", target),
+            ("GRANULE_FUZZ_SEED", seed.to_string()),
+            ("GRANULE_FUZZ_CASES", FUZZ_CASES.to_string()),
+            ("GRANULE_FUZZ_SECONDS", FUZZ_SECONDS.to_string()),
+        ];
+        let arguments = [
+            "test",
+            "--profile",
+            "fuzz",
+            "-p",
+            "granule-fuzz",
+            "--test",
+            "cases",
+            "--",
+            "--nocapture",
+        ];
+        Case::program(name, 1.0, cargo(&arguments, &variables, 30 * MINUTE))
+    });
+    Ok(cases.collect())
+}
+
+/// The fuzz targets, as cargo-fuzz finds them: granule-fuzz's tests hold the list to the code's.
+fn targets() -> Result<Vec<String>> {
+    let folder = root().join("granule-fuzz/fuzz/fuzz_targets");
+    let read = || format!("cannot read {}", folder.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(read)? {
+        let path = entry.with_context(read)?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(
+                path.file_stem()
+                    .map(|stem| stem.to_string_lossy().into_owned()),
+            );
+        }
+    }
+    ensure!(!names.is_empty(), "{} has no target", folder.display());
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn everything_has_a_case_and_a_name_of_its_own() {
+        let cases = all(1, 300).unwrap();
+        let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        for step in STEPS {
+            let contained = CONTAINED.iter().any(|(name, _)| *name == step.name);
+            assert_ne!(names.contains(step.name), contained, "{}", step.name);
+        }
+        for (name, _) in CONTAINED.iter().chain(
+            LONG.iter()
+                .map(|(n, _)| (*n, ""))
+                .collect::<Vec<_>>()
+                .iter(),
+        ) {
+            assert!(STEPS.iter().any(|step| step.name == *name), "{name}");
+        }
+        let boots = |cases: &[matrix::Case]| {
+            cases
+                .iter()
+                .all(|case| names.contains(Case::boot(case.clone()).name.as_str()))
+        };
+        assert!(boots(&matrix::full()) && boots(&matrix::covering()));
+        assert!(cases.len() > matrix::full().len() + 290 + STEPS.len());
+    }
+
+    #[test]
+    fn seeds_reach_every_program_that_draws() {
+        let with = |seed| {
+            let cases = all(seed, 0).unwrap();
+            let typed = cases.into_iter().map(|case| case.typed);
+            typed.filter(|text| text.contains("SEED=77")).count()
+        };
+        assert_eq!(with(77), targets().unwrap().len() + 1);
+        assert_eq!(with(1), 0);
+    }
+
+    #[test]
+    fn the_whole_is_planned_for_little_more_than_an_hour() {
+        let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
+        assert!(total < 90 * MINUTE, "{} min", total.as_secs() / 60);
+    }
+}

@@ -1,0 +1,288 @@
+//! `cargo xtask soak`: everything in full, with a state file from which an interrupted run goes
+//! on.
+//!
+//! Here are the command line and the course of a run; what is run is in [`cases`]. The last line
+//! of a whole soak is `soak: N cases, N failed, seed S, commit C`, and of no other.
+
+mod cases;
+mod pace;
+mod program;
+mod record;
+mod state;
+mod stop;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::image::{self, Image};
+use crate::workspace::{root, target_dir};
+use crate::{boot, boots, pool};
+use cases::{Case, Work};
+use pace::{Pace, about};
+use program::Outcome;
+use state::State;
+use stop::Stop;
+
+/// The longest that one run may take, in minutes: six hours but for the last boots, which are
+/// let finish.
+const LONGEST: u64 = 6 * 60 - 5;
+/// Random boots after the matrix, at least.
+const RANDOM: u64 = 300;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Stop after this many minutes; the same command goes on from there
+    #[arg(long, default_value_t = LONGEST, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
+    minutes: u64,
+    /// What random cases are drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Random boots after the matrix
+    #[arg(long, default_value_t = RANDOM, value_parser = clap::value_parser!(u64).range(RANDOM..=100_000))]
+    random: u64,
+    /// Run only cases with this in their name
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Run at most this many cases
+    #[arg(long, value_name = "N")]
+    cases: Option<usize>,
+    /// List the cases, those that are done with how they ended, and run none
+    #[arg(long)]
+    list: bool,
+    /// Forget the state of an earlier run
+    #[arg(long)]
+    restart: bool,
+    /// Write the last line into docs/reliability.md, once all cases are done
+    #[arg(long)]
+    record: bool,
+}
+
+/// Runs what is left. Success only when every case has run and none failed.
+pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
+    let commit = tree::commit()?;
+    ensure!(
+        !options.record || tree::is_clean(&commit),
+        "--record: the work tree differs from its commit, so the result would be of {commit}, \
+         which nobody can look at: commit first"
+    );
+    let stop = Stop::at(Instant::now() + Duration::from_secs(60 * options.minutes))?;
+    let image = image::image()?;
+    let granule = boot::build_cli()?;
+    let folder = target_dir().join("soak");
+    let fresh = State {
+        commit,
+        image: image.sha256.clone(),
+        seed: options.seed,
+        done: BTreeMap::new(),
+    };
+    let file = folder.join("state.json");
+    let state = if options.restart {
+        fresh
+    } else {
+        state::resume(&file, fresh)?
+    };
+    let cases = cases::all(options.seed, options.random.try_into()?)?;
+    if options.list {
+        list(&cases, &state);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let logs = folder.join("log");
+    std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    let wanted = |case: &Case| {
+        let named = options
+            .only
+            .as_ref()
+            .is_none_or(|text| case.name.contains(text));
+        named && !state.done.contains_key(&case.name)
+    };
+    let mut todo: Vec<_> = cases.iter().filter(|case| wanted(case)).collect();
+    todo.truncate(options.cases.unwrap_or(usize::MAX));
+    let mut run = Run {
+        state,
+        file,
+        stop,
+        tree: &tree::commit,
+    };
+    run.all(&todo, &|case, stop| match &case.work {
+        Work::Program(program) => {
+            let log = log(&logs, &case.name);
+            println!(
+                "soak: {} begins, {} or so; {}",
+                case.name,
+                about(case.expected),
+                log.display()
+            );
+            program.run(&log, stop)
+        }
+        Work::Boot(boot) => outcome_of_boot(boot, &granule, &image, stop),
+    })?;
+    finish(&run, &cases, options.record)
+}
+
+/// Tells the end, and whether it is a good one.
+fn finish(run: &Run<'_>, cases: &[Case], record: bool) -> Result<ExitCode> {
+    let state = &run.state;
+    for case in cases {
+        if let Some(Some(wrong)) = state.done.get(&case.name) {
+            println!("failed: {}: {wrong}; again by: {}", case.name, case.typed);
+        }
+    }
+    if let Some(why) = run.stop.why() {
+        println!("soak: {why}");
+    }
+    let progress = state.progress(cases.iter().map(|case| case.name.as_str()));
+    let line = state.line(progress);
+    if record && progress.is_whole() {
+        record::record(&root().join(record::FILE), &line)?;
+    }
+    println!("{line}");
+    Ok(if progress.is_whole() && progress.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn list(cases: &[Case], state: &State) {
+    for case in cases {
+        let ended = match state.done.get(&case.name) {
+            None => "",
+            Some(None) => ": ok",
+            Some(Some(_)) => ": FAILED",
+        };
+        println!("{}{ended}", case.name);
+    }
+}
+
+/// Where a case's output goes.
+fn log(folder: &Path, case: &str) -> PathBuf {
+    let name: String = case
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    folder.join(format!("{name}.txt"))
+}
+
+fn outcome_of_boot(
+    case: &crate::matrix::Case,
+    granule: &Path,
+    image: &Image,
+    stop: &Stop,
+) -> Outcome {
+    match boots::wrong(case, granule, image) {
+        None => Outcome::Passed,
+        // The signal that asked us to end may have ended the boot.
+        Some(_) if stop.now() => Outcome::Unfinished,
+        Some(wrong) => Outcome::Failed(wrong),
+    }
+}
+
+/// A run of a soak: what it adds to the state, and keeps at once.
+struct Run<'a> {
+    state: State,
+    file: PathBuf,
+    stop: Stop,
+    /// Which files there are now.
+    tree: &'a dyn Fn() -> Result<String>,
+}
+
+impl Run<'_> {
+    /// First those that want the machine for themselves, one after the other; then the others,
+    /// the longest first, so that the last one is short.
+    fn all(
+        &mut self,
+        todo: &[&Case],
+        work: &(dyn Fn(&Case, &Stop) -> Outcome + Sync),
+    ) -> Result<()> {
+        let mut pace = Pace::of(todo.iter().map(|case| case.share()).sum());
+        println!(
+            "soak: {} cases to run, {} done before; {} or so",
+            todo.len(),
+            self.state.done.len(),
+            about(pace.left(Duration::ZERO))
+        );
+        let (alone, mut beside): (Vec<&Case>, Vec<&Case>) =
+            todo.iter().partition(|case| case.alone);
+        beside.sort_by_key(|case| std::cmp::Reverse(case.expected));
+        let start = Instant::now();
+        let mut ended = 0;
+        for (cases, parallel) in [(alone, 1), (beside, pool::PARALLEL)] {
+            let mut kept = Ok(());
+            let Self {
+                state,
+                file,
+                stop,
+                tree,
+            } = &mut *self;
+            let stop = &*stop;
+            pool::run(
+                cases.len(),
+                parallel,
+                || !stop.now(),
+                |index| work(cases[index], stop),
+                |done| {
+                    let case = cases[done.job];
+                    let Some(told) = told(&done.result) else {
+                        println!("soak: {} was not finished", case.name);
+                        return true;
+                    };
+                    ended += 1;
+                    pace.ended(case.share());
+                    println!(
+                        "[{ended}/{}] {}: {told} ({:.1} s); {} to go",
+                        todo.len(),
+                        case.name,
+                        done.time.as_secs_f32(),
+                        about(pace.left(start.elapsed()))
+                    );
+                    if kept.is_ok() {
+                        kept = keep(state, file, tree, &case.name, done.result);
+                    }
+                    kept.is_ok()
+                },
+            );
+            kept?;
+        }
+        Ok(())
+    }
+}
+
+fn told(outcome: &Outcome) -> Option<&str> {
+    match outcome {
+        Outcome::Passed => Some("ok"),
+        Outcome::Failed(wrong) => Some(wrong),
+        Outcome::Unfinished => None,
+    }
+}
+
+/// Adds a result to the state and the file, if the files are still those that the state is of.
+fn keep(
+    state: &mut State,
+    file: &Path,
+    tree: &dyn Fn() -> Result<String>,
+    case: &str,
+    outcome: Outcome,
+) -> Result<()> {
+    let now = tree()?;
+    ensure!(
+        now == state.commit,
+        "the work tree was {} when the soak began and is {now} now: what ran meanwhile is of \
+         neither and does not count; soak in a work tree that stays as it is",
+        state.commit
+    );
+    let wrong = match outcome {
+        Outcome::Passed => None,
+        Outcome::Failed(wrong) => Some(wrong),
+        Outcome::Unfinished => return Ok(()),
+    };
+    state.done.insert(case.to_owned(), wrong);
+    state::save(file, state)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! How long the rest takes: what each case is expected to take on an idle machine with two
+//! cores, corrected by how fast this run goes.
+
+use std::time::Duration;
+
+/// Below this much of expected time done, the correction would be noise.
+const ENOUGH: Duration = Duration::from_secs(20);
+
+/// Expected times count in full for cases that have the machine to themselves and by half for
+/// those that run two at a time; the caller does that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    done: Duration,
+    left: Duration,
+}
+
+impl Pace {
+    pub(crate) fn of(left: Duration) -> Self {
+        Self {
+            done: Duration::ZERO,
+            left,
+        }
+    }
+
+    /// A case that was expected to take so long has ended.
+    pub(crate) fn ended(&mut self, expected: Duration) {
+        self.done += expected;
+        self.left = self.left.saturating_sub(expected);
+    }
+
+    /// What is left when `passed` has gone by since the first case began.
+    pub(crate) fn left(&self, passed: Duration) -> Duration {
+        if self.done < ENOUGH {
+            return self.left;
+        }
+        self.left
+            .mul_f64(passed.as_secs_f64() / self.done.as_secs_f64())
+    }
+}
+
+/// A duration as people say it.
+pub(crate) fn about(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..90.0 => format!("{seconds:.0} s"),
+        ..5400.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_corrected_by_the_pace_so_far() {
+        let second = Duration::from_secs(1);
+        let mut pace = Pace::of(100 * second);
+        assert_eq!(pace.left(Duration::ZERO), 100 * second);
+        pace.ended(5 * second);
+        assert_eq!(pace.left(50 * second), 95 * second);
+        pace.ended(20 * second);
+        assert_eq!(pace.left(50 * second), 150 * second);
+        assert_eq!(pace.left(Duration::ZERO), Duration::ZERO);
+        pace.ended(1000 * second);
+        assert_eq!(pace.left(9 * second), Duration::ZERO);
+    }
+
+    #[test]
+    fn times_are_said_in_their_unit() {
+        let about = |seconds| about(Duration::from_secs(seconds));
+        assert_eq!(
+            [about(0), about(89), about(120), about(6000)],
+            ["0 s", "89 s", "2 min", "1.7 h"]
+        );
+    }
+}

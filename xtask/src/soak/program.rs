@@ -1,0 +1,250 @@
+//! A case that is a program: started in a process group of its own, its output kept in a file,
+//! ended with all it started when the soak is.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::stop::Stop;
+use crate::workspace::{passed_in, root};
+
+/// A program, as a case runs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) variables: Vec<(&'static str, String)>,
+    /// Whether it prints libtest's summaries: then a run of no test is a failure.
+    pub(crate) tests: bool,
+    /// What takes longer than this hangs.
+    pub(crate) limit: Duration,
+}
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    /// And what was wrong, in one line.
+    Failed(String),
+    /// The soak was told to stop before the case had an end of its own.
+    Unfinished,
+}
+
+impl Program {
+    /// As a person types it.
+    pub(crate) fn typed(&self) -> String {
+        let variables = self
+            .variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let words = [self.program.display().to_string()];
+        let words = words.iter().chain(&self.arguments).map(|word| {
+            if word.contains(['{', ' ']) {
+                format!("'{word}'")
+            } else {
+                word.clone()
+            }
+        });
+        variables.chain(words).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs it to its end, or to the soak's.
+    pub(crate) fn run(&self, log: &Path, stop: &Stop) -> Outcome {
+        self.try_run(log, stop)
+            .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
+    }
+
+    fn try_run(&self, log: &Path, stop: &Stop) -> Result<Outcome> {
+        let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(root())
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        own_group(&mut command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start `{}`", self.typed()))?;
+        let mut group = Group(child);
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = group.0.try_wait()? {
+                break status;
+            }
+            if stop.now() {
+                return Ok(Outcome::Unfinished);
+            }
+            if start.elapsed() > self.limit {
+                return Ok(Outcome::Failed(format!(
+                    "not done after {} s; {}",
+                    self.limit.as_secs(),
+                    log.display()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        // Whoever wants the soak to end may have ended the program first.
+        if !status.success() && stop.now() {
+            return Ok(Outcome::Unfinished);
+        }
+        let bytes = std::fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+        let told = String::from_utf8_lossy(&bytes);
+        let wrong = wrong(status, &told, self.tests);
+        Ok(wrong.map_or(Outcome::Passed, |wrong| {
+            Outcome::Failed(format!("{wrong}; {}", log.display()))
+        }))
+    }
+}
+
+/// What was wrong with a program that ended so and told this.
+fn wrong(status: ExitStatus, told: &str, tests: bool) -> Option<String> {
+    if !status.success() {
+        let why = told
+            .lines()
+            .rev()
+            .find(|line| line.starts_with("failed: ") || line.starts_with("error"));
+        return Some(match why {
+            Some(line) => format!("{status}: {}", line.trim()),
+            None => status.to_string(),
+        });
+    }
+    let none = tests && told.lines().map(passed_in).sum::<u64>() == 0;
+    none.then(|| "no test was run".to_owned())
+}
+
+#[cfg(unix)]
+fn own_group(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0);
+}
+
+#[cfg(not(unix))]
+fn own_group(_: &mut Command) {}
+
+/// A program that does not outlive its case, nor what it started.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        // Asked first: `granule` ends its guest and takes its files away.
+        #[cfg(unix)]
+        {
+            use rustix::process::{Pid, Signal, kill_process_group};
+            if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
+                // An error means that it has ended by itself in the meantime.
+                let _ = kill_process_group(group, Signal::TERM);
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_secs(3)
+                    && matches!(self.0.try_wait(), Ok(None))
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Program {
+        Program {
+            program: "sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            variables: vec![("WORD", "word".into())],
+            tests: false,
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    fn outcome(program: &Program) -> Outcome {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = Stop::never();
+        program.run(&folder.path().join("log"), &stop)
+    }
+
+    #[test]
+    fn programs_pass_or_say_why_not() {
+        assert_eq!(outcome(&shell("test $WORD = word")), Outcome::Passed);
+        let Outcome::Failed(why) = outcome(&shell("echo failed: this >&2; echo x; exit 3")) else {
+            panic!("passed");
+        };
+        assert!(why.contains('3') && why.contains("failed: this"), "{why}");
+        let mut missing = shell("");
+        missing.program = "/no/such/program".into();
+        assert!(matches!(outcome(&missing), Outcome::Failed(_)));
+        assert_eq!(missing.typed(), "WORD=word /no/such/program -c ");
+    }
+
+    #[test]
+    fn tests_that_run_none_have_not_passed() {
+        let tests = |script| Program {
+            tests: true,
+            ..shell(script)
+        };
+        let Outcome::Failed(why) = outcome(&tests("echo 'test result: ok. 0 passed; 0 failed'"))
+        else {
+            panic!("passed");
+        };
+        assert!(why.contains("no test"), "{why}");
+        let one = tests("echo 'test result: ok. 1 passed; 0 failed'");
+        assert_eq!(outcome(&one), Outcome::Passed);
+    }
+
+    #[test]
+    fn what_hangs_has_failed() {
+        let mut hang = shell("sleep 100");
+        hang.limit = Duration::from_millis(100);
+        let Outcome::Failed(why) = outcome(&hang) else {
+            panic!("passed");
+        };
+        assert!(why.contains("not done"), "{why}");
+    }
+
+    #[test]
+    fn the_end_of_the_soak_ends_all_that_a_program_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, number) = (folder.path().join("log"), folder.path().join("number"));
+        let program = shell(&format!("sleep 100 & echo $! > {}; wait", number.display()));
+        let stop = Stop::never();
+        std::thread::scope(|scope| {
+            let run = scope.spawn(|| program.run(&log, &stop));
+            let child = loop {
+                let text = std::fs::read_to_string(&number).unwrap_or_default();
+                match text.trim().parse() {
+                    Ok(number) if text.ends_with('\n') => break number,
+                    _ => std::thread::sleep(Duration::from_millis(10)),
+                }
+            };
+            let child = rustix::process::Pid::from_raw(child).unwrap();
+            rustix::process::test_kill_process(child).unwrap();
+            stop.ask();
+            assert_eq!(run.join().unwrap(), Outcome::Unfinished);
+            // Its parent is gone: whoever inherits orphans takes it away, some time.
+            let gone = || {
+                let status = format!("/proc/{}/stat", child.as_raw_nonzero());
+                rustix::process::test_kill_process(child).is_err()
+                    || std::fs::read_to_string(status).is_ok_and(|text| text.contains(") Z "))
+            };
+            let start = Instant::now();
+            while !gone() && start.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert!(gone(), "the program's child still runs");
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! What is kept between the runs of a soak: which cases are done and how each ended. A state
+//! counts only for the same files, image and seed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) commit: String,
+    pub(crate) image: String,
+    pub(crate) seed: u64,
+    /// A case's name to what was wrong with it (`None`: nothing).
+    pub(crate) done: BTreeMap<String, Option<String>>,
+}
+
+/// How much of a list of cases is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) done: usize,
+    pub(crate) failed: usize,
+    pub(crate) of: usize,
+}
+
+impl Progress {
+    pub(crate) fn is_whole(self) -> bool {
+        self.done == self.of
+    }
+}
+
+impl State {
+    fn same_soak(&self, other: &State) -> bool {
+        (&self.commit, &self.image, self.seed) == (&other.commit, &other.image, other.seed)
+    }
+
+    /// Counts over `names`, all that there are: a state may have more, of a longer run.
+    pub(crate) fn progress<'a>(&self, names: impl Iterator<Item = &'a str>) -> Progress {
+        let mut progress = Progress {
+            done: 0,
+            failed: 0,
+            of: 0,
+        };
+        for name in names {
+            progress.of += 1;
+            if let Some(wrong) = self.done.get(name) {
+                progress.done += 1;
+                progress.failed += usize::from(wrong.is_some());
+            }
+        }
+        progress
+    }
+
+    /// The soak's last line. Only that of a whole one has the form of a result.
+    pub(crate) fn line(&self, progress: Progress) -> String {
+        let Progress { done, failed, of } = progress;
+        let State { seed, commit, .. } = self;
+        if progress.is_whole() {
+            format!("soak: {of} cases, {failed} failed, seed {seed}, commit {commit}")
+        } else {
+            format!(
+                "soak: {done} of {of} cases so far, {failed} failed, seed {seed}, commit {commit}; \
+                 run the same command again to go on"
+            )
+        }
+    }
+}
+
+/// The state in the file if it is of the same soak, else the fresh one.
+pub(crate) fn resume(file: &Path, fresh: State) -> Result<State> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(fresh),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    };
+    let old: State = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is no state of a soak; --restart forgets it",
+            file.display()
+        )
+    })?;
+    if old.same_soak(&fresh) {
+        return Ok(old);
+    }
+    println!(
+        "soak: the state is of commit {} with seed {}; beginning anew for {} with seed {}",
+        old.commit, old.seed, fresh.commit, fresh.seed
+    );
+    Ok(fresh)
+}
+
+/// Written aside and moved: an interrupted run leaves the old state or the new one.
+pub(crate) fn save(file: &Path, state: &State) -> Result<()> {
+    let folder = file.parent().context("the state file needs a folder")?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer_pretty(&mut temporary, state)?;
+    temporary
+        .persist(file)
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(commit: &str) -> State {
+        State {
+            commit: commit.to_owned(),
+            image: "i".into(),
+            seed: 3,
+            done: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn only_a_whole_soak_has_the_line_of_a_result() {
+        let mut state = state("abc");
+        state.done.insert("one".into(), None);
+        state.done.insert("two".into(), Some("timeout".into()));
+        state.done.insert("of another run".into(), None);
+        let whole = state.progress(["one", "two"].into_iter());
+        assert_eq!(
+            state.line(whole),
+            "soak: 2 cases, 1 failed, seed 3, commit abc"
+        );
+        let part = state.progress(["one", "three", "two"].into_iter());
+        assert!(!part.is_whole());
+        let line = state.line(part);
+        assert!(
+            line.starts_with("soak: 2 of 3 cases so far, 1 failed, seed 3, commit abc;"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_run_goes_on_only_with_the_same_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("soak").join("state.json");
+        assert_eq!(resume(&file, state("a")).unwrap(), state("a"));
+        let mut done = state("a");
+        done.done.insert("case".into(), Some("wrong".into()));
+        save(&file, &done).unwrap();
+        assert_eq!(resume(&file, state("a")).unwrap(), done);
+        assert_eq!(resume(&file, state("b")).unwrap(), state("b"));
+        std::fs::write(&file, "{").unwrap();
+        assert!(
+            resume(&file, state("a"))
+                .unwrap_err()
+                .to_string()
+                .contains("--restart")
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! When a soak ends before it is whole: a signal, or its time is up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// Whether to go on.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    asked: Arc<AtomicBool>,
+    deadline: Option<Instant>,
+}
+
+impl Stop {
+    /// Hears signals from here on: the first asks for an end, the second is one.
+    pub(crate) fn at(deadline: Instant) -> Result<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        #[cfg(unix)]
+        for signal in [
+            signal_hook::consts::SIGINT,
+            signal_hook::consts::SIGTERM,
+            signal_hook::consts::SIGHUP,
+        ] {
+            // The one that ends us is heard first, so that it sees what the signal before it left.
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + signal,
+                Arc::clone(&asked),
+            )
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
+            .context("signals cannot be caught")?;
+        }
+        Ok(Self {
+            asked,
+            deadline: Some(deadline),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        Self {
+            asked: Arc::new(AtomicBool::new(false)),
+            deadline: None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> bool {
+        self.why().is_some()
+    }
+
+    /// Why to end, if so.
+    pub(crate) fn why(&self) -> Option<&'static str> {
+        if self.asked.load(Ordering::Relaxed) {
+            Some("interrupted")
+        } else if self.deadline.is_some_and(|end| Instant::now() >= end) {
+            Some("the time is up")
+        } else {
+            None
+        }
+    }
+}

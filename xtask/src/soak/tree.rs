@@ -1,0 +1,98 @@
+//! Which files a soak is of: the commit, and what differs from it. Asked before every case that
+//! is counted: results of two trees must not end in one line.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use super::record;
+use crate::workspace::{capture, root};
+
+/// The commit, and where the work tree differs from it `+changes.` and a hash of how. The
+/// document that the last line is written to makes no difference.
+pub(crate) fn commit() -> Result<String> {
+    of(&root())
+}
+
+/// Whether it names files that are in a commit.
+pub(crate) fn is_clean(commit: &str) -> bool {
+    !commit.contains('+')
+}
+
+fn of(folder: &Path) -> Result<String> {
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(arguments).current_dir(folder);
+        capture(command)
+    };
+    let but_the_record = format!(":(exclude){}", record::FILE);
+    let scope = ["--", ".", &but_the_record];
+    let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
+    let status = git(&[&["status", "--porcelain"], &scope[..]].concat())?;
+    if status.trim().is_empty() {
+        return Ok(commit);
+    }
+    let mut hash = Sha256::new();
+    hash.update(git(&[&["diff", "--binary", "HEAD"], &scope[..]].concat())?);
+    let others = git(&[
+        "ls-files",
+        "--others",
+        "--exclude-standard",
+        "-z",
+        "--",
+        ".",
+    ])?;
+    for name in others.split('\0').filter(|name| !name.is_empty()) {
+        let file = folder.join(name);
+        hash.update(name);
+        hash.update(
+            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?,
+        );
+    }
+    commit.push_str("+changes.");
+    for byte in &hash.finalize()[..4] {
+        commit.push_str(&format!("{byte:02x}"));
+    }
+    Ok(commit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_change_but_the_recorded_line_is_another_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let git = |arguments: &[&str]| {
+            let mut command = Command::new("git");
+            command.args(["-c", "user.name=x", "-c", "user.email=x@example.org"]);
+            command.args(["-c", "commit.gpgsign=false"]);
+            capture({
+                command.args(arguments).current_dir(folder);
+                command
+            })
+            .unwrap()
+        };
+        std::fs::create_dir(folder.join("docs")).unwrap();
+        std::fs::write(folder.join(record::FILE), "soak\n").unwrap();
+        std::fs::write(folder.join("code"), "1").unwrap();
+        git(&["init", "--quiet"]);
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", "x"]);
+        let clean = of(folder).unwrap();
+        assert!(is_clean(&clean) && clean.len() == 12, "{clean}");
+        std::fs::write(folder.join(record::FILE), "soak: 1 cases\n").unwrap();
+        assert_eq!(of(folder).unwrap(), clean);
+        let mut seen = vec![clean.clone()];
+        for (file, text) in [("code", "2"), ("code", "3"), ("new", "1"), ("new", "2")] {
+            std::fs::write(folder.join(file), text).unwrap();
+            let changed = of(folder).unwrap();
+            assert!(!is_clean(&changed) && changed.starts_with(&clean));
+            assert!(!seen.contains(&changed), "{changed}");
+            seen.push(changed);
+        }
+    }
+}
