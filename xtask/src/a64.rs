@@ -175,6 +175,29 @@ pub(crate) fn writes_vector_base(word: u32) -> bool {
     matches!(word & 0xffff_ffe0, 0xd518_c000 | 0xd51c_c000 | 0xd51d_c000)
 }
 
+/// The number of a word that waits, orders, or writes what translation or a cache depends on:
+/// `op0:op1:CRn:CRm:op2`, bits 20 to 5, of a barrier, a TLBI, an operation on caches by address or
+/// on all of them, or a write of an SCTLR, TTBR, TCR or MAIR.
+pub(crate) fn maintenance(word: u32) -> Option<u16> {
+    let number = bits(word, 20, 5) as u16;
+    let (crn, crm, op2) = (bits(word, 15, 12), bits(word, 11, 8), bits(word, 7, 5));
+    let counts = match word >> 19 {
+        // op0 0: among hints and PSTATE, barriers have CRn 3.
+        0x1aa0 => bits(word, 18, 16) == 3 && crn == 3 && (4..=6).contains(&op2),
+        // op0 1, SYS: of CRn 7 the caches' (not AT, CRm 8 and 9); CRn 8 and 9 are TLBIs.
+        0x1aa1 => (crn == 7 && !(8..=9).contains(&crm)) || matches!(crn, 8 | 9),
+        // op0 3, MSR: CRn 1 with SCTLR at CRm 0, op2 0; 2 with TTBRs and TCRs; 10 with MAIR, PIRs.
+        0x1aa3 => match crn {
+            1 => crm == 0 && op2 == 0,
+            2 => crm == 0,
+            10 => true,
+            _ => false,
+        },
+        _ => false,
+    };
+    counts.then_some(number)
+}
+
 /// Whether the word loads 2, 4 or 8 bytes into general registers at once, as code for a
 /// target without strict alignment does for an unaligned value.
 pub(crate) fn loads_more_than_a_byte(word: u32) -> bool {
@@ -262,6 +285,37 @@ mod tests {
     fn plain_words_are_not() {
         for &(word, text) in ALLOWED {
             assert_eq!(hazard(word), None, "{text} ({word:08x})");
+        }
+    }
+
+    #[test]
+    fn maintenance_is_known_by_its_number() {
+        use granule::trace::System;
+        for (word, text, expected) in [
+            (0xd5033fdf, "isb", Some(0x19fe)),
+            (0xd503379f, "dsb nsh", Some(0x19bc)),
+            (0xd5033fbf, "dmb sy", Some(0x19fd)),
+            (0xd508871f, "tlbi vmalle1", Some(System::VMALLE1.0)),
+            (0xd50c871f, "tlbi alle2", Some(System::ALLE2.0)),
+            (0xd508751f, "ic iallu", Some(System::IC_IALLU.0)),
+            (0xd50b7e20, "dc civac, x0", Some(System::DC_CIVAC.0)),
+            (0xd5087623, "dc ivac, x3", Some(System::DC_IVAC.0)),
+            (0xd5181001, "msr sctlr_el1, x1", Some(System::SCTLR_EL1.0)),
+            (0xd51c1001, "msr sctlr_el2, x1", Some(System::SCTLR_EL2.0)),
+            (0xd5182022, "msr ttbr1_el1, x2", Some(System::TTBR1_EL1.0)),
+            (0xd5182042, "msr tcr_el1, x2", Some(System::TCR_EL1.0)),
+            (0xd518a201, "msr mair_el1, x1", Some(System::MAIR_EL1.0)),
+            (0xd5381000, "mrs x0, sctlr_el1", None),
+            (0xd518c000, "msr vbar_el1, x0", None),
+            (0xd518105f, "msr cpacr_el1, xzr", None),
+            (0xd503201f, "nop", None),
+            (0xd503207f, "wfi", None),
+            (0xd5033f5f, "clrex", None),
+            (0xd50343df, "msr daifset, #3", None),
+            (0xd5087800, "at s1e1r, x0", None),
+            (0xf9400020, "ldr x0, [x1]", None),
+        ] {
+            assert_eq!(maintenance(word), expected, "{text}");
         }
     }
 

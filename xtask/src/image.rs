@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
 use crate::workspace::{KERNEL_TARGET, build_executable, image_path};
-use crate::{mmu_off, strict_align};
+use crate::{entry, entry_code, mmu_off, strict_align};
 
 /// A written image.
 #[derive(Clone, Debug)]
@@ -67,6 +67,16 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     let bytes = read(elf_path)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf_path.display()))?;
+    let different = entry::check(&program, entry_code::ALL);
+    for finding in &different {
+        eprintln!("{finding}");
+    }
+    ensure!(
+        different.is_empty(),
+        "entry code: {} finding(s) in {}: a trace would tell what the kernel does not do",
+        different.len(),
+        elf_path.display()
+    );
     let report = mmu_off::check(&program, &mmu_off::KERNEL);
     let secondary = mmu_off::check(&program, &mmu_off::SECONDARY);
     ensure!(

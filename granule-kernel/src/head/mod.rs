@@ -13,7 +13,8 @@
 //! the other CPUs, through what is done already; `parked` is where a CPU waits off the tables.
 //!
 //! What is done here to registers, caches and TLB stands once more in
-//! [`crate::trace::head`], for a trace; a change here is one there.
+//! `trace::entry_code`, for a trace; `cargo xtask image` fails where the two differ. In which order
+//! the routines run stands in [`crate::trace::head`]; a change here is one there.
 
 mod cache;
 mod early_vectors;

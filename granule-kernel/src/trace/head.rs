@@ -1,33 +1,73 @@
 //! What the entry code did before the command line could be read, and what it does after Rust
 //! has returned to it: known sequences, recorded by the code that runs between the two.
 //!
-//! Each function here speaks of one file in `head`, and changes with it.
+//! Which instructions there are is [`entry_code`](super::entry_code)'s, and held to the assembly by
+//! the check of the finished kernel. Here are the values, what is written to memory, and in which
+//! order the routines of `head` run; that changes with them.
 
 use super::early::Early;
+use super::entry_code::{
+    CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, Routine, SETUP_EL2,
+    SETUP_RUN_LEVEL, Step, When,
+};
 use crate::handover::{EntryInfo, MmuConfig};
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
 use crate::image;
 use crate::mmu_off::record;
 use granule::arch::PhysicalAddress;
-use granule::trace::{Barrier, Event, System};
+use granule::trace::{Event, System};
+
+/// What the entry code writes to a register before there are tables; nothing for a TLBI.
+fn before_tables(system: System) -> u64 {
+    if system == System::SCTLR_EL1 {
+        SCTLR_MMU_OFF
+    } else if system == System::SCTLR_EL2 {
+        SCTLR_EL2_MMU_OFF
+    } else {
+        0
+    }
+}
+
+/// What the switch writes.
+fn with_tables(mmu: &MmuConfig, system: System) -> u64 {
+    if system == System::SCTLR_EL1 {
+        SCTLR_MMU_ON
+    } else if system == System::MAIR_EL1 {
+        mmu.mair
+    } else if system == System::TCR_EL1 {
+        mmu.tcr
+    } else if system == System::TTBR0_EL1 {
+        mmu.ttbr0
+    } else if system == System::TTBR1_EL1 {
+        mmu.ttbr1
+    } else {
+        0
+    }
+}
 
 impl Early {
-    fn barrier(&self, barrier: Barrier) {
-        self.push(Event::Barrier(barrier));
-    }
-
-    fn system(&self, system: System, value: u64) {
-        self.push(Event::System(system, value));
+    /// A routine as it ran: what always does, and what does `when` it did.
+    fn ran(&self, routine: &Routine, when: When, event: impl Fn(System) -> Event) {
+        for (part, steps) in routine.parts {
+            if *part != When::Always && *part != when {
+                continue;
+            }
+            for step in *steps {
+                self.push(match step {
+                    Step::Barrier(barrier) => Event::Barrier(*barrier),
+                    Step::System(system) => event(*system),
+                });
+            }
+        }
     }
 
     /// A routine of `head::cache`.
-    fn lines(&self, instruction: System, start: u64, bytes: u64) {
-        self.push(Event::Lines {
+    fn lines(&self, routine: &Routine, start: u64, bytes: u64) {
+        self.ran(routine, When::Always, |instruction| Event::Lines {
             instruction,
             start,
             bytes,
         });
-        self.barrier(Barrier::DSB_SY);
     }
 
     fn data(&self, start: u64, bytes: u64) {
@@ -42,53 +82,39 @@ impl Early {
         let record = record::range();
         let bytes = record.end - record.start;
         self.data(record.start, bytes);
-        self.lines(System::DC_CVAC, record.start, bytes);
-        self.lines(System::DC_CVAC, record.start, bytes);
+        self.lines(&CLEAN, record.start, bytes);
+        self.lines(&CLEAN, record.start, bytes);
     }
 
     /// `head::entry` up to `mmu_off_main`, and that up to the choice of a page size.
     pub(crate) fn entered(&self, entry: &EntryInfo, tree_bytes: u64) {
+        let early = |system| Event::System(system, before_tables(system));
         let at_el2 = entry.entry_el == 2;
-        if at_el2 {
-            self.system(System::SCTLR_EL2, SCTLR_EL2_MMU_OFF);
+        let when = if at_el2 {
+            When::EnteredAtEl2
         } else {
-            self.system(System::SCTLR_EL1, SCTLR_MMU_OFF);
-        }
-        self.barrier(Barrier::ISB);
-        // After VBAR.
-        self.barrier(Barrier::ISB);
+            When::EnteredAtEl1
+        };
+        self.ran(&ENTRY, when, early);
         let written = image::written();
         let start = entry.load + written.start;
-        self.lines(System::DC_CIVAC, start, written.end - written.start);
+        let bytes = written.end - written.start;
+        self.lines(&CLEAN_AND_INVALIDATE, start, bytes);
         let bss = image::bss();
         self.data(entry.load + bss.start, bss.end - bss.start);
         self.relocated(entry);
         if at_el2 {
-            self.left_el2(entry.vhe == 1);
+            let when = if entry.vhe == 1 {
+                When::Vhe
+            } else {
+                When::NoVhe
+            };
+            self.ran(&SETUP_EL2, when, early);
         }
-        self.barrier(Barrier::ISB);
+        self.ran(&SETUP_RUN_LEVEL, When::Always, early);
         self.boot_record();
-        self.lines(System::DC_CVAC, entry.dtb, 8);
-        self.lines(System::DC_CVAC, entry.dtb, tree_bytes);
-    }
-
-    /// `head::el2`.
-    fn left_el2(&self, vhe: bool) {
-        if vhe {
-            self.barrier(Barrier::ISB);
-            self.system(System::SCTLR_EL1, SCTLR_MMU_OFF);
-            self.barrier(Barrier::ISB);
-            self.system(System::ALLE2, 0);
-        } else {
-            self.barrier(Barrier::ISB);
-            self.system(System::ALLE1, 0);
-            self.system(System::ALLE2, 0);
-        }
-        self.barrier(Barrier::DSB_NSH);
-        self.barrier(Barrier::ISB);
-        if !vhe {
-            self.system(System::SCTLR_EL1, SCTLR_MMU_OFF);
-        }
+        self.lines(&CLEAN, entry.dtb, 8);
+        self.lines(&CLEAN, entry.dtb, tree_bytes);
     }
 
     /// `head::relocate`.
@@ -101,23 +127,11 @@ impl Early {
     pub(crate) fn leaves(&self, entry: &EntryInfo, mmu: &MmuConfig) {
         self.boot_record();
         self.relocated(entry);
-        self.barrier(Barrier::DMB_SY);
         let written = image::written();
         let start = entry.load + written.start;
-        self.lines(System::DC_IVAC, start, written.end - written.start);
-
-        self.barrier(Barrier::DSB_SY);
-        self.system(System::VMALLE1, 0);
-        self.barrier(Barrier::DSB_NSH);
-        self.system(System::MAIR_EL1, mmu.mair);
-        self.system(System::TCR_EL1, mmu.tcr);
-        self.system(System::TTBR0_EL1, mmu.ttbr0);
-        self.system(System::TTBR1_EL1, mmu.ttbr1);
-        self.barrier(Barrier::ISB);
-        self.system(System::SCTLR_EL1, SCTLR_MMU_ON);
-        self.barrier(Barrier::ISB);
-        self.system(System::IC_IALLU, 0);
-        self.barrier(Barrier::DSB_NSH);
-        self.barrier(Barrier::ISB);
+        self.lines(&INVALIDATE, start, written.end - written.start);
+        self.ran(&ENABLE_MMU, When::Always, |system| {
+            Event::System(system, with_tables(mmu, system))
+        });
     }
 }

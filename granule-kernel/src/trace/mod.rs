@@ -11,6 +11,8 @@ mod area;
 #[cfg(target_os = "none")]
 pub(crate) mod early;
 #[cfg(target_os = "none")]
+mod entry_code;
+#[cfg(target_os = "none")]
 pub(crate) mod head;
 #[cfg(target_os = "none")]
 pub(crate) mod recorder;
