@@ -76,7 +76,7 @@ impl Case {
             name,
             work: Work::Boot(case),
             alone: false,
-            expected: Duration::from_secs(3),
+            expected: Duration::from_secs(2),
         }
     }
 
@@ -119,35 +119,29 @@ const LONG: &[(&str, f32)] = &[
 
 fn steps() -> Result<Vec<Case>> {
     let this = std::env::current_exe().context("xtask does not know where it is")?;
-    let step = |name: &str, variables| Program {
+    let step = |name: &str| Program {
         program: this.clone(),
         arguments: vec!["test".into(), "--only".into(), name.into()],
-        variables,
+        variables: Vec::new(),
         tests: false,
         limit: 90 * MINUTE,
     };
     let wanted = STEPS
         .iter()
         .filter(|step| CONTAINED.iter().all(|(name, _)| *name != step.name));
-    let mut cases: Vec<_> = wanted
-        .map(|one| {
-            let long = LONG.iter().find(|(name, _)| *name == one.name);
-            let minutes = long.map_or(0.5, |(_, minutes)| *minutes);
-            let case = Case::program(one.name, minutes, step(one.name, Vec::new()))
-                .typed(format!("make test ONLY={}", one.name));
-            // Miri runs one test at a time, in a target folder of its own.
-            if one.name == "miri" {
-                case
-            } else {
-                case.alone()
-            }
-        })
-        .collect();
-    let slow = step("miri", vec![("GRANULE_MIRI", "slow".into())]);
-    cases.push(
-        Case::program("miri-slow", 20.0, slow).typed("GRANULE_MIRI=slow make test ONLY=miri"),
-    );
-    Ok(cases)
+    let cases = wanted.map(|one| {
+        let long = LONG.iter().find(|(name, _)| *name == one.name);
+        let minutes = long.map_or(0.5, |(_, minutes)| *minutes);
+        let case = Case::program(one.name, minutes, step(one.name))
+            .typed(format!("make test ONLY={}", one.name));
+        // Miri runs one test at a time, in a target folder of its own.
+        if one.name == "miri" {
+            case
+        } else {
+            case.alone()
+        }
+    });
+    Ok(cases.collect())
 }
 
 fn cargo(arguments: &[&str], variables: &[(&'static str, String)], limit: Duration) -> Program {
@@ -271,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_planned_for_little_more_than_an_hour() {
+    fn the_whole_is_planned_for_about_an_hour() {
         let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
         assert!(total < 90 * MINUTE, "{} min", total.as_secs() / 60);
     }
