@@ -182,6 +182,7 @@ fn kind(event: raw::Event) -> Option<EventKind> {
         } => EventKind::UpdateDescriptors {
             address: address.0,
             count: count.into(),
+            of: change.of,
             clear: change.clear,
             set: change.set,
             order: order(visibility),
@@ -304,10 +305,17 @@ mod tests {
         let update = raw::Event::Update {
             address,
             count: 2,
-            change: BitChange { clear: 1, set: 2 },
+            change: BitChange {
+                of: BitChange::LEAVES,
+                clear: 1,
+                set: 2,
+            },
             visibility: Visibility::Live,
         };
-        assert_eq!(line(update), "update cpu2 0x40001008 2 0x1 0x2");
+        assert_eq!(
+            line(update),
+            "update cpu2 0x40001008 2 0x8000000000000001 0x1 0x2"
+        );
         let (start, bytes) = (address, 4096);
         assert_eq!(
             line(raw::Event::Obtained { start, bytes }),

@@ -71,12 +71,14 @@ pub enum EventKind {
         /// How each was stored.
         order: Order,
     },
-    /// Bits changed in those descriptors of a run that are valid; the others stay as they are.
+    /// Bits changed in some descriptors of a run; the others were not stored.
     UpdateDescriptors {
         /// The address of the first descriptor, a multiple of 8.
         address: u64,
         /// How many were looked at.
         count: u64,
+        /// Those with any of these bits set were changed.
+        of: u64,
         /// The bits cleared first.
         clear: u64,
         /// The bits set then.

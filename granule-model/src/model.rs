@@ -209,11 +209,12 @@ impl Model {
             EventKind::UpdateDescriptors {
                 address,
                 count,
+                of,
                 clear,
                 set,
                 order,
             } => self.store_run(cpu, address, count, order, |_, old| {
-                if old & crate::descriptor::VALID != 0 {
+                if old & of != 0 {
                     (old & !clear) | set
                 } else {
                     old

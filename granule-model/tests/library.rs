@@ -89,18 +89,19 @@ unsafe impl TableMemory for Machine {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        let valid = (first..first + count)
+        let changed = (first..first + count)
             // SAFETY: the caller vouches for these entries.
-            .filter(|&index| unsafe { self.load(table, index) }.is_valid())
+            .filter(|&index| change.concerns(unsafe { self.load(table, index) }))
             .count();
         self.event(EventKind::UpdateDescriptors {
             address: table.0 + first as u64 * 8,
             count: count as u64,
+            of: change.of,
             clear: change.clear,
             set: change.set,
             order: order(visibility),
         });
-        valid
+        changed
     }
 }
 

@@ -56,17 +56,16 @@ fn events() -> impl Strategy<Value = Event> {
                 order,
             }
         ),
-        (run, any::<u64>(), any::<u64>(), order).prop_map(
-            |((address, count), clear, set, order)| {
-                EventKind::UpdateDescriptors {
-                    address,
-                    count,
-                    clear,
-                    set,
-                    order,
-                }
+        (run, any::<[u64; 3]>(), order).prop_map(|((address, count), [of, clear, set], order)| {
+            EventKind::UpdateDescriptors {
+                address,
+                count,
+                of,
+                clear,
+                set,
+                order,
             }
-        ),
+        }),
         (range.clone(), purpose).prop_map(|((address, bytes), purpose)| EventKind::OtherStore {
             address,
             bytes,

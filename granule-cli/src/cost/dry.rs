@@ -155,14 +155,14 @@ unsafe impl TableMemory for Tables {
         change: BitChange,
         _visibility: Visibility,
     ) -> usize {
-        let mut valid = 0;
+        let mut changed = 0;
         for entry in self.single(table).iter_mut().skip(first).take(count) {
-            if Descriptor(*entry).is_valid() {
+            if change.concerns(Descriptor(*entry)) {
                 *entry = change.apply(Descriptor(*entry)).0;
-                valid += 1;
+                changed += 1;
             }
         }
-        valid
+        changed
     }
 }
 

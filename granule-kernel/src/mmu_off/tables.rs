@@ -288,17 +288,17 @@ unsafe impl TableMemory for Flat {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        let mut valid = 0;
+        let mut changed = 0;
         for index in first..first.wrapping_add(count) {
             // SAFETY: as for `load`.
             unsafe {
                 let old = self.load(table, index);
-                if old.is_valid() {
+                if change.concerns(old) {
                     self.store(table, index, change.apply(old), visibility);
-                    valid += 1;
+                    changed += 1;
                 }
             }
         }
-        valid
+        changed
     }
 }

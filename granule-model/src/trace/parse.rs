@@ -79,6 +79,7 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<EventKind, LineError> {
             EventKind::UpdateDescriptors {
                 address,
                 count,
+                of: words.next_as(VALUE, number)?,
                 clear: words.next_as(VALUE, number)?,
                 set: words.next_as(VALUE, number)?,
                 order: order(words)?,

@@ -39,12 +39,13 @@ pub fn write_event(event: &Event, to: &mut dyn fmt::Write) -> fmt::Result {
         EventKind::UpdateDescriptors {
             address,
             count,
+            of,
             clear,
             set,
             order,
         } => write!(
             to,
-            "update cpu{cpu} {address:#x} {count} {clear:#x} {set:#x}{}",
+            "update cpu{cpu} {address:#x} {count} {of:#x} {clear:#x} {set:#x}{}",
             suffix(order)
         ),
         EventKind::OtherStore {

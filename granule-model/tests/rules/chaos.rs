@@ -93,6 +93,7 @@ impl Random {
             7 => EventKind::UpdateDescriptors {
                 address,
                 count: self.next() % 3,
+                of: self.one_of(&[1, 1 << 63, 1 << 63 | 1]),
                 clear: self.bits(),
                 set: self.bits() & !0xffff_ffff_f000,
                 order,

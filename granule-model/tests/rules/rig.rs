@@ -147,10 +147,12 @@ impl Rig {
         });
     }
 
+    /// Changes bits of the valid ones.
     pub(crate) fn update(&mut self, address: u64, count: u64, clear: u64, set: u64) {
         self.event(EventKind::UpdateDescriptors {
             address,
             count,
+            of: 1,
             clear,
             set,
             order: Order::Plain,

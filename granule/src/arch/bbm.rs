@@ -83,8 +83,8 @@ pub const fn classify(
         return Change::Nothing;
     }
     match (old.kind(geometry, level), new.kind(geometry, level)) {
-        (Kind::Invalid, _) => Change::Store,
-        (_, Kind::Invalid) => Change::StoreThenInvalidate,
+        (Kind::Invalid | Kind::Hidden, _) => Change::Store,
+        (_, Kind::Invalid | Kind::Hidden) => Change::StoreThenInvalidate,
         (Kind::Leaf, Kind::Leaf) => classify_leaves(old, new, bbm),
         (Kind::Leaf, Kind::Table) | (Kind::Table, Kind::Leaf) => resized(bbm, BbmLevel::Level2),
         // Another table behind the same entry: nothing in RWHZWS's list as such, but the

@@ -23,6 +23,9 @@ pub enum Kind {
     Table,
     /// A block, or at level 3 a page.
     Leaf,
+    /// A leaf that was made invalid for a while ([`Descriptor::hidden`]): a translation fault to
+    /// the CPU, but address and permissions are kept, and nothing else may be mapped there.
+    Hidden,
 }
 
 impl Descriptor {
@@ -59,6 +62,9 @@ impl Descriptor {
     pub const UXN: u64 = 1 << 54;
     /// Bits 58:55: left to software.
     pub const SOFTWARE: u64 = 0b1111 << 55;
+    /// Bit 63 of an *invalid* descriptor, which hardware ignores: the entry is a leaf that was
+    /// made invalid for a while.
+    pub const HIDDEN: u64 = 1 << 63;
     /// Bit 59 of a table descriptor: no privileged execution below it.
     pub const PXN_TABLE: u64 = 1 << 59;
     /// Bit 60 of a table descriptor: no unprivileged execution below it (execute-never in
@@ -106,11 +112,18 @@ impl Descriptor {
     #[must_use]
     pub const fn kind(self, geometry: &Geometry, level: Level) -> Kind {
         match self.0 & 0b11 {
+            0b00 | 0b10 if self.0 & Self::HIDDEN != 0 => Kind::Hidden,
             0b11 if level.is_last() => Kind::Leaf,
             0b11 => Kind::Table,
             0b01 if !level.is_last() && geometry.leaf_allowed(level) => Kind::Leaf,
             _ => Kind::Invalid,
         }
+    }
+
+    /// This leaf made invalid, so that every access faults, with all else kept.
+    #[must_use]
+    pub const fn hidden(self) -> Self {
+        Self((self.0 & !Self::VALID) | Self::HIDDEN)
     }
 
     /// The contiguous bit.

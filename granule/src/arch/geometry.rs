@@ -349,6 +349,19 @@ impl Geometry {
         }
     }
 
+    /// The bits of a leaf descriptor of `level` that are neither address nor contiguous hint nor
+    /// say what kind of descriptor it is: attributes, permissions, and whatever else it holds.
+    #[must_use]
+    pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
+        let address = self.address_bits(self.address_of(leaf, level));
+        leaf.0
+            & !(address
+                | Descriptor::VALID
+                | Descriptor::TABLE_OR_PAGE
+                | Descriptor::CONTIGUOUS
+                | Descriptor::HIDDEN)
+    }
+
     /// The address that a valid descriptor of `level` holds in this format: the next table's,
     /// or the first byte of the leaf's output.
     #[must_use]

@@ -78,7 +78,7 @@ impl<'c, T> Counted<'c, T> {
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
-    forward!(self.inner: load find_valid);
+    forward!(self.inner: load find_mapped);
 
     #[inline(always)]
     unsafe fn store(

@@ -43,16 +43,16 @@ macro_rules! forward {
             unsafe { $self.$field.load(table, index) }
         }
     };
-    (@find_valid $self:ident $field:tt) => {
+    (@find_mapped $self:ident $field:tt) => {
         #[inline(always)]
-        unsafe fn find_valid(
+        unsafe fn find_mapped(
             &$self,
             table: $crate::arch::PhysicalAddress,
             first: usize,
             count: usize,
         ) -> Option<usize> {
             // SAFETY: the caller's promise is handed on.
-            unsafe { $self.$field.find_valid(table, first, count) }
+            unsafe { $self.$field.find_mapped(table, first, count) }
         }
     };
     (@store $self:ident $field:tt) => {

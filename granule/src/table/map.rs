@@ -70,6 +70,8 @@ pub(crate) struct Plan {
     contiguous: bool,
     /// The encoded attributes.
     bits: u64,
+    /// The leaves are written hidden.
+    hidden: bool,
 }
 
 impl Plan {
@@ -78,25 +80,31 @@ impl Plan {
         top: Level::L3,
         contiguous: false,
         bits: 0,
+        hidden: false,
     };
 
     /// For `piece`, whose first offset is `from`.
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
-        Self {
-            bits: piece.attributes.encode(geometry),
-            ..Self::shape(geometry, piece, from)
-        }
+        let distance = piece.output.0.wrapping_sub(from);
+        let bits = piece.attributes.encode(geometry);
+        Self::with_bits(geometry, distance, piece.leaves, bits)
     }
 
     /// As [`new`](Self::new), but good only for counting: without the attributes.
     pub(crate) fn shape(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
         let distance = piece.output.0.wrapping_sub(from);
+        Self::with_bits(geometry, distance, piece.leaves, 0)
+    }
+
+    /// For a range whose outputs are `distance` from its offsets, with the bits of its leaves
+    /// (but address, contiguous hint and kind) as they are to be.
+    pub(super) fn with_bits(geometry: &Geometry, distance: u64, leaves: Leaves, bits: u64) -> Self {
         let size = geometry.page_size();
         let mut top = Level::L3;
         // Upward from the pages: which levels have leaves, and at which offset and output agree
         // in the bits below the leaf, only ever stops.
         for level in [Level::L2, Level::L1, Level::L0] {
-            if level < piece.leaves.top
+            if level < leaves.top
                 || level < geometry.start_level()
                 || !geometry.leaf_allowed(level)
                 || distance & (size.entry_bytes(level) - 1) != 0
@@ -108,8 +116,24 @@ impl Plan {
         Self {
             distance,
             top,
-            contiguous: piece.leaves.contiguous,
-            bits: 0,
+            contiguous: leaves.contiguous,
+            bits,
+            hidden: false,
+        }
+    }
+
+    /// For mapping anew what `descriptor`, a leaf, maps: with all its bits, whatever they mean.
+    pub(super) fn of_leaf(
+        geometry: &Geometry,
+        descriptor: Descriptor,
+        level: Level,
+        distance: u64,
+        leaves: Leaves,
+    ) -> Self {
+        let bits = geometry.attribute_bits(descriptor, level);
+        Self {
+            hidden: !descriptor.is_valid(),
+            ..Self::with_bits(geometry, distance, leaves, bits)
         }
     }
 
@@ -157,9 +181,24 @@ impl Plan {
     }
 }
 
+/// A part of an existing leaf, to be mapped anew as the leaf maps it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) plan: Plan,
+}
+
+/// What a pass maps; either ascends.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Pieces(&'a [Piece]),
+    Parts(&'a [Part]),
+}
+
 /// Where a pass over the pieces is: they ascend, and so does the pass.
-struct Cursor<'a, P> {
-    pieces: &'a [Piece],
+pub(super) struct Cursor<'a, P> {
+    source: Source<'a>,
     geometry: Geometry,
     /// The offsets that this pass is about; what pieces have outside is passed over.
     window: (u64, u64),
@@ -175,7 +214,7 @@ impl<'a, P: Page> Cursor<'a, P> {
         let (at, to) = (u64::MAX, u64::MAX);
         let page = PhantomData;
         let mut cursor = Self {
-            pieces,
+            source: Source::Pieces(pieces),
             geometry,
             window,
             at,
@@ -187,16 +226,41 @@ impl<'a, P: Page> Cursor<'a, P> {
         cursor
     }
 
+    /// Over parts of a leaf.
+    pub(super) fn over_parts(parts: &'a [Part], geometry: Geometry) -> Self {
+        let mut cursor = Self::new(&[], geometry, (0, geometry.span()));
+        cursor.source = Source::Parts(parts);
+        cursor.next_piece();
+        cursor
+    }
+
+    /// The next piece or part: its offsets and how it is mapped.
+    fn take(&mut self) -> Option<Part> {
+        match &mut self.source {
+            Source::Pieces(pieces) => {
+                let (piece, rest) = pieces.split_first()?;
+                *pieces = rest;
+                let from = piece.start.0.wrapping_sub(self.geometry.base().0);
+                let to = from.saturating_add(piece.bytes);
+                let plan = Plan::new(&self.geometry, piece, from);
+                Some(Part { from, to, plan })
+            }
+            Source::Parts(parts) => {
+                let (part, rest) = parts.split_first()?;
+                *parts = rest;
+                Some(*part)
+            }
+        }
+    }
+
     /// Goes on with the next piece that has something in the window.
     fn next_piece(&mut self) {
-        while let Some((piece, rest)) = self.pieces.split_first() {
-            self.pieces = rest;
-            let from = piece.start.0.wrapping_sub(self.geometry.base().0);
-            let at = from.max(self.window.0);
-            let to = from.saturating_add(piece.bytes).min(self.window.1);
+        while let Some(part) = self.take() {
+            let at = part.from.max(self.window.0);
+            let to = part.to.min(self.window.1);
             if at < to {
                 (self.at, self.to) = (at, to);
-                self.plan = Plan::new(&self.geometry, piece, from);
+                self.plan = part.plan;
                 return;
             }
         }
@@ -237,7 +301,7 @@ impl<'a, P: Page> Cursor<'a, P> {
 
     /// The tables it takes to map what lies before `end` in a new table of `level`, itself
     /// included; goes on to `end`.
-    fn tables_in_new(&mut self, level: Level, end: u64) -> usize {
+    pub(super) fn tables_in_new(&mut self, level: Level, end: u64) -> usize {
         let mut tables = 1;
         while self.at < end {
             if level.is_last() {
@@ -378,8 +442,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             if level.is_last() {
                 let to = cursor.to.min(end);
                 let count = ((to - at) >> P::SIZE.shift()) as usize;
-                if let Some(valid) = self.find_valid(table, Self::index(at, level), count) {
-                    let address = self.address(at + ((valid as u64) << P::SIZE.shift()));
+                if let Some(mapped) = self.find_mapped(table, Self::index(at, level), count) {
+                    let address = self.address(at + ((mapped as u64) << P::SIZE.shift()));
                     return Err(TableError::AlreadyMapped { address });
                 }
                 cursor.done_to(to);
@@ -388,7 +452,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let entry_end = (at & !(bytes - 1)) + bytes;
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
-                Kind::Leaf => {
+                Kind::Leaf | Kind::Hidden => {
                     return Err(TableError::AlreadyMapped {
                         address: self.address(at),
                     });
@@ -454,7 +518,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// Fills a new table of `level`, which is private, from its first entry to its last: with
     /// what lies before `end`, and with nothing where there is nothing.
-    fn build(
+    pub(super) fn build(
         &mut self,
         cursor: &mut Cursor<'_, P>,
         table: PhysicalAddress,
@@ -536,6 +600,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         // The common case is whole tables of pages without the hint, whose outputs do not cross
         // the format's break, as aligned ones never do: nothing is worked out again for each.
         let simple = child_level.is_last()
+            && !plan.hidden
             && plan.group(P::SIZE, Level::L3) == 1
             && plan.output(start) & (bytes - 1) == 0;
         let mut index = Self::index(start, level);
@@ -655,13 +720,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let format_break = (output | ((1 << OUTPUT_RUN_SHIFT) - 1)) + 1;
             let run = (end - at).min(format_break - output);
             let count = (run >> P::SIZE.level_shift(level)) as usize;
-            let descriptor = Descriptor::leaf(
-                &self.geometry,
-                level,
-                PhysicalAddress(output),
-                plan.bits | more,
-            );
-            self.fill(table, Self::index(at, level), count, descriptor, step, how);
+            let bits = plan.bits | more;
+            let mut first = Descriptor::leaf(&self.geometry, level, PhysicalAddress(output), bits);
+            if plan.hidden {
+                first = first.hidden();
+            }
+            self.fill(table, Self::index(at, level), count, first, step, how);
             at += run;
         }
     }

@@ -24,6 +24,9 @@ pub enum Visibility {
 /// A change of some bits of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitChange {
+    /// Only entries in which any of these bits is set are changed: [`Descriptor::VALID`],
+    /// [`Descriptor::HIDDEN`], or both.
+    pub of: u64,
     /// The bits to clear first.
     pub clear: u64,
     /// The bits to set then.
@@ -31,6 +34,15 @@ pub struct BitChange {
 }
 
 impl BitChange {
+    /// The entries that hold a leaf, hidden ones included.
+    pub const LEAVES: u64 = Descriptor::VALID | Descriptor::HIDDEN;
+
+    /// Whether `descriptor` is one of those that are changed.
+    #[must_use]
+    pub const fn concerns(self, descriptor: Descriptor) -> bool {
+        descriptor.0 & self.of != 0
+    }
+
     /// The descriptor after the change.
     #[must_use]
     pub const fn apply(self, descriptor: Descriptor) -> Descriptor {
@@ -56,19 +68,21 @@ pub unsafe trait TableMemory {
     /// `table` must be a table that this memory reaches, `index` inside it.
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor;
 
-    /// How far behind index `first` the first valid one of `count` entries is, if there is one.
+    /// How far behind index `first` the first one of `count` entries is that holds something,
+    /// valid or hidden, if there is one.
     ///
     /// # Safety
     ///
     /// As for [`load`](Self::load), for each of them.
-    unsafe fn find_valid(
+    unsafe fn find_mapped(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
     ) -> Option<usize> {
         // SAFETY: the caller vouches for all of the entries.
-        (0..count).find(|index| unsafe { self.load(table, first + index) }.is_valid())
+        (0..count)
+            .find(|index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
     }
 
     /// Stores one entry.
@@ -100,8 +114,8 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     );
 
-    /// Changes bits of the valid ones among `count` entries from index `first` and gives back
-    /// how many those were. Entries that are not valid stay as they are.
+    /// Changes bits of those among `count` entries from index `first` that the change concerns,
+    /// and gives back how many those were. The others stay as they are.
     ///
     /// # Safety
     ///
@@ -194,7 +208,7 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
     }
 
     #[inline(always)]
-    unsafe fn find_valid(
+    unsafe fn find_mapped(
         &self,
         table: PhysicalAddress,
         first: usize,
@@ -208,13 +222,14 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
                 // SAFETY: inside the `count` entries that the caller vouches for.
                 valid |= unsafe { atomic(start.wrapping_add(index)).load(Ordering::Relaxed) };
             }
-            if valid & Descriptor::VALID != 0 {
+            if valid & BitChange::LEAVES != 0 {
                 break;
             }
             done += CHUNK;
         }
         // SAFETY: as above.
-        (done..count).find(|&index| unsafe { self.load(table, first + index) }.is_valid())
+        (done..count)
+            .find(|&index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
     }
 
     #[inline(always)]
@@ -312,14 +327,13 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
 /// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
 fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // Where all are valid, as in most tables, none is looked at alone. Both loops go over the
-    // whole run and stay rolled: compilers make vectors of them where there are any, and go
-    // upward, as prefetchers expect; of fixed chunks they have looked at the ends first.
-    let all = entries
-        .iter()
-        .fold(Descriptor::VALID, |all, entry| all & entry);
+    // Where all have the same one of the bits asked for, as in most tables all are valid, none is
+    // looked at alone. Both loops go over the whole run and stay rolled: compilers make vectors of
+    // them where there are any, and go upward, as prefetchers expect; of fixed chunks they have
+    // looked at the ends first.
+    let all = entries.iter().fold(change.of, |all, entry| all & entry);
     if all == 0 {
-        return update_valid(entries, change);
+        return update_some(entries, change);
     }
     for entry in &mut *entries {
         *entry = change.apply(Descriptor(*entry)).0;
@@ -334,45 +348,46 @@ const LIVE_CHUNK: usize = 8;
 #[inline(never)]
 fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
     let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
-    let mut valid = 0;
+    let mut changed = 0;
     for chunk in chunks {
         // Nobody else writes the entries between the loads and the stores.
         let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
-        if old.iter().fold(Descriptor::VALID, |all, old| all & old) != 0 {
+        if old.iter().fold(change.of, |all, old| all & old) != 0 {
             for (entry, old) in chunk.iter().zip(old) {
                 entry.store(change.apply(Descriptor(old)).0, order);
             }
-            valid += LIVE_CHUNK;
+            changed += LIVE_CHUNK;
         } else {
-            valid += update_valid_live(chunk, change, order);
+            changed += update_some_live(chunk, change, order);
         }
     }
-    valid + update_valid_live(rest, change, order)
+    changed + update_some_live(rest, change, order)
 }
 
-/// Changes the valid ones of some private entries and gives back how many those were.
-fn update_valid(entries: &mut [u64], change: BitChange) -> usize {
-    let mut valid = 0;
+/// Changes those of some private entries that the change concerns and gives back how many.
+fn update_some(entries: &mut [u64], change: BitChange) -> usize {
+    let mut changed = 0;
     for entry in entries {
         let old = Descriptor(*entry);
-        if old.is_valid() {
+        if change.concerns(old) {
             *entry = change.apply(old).0;
-            valid += 1;
+            changed += 1;
         }
     }
-    valid
+    changed
 }
-/// As [`update_valid`], for entries that walkers may read at any time.
-fn update_valid_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
-    let mut valid = 0;
+
+/// As [`update_some`], for entries that walkers may read at any time.
+fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+    let mut changed = 0;
     for entry in entries {
         let old = Descriptor(entry.load(Ordering::Relaxed));
-        if old.is_valid() {
+        if change.concerns(old) {
             entry.store(change.apply(old).0, order);
-            valid += 1;
+            changed += 1;
         }
     }
-    valid
+    changed
 }
 
 #[cfg(test)]
@@ -382,46 +397,65 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    const CHANGE: BitChange = BitChange {
-        clear: Descriptor::AP_USER,
-        set: Descriptor::AP_READ_ONLY,
-    };
+    /// An entry of the test: nothing in it that a leaf is told by, valid, or hidden.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Is {
+        Empty,
+        Valid,
+        Hidden,
+    }
 
-    /// `count` entries of which those that `is_valid` names are.
-    fn entries(count: usize, is_valid: impl Fn(usize) -> bool) -> Vec<u64> {
+    /// `count` entries, each what `is` says.
+    fn entries(count: usize, is: impl Fn(usize) -> Is) -> Vec<u64> {
         let entry = |index| {
             let bits = Descriptor::AP_USER | (index as u64) << 12;
-            bits | (u64::from(is_valid(index)) * Descriptor::VALID)
+            bits | match is(index) {
+                Is::Empty => 0,
+                Is::Valid => Descriptor::VALID,
+                Is::Hidden => Descriptor::HIDDEN,
+            }
         };
         (0..count).map(entry).collect()
     }
 
     /// Updates some of 300 entries, which is more than two chunks, and compares each with what
     /// the trait says becomes of it.
-    fn check(first: usize, count: usize, visibility: Visibility, is_valid: impl Fn(usize) -> bool) {
-        let before = entries(300, &is_valid);
-        let mut table = before.clone();
-        // SAFETY: the vector is reached at its own address and used by nobody else.
-        let (mut memory, at) = unsafe {
-            let at = table.as_mut_ptr().expose_provenance() as u64;
-            (Reached(Offset::new(0)), PhysicalAddress(at))
-        };
-        // SAFETY: first and count are inside the vector.
-        let valid = unsafe { memory.update(at, first, count, CHANGE, visibility) };
-        let named = first..first + count;
-        assert_eq!(valid, named.clone().filter(|&i| is_valid(i)).count());
-        for (index, (&old, &new)) in before.iter().zip(&table).enumerate() {
-            let expected = if named.contains(&index) && is_valid(index) {
-                (old & !Descriptor::AP_USER) | Descriptor::AP_READ_ONLY
-            } else {
-                old
+    fn check(first: usize, count: usize, visibility: Visibility, is: impl Fn(usize) -> Is) {
+        for (of, concerned) in [
+            (Descriptor::VALID, &[Is::Valid][..]),
+            (Descriptor::HIDDEN, &[Is::Hidden]),
+            (BitChange::LEAVES, &[Is::Valid, Is::Hidden]),
+        ] {
+            let change = BitChange {
+                of,
+                clear: Descriptor::AP_USER,
+                set: Descriptor::AP_READ_ONLY,
             };
-            assert_eq!(new, expected, "entry {index}, {visibility:?}");
+            let before = entries(300, &is);
+            let mut table = before.clone();
+            // SAFETY: the vector is reached at its own address and used by nobody else.
+            let (mut memory, at) = unsafe {
+                let at = table.as_mut_ptr().expose_provenance() as u64;
+                (Reached(Offset::new(0)), PhysicalAddress(at))
+            };
+            // SAFETY: first and count are inside the vector.
+            let changed = unsafe { memory.update(at, first, count, change, visibility) };
+            let named = first..first + count;
+            let expected = |index: &usize| concerned.contains(&is(*index));
+            assert_eq!(changed, named.clone().filter(expected).count());
+            for (index, (&old, &new)) in before.iter().zip(&table).enumerate() {
+                let expected = if named.contains(&index) && expected(&index) {
+                    (old & !Descriptor::AP_USER) | Descriptor::AP_READ_ONLY
+                } else {
+                    old
+                };
+                assert_eq!(new, expected, "entry {index}, {visibility:?}");
+            }
         }
     }
 
     #[test]
-    fn update_changes_the_valid_entries_that_are_named_and_no_others() {
+    fn update_changes_the_entries_that_are_named_and_concerned_and_no_others() {
         for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
             for (first, count) in [
                 (0, 300),
@@ -431,11 +465,18 @@ mod tests {
                 (5, 2 * CHUNK + 7),
                 (2, LIVE_CHUNK + 1),
             ] {
-                check(first, count, visibility, |_| true);
-                check(first, count, visibility, |_| false);
-                check(first, count, visibility, |index| index != 9);
-                check(first, count, visibility, |index| index >= CHUNK);
-                check(first, count, visibility, |index| index % 3 == 0);
+                let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
+                check(first, count, visibility, |_| Is::Valid);
+                check(first, count, visibility, |_| Is::Empty);
+                check(first, count, visibility, |_| Is::Hidden);
+                check(first, count, visibility, |i| one_of(i != 9, Is::Empty));
+                check(first, count, visibility, |i| one_of(i != 9, Is::Hidden));
+                check(first, count, visibility, |i| one_of(i >= CHUNK, Is::Hidden));
+                check(first, count, visibility, |i| match i % 3 {
+                    0 => Is::Valid,
+                    1 => Is::Hidden,
+                    _ => Is::Empty,
+                });
             }
         }
     }

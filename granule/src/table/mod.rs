@@ -12,11 +12,14 @@ pub mod allocator;
 pub mod count;
 pub(crate) mod flush;
 mod forward;
+mod hide;
 pub mod maintenance;
 pub mod map;
 pub mod memory;
+mod merge;
 mod protect;
 mod query;
+mod split;
 mod traced;
 mod unmap;
 
@@ -26,10 +29,12 @@ pub use flush::{invalidate, publish};
 pub use maintenance::Maintenance;
 pub use map::{Leaves, Piece};
 pub use memory::{BitChange, Offset, Reach, Reached, TableMemory, Visibility};
+pub use merge::Merged;
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
 pub use traced::{NoSink, Sink, TableEvent, Traced};
 
+use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use crate::forward;
@@ -175,7 +180,7 @@ pub struct Parts<M, A, T> {
 
 // SAFETY: every call goes to the part whose implementer vouched for it.
 unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
-    forward!(self.memory: load find_valid store fill update);
+    forward!(self.memory: load find_mapped store fill update);
 }
 
 // SAFETY: every call goes to the part whose implementer vouched for it.
@@ -208,6 +213,8 @@ pub struct PageTables<P: Page, E> {
     liveness: Liveness,
     /// The address space that non-global leaves belong to.
     asid: Option<u16>,
+    /// How far sizes may change in place on live tables.
+    bbm: BbmLevel,
     environment: E,
     page: PhantomData<P>,
 }
@@ -241,6 +248,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             geometry,
             liveness,
             asid: None,
+            bbm: BbmLevel::Level0,
             environment,
             page: PhantomData,
         })
@@ -268,6 +276,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             geometry,
             liveness: Liveness::Private,
             asid: None,
+            bbm: BbmLevel::Level0,
             environment,
             page: PhantomData,
         };
@@ -376,9 +385,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// How far behind `first` the first valid one of `count` entries is.
     #[inline(always)]
-    fn find_valid(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
+    fn find_mapped(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
         // SAFETY: as for `load`, for each entry.
-        unsafe { self.environment.find_valid(table, first, count) }
+        unsafe { self.environment.find_mapped(table, first, count) }
     }
 
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! Changing permissions in place.
 //!
 //! Only what rule RWHZWS allows without break-before-make can be asked for: the type
-//! [`PermissionChange`] has nothing else. Sizes never change here; a range that ends inside a
-//! leaf is refused.
+//! [`PermissionChange`] has nothing else. A range that ends inside a
+//! leaf splits it first, where the rules allow that.
 
 use super::{BitChange, Environment, PageTables, TableError, flush};
 use crate::arch::page_size::{Level, Page};
@@ -30,7 +30,11 @@ pub struct PermissionChange {
 impl PermissionChange {
     /// The change as descriptor bits.
     fn bits(self, regime: Regime) -> BitChange {
-        let mut change = BitChange { clear: 0, set: 0 };
+        let mut change = BitChange {
+            of: BitChange::LEAVES,
+            clear: 0,
+            set: 0,
+        };
         let mut bit = |mask: u64, value: Option<bool>| match value {
             Some(true) => change.set |= mask,
             Some(false) => change.clear |= mask,
@@ -78,12 +82,14 @@ pub enum Holes {
 
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Changes permissions of `bytes` bytes from `start`, and on live tables invalidates the
-    /// TLB for them before it returns.
+    /// TLB for them before it returns. A leaf that the range begins or ends in is split first.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
-    /// [`InsideLeaf`](TableError::InsideLeaf), and with [`Holes::Refuse`]
+    /// [`InsideLeaf`](TableError::InsideLeaf) where a leaf would have to be split and the CPUs'
+    /// level of FEAT_BBM does not allow it ([`set_bbm`](Self::set_bbm)),
+    /// [`OutOfTables`](TableError::OutOfTables), and with [`Holes::Refuse`]
     /// [`NotMapped`](TableError::NotMapped).
     pub fn protect(
         &mut self,
@@ -92,19 +98,32 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         change: PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let (from, to) = self.offsets(start, bytes)?;
         let change = change.bits(self.geometry.regime());
-        if from == to || change.clear | change.set == 0 {
+        if change.clear | change.set == 0 {
             return Ok(());
         }
-        self.check_edge(from)?;
-        self.check_edge(to)?;
+        self.change(start, bytes, change, holes)
+    }
+
+    /// Changes bits of all leaves of a range that take it in place, then invalidates the TLB.
+    pub(super) fn change(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        change: BitChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let (from, to) = self.offsets(start, bytes)?;
+        if from == to {
+            return Ok(());
+        }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
             self.check_mapped(self.root, level, from, to)?;
         }
+        self.split_edges(from, to)?;
         let mut smallest = 0;
-        self.protect_in(self.root, level, from, to, change, &mut smallest);
+        self.change_in(self.root, level, from, to, change, &mut smallest);
         if self.liveness == super::Liveness::Live && smallest != 0 {
             let what = Invalidation {
                 start: self.address(from),
@@ -119,7 +138,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    fn check_mapped(
+    pub(super) fn check_mapped(
         &self,
         table: PhysicalAddress,
         level: Level,
@@ -137,7 +156,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                         address: self.address(at),
                     });
                 }
-                Kind::Leaf => {}
+                Kind::Leaf | Kind::Hidden => {}
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     self.check_mapped(below, level.next(), at, next)?;
@@ -150,7 +169,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// Applies `change` to every leaf in the offsets from `from` to `to` and notes the size of
     /// the smallest entry that was changed.
-    fn protect_in(
+    pub(super) fn change_in(
         &mut self,
         table: PhysicalAddress,
         level: Level,
@@ -181,10 +200,18 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 continue;
             }
             let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            if entry.is_table(level) {
-                let below = self.geometry.address_of(entry, level);
-                self.protect_in(below, level.next(), at, next, change, smallest);
+            let index = Self::index(at, level);
+            let entry = self.load(table, index);
+            match entry.kind(&self.geometry, level) {
+                Kind::Table => {
+                    let below = self.geometry.address_of(entry, level);
+                    self.change_in(below, level.next(), at, next, change, smallest);
+                }
+                Kind::Hidden => {
+                    self.update(table, index, 1, change);
+                }
+                // Leaves were dealt with above.
+                Kind::Invalid | Kind::Leaf => {}
             }
             at = next;
         }

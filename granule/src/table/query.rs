@@ -51,6 +51,7 @@ pub struct Entry {
 
 /// An entry found by a walk to one offset.
 pub(super) struct Found {
+    pub table: PhysicalAddress,
     pub level: Level,
     pub descriptor: Descriptor,
     pub kind: Kind,
@@ -78,7 +79,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Calls `visit` for each valid entry that translates some of the range, tables before what
+    /// Calls `visit` for each entry, valid or hidden, that stands for some of the range, tables before what
     /// is below them, addresses ascending. Return false from it to leave out what is below a
     /// table.
     ///
@@ -193,6 +194,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let kind = descriptor.kind(&self.geometry, level);
             if kind != Kind::Table {
                 return Found {
+                    table,
                     level,
                     descriptor,
                     kind,
@@ -201,29 +203,5 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             table = self.geometry.address_of(descriptor, level);
             level = level.next();
         }
-    }
-
-    /// Checks that no leaf or contiguous group reaches across `edge`, an offset.
-    pub(super) fn check_edge(&self, edge: u64) -> Result<(), TableError> {
-        if edge >= self.geometry.span() {
-            return Ok(());
-        }
-        let found = self.walk(edge);
-        if found.kind != Kind::Leaf {
-            return Ok(());
-        }
-        let mut bytes = P::SIZE.entry_bytes(found.level);
-        if found.descriptor.is_contiguous() {
-            bytes *= P::SIZE.contiguous_entries(found.level) as u64;
-        }
-        let leaf = edge & !(bytes - 1);
-        if leaf == edge {
-            return Ok(());
-        }
-        Err(TableError::InsideLeaf {
-            edge: self.address(edge),
-            leaf: self.address(leaf),
-            leaf_bytes: bytes,
-        })
     }
 }

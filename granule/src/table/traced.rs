@@ -32,7 +32,8 @@ pub enum TableEvent {
         /// How the stores were made.
         visibility: Visibility,
     },
-    /// Changed bits of the valid ones among `count` descriptors from entry `first` of a table on.
+    /// Changed bits of those among `count` descriptors from entry `first` of a table on that the
+    /// change concerns.
     Update {
         /// The table.
         table: PhysicalAddress,
@@ -126,7 +127,7 @@ impl<T, S: Sink> Traced<T, S> {
 
 // SAFETY: each call is passed on as it is.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    forward!(self.inner: load find_valid);
+    forward!(self.inner: load find_mapped);
 
     #[inline(always)]
     unsafe fn store(

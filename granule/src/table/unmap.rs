@@ -57,16 +57,16 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// # Errors
     ///
-    /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace), and
+    /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`InsideLeaf`](TableError::InsideLeaf) when the range begins or ends inside a block or
-    /// contiguous group.
+    /// contiguous group and the CPUs' level of FEAT_BBM does not allow to split it
+    /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
     pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
         if from == to {
             return Ok(());
         }
-        self.check_edge(from)?;
-        self.check_edge(to)?;
+        self.split_edges(from, to)?;
         let mut cleared = Cleared {
             unlinked: Unlinked::default(),
             stride: 0,
@@ -123,6 +123,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
         let clear = BitChange {
+            of: BitChange::LEAVES,
             clear: u64::MAX,
             set: 0,
         };
@@ -150,6 +151,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             match entry.kind(&self.geometry, level) {
                 // Leaves were dealt with above.
                 Kind::Invalid | Kind::Leaf => {}
+                Kind::Hidden => self.store(table, index, Descriptor::INVALID, how),
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     if next - at == bytes {
@@ -214,6 +216,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     fn is_empty(&self, table: PhysicalAddress) -> bool {
-        (0..P::SIZE.entries()).all(|index| !self.load(table, index).is_valid())
+        self.find_mapped(table, 0, P::SIZE.entries()).is_none()
     }
 }

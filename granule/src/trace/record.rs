@@ -3,7 +3,7 @@
 //! | word | bits | what |
 //! |---|---|---|
 //! | 0 | 7:0 | kind |
-//! | 0 | 15:8 | detail: how a store was made, which barrier |
+//! | 0 | 15:8 | detail: how a store was made and of which entries, which barrier |
 //! | 0 | 31:16 | CPU |
 //! | 0 | 63:32 | count of descriptors, or encoding of a system register or instruction |
 //! | 1 to 3 | | as the kind has them |
@@ -85,7 +85,8 @@ pub enum Event {
         /// How they were stored.
         visibility: Visibility,
     },
-    /// Bits were changed of the valid ones among `count` descriptors from `address` on.
+    /// Bits were changed of those among `count` descriptors from `address` on that the change
+    /// concerns.
     Update {
         /// Of the first entry.
         address: PhysicalAddress,
@@ -260,7 +261,26 @@ const fn how(visibility: Visibility) -> u8 {
     }
 }
 
+/// In the detail of an update: valid entries were changed.
+const OF_VALID: u8 = 1 << 2;
+/// In the detail of an update: hidden entries were changed.
+const OF_HIDDEN: u8 = 1 << 3;
+
+/// In the detail of an update: which entries were changed.
+const fn of(bits: u64) -> u8 {
+    let valid = bits & Descriptor::VALID != 0;
+    let hidden = bits & Descriptor::HIDDEN != 0;
+    (valid as u8 * OF_VALID) | (hidden as u8 * OF_HIDDEN)
+}
+
 /// The other way.
+const fn entries(of: u8) -> u64 {
+    let valid = (of & OF_VALID != 0) as u64 * Descriptor::VALID;
+    let hidden = (of & OF_HIDDEN != 0) as u64 * Descriptor::HIDDEN;
+    valid | hidden
+}
+
+/// The other way round than [`how`].
 const fn visibility(detail: u8) -> Option<Visibility> {
     match detail {
         0 => Some(Visibility::Private),
@@ -292,7 +312,7 @@ impl Record {
                 visibility,
             } => {
                 let words = [address.0, change.clear, change.set];
-                (UPDATE, how(visibility), count, words)
+                (UPDATE, how(visibility) | of(change.of), count, words)
             }
             Event::Obtained { start, bytes } => (OBTAINED, 0, 0, [start.0, bytes, 0]),
             Event::Freed { start, bytes } => (FREED, 0, 0, [start.0, bytes, 0]),
@@ -324,11 +344,17 @@ impl Record {
         let start = PhysicalAddress(a);
         let event = match first as u8 {
             STORE | UPDATE => {
-                let Some(visibility) = visibility(detail) else {
+                let is_store = first as u8 == STORE;
+                let of = if is_store {
+                    0
+                } else {
+                    detail & (OF_VALID | OF_HIDDEN)
+                };
+                let Some(visibility) = visibility(detail & !of) else {
                     return Err(RecordError::Detail(detail));
                 };
                 let (address, count) = (start, more);
-                if first as u8 == STORE {
+                if is_store {
                     Event::Store {
                         address,
                         count,
@@ -340,7 +366,11 @@ impl Record {
                     Event::Update {
                         address,
                         count,
-                        change: BitChange { clear: b, set: c },
+                        change: BitChange {
+                            of: entries(of),
+                            clear: b,
+                            set: c,
+                        },
                         visibility,
                     }
                 }
@@ -417,15 +447,18 @@ mod tests {
                 visibility,
             });
         }
-        events.push(Event::Update {
-            address: start,
-            count: 8192,
-            change: BitChange {
-                clear: u64::MAX,
-                set: 5,
-            },
-            visibility: Visibility::Live,
-        });
+        for of in [Descriptor::VALID, Descriptor::HIDDEN, BitChange::LEAVES] {
+            events.push(Event::Update {
+                address: start,
+                count: 8192,
+                change: BitChange {
+                    of,
+                    clear: u64::MAX,
+                    set: 5,
+                },
+                visibility: Visibility::Live,
+            });
+        }
         for event in events {
             for cpu in [0, 1, u16::MAX] {
                 assert_eq!(Record::new(cpu, event).event(), Ok((cpu, event)));
@@ -437,7 +470,14 @@ mod tests {
     fn what_is_no_record_is_refused() {
         assert_eq!(Record([0; 4]).event(), Err(RecordError::Kind(0)));
         assert_eq!(Record([13; 4]).event(), Err(RecordError::Kind(13)));
-        for (kind, detail) in [(STORE, 3), (UPDATE, 3), (DSB, 16), (DMB, 255)] {
+        for (kind, detail) in [
+            (STORE, 3),
+            (STORE, 4),
+            (UPDATE, 3),
+            (UPDATE, 16),
+            (DSB, 16),
+            (DMB, 255),
+        ] {
             let first = u64::from(kind) | u64::from(detail) << 8;
             assert_eq!(
                 Record([first, 0, 0, 0]).event(),

@@ -264,7 +264,7 @@ unsafe impl TableMemory for Memory {
         unsafe { self.inner.load(table, index) }
     }
 
-    unsafe fn find_valid(
+    unsafe fn find_mapped(
         &self,
         table: PhysicalAddress,
         first: usize,
@@ -272,7 +272,7 @@ unsafe impl TableMemory for Memory {
     ) -> Option<usize> {
         self.host.check(first, count);
         // SAFETY: as for `load`, for each entry.
-        unsafe { self.inner.find_valid(table, first, count) }
+        unsafe { self.inner.find_mapped(table, first, count) }
     }
 
     unsafe fn store(

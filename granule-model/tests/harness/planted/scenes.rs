@@ -223,6 +223,7 @@ pub(super) fn clear_hint(tap: Option<Tap>) -> Result {
     kernel.event(EventKind::UpdateDescriptors {
         address: entry.table.0 + entry.index as u64 * 8,
         count: 16,
+        of: 1,
         clear: 1 << 52,
         set: 0,
         order: Order::Plain,

@@ -153,12 +153,14 @@ pub(super) fn one_less(kind: EventKind) -> Vec<EventKind> {
         EventKind::UpdateDescriptors {
             address,
             count,
+            of,
             clear,
             set,
             order,
         } => EventKind::UpdateDescriptors {
             address,
             count: count - 1,
+            of,
             clear,
             set,
             order,

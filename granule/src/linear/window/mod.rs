@@ -223,7 +223,7 @@ where
                     self.table(plan, below, level.next(), at, next)?;
                 }
                 Kind::Invalid => self.new_table(plan, slot, (level, index), at, next)?,
-                Kind::Leaf => return Err(Stop::Occupied { offset: at }),
+                Kind::Leaf | Kind::Hidden => return Err(Stop::Occupied { offset: at }),
             }
             at = next;
         }

@@ -1,0 +1,53 @@
+//! Making pages invalid for a while and valid again: guard pages, and memory that is not to be
+//! touched. The entries keep address and permissions.
+
+use super::{BitChange, Environment, Liveness, PageTables, TableError};
+use super::{Holes, flush};
+use crate::arch::page_size::Page;
+use crate::arch::{Descriptor, VirtualAddress};
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// Makes `bytes` bytes from `start` fault on every access, and invalidates the TLB for them
+    /// before it returns. Leaves are split at the ends where the rules allow it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`protect`](Self::protect) with [`Holes::Refuse`]; hidden pages are no holes.
+    pub fn hide(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        let (clear, set) = (Descriptor::VALID, Descriptor::HIDDEN);
+        let change = BitChange {
+            of: Descriptor::VALID,
+            clear,
+            set,
+        };
+        self.change(start, bytes, change, Holes::Refuse)
+    }
+
+    /// Makes hidden pages among `bytes` bytes from `start` valid again. No TLBI: what was invalid
+    /// is not cached (IWZCBG).
+    ///
+    /// # Errors
+    ///
+    /// As for [`hide`](Self::hide).
+    pub fn show(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        let (clear, set) = (Descriptor::HIDDEN, Descriptor::VALID);
+        let change = BitChange {
+            of: Descriptor::HIDDEN,
+            clear,
+            set,
+        };
+        let (from, to) = self.offsets(start, bytes)?;
+        if from == to {
+            return Ok(());
+        }
+        let level = self.geometry.start_level();
+        self.check_mapped(self.root, level, from, to)?;
+        self.split_edges(from, to)?;
+        let mut smallest = 0;
+        self.change_in(self.root, level, from, to, change, &mut smallest);
+        if self.liveness == Liveness::Live {
+            flush::publish(&mut self.environment);
+        }
+        Ok(())
+    }
+}
