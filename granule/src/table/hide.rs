@@ -36,16 +36,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             clear,
             set,
         };
-        let (from, to) = self.offsets(start, bytes)?;
-        if from == to {
-            return Ok(());
-        }
-        let level = self.geometry.start_level();
-        self.check_mapped(self.root, level, from, to)?;
-        self.split_edges(from, to)?;
-        let mut smallest = 0;
-        self.change_in(self.root, level, from, to, change, &mut smallest);
-        if self.liveness == Liveness::Live {
+        let shown = self.change_leaves(start, bytes, change, Holes::Refuse)?;
+        if self.liveness == Liveness::Live && shown.is_some() {
             flush::publish(&mut self.environment);
         }
         Ok(())

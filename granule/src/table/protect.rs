@@ -98,11 +98,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         change: PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let change = change.bits(self.geometry.regime());
-        if change.clear | change.set == 0 {
-            return Ok(());
-        }
-        self.change(start, bytes, change, holes)
+        self.change(start, bytes, change.bits(self.geometry.regime()), holes)
     }
 
     /// Changes bits of all leaves of a range that take it in place, then invalidates the TLB.
@@ -113,24 +109,16 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         change: BitChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let (from, to) = self.offsets(start, bytes)?;
-        if from == to {
-            return Ok(());
-        }
-        let level = self.geometry.start_level();
-        if holes == Holes::Refuse {
-            self.check_mapped(self.root, level, from, to)?;
-        }
-        self.split_edges(from, to)?;
-        let mut smallest = 0;
-        self.change_in(self.root, level, from, to, change, &mut smallest);
-        if self.liveness == super::Liveness::Live && smallest != 0 {
+        let smallest = self.change_leaves(start, bytes, change, holes)?;
+        if let (super::Liveness::Live, Some(stride)) = (self.liveness, smallest) {
             let what = Invalidation {
-                start: self.address(from),
-                bytes: to - from,
-                stride: smallest,
+                start,
+                bytes,
+                stride,
                 reach: Reach::LastLevel,
                 asid: self.asid,
+                // A leaf that was split may still be cached, at a level that is not in the
+                // tables any more.
                 level: None,
             };
             flush::invalidate(&mut self.environment, &what);
@@ -138,7 +126,30 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    pub(super) fn check_mapped(
+    /// Splits what the ends of a range cut, then changes bits of all leaves in it. Gives the
+    /// bytes of the smallest entry that was changed, if one was.
+    pub(super) fn change_leaves(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        change: BitChange,
+        holes: Holes,
+    ) -> Result<Option<u64>, TableError> {
+        let (from, to) = self.offsets(start, bytes)?;
+        if from == to || change.clear | change.set == 0 {
+            return Ok(None);
+        }
+        let level = self.geometry.start_level();
+        if holes == Holes::Refuse {
+            self.check_mapped(self.root, level, from, to)?;
+        }
+        self.split_edges(from, to, change)?;
+        let mut smallest = 0;
+        self.change_in(self.root, level, from, to, change, &mut smallest);
+        Ok((smallest != 0).then_some(smallest))
+    }
+
+    fn check_mapped(
         &self,
         table: PhysicalAddress,
         level: Level,
@@ -169,7 +180,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// Applies `change` to every leaf in the offsets from `from` to `to` and notes the size of
     /// the smallest entry that was changed.
-    pub(super) fn change_in(
+    fn change_in(
         &mut self,
         table: PhysicalAddress,
         level: Level,
@@ -179,52 +190,65 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         smallest: &mut u64,
     ) {
         let bytes = P::SIZE.entry_bytes(level);
-        if level.is_last() {
-            let count = ((to - from) >> P::SIZE.shift()) as usize;
-            if self.update(table, Self::index(from, level), count, change) > 0 {
-                *smallest = bytes;
-            }
-            return;
-        }
         let mut at = from;
         while at < to {
-            // A run of leaves is one update, as a table of pages is.
-            let run = self.leaves_end(table, level, at, to);
+            // A run of leaves is one update, and so is a whole table of pages.
+            let run = if level.is_last() {
+                to
+            } else if at & (bytes - 1) == 0 {
+                self.leaves_end(table, level, at, to)
+            } else {
+                at
+            };
             if run > at {
-                let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
-                self.update(table, Self::index(at, level), count, change);
-                if *smallest == 0 || *smallest > bytes {
-                    *smallest = bytes;
-                }
+                self.change_run(table, level, at, run, change, smallest);
                 at = run;
                 continue;
             }
             let next = to.min((at & !(bytes - 1)) + bytes);
-            let index = Self::index(at, level);
-            let entry = self.load(table, index);
+            let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     self.change_in(below, level.next(), at, next, change, smallest);
                 }
-                Kind::Hidden => {
-                    self.update(table, index, 1, change);
+                Kind::Hidden if next - at == bytes => {
+                    self.change_run(table, level, at, next, change, smallest);
                 }
-                // Leaves were dealt with above.
-                Kind::Invalid | Kind::Leaf => {}
+                // Whole leaves were dealt with above. One that only a part of is in the range was
+                // not split, because it has the change already.
+                Kind::Invalid | Kind::Leaf | Kind::Hidden => {}
             }
             at = next;
         }
     }
 
-    /// The end of the leaves that follow each other from `at` on in a table of `level`, which is
-    /// not the last, up to `to`; `at` itself if there is none. Both cut no leaf.
+    /// Applies `change` to the entries from `at` to `end` of one table.
+    fn change_run(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        at: u64,
+        end: u64,
+        change: BitChange,
+        smallest: &mut u64,
+    ) {
+        let count = ((end - at) >> P::SIZE.level_shift(level)) as usize;
+        let changed = self.update(table, Self::index(at, level), count, change);
+        let bytes = P::SIZE.entry_bytes(level);
+        if changed > 0 && (*smallest == 0 || *smallest > bytes) {
+            *smallest = bytes;
+        }
+    }
+
+    /// The end of the whole valid leaves that follow each other from `at` on in a table of `level`,
+    /// which is not the last, up to `to`; `at` itself if there is none. `at` cuts no leaf.
     pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
         if !self.geometry.leaf_allowed(level) {
             return at;
         }
         let first = Self::index(at, level);
-        // A table that `to` is inside of is not a leaf: rounding down leaves none out.
+        // Rounding down leaves out what `to` cuts: a table, or a leaf of which a part is not meant.
         let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
             as usize;
         // What there is in the two bits that tell a leaf from the others, but for a leaf's own.

@@ -7,7 +7,11 @@
 //! that store (RPVTFW). No TLBI follows: a stale larger entry translates alike, and the
 //! invalidation of the change that the split was made for reaches it, since it lies inside.
 //!
-//! On live tables the CPUs' level of FEAT_BBM must allow it; without, the range is refused.
+//! On live tables the CPUs' level of FEAT_BBM must allow it; without, the range is refused. A
+//! hidden leaf is invalid, so nothing of it is cached and any CPU allows it.
+//!
+//! A contiguous group is taken to be whole, as everything here leaves it: the hint on all of its
+//! entries, all of them valid or all of them hidden.
 
 use super::map::{Cursor, Leaves, Part, Plan};
 use super::{BitChange, Environment, Liveness, PageTables, TableError};
@@ -36,10 +40,17 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.bbm = level;
     }
 
-    /// Makes both ends of the offsets from `from` to `to` boundaries of leaves and groups.
-    pub(super) fn split_edges(&mut self, from: u64, to: u64) -> Result<(), TableError> {
-        let first = self.straddled(from);
-        let second = self.straddled(to).filter(|second| Some(*second) != first);
+    /// Makes both ends of the offsets from `from` to `to` boundaries of leaves and groups, for
+    /// `change` of what lies between. A leaf that has the change already stays whole.
+    pub(super) fn split_edges(
+        &mut self,
+        from: u64,
+        to: u64,
+        change: BitChange,
+    ) -> Result<(), TableError> {
+        let first = self.straddled(from, change);
+        let second = self.straddled(to, change);
+        let second = second.filter(|second| Some(*second) != first);
         let mut needed = 0;
         for leaf in [first, second].into_iter().flatten() {
             self.check_split(&leaf, if Some(leaf) == first { from } else { to })?;
@@ -55,8 +66,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// The leaf or group that begins before `edge` and ends behind it.
-    fn straddled(&self, edge: u64) -> Option<Straddled> {
+    /// The leaf or group that begins before `edge` and ends behind it, if `change` would not
+    /// leave it as it is.
+    fn straddled(&self, edge: u64, change: BitChange) -> Option<Straddled> {
         if edge >= self.geometry.span() {
             return None;
         }
@@ -64,16 +76,25 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if !matches!(found.kind, Kind::Leaf | Kind::Hidden) {
             return None;
         }
+        let (table, level) = (found.table, found.level);
         let contiguous = found.descriptor.is_contiguous();
-        let group = if contiguous {
-            P::SIZE.contiguous_entries(found.level) as u64
+        let entries = if contiguous {
+            P::SIZE.contiguous_entries(level)
         } else {
             1
         };
-        let bytes = P::SIZE.entry_bytes(found.level) * group;
+        let bytes = P::SIZE.entry_bytes(level) * entries as u64;
         let start = edge & !(bytes - 1);
-        let (table, level) = (found.table, found.level);
-        (start != edge).then_some(Straddled {
+        if start == edge {
+            return None;
+        }
+        // All members are asked: hardware may have updated one of them (RXDPXQ).
+        let first = Self::index(start, level);
+        let changes = (first..first + entries).any(|index| {
+            let entry = self.load(table, index);
+            change.concerns(entry) && change.apply(entry) != entry
+        });
+        changes.then_some(Straddled {
             table,
             level,
             start,

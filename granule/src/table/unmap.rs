@@ -20,6 +20,13 @@ struct Unlinked {
 /// Marks a link to another unlinked table; bit 0 stays clear, so to a walker it is invalid.
 const LINK: u64 = 0b10;
 
+/// Leaves nothing of a leaf.
+const CLEAR: BitChange = BitChange {
+    of: BitChange::LEAVES,
+    clear: u64::MAX,
+    set: 0,
+};
+
 /// What was cleared: what the invalidation must reach.
 struct Cleared {
     unlinked: Unlinked,
@@ -66,7 +73,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if from == to {
             return Ok(());
         }
-        self.split_edges(from, to)?;
+        self.split_edges(from, to, CLEAR)?;
         let mut cleared = Cleared {
             unlinked: Unlinked::default(),
             stride: 0,
@@ -122,15 +129,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ) {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
-        let clear = BitChange {
-            of: BitChange::LEAVES,
-            clear: u64::MAX,
-            set: 0,
-        };
         if level.is_last() {
             let first = Self::index(from, level);
             let count = ((to - from) >> P::SIZE.shift()) as usize;
-            if self.update(table, first, count, clear) > 0 {
+            if self.update(table, first, count, CLEAR) > 0 {
                 cleared.leaf(level, bytes, from, to);
             }
             return;
@@ -140,7 +142,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let run = self.leaves_end(table, level, at, to);
             if run > at {
                 let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
-                self.update(table, Self::index(at, level), count, clear);
+                self.update(table, Self::index(at, level), count, CLEAR);
                 cleared.leaf(level, bytes, at, run);
                 at = run;
                 continue;
