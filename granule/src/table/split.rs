@@ -53,7 +53,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let second = second.filter(|second| Some(*second) != first);
         let mut needed = 0;
         for leaf in [first, second].into_iter().flatten() {
-            self.check_split(&leaf, if Some(leaf) == first { from } else { to })?;
+            self.check_split(&leaf, from, to)?;
             needed += self.tables_for(&leaf, from, to);
         }
         let exhausted = TableError::OutOfTables { needed };
@@ -103,31 +103,52 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Whether the rules allow this split on live tables.
-    fn check_split(&self, leaf: &Straddled, edge: u64) -> Result<(), TableError> {
+    /// Whether the rules allow to split this leaf at each of the edges that lie inside it.
+    fn check_split(&self, leaf: &Straddled, from: u64, to: u64) -> Result<(), TableError> {
         if self.liveness == Liveness::Private {
             return Ok(());
         }
-        let refused = TableError::InsideLeaf {
-            edge: self.address(edge),
-            leaf: self.address(leaf.start),
-            leaf_bytes: leaf.bytes,
-        };
-        let old = self.load(leaf.table, Self::index(leaf.start, leaf.level));
-        let ungrouped = Descriptor(old.0 & !Descriptor::CONTIGUOUS);
-        let table = Descriptor::table(&self.geometry, PhysicalAddress(0));
-        let inside_entry = edge & (P::SIZE.entry_bytes(leaf.level) - 1) != 0;
-        let steps = [
-            leaf.contiguous.then_some((old, ungrouped)),
-            inside_entry.then_some((ungrouped, table)),
-        ];
-        for (old, new) in steps.into_iter().flatten() {
-            match classify(&self.geometry, leaf.level, old, new, self.bbm) {
-                Change::Nothing | Change::Store | Change::StoreResized { .. } => {}
-                Change::StoreThenInvalidate | Change::BreakBeforeMake => return Err(refused),
-            }
+        let end = leaf.start + leaf.bytes;
+        let inside = |edge: &u64| *edge > leaf.start && *edge < end;
+        let refused = [from, to]
+            .into_iter()
+            .filter(inside)
+            .find(|edge| !self.may_split(leaf, *edge));
+        match refused {
+            None => Ok(()),
+            Some(edge) => Err(TableError::InsideLeaf {
+                edge: self.address(edge),
+                leaf: self.address(leaf.start),
+                leaf_bytes: leaf.bytes,
+            }),
         }
-        Ok(())
+    }
+
+    /// Whether each store that splitting live `leaf` at `edge` takes is one that may change the
+    /// entry in place.
+    fn may_split(&self, leaf: &Straddled, edge: u64) -> bool {
+        let level = leaf.level;
+        let may = |old: Descriptor, new: Descriptor| match classify(
+            &self.geometry,
+            level,
+            old,
+            new,
+            self.bbm,
+        ) {
+            Change::Nothing | Change::Store | Change::StoreResized { .. } => true,
+            Change::StoreThenInvalidate | Change::BreakBeforeMake => false,
+        };
+        let ungrouped = |old: Descriptor| Descriptor(old.0 & !Descriptor::CONTIGUOUS);
+        let first = Self::index(leaf.start, level);
+        let entries = (leaf.bytes >> P::SIZE.level_shift(level)) as usize;
+        let hints = (first..first + entries).all(|index| {
+            let old = self.load(leaf.table, index);
+            may(old, ungrouped(old))
+        });
+        let cuts_entry = edge & (P::SIZE.entry_bytes(level) - 1) != 0;
+        let table = Descriptor::table(&self.geometry, PhysicalAddress(0));
+        let cut = self.load(leaf.table, Self::index(edge, level));
+        hints && (!cuts_entry || may(ungrouped(cut), table))
     }
 
     /// The entries of `leaf` that an edge lies strictly inside, by their first offsets: at most
