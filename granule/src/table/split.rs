@@ -41,13 +41,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Makes both ends of the offsets from `from` to `to` boundaries of leaves and groups, for
-    /// `change` of what lies between. A leaf that has the change already stays whole.
+    /// `change` of what lies between. A leaf that has the change already stays whole. Gives
+    /// whether an entry became a table: the old entry may then be cached at its own level.
     pub(super) fn split_edges(
         &mut self,
         from: u64,
         to: u64,
         change: BitChange,
-    ) -> Result<(), TableError> {
+    ) -> Result<bool, TableError> {
         let first = self.straddled(from, change);
         let second = self.straddled(to, change);
         let second = second.filter(|second| Some(*second) != first);
@@ -63,7 +64,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         for leaf in [first, second].into_iter().flatten() {
             self.split(&leaf, from, to).ok_or(exhausted)?;
         }
-        Ok(())
+        Ok(needed > 0)
     }
 
     /// The leaf or group that begins before `edge` and ends behind it, if `change` would not

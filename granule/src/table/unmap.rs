@@ -73,7 +73,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if from == to {
             return Ok(());
         }
-        self.split_edges(from, to, CLEAR)?;
+        let resized = self.split_edges(from, to, CLEAR)?;
         let mut cleared = Cleared {
             unlinked: Unlinked::default(),
             stride: 0,
@@ -104,7 +104,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 stride: cleared.stride,
                 reach,
                 asid: self.asid,
-                level: cleared.level,
+                // With a hint at the level of the small leaves the one that was split could
+                // stay cached (RSQXYZ).
+                level: cleared.level.filter(|_| !resized),
             };
             flush::invalidate(&mut self.environment, &what);
         }
