@@ -56,9 +56,12 @@ impl Retired {
 
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Merges what is alike among `bytes` bytes from `start`, into leaves no larger than
-    /// `leaves` allows. Leaves that reach across the ends of the range stay as they are, and so
-    /// does everything on live tables whose CPUs have not level 2 of FEAT_BBM
-    /// ([`set_bbm`](Self::set_bbm)): nothing is broken first, so an access never faults.
+    /// `leaves` allows. What reaches across the ends of the range stays as it is, and so do
+    /// hidden leaves.
+    ///
+    /// Nothing is broken first, so an access never faults. On live tables that takes CPUs with
+    /// level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)); with level 1 only groups get their hint,
+    /// with level 0 everything stays as it is.
     ///
     /// # Errors
     ///
@@ -71,31 +74,22 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ) -> Result<Merged, TableError> {
         let (from, to) = self.offsets(start, bytes)?;
         let mut merged = Merged::default();
-        if from == to || !self.may_resize() {
+        let nothing = self.liveness == Liveness::Live && self.bbm == BbmLevel::Level0;
+        if from == to || nothing {
             return Ok(merged);
         }
         let mut retired = Retired::NONE;
-        let level = self.geometry.start_level();
-        self.merge_in(
-            self.root,
-            level,
-            from,
-            to,
-            leaves,
-            &mut merged,
-            &mut retired,
-        );
+        let (root, level) = (self.root, self.geometry.start_level());
+        self.merge_tables(root, level, from, to, leaves, &mut merged, &mut retired);
+        self.merge_groups(root, level, from, to, leaves, &mut merged, &mut retired);
         self.free_retired(&mut retired);
         Ok(merged)
     }
 
-    /// Whether a block may become a table and a table a block in place.
-    const fn may_resize(&self) -> bool {
-        matches!(self.liveness, Liveness::Private) || self.bbm.number() >= BbmLevel::Level2.number()
-    }
-
+    /// Merges the tables below `table`, smallest leaves first. A table that stays gets its groups
+    /// then, when nothing in it changes any more; one that becomes a block never needs them.
     #[allow(clippy::too_many_arguments)]
-    fn merge_in(
+    fn merge_tables(
         &mut self,
         table: PhysicalAddress,
         level: Level,
@@ -105,30 +99,29 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         merged: &mut Merged,
         retired: &mut Retired,
     ) {
-        let bytes = P::SIZE.entry_bytes(level);
-        if !level.is_last() {
-            let mut at = from;
-            while at < to {
-                let next = to.min((at & !(bytes - 1)) + bytes);
-                let index = Self::index(at, level);
-                let entry = self.load(table, index);
-                if entry.is_table(level) {
-                    let below = self.geometry.address_of(entry, level);
-                    self.merge_in(below, level.next(), at, next, leaves, merged, retired);
-                    let whole = next - at == bytes;
-                    if whole && level >= leaves.top && self.geometry.leaf_allowed(level) {
-                        self.merge_table(table, index, level, at, below, merged, retired);
-                    }
-                }
-                at = next;
-            }
+        if level.is_last() {
+            return;
         }
-        if leaves.contiguous && level >= leaves.top {
-            self.merge_groups(table, level, from, to, merged, retired);
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let index = Self::index(at, level);
+            let entry = self.load(table, index);
+            if entry.is_table(level) {
+                let (child, below) = (self.geometry.address_of(entry, level), level.next());
+                self.merge_tables(child, below, at, next, leaves, merged, retired);
+                let whole = next - at == bytes;
+                let wanted = whole && level >= leaves.top && self.geometry.leaf_allowed(level);
+                if !(wanted && self.merge_table(table, index, level, at, child, merged, retired)) {
+                    self.merge_groups(child, below, at, next, leaves, merged, retired);
+                }
+            }
+            at = next;
         }
     }
 
-    /// Puts a block in the place of `child`, if its entries are alike.
+    /// Puts a block in the place of `child`, if its entries are alike and the rules allow it.
     #[allow(clippy::too_many_arguments)]
     fn merge_table(
         &mut self,
@@ -139,20 +132,19 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         child: PhysicalAddress,
         merged: &mut Merged,
         retired: &mut Retired,
-    ) {
+    ) -> bool {
         let below = level.next();
-        let Some(bits) = self.alike(child, below, 0, P::SIZE.entries()) else {
-            return;
-        };
-        let first = self.geometry.address_of(self.load(child, 0), below);
         let bytes = P::SIZE.entry_bytes(level);
-        if first.0 & (bytes - 1) != 0 {
-            return;
-        }
         let old = self.load(table, index);
-        let block = Descriptor::leaf(&self.geometry, level, first, bits);
-        if !self.allows(level, old, block) {
-            return;
+        let first = self.load(child, 0);
+        let output = self.geometry.address_of(first, below);
+        let bits = self.geometry.attribute_bits(first, below);
+        let block = Descriptor::leaf(&self.geometry, level, output, bits);
+        if output.0 & (bytes - 1) != 0
+            || !self.allows(level, old, block)
+            || !self.alike(child, below, 0, P::SIZE.entries())
+        {
+            return false;
         }
         self.store(table, index, block, self.visibility());
         retired.reach(offset, offset + bytes, P::SIZE.entry_bytes(below));
@@ -164,6 +156,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if retired.count == MOST_RETIRED {
             self.free_retired(retired);
         }
+        true
     }
 
     /// Invalidates what the retired tables translated, then frees them.
@@ -186,17 +179,20 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Sets the contiguous hint on each whole group between the offsets whose entries are alike.
+    #[allow(clippy::too_many_arguments)]
     fn merge_groups(
         &mut self,
         table: PhysicalAddress,
         level: Level,
         from: u64,
         to: u64,
+        leaves: Leaves,
         merged: &mut Merged,
         retired: &mut Retired,
     ) {
         let group = P::SIZE.contiguous_entries(level);
-        if group <= 1 || !self.geometry.leaf_allowed(level) {
+        let wanted = leaves.contiguous && level >= leaves.top;
+        if group <= 1 || !wanted || !self.geometry.leaf_allowed(level) {
             return;
         }
         let entry = P::SIZE.entry_bytes(level);
@@ -209,8 +205,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let output = self.geometry.address_of(old, level);
             if !old.is_contiguous()
                 && output.0 & (bytes - 1) == 0
-                && self.alike(table, level, first, group).is_some()
                 && self.allows(level, old, grouped)
+                && self.alike(table, level, first, group)
             {
                 let of = BitChange::LEAVES;
                 let change = BitChange {
@@ -234,31 +230,18 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             )
     }
 
-    /// The bits, without address, contiguous hint and kind, that `count` entries from `first` on
-    /// have in common, if all are valid leaves whose outputs follow each other.
-    fn alike(
-        &self,
-        table: PhysicalAddress,
-        level: Level,
-        first: usize,
-        count: usize,
-    ) -> Option<u64> {
+    /// Whether `count` entries from `first` on are valid leaves that differ in nothing but the
+    /// contiguous hint and in their outputs, which follow each other.
+    fn alike(&self, table: PhysicalAddress, level: Level, first: usize, count: usize) -> bool {
         let step = P::SIZE.entry_bytes(level);
         let start = self.load(table, first);
-        if start.kind(&self.geometry, level) != Kind::Leaf {
-            return None;
-        }
         let output = self.geometry.address_of(start, level).0;
         let bits = self.geometry.attribute_bits(start, level);
-        for number in 1..count {
+        (0..count).all(|number| {
             let entry = self.load(table, first + number);
-            let alike = entry.kind(&self.geometry, level) == Kind::Leaf
+            entry.kind(&self.geometry, level) == Kind::Leaf
                 && self.geometry.address_of(entry, level).0 == output + number as u64 * step
-                && self.geometry.attribute_bits(entry, level) == bits;
-            if !alike {
-                return None;
-            }
-        }
-        Some(bits)
+                && self.geometry.attribute_bits(entry, level) == bits
+        })
     }
 }
