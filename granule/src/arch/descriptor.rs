@@ -72,6 +72,13 @@ impl Descriptor {
     pub const UXN_TABLE: u64 = 1 << 60;
     /// Bits 62:61 of a table descriptor: access below it is restricted.
     pub const AP_TABLE: u64 = 0b11 << 61;
+    /// Bit 63 of a table descriptor: what is below it is not secure.
+    pub const NS_TABLE: u64 = 1 << 63;
+
+    /// The bits of a table descriptor that take permissions from what is below it: a leaf in its
+    /// place would be without.
+    pub const RESTRICTIONS: u64 =
+        Self::PXN_TABLE | Self::UXN_TABLE | Self::AP_TABLE | Self::NS_TABLE;
 
     /// A table descriptor that points to `table`, without hierarchical restrictions.
     #[must_use]

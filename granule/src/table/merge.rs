@@ -140,7 +140,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let output = self.geometry.address_of(first, below);
         let bits = self.geometry.attribute_bits(first, below);
         let block = Descriptor::leaf(&self.geometry, level, output, bits);
-        if output.0 & (bytes - 1) != 0
+        if old.0 & Descriptor::RESTRICTIONS != 0
+            || output.0 & (bytes - 1) != 0
             || !self.allows(level, old, block)
             || !self.alike(child, below, 0, P::SIZE.entries())
         {
