@@ -354,8 +354,13 @@ impl Geometry {
     #[must_use]
     pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
         let address = self.address_bits(self.address_of(leaf, level));
+        // Only larger leaves have room for these, above all for nT, and smaller ones have address
+        // bits there.
+        let below = (1 << self.page_size.level_shift(level)) - 1;
+        let unused = below & !(PageSize::MIN.bytes() - 1);
         leaf.0
             & !(address
+                | unused
                 | Descriptor::VALID
                 | Descriptor::TABLE_OR_PAGE
                 | Descriptor::CONTIGUOUS
