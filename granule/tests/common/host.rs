@@ -334,7 +334,7 @@ unsafe impl TableMemory for Memory {
         self.host.calls.set(self.host.calls.get() + 1);
         for index in first..first + count {
             let old = self.host.word(table.0, index);
-            if old & 1 != 0 {
+            if old & change.of != 0 {
                 self.host.note(Event::Change {
                     table: table.0,
                     index,

@@ -1,11 +1,8 @@
-//! Judges a noted sequence of events by the architecture's rules for changing tables.
-//!
-//! Rules by name: IWZCBG (invalid to valid needs no TLBI), RDDMVT's order for what a TLBI must
-//! follow and be followed by, RLQLSD (the contiguous bit enlarges no TLBI), RSQXYZ (a wrong level
-//! hint invalidates nothing).
+//! Judges noted events one by one: how each store is made, what was allocated and freed, and
+//! what a TLBI's operand says. What they amount to is [`replay`](super::replay)'s.
 
 use super::host::Event;
-use super::walk::{Arch, Leaf, Tree};
+use super::walk::{Arch, Tree};
 use granule::arch::tlbi::{Reach, TlbiOp};
 use granule::table::Visibility;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +20,7 @@ pub struct Covered {
     pub asid: Option<u16>,
 }
 
-const ADDRESS: u64 = (1 << 56) - 1;
+pub const ADDRESS: u64 = (1 << 56) - 1;
 
 /// Decodes an operation as the architecture lays out its operand.
 pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
@@ -113,6 +110,9 @@ pub enum Operation {
     Map,
     Unmap,
     Protect,
+    Hide,
+    Show,
+    Merge,
 }
 
 /// Which entries of which tables were written: ranges, by their first entry.
@@ -147,6 +147,8 @@ pub struct Judged<'a> {
     pub live: bool,
     pub repeat: bool,
     pub asid: Option<u16>,
+    /// The level of FEAT_BBM that the tables were told.
+    pub bbm: u32,
     pub before: &'a Tree,
     pub after: &'a Tree,
     pub events: &'a [Event],
@@ -157,11 +159,16 @@ impl Judged<'_> {
     pub fn judge(&self) {
         self.stores();
         self.tables();
-        self.barriers();
+        if self.live {
+            super::replay::replay(self);
+        } else {
+            self.private();
+        }
     }
 
     /// Stores: whole and visible where a walker may look, private elsewhere, a table linked with
-    /// release and never touched as private afterwards, every entry written exactly once.
+    /// release and never touched as private afterwards, every entry of a new table written
+    /// exactly once before that, and when mapping every entry of an old one at most once.
     fn stores(&self) {
         let mut linked: BTreeSet<u64> = self.before.tables.iter().map(|t| t.address).collect();
         let mut fresh: BTreeSet<u64> = BTreeSet::new();
@@ -209,14 +216,14 @@ impl Judged<'_> {
             } else {
                 assert_eq!(visibility, Visibility::Private, "{event:x?}");
             }
-            if self.operation == Operation::Map {
+            if self.operation == Operation::Map || (is_fresh && !linked.contains(&table)) {
                 written.add(table, first, first + count);
             }
             let points = descriptor & 0b11 == 0b11 && levels.get(&table).is_some_and(|&l| l < 3);
             if points {
                 for at in 0..count as u64 {
                     let word = descriptor.wrapping_add(at * step);
-                    let child = self.table_address(word);
+                    let child = self.arch.table_address(word);
                     assert!(
                         fresh.contains(&child),
                         "a link to a table that is not new: {event:x?}"
@@ -235,17 +242,6 @@ impl Judged<'_> {
         }
         for table in &fresh {
             assert!(linked.contains(table), "a new table was never linked");
-        }
-    }
-
-    fn table_address(&self, word: u64) -> u64 {
-        let keep = u64::MAX << self.arch.g;
-        if self.arch.ds {
-            word & 0x3_ffff_ffff_ffff & keep | (word >> 8 & 0b11) << 50
-        } else if self.arch.lpa {
-            word & 0xffff_ffff_ffff & keep | (word >> 12 & 0b1111) << 48
-        } else {
-            word & 0xffff_ffff_ffff & keep
         }
     }
 
@@ -288,115 +284,16 @@ impl Judged<'_> {
         assert_eq!(went, &before - &after, "tables freed");
     }
 
-    fn barriers(&self) {
-        let order: Vec<Event> = self
-            .events
-            .iter()
-            .copied()
-            .filter(|event| !matches!(event, Event::Reserve(_) | Event::Allocate { .. }))
-            .collect();
-        let is_store = |event: &Event| matches!(event, Event::Store { .. } | Event::Change { .. });
-        let rest = match order.iter().rposition(is_store) {
-            Some(last) => order.get(last + 1..).unwrap_or_default(),
-            None => &order,
+    /// Tables that nobody walks take no barriers.
+    fn private(&self) {
+        let quiet = |event: &Event| {
+            use Event::{Allocate, Change, Free, Reserve, Store};
+            matches!(
+                event,
+                Store { .. } | Change { .. } | Allocate { .. } | Reserve(_) | Free(_)
+            )
         };
-        let early = order.len() - rest.len();
-        for event in &order[..early] {
-            assert!(
-                is_store(event),
-                "{event:x?} comes before the last store of the operation"
-            );
-        }
-        let gone = self.gone();
-        if !self.live {
-            assert!(
-                rest.iter().all(|event| matches!(event, Event::Free(_))),
-                "barriers or TLBIs for tables that are not live: {rest:x?}"
-            );
-            return;
-        }
-        if self.operation == Operation::Map {
-            assert_eq!(
-                rest,
-                [Event::DsbIshst, Event::Isb],
-                "what publishes a mapping"
-            );
-            return;
-        }
-        if gone.is_empty() && early == 0 {
-            assert!(rest.is_empty(), "nothing was changed, but: {rest:x?}");
-            return;
-        }
-        let mut rest = rest.iter().copied().peekable();
-        assert_eq!(rest.next(), Some(Event::DsbIshst), "stores, then DSB ISHST");
-        for _ in 0..=usize::from(self.repeat) {
-            let mut round = Vec::new();
-            while let Some(Event::Tlbi(op)) = rest.peek() {
-                round.push(decode(&self.arch, *op));
-                rest.next();
-            }
-            self.covers(&round, &gone);
-            assert_eq!(rest.next(), Some(Event::DsbIsh), "TLBIs, then DSB ISH");
-        }
-        assert_eq!(rest.next(), Some(Event::Isb), "DSB ISH, then ISB");
-        assert!(
-            rest.all(|event| matches!(event, Event::Free(_))),
-            "only frees may follow"
-        );
-    }
-
-    /// The leaves that are no longer as they were.
-    fn gone(&self) -> Vec<Leaf> {
-        let after: BTreeMap<u64, &Leaf> = self.after.leaves.iter().map(|l| (l.offset, l)).collect();
-        let mut gone = self.before.leaves.clone();
-        gone.retain(|leaf| after.get(&leaf.offset) != Some(&leaf));
-        gone
-    }
-
-    /// Whether one round of TLBIs removes all that may be cached of what is gone.
-    fn covers(&self, round: &[Covered], gone: &[Leaf]) {
-        let mut sorted = round.to_vec();
-        sorted.sort_by_key(|covered| covered.first);
-        // The ranges of operations do not overlap by more than a page or two, so a window will do.
-        let longest = round
-            .iter()
-            .map(|c| c.last - c.first + 1)
-            .max()
-            .unwrap_or(0);
-        let hits = |first: u64, last: u64, wanted: &dyn Fn(&Covered) -> bool| {
-            let begin = sorted.partition_point(|c| c.first + longest < first);
-            sorted[begin..]
-                .iter()
-                .take_while(|c| c.first <= last)
-                .any(|c| c.last >= first && wanted(c))
-        };
-        for covered in round {
-            assert!(
-                covered.asid.is_none() || covered.asid == self.asid,
-                "another address space's entries are invalidated"
-            );
-        }
-        for leaf in gone {
-            let first = self.arch.address(leaf.offset) & ADDRESS;
-            let level = leaf.level;
-            assert!(
-                hits(first, first + (leaf.bytes - 1), &|c| {
-                    c.level.is_none_or(|hint| hint == level)
-                }),
-                "no TLBI reaches the leaf {leaf:x?}"
-            );
-        }
-        let after: BTreeSet<u64> = self.after.tables.iter().map(|t| t.address).collect();
-        for table in &self.before.tables {
-            if after.contains(&table.address) {
-                continue;
-            }
-            let first = self.arch.address(table.offset) & ADDRESS;
-            assert!(
-                hits(first, first + (table.span - 1), &|c| c.tables
-                    && c.level.is_none()),
-                "no TLBI reaches the cached pointer to {table:x?}"
-            );
-        }
+        let loud: Vec<&Event> = self.events.iter().filter(|event| !quiet(event)).collect();
+        assert!(loud.is_empty(), "for tables that are not live: {loud:x?}");
     }
 }

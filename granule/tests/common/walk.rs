@@ -49,6 +49,8 @@ pub struct Table {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     pub leaves: Vec<Leaf>,
+    /// Entries that translate nothing, but keep their place and what they translated.
+    pub hidden: Vec<Leaf>,
     pub tables: Vec<Table>,
 }
 
@@ -232,22 +234,43 @@ impl Arch {
                     );
                     self.walk_table(host, below, level + 1, at, self.entries(), tree);
                 }
-                0b11 => self.push(tree, at, level, word),
-                0b01 if level < 3 && self.leaf_allowed(level) => self.push(tree, at, level, word),
+                0b11 => tree.leaves.push(self.leaf(at, level, word)),
+                0b01 if level < 3 && self.leaf_allowed(level) => {
+                    tree.leaves.push(self.leaf(at, level, word));
+                }
                 0b01 => panic!("a block at level {level}, where none is decoded"),
+                kind if word >> 63 != 0 => {
+                    // A leaf with bit 0 clear and bit 63 set, both of which tell a CPU nothing
+                    // but that the entry is invalid.
+                    let page = kind == 0b10;
+                    assert_eq!(page, level == 3, "a hidden entry of another level");
+                    assert!(self.leaf_allowed(level), "a hidden block at level {level}");
+                    tree.hidden.push(self.leaf(at, level, word));
+                }
                 _ => assert_eq!(word, 0, "an invalid entry that is not zero"),
             }
         }
     }
 
-    fn push(&self, tree: &mut Tree, offset: u64, level: i32, word: u64) {
-        tree.leaves.push(Leaf {
+    /// The leaf entry `word` at an offset.
+    pub fn leaf(&self, offset: u64, level: i32, word: u64) -> Leaf {
+        Leaf {
             offset,
             bytes: self.entry_bytes(level),
             level,
             output: self.address_in(word, self.shift(level)),
             word,
-        });
+        }
+    }
+
+    /// The table that a table descriptor points to.
+    pub fn table_address(&self, word: u64) -> u64 {
+        self.address_in(word, self.g)
+    }
+
+    /// What a leaf says but for its address, whether it is valid, and the contiguous bit.
+    pub fn attributes_in(&self, word: u64) -> u64 {
+        word & !(self.place(u64::MAX) | 0b11 | 1 << 52 | 1 << 63)
     }
 
     /// The leaves of a mapping, chosen greedily: at each address the largest block, group or

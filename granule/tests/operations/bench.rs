@@ -4,10 +4,11 @@ use crate::common::host::{self, Event, Host, HostEnvironment, Runs};
 use crate::common::order::{Judged, Operation};
 use crate::common::walk::{Arch, Tree};
 use crate::reference::Reference;
+use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
 use granule::linear::Census;
-use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError};
+use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -19,6 +20,8 @@ pub struct Setting {
     pub level_hint: bool,
     pub repeat: bool,
     pub asid: Option<u16>,
+    /// The level of FEAT_BBM that the tables are told.
+    pub bbm: u32,
     /// The physical address of the first page for tables.
     pub first: u64,
     pub pages: usize,
@@ -31,6 +34,7 @@ impl Setting {
         level_hint: false,
         repeat: false,
         asid: None,
+        bbm: 0,
         first: 0x4000_0000,
         pages: if cfg!(miri) { 40 } else { 600 },
     };
@@ -71,6 +75,7 @@ impl<P: Page> Bench<P> {
         let environment = host::environment(&host, setting.capabilities(geometry));
         let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
         tables.set_asid(setting.asid);
+        tables.set_bbm(BbmLevel::from_number(setting.bbm));
         if setting.live {
             tables.make_live();
         }
@@ -78,10 +83,13 @@ impl<P: Page> Bench<P> {
         host.take_events();
         let arch = Arch::of(geometry);
         let tree = arch.walk(&host, tables.root());
+        let mut reference = Reference::new(geometry);
+        reference.live = setting.live;
+        reference.bbm = setting.bbm;
         Self {
             host,
             tables,
-            reference: Reference::new(geometry),
+            reference,
             arch,
             setting,
             tree,
@@ -196,6 +204,39 @@ impl<P: Page> Bench<P> {
         found
     }
 
+    pub fn hide(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let found = self.tables.hide(start, bytes);
+        let expected = self.reference.hide(offset, bytes);
+        assert_eq!(found, expected, "hide {start} {bytes:#x}");
+        self.settle(Operation::Hide, found.is_ok());
+        found
+    }
+
+    pub fn show(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let found = self.tables.show(start, bytes);
+        let expected = self.reference.show(offset, bytes);
+        assert_eq!(found, expected, "show {start} {bytes:#x}");
+        self.settle(Operation::Show, found.is_ok());
+        found
+    }
+
+    pub fn merge(&mut self, offset: u64, bytes: u64, leaves: Leaves) -> Result<Merged, TableError> {
+        let start = self.reference.address(offset);
+        let found = self.tables.merge(start, bytes, leaves);
+        let expected = self.reference.merge(offset, bytes, leaves);
+        assert_eq!(found, expected, "merge {start} {bytes:#x} {leaves:?}");
+        self.settle(Operation::Merge, found.is_ok());
+        found
+    }
+
+    pub fn set_bbm(&mut self, bbm: u32) {
+        self.tables.set_bbm(BbmLevel::from_number(bbm));
+        self.setting.bbm = bbm;
+        self.reference.bbm = bbm;
+    }
+
     /// Compares everything after an operation.
     fn settle(&mut self, operation: Operation, done: bool) {
         let after = self.arch.walk(&self.host, self.tables.root());
@@ -208,6 +249,7 @@ impl<P: Page> Bench<P> {
                 live: self.setting.live,
                 repeat: self.setting.repeat,
                 asid: self.setting.asid,
+                bbm: self.setting.bbm,
                 before: &self.tree,
                 after: &after,
                 events: &events,

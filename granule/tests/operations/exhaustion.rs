@@ -7,13 +7,23 @@ use crate::bench::{Bench, Setting};
 use crate::common::host::{self, Event, Host, Runs};
 use crate::common::shape::{self, LARGE, PLAIN};
 use crate::common::walk::Arch;
+use crate::split::{only, pairs, shapes};
+use granule::arch::geometry::LeafSize;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Half, Page, Page4K, Page16K, PageSize, Permissions,
     PhysicalAddress,
 };
-use granule::table::{Leaves, PageTables, TableError};
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    user: None,
+    privileged_execute: None,
+    user_execute: None,
+    guarded: None,
+    software: None,
+};
 
 /// A mapping that takes several tables at every level the shape has.
 fn large_mapping(arch: &Arch) -> (u64, u64, Leaves) {
@@ -160,4 +170,90 @@ fn no_page_for_the_root() {
     assert_eq!(host.given_out(), 0);
     let text = error.to_string();
     assert!(text.contains("tables") && text.contains('1'), "{text}");
+}
+
+/// Runs out of tables at each allocation that a split makes.
+struct Exhausted {
+    geometry: Geometry,
+    from: LeafSize,
+    to: LeafSize,
+    live: bool,
+}
+
+impl Dispatch for Exhausted {
+    type Output = usize;
+
+    fn run<P: Page>(self) -> usize {
+        let Self {
+            geometry,
+            from,
+            to,
+            live,
+        } = self;
+        let setting = Setting {
+            live,
+            bbm: 3,
+            ..Setting::LIVE
+        };
+        let mut bench = Bench::<P>::new(&geometry, setting);
+        let (start, page) = (from.bytes, bench.arch.page());
+        bench.map(start, start, start, RW, only(from)).unwrap();
+        // From inside the first of the smaller leaves to inside the last: both ends are cut.
+        let first = start + to.bytes - page;
+        let bytes = from.bytes - 2 * (to.bytes - page);
+        let mut refused = 0;
+        for what in 0..4 {
+            if what == 3 {
+                bench.hide(start, start).unwrap();
+            }
+            let before = bench.reference.tables();
+            let mut after = crate::reference::Reference::new(&geometry);
+            after.mapped.clone_from(&bench.reference.mapped);
+            if what == 3 {
+                after.show(first, bytes).unwrap();
+            } else {
+                after.hide(first, bytes).unwrap();
+            }
+            let needed = after.tables() - before;
+            let dump = bench.dump();
+            let at = bench.reference.address(first);
+            for budget in 0..needed {
+                bench.host.set_budget(budget);
+                let answer = match what {
+                    0 => bench.tables.protect(at, bytes, READ_ONLY, Holes::Refuse),
+                    1 => bench.tables.unmap(at, bytes),
+                    2 => bench.tables.hide(at, bytes),
+                    _ => bench.tables.show(at, bytes),
+                };
+                assert_eq!(answer, Err(TableError::OutOfTables { needed }));
+                assert_eq!(bench.dump(), dump, "with {budget}: bit for bit as it was");
+                let events = bench.host.take_events();
+                assert_eq!(events, [Event::Reserve(needed)], "with {budget}");
+                refused += 1;
+            }
+            bench.host.set_budget(usize::MAX);
+        }
+        bench.host.set_budget(64);
+        bench.show(first, bytes).unwrap();
+        refused
+    }
+}
+
+#[test]
+fn running_out_while_splitting() {
+    let mut refused = 0;
+    for geometry in shapes() {
+        for (from, to) in pairs(&geometry) {
+            for live in [false, true] {
+                let one = Exhausted {
+                    geometry,
+                    from,
+                    to,
+                    live,
+                };
+                refused += geometry.page_size().dispatch(one);
+            }
+        }
+    }
+    assert!(refused > if cfg!(miri) { 8 } else { 500 }, "only {refused}");
 }

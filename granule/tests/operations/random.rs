@@ -4,227 +4,20 @@ use crate::bench::{Bench, Setting};
 use crate::common::host::Runs;
 use crate::common::shape;
 use crate::common::walk::Arch;
+use crate::reference::Mapped;
+use crate::step::{Action, Step, step, units};
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Kind, MemoryType, Page, PageSize, Permissions, Shareability,
+    Attributes, Dispatch, Geometry, Kind, OutputFormat, Page, PageSize, Shareability,
 };
-use granule::arch::{Level, OutputFormat};
-use granule::table::{Holes, Leaves, PermissionChange};
+use granule::table::{Leaves, TableError};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// Most leaf entries that one mapping makes, so that a case takes milliseconds (its ends may add
 /// up to two tables' worth).
 const MOST_LEAVES: u64 = if cfg!(miri) { 40 } else { 3000 };
 const CASES: u32 = if cfg!(miri) { 2 } else { 80 };
 const STEPS: usize = if cfg!(miri) { 4 } else { 14 };
-
-/// A multiple of one of the shape's leaf sizes, give or take some pages.
-#[derive(Clone, Copy, Debug)]
-struct Distance {
-    unit: usize,
-    count: u64,
-    pages: i64,
-    /// Counted from the top of the space.
-    from_top: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Map {
-        at: Distance,
-        length: Distance,
-        /// How output and input agree: modulo the unit of this index.
-        agree: usize,
-        output: usize,
-        attributes: Attributes,
-        leaves: Leaves,
-    },
-    /// Several mappings at once: distances of each from the end of the one before, lengths.
-    Pieces {
-        at: Distance,
-        pieces: Vec<(Distance, Distance, Attributes, Leaves)>,
-        agree: usize,
-        output: usize,
-    },
-    Unmap {
-        at: Distance,
-        length: Distance,
-    },
-    Protect {
-        at: Distance,
-        length: Distance,
-        change: PermissionChange,
-        holes: Holes,
-    },
-    /// Unmaps exactly one leaf or group that is mapped.
-    UnmapLeaf(usize),
-    /// Protects exactly one.
-    ProtectLeaf(usize, PermissionChange),
-    Visit {
-        at: Distance,
-        length: Distance,
-    },
-}
-
-/// The sizes that matter to a shape, smallest first.
-fn units(arch: &Arch) -> Vec<u64> {
-    let mut units = vec![arch.page(), arch.page() * 3];
-    for level in (arch.start_level()..=3).rev() {
-        let entry = arch.entry_bytes(level);
-        units.push(entry);
-        units.push(entry * arch.contiguous(level));
-    }
-    units.retain(|&unit| unit <= arch.span());
-    units
-}
-
-impl Distance {
-    fn bytes(&self, arch: &Arch) -> u64 {
-        let units = units(arch);
-        let unit = units[self.unit % units.len()];
-        let bytes = (unit * self.count).wrapping_add_signed(self.pages * arch.page() as i64);
-        let bytes = if bytes > arch.span() + arch.page() {
-            bytes % arch.span()
-        } else {
-            bytes
-        };
-        if self.from_top {
-            arch.span().wrapping_sub(bytes) % arch.span()
-        } else {
-            bytes
-        }
-    }
-}
-
-fn distance(top: bool) -> impl Strategy<Value = Distance> {
-    (0..12_usize, 0..4_u64, -2..=2_i64, any::<bool>()).prop_map(
-        move |(unit, count, pages, from_top)| Distance {
-            unit,
-            count,
-            pages,
-            from_top: top && from_top,
-        },
-    )
-}
-
-fn permissions() -> impl Strategy<Value = Permissions> {
-    any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| Permissions {
-        writable: bits.0,
-        user: bits.1,
-        privileged_execute: bits.2,
-        user_execute: bits.3,
-        guarded: bits.4,
-        dirty_modifier: bits.5,
-        software: bits.6,
-    })
-}
-
-fn attributes() -> impl Strategy<Value = Attributes> {
-    let memory = prop_oneof![
-        Just(MemoryType::Normal),
-        Just(MemoryType::Device),
-        Just(MemoryType::NormalNonCacheable),
-        Just(MemoryType::DeviceStrict),
-        Just(MemoryType::NormalTagged),
-        (5..8_u8).prop_map(MemoryType::Index),
-    ];
-    let shareability = prop_oneof![
-        Just(Shareability::None),
-        Just(Shareability::Outer),
-        Just(Shareability::Inner)
-    ];
-    (
-        memory,
-        shareability,
-        permissions(),
-        any::<bool>(),
-        any::<bool>(),
-    )
-        .prop_map(
-            |(memory, shareability, permissions, accessed, global)| Attributes {
-                memory,
-                shareability,
-                permissions,
-                accessed,
-                global,
-            },
-        )
-}
-
-fn change() -> impl Strategy<Value = PermissionChange> {
-    let maybe = || proptest::option::of(any::<bool>());
-    (
-        maybe(),
-        maybe(),
-        maybe(),
-        maybe(),
-        maybe(),
-        proptest::option::of(any::<u8>()),
-    )
-        .prop_map(|bits| PermissionChange {
-            writable: bits.0,
-            user: bits.1,
-            privileged_execute: bits.2,
-            user_execute: bits.3,
-            guarded: bits.4,
-            software: bits.5,
-        })
-}
-
-fn leaves() -> impl Strategy<Value = Leaves> {
-    let any = (0..Level::ALL.len(), any::<bool>()).prop_map(|(level, contiguous)| Leaves {
-        top: Level::ALL[level],
-        contiguous,
-    });
-    prop_oneof![Just(Leaves::LARGEST), Just(Leaves::PAGES), any]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let holes = || prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];
-    let map = (
-        distance(true),
-        distance(false),
-        0..12_usize,
-        0..6_usize,
-        attributes(),
-        leaves(),
-    )
-        .prop_map(
-            |(at, length, agree, output, attributes, leaves)| Step::Map {
-                at,
-                length,
-                agree,
-                output,
-                attributes,
-                leaves,
-            },
-        );
-    let piece = || (distance(false), distance(false), attributes(), leaves());
-    let pieces = (
-        distance(true),
-        proptest::collection::vec(piece(), 0..5),
-        0..12_usize,
-        0..6_usize,
-    )
-        .prop_map(|(at, pieces, agree, output)| Step::Pieces {
-            at,
-            pieces,
-            agree,
-            output,
-        });
-    prop_oneof![
-        6 => map,
-        3 => pieces,
-        2 => (distance(true), distance(false)).prop_map(|(at, length)| Step::Unmap { at, length }),
-        2 => (distance(true), distance(false), change(), holes()).prop_map(
-            |(at, length, change, holes)| Step::Protect { at, length, change, holes }
-        ),
-        1 => any::<usize>().prop_map(Step::UnmapLeaf),
-        1 => (any::<usize>(), change()).prop_map(|(which, change)| {
-            Step::ProtectLeaf(which, change)
-        }),
-        1 => (distance(true), distance(false)).prop_map(|(at, length)| Step::Visit { at, length }),
-    ]
-}
 
 /// A physical address that agrees with `offset` modulo `align`, of several kinds: low, across
 /// 2^48, high, and across 2^50, where the formats hold them.
@@ -282,7 +75,8 @@ fn as_decoded(geometry: &Geometry, mut attributes: Attributes) -> Attributes {
 fn check_query<P: Page>(bench: &Bench<P>, offset: u64) {
     let address = bench.reference.address(offset);
     let found = bench.tables.query(address);
-    let Some(expected) = bench.reference.at(offset) else {
+    let expected = bench.reference.at(offset);
+    let Some(expected) = expected.filter(|mapped| !mapped.hidden) else {
         assert_eq!(found, None, "{address} should not be mapped");
         return;
     };
@@ -327,10 +121,13 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
         .iter()
         .filter(|l| inside(l.offset, l.bytes));
     let leaves = leaves.map(|l| (l.offset, l.level, l.bytes, Kind::Leaf, l.output));
+    let hidden = bench.tree.hidden.iter();
+    let hidden = hidden.filter(|l| inside(l.offset, l.bytes));
+    let hidden = hidden.map(|l| (l.offset, l.level, l.bytes, Kind::Hidden, l.output));
     let tables = bench.tree.tables.iter().skip(1);
     let tables = tables.filter(|t| inside(t.offset, t.span));
     let tables = tables.map(|t| (t.offset, t.level - 1, t.span, Kind::Table, t.address));
-    let mut expected: Vec<_> = leaves.chain(tables).collect();
+    let mut expected: Vec<_> = leaves.chain(hidden).chain(tables).collect();
     expected.sort_by_key(|entry| (entry.0, entry.1));
     for entry in &mut expected {
         entry.0 = bench.arch.address(entry.0);
@@ -376,6 +173,7 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
         .reference
         .mapped
         .values()
+        .filter(|mapped| !mapped.hidden)
         .map(|mapped| {
             let leaf = mapped.leaf;
             let attributes = as_decoded(geometry, mapped.attributes);
@@ -399,18 +197,33 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
     }
 }
 
+fn act<P: Page>(
+    bench: &mut Bench<P>,
+    offset: u64,
+    bytes: u64,
+    action: Action,
+) -> Result<(), TableError> {
+    match action {
+        Action::Unmap => bench.unmap(offset, bytes),
+        Action::Protect(change, holes) => bench.protect(offset, bytes, change, holes),
+        Action::Hide => bench.hide(offset, bytes),
+        Action::Show => bench.show(offset, bytes),
+        Action::Merge(leaves) => bench.merge(offset, bytes, leaves).map(|_| ()),
+    }
+}
+
 fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step]) {
     let mut bench = Bench::<P>::new(geometry, setting);
     bench.host.set_runs(runs);
     let arch = bench.arch;
+    // Any size of leaf or group is as likely as any other: most by far are pages.
     let nth = |bench: &Bench<P>, which: usize| {
-        let count = bench.reference.mapped.len();
-        let mapped = bench.reference.mapped.values().nth(which % count.max(1))?;
-        Some(
-            mapped
-                .group
-                .unwrap_or((mapped.leaf.offset, mapped.leaf.bytes)),
-        )
+        let mut sizes: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for (first, bytes) in bench.reference.mapped.values().map(Mapped::whole) {
+            sizes.entry(bytes).or_default().push(first);
+        }
+        let (bytes, places) = sizes.iter().nth(which % sizes.len().max(1))?;
+        Some((places[which / 7 % places.len()], *bytes))
     };
     for step in steps {
         let mut at = 0;
@@ -453,31 +266,35 @@ fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step
                 }
                 let _ = bench.map_pieces(&list);
             }
-            Step::Unmap { at: place, length } => {
-                at = place.bytes(&arch);
-                let _ = bench.unmap(at, length.bytes(&arch));
-            }
-            Step::Protect {
+            Step::Range {
                 at: place,
                 length,
-                change,
-                holes,
+                action,
             } => {
                 at = place.bytes(&arch);
-                let _ = bench.protect(at, length.bytes(&arch), *change, *holes);
+                let _ = act(&mut bench, at, length.bytes(&arch), *action);
             }
-            Step::UnmapLeaf(which) => {
+            Step::Leaf(which, action) => {
                 if let Some((first, bytes)) = nth(&bench, *which) {
                     at = first;
-                    bench.unmap(first, bytes).unwrap();
+                    act(&mut bench, first, bytes, *action).unwrap();
                 }
             }
-            Step::ProtectLeaf(which, change) => {
+            Step::Part(which, ends, action) => {
                 if let Some((first, bytes)) = nth(&bench, *which) {
-                    at = first;
-                    bench.protect(first, bytes, *change, Holes::Refuse).unwrap();
+                    let pages = bytes / arch.page();
+                    let [from, to] = [ends.0, ends.1].map(|end| {
+                        // From the end as often as from the start.
+                        let end = end.bytes(&arch) / arch.page() % (pages + 1);
+                        first + end * arch.page()
+                    });
+                    // The end may lie in the next leaf.
+                    at = from;
+                    let to = if to > from { to } else { to + bytes };
+                    let _ = act(&mut bench, from, to - from, *action);
                 }
             }
+            Step::Bbm(bbm) => bench.set_bbm(*bbm),
             Step::Visit { at: place, length } => {
                 at = place.bytes(&arch);
                 check_visit(&bench, at, length.bytes(&arch));
@@ -495,6 +312,8 @@ fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step
             check_query(&bench, leaf.offset + leaf.bytes - 1);
         }
     }
+    check_runs(&bench);
+    let _ = bench.merge(0, arch.span(), Leaves::LARGEST);
     check_runs(&bench);
     // Everything goes, and only the root is left.
     bench.unmap(0, arch.span()).unwrap();
@@ -527,23 +346,30 @@ fn run_on(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step]) {
 
 fn settings() -> impl Strategy<Value = (Setting, usize, Runs)> {
     let runs = prop_oneof![Just(Runs::Long), Just(Runs::Scattered), Just(Runs::Short)];
+    // Live more often than not, and the level that allows everything: there is most to go wrong.
+    let live = proptest::bool::weighted(0.75);
+    let bbm = prop_oneof![Just(0), Just(1), Just(2), Just(3), Just(3)];
     (
-        any::<(bool, bool, bool, bool)>(),
+        (live, any::<bool>(), any::<bool>(), any::<bool>()),
+        bbm,
         proptest::option::of(any::<u16>()),
         0..5_usize,
         runs,
     )
-        .prop_map(|((live, range, level_hint, repeat), asid, memory, runs)| {
-            let setting = Setting {
-                live,
-                range,
-                level_hint,
-                repeat,
-                asid,
-                ..Setting::PRIVATE
-            };
-            (setting, memory, runs)
-        })
+        .prop_map(
+            |((live, range, level_hint, repeat), bbm, asid, memory, runs)| {
+                let setting = Setting {
+                    live,
+                    range,
+                    level_hint,
+                    repeat,
+                    asid,
+                    bbm,
+                    ..Setting::PRIVATE
+                };
+                (setting, memory, runs)
+            },
+        )
 }
 
 /// Where the tables are: at zero, low, across 2^48, across 2^50, or high, if the format can say.

@@ -5,7 +5,7 @@
 
 use crate::common::walk::{Arch, Leaf, Tree};
 use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
-use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError};
+use granule::table::{Holes, Leaves, Merged, PermissionChange, Piece, TableError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One leaf entry as it should be.
@@ -15,11 +15,34 @@ pub struct Mapped {
     /// The contiguous group it belongs to: first offset and bytes.
     pub group: Option<(u64, u64)>,
     pub attributes: Attributes,
+    /// Made invalid for a while.
+    pub hidden: bool,
+}
+
+impl Mapped {
+    /// What cannot be told apart by a walker: the entry or the group, as first offset and bytes.
+    pub fn whole(&self) -> (u64, u64) {
+        self.group.unwrap_or((self.leaf.offset, self.leaf.bytes))
+    }
+
+    /// This with its word as everything else says it should be.
+    fn encoded(mut self, arch: &Arch) -> Self {
+        let leaf = &mut self.leaf;
+        let contiguous = self.group.is_some();
+        leaf.word = arch.leaf_word(leaf.output, leaf.level, contiguous, &self.attributes);
+        if self.hidden {
+            leaf.word = leaf.word & !1 | 1 << 63;
+        }
+        self
+    }
 }
 
 /// The reference.
 pub struct Reference {
     pub arch: Arch,
+    pub live: bool,
+    /// The level of FEAT_BBM that the tables were told.
+    pub bbm: u32,
     pub mapped: BTreeMap<u64, Mapped>,
 }
 
@@ -27,6 +50,8 @@ impl Reference {
     pub fn new(geometry: &Geometry) -> Self {
         Self {
             arch: Arch::of(geometry),
+            live: false,
+            bbm: 0,
             mapped: BTreeMap::new(),
         }
     }
@@ -117,6 +142,7 @@ impl Reference {
                     leaf,
                     group,
                     attributes,
+                    hidden: false,
                 };
                 self.mapped.insert(leaf.offset, mapped);
             }
@@ -124,18 +150,63 @@ impl Reference {
         Ok(())
     }
 
-    /// Whether `edge` cuts a leaf or group.
-    fn edge(&self, edge: u64) -> Result<(), TableError> {
-        if let Some(mapped) = self.at(edge) {
-            let (start, bytes) = mapped
-                .group
-                .unwrap_or((mapped.leaf.offset, mapped.leaf.bytes));
-            if start != edge {
+    /// Splits what the ends of a change cut, if the change would tell the sides apart, or
+    /// refuses it.
+    fn cut(
+        &mut self,
+        from: u64,
+        to: u64,
+        changes: impl Fn(&Mapped) -> bool,
+    ) -> Result<(), TableError> {
+        let cut = |this: &Self, edge: u64| {
+            let mapped = this.at(edge).copied()?;
+            (mapped.whole().0 != edge && changes(&mapped)).then_some((edge, mapped))
+        };
+        let cuts: Vec<(u64, Mapped)> = [from, to].iter().filter_map(|&e| cut(self, e)).collect();
+        for (edge, mapped) in &cuts {
+            // Between members of a group only the hint goes.
+            let least = if *edge == mapped.leaf.offset { 1 } else { 2 };
+            if self.live && !mapped.hidden && self.bbm < least {
+                let (start, bytes) = mapped.whole();
                 return Err(TableError::InsideLeaf {
-                    edge: self.address(edge),
+                    edge: self.address(*edge),
                     leaf: self.address(start),
                     leaf_bytes: bytes,
                 });
+            }
+        }
+        let arch = self.arch;
+        // First the hints, as the parts of an entry may get some of their own.
+        for (_, mapped) in &cuts {
+            let (start, bytes) = mapped.whole();
+            for (_, member) in self.mapped.range_mut(start..start + bytes) {
+                if member.group.take().is_some() {
+                    *member = member.encoded(&arch);
+                }
+            }
+        }
+        for (edge, mapped) in cuts {
+            let leaf = mapped.leaf;
+            let end = leaf.offset + leaf.bytes;
+            // The other edge may have cut it already.
+            if edge == leaf.offset || self.mapped[&leaf.offset].leaf.bytes != leaf.bytes {
+                continue;
+            }
+            self.mapped.remove(&leaf.offset);
+            let mut at = leaf.offset;
+            for next in [from.clamp(at, end), to.clamp(at, end), end] {
+                let output = leaf.output + (at - leaf.offset);
+                let largest = Leaves::LARGEST;
+                let parts = arch.greedy(at, output, next - at, largest, &mapped.attributes);
+                for (leaf, group) in parts {
+                    let part = Mapped {
+                        leaf,
+                        group,
+                        ..mapped
+                    };
+                    self.mapped.insert(leaf.offset, part.encoded(&arch));
+                }
+                at = next;
             }
         }
         Ok(())
@@ -146,12 +217,58 @@ impl Reference {
         if bytes == 0 {
             return Ok(());
         }
-        self.edge(offset)?;
-        self.edge(offset + bytes)?;
+        self.cut(offset, offset + bytes, |_| true)?;
         let mut rest = self.mapped.split_off(&offset);
         let mut above = rest.split_off(&(offset + bytes));
         self.mapped.append(&mut above);
         Ok(())
+    }
+
+    /// Changes all that is mapped in a range.
+    fn change(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        holes: Holes,
+        change: impl Fn(&mut Mapped),
+    ) -> Result<(), TableError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let arch = self.arch;
+        let end = offset + bytes;
+        if holes == Holes::Refuse {
+            let mut at = offset;
+            while at < end {
+                let Some(mapped) = self.at(at) else {
+                    let address = self.address(at);
+                    return Err(TableError::NotMapped { address });
+                };
+                at = mapped.leaf.offset + mapped.leaf.bytes;
+            }
+        }
+        let changed = |mapped: &Mapped| {
+            let mut changed = *mapped;
+            change(&mut changed);
+            changed.encoded(&arch)
+        };
+        self.cut(offset, end, |mapped| {
+            changed(mapped).leaf.word != mapped.leaf.word
+        })?;
+        for (_, mapped) in self.mapped.range_mut(offset..end) {
+            *mapped = changed(mapped);
+        }
+        Ok(())
+    }
+
+    pub fn hide(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+        self.range_error(offset, bytes)?;
+        self.change(offset, bytes, Holes::Refuse, |mapped| mapped.hidden = true)
+    }
+
+    pub fn show(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+        self.range_error(offset, bytes)?;
+        self.change(offset, bytes, Holes::Refuse, |mapped| mapped.hidden = false)
     }
 
     pub fn protect(
@@ -162,26 +279,11 @@ impl Reference {
         holes: Holes,
     ) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
-        if bytes == 0 || self.changes_nothing(&change) {
+        if self.changes_nothing(&change) {
             return Ok(());
         }
-        self.edge(offset)?;
-        self.edge(offset + bytes)?;
-        if holes == Holes::Refuse {
-            let mut at = offset;
-            while at < offset + bytes {
-                match self.mapped.get(&at) {
-                    Some(mapped) => at += mapped.leaf.bytes,
-                    None => {
-                        return Err(TableError::NotMapped {
-                            address: self.address(at),
-                        });
-                    }
-                }
-            }
-        }
-        let arch = self.arch;
-        for (_, mapped) in self.mapped.range_mut(offset..offset + bytes) {
+        let user = self.arch.user;
+        self.change(offset, bytes, holes, |mapped| {
             let permissions = &mut mapped.attributes.permissions;
             let set = |to: &mut bool, from: Option<bool>| *to = from.unwrap_or(*to);
             set(&mut permissions.writable, change.writable);
@@ -195,18 +297,87 @@ impl Reference {
                 &mut permissions.privileged_execute,
                 change.privileged_execute,
             );
-            if arch.user {
+            if user {
                 set(&mut permissions.user, change.user);
                 set(&mut permissions.user_execute, change.user_execute);
             }
             if let Some(software) = change.software {
                 permissions.software = software & 0b1111;
             }
-            let leaf = &mut mapped.leaf;
-            let contiguous = mapped.group.is_some();
-            leaf.word = arch.leaf_word(leaf.output, leaf.level, contiguous, &mapped.attributes);
+        })
+    }
+
+    /// Merges what is alike: tables into blocks, from the smallest leaves up, then groups.
+    pub fn merge(&mut self, offset: u64, bytes: u64, leaves: Leaves) -> Result<Merged, TableError> {
+        self.range_error(offset, bytes)?;
+        let arch = self.arch;
+        let end = offset + bytes;
+        let mut merged = Merged::default();
+        for level in (arch.start_level()..3).rev() {
+            let allowed = arch.leaf_allowed(level) && level >= leaves.top.number();
+            if !allowed || (self.live && self.bbm < 2) {
+                continue;
+            }
+            let count = arch.entries() as u64;
+            for first in self.runs(offset, end, level + 1, count) {
+                let parts = first..first + arch.entry_bytes(level);
+                let mut block = self.mapped[&first];
+                let mut rest = self.mapped.split_off(&parts.end);
+                self.mapped.split_off(&first);
+                self.mapped.append(&mut rest);
+                block.group = None;
+                block.leaf.level = level;
+                block.leaf.bytes = arch.entry_bytes(level);
+                self.mapped.insert(first, block.encoded(&arch));
+                merged.tables += 1;
+            }
         }
-        Ok(())
+        for level in arch.start_level()..=3 {
+            let count = arch.contiguous(level);
+            let allowed = leaves.contiguous && count > 1 && level >= leaves.top.number();
+            if !allowed || (self.live && self.bbm < 1) {
+                continue;
+            }
+            for first in self.runs(offset, end, level, count) {
+                let group = (first, count * arch.entry_bytes(level));
+                if self.mapped[&first].group.is_some() {
+                    continue;
+                }
+                for (_, member) in self.mapped.range_mut(first..first + group.1) {
+                    member.group = Some(group);
+                    *member = member.encoded(&arch);
+                }
+                merged.groups += 1;
+            }
+        }
+        Ok(merged)
+    }
+
+    /// Where, aligned both ways, `count` leaves of `level` between two offsets follow each other
+    /// in every respect.
+    fn runs(&self, from: u64, to: u64, level: i32, count: u64) -> Vec<u64> {
+        let arch = self.arch;
+        let entry = arch.entry_bytes(level);
+        let bytes = count * entry;
+        let follows = |first: &Mapped, number: u64| {
+            let other = self.mapped.get(&(first.leaf.offset + number * entry));
+            other.is_some_and(|other| {
+                other.leaf.level == level
+                    && !other.hidden
+                    && other.leaf.output == first.leaf.output + number * entry
+                    && arch.attributes_in(other.leaf.word) == arch.attributes_in(first.leaf.word)
+            })
+        };
+        let inside = self.mapped.range(from..to);
+        inside
+            .filter(|&(&at, first)| {
+                at % bytes == 0
+                    && first.leaf.output % bytes == 0
+                    && at + bytes <= to
+                    && (0..count).all(|number| follows(first, number))
+            })
+            .map(|(&at, _)| at)
+            .collect()
     }
 
     fn changes_nothing(&self, change: &PermissionChange) -> bool {
@@ -233,19 +404,23 @@ impl Reference {
 
     /// Panics unless `tree` is exactly this.
     pub fn compare(&self, tree: &Tree) {
-        let expected = self.mapped.values().map(|mapped| &mapped.leaf);
-        for (found, expected) in tree.leaves.iter().zip(expected) {
-            assert_eq!(found, expected, "found, expected");
+        for (found, hidden) in [(&tree.leaves, false), (&tree.hidden, true)] {
+            let expected = self.mapped.values().filter(|m| m.hidden == hidden);
+            let expected: Vec<&Leaf> = expected.map(|mapped| &mapped.leaf).collect();
+            for (found, &expected) in found.iter().zip(&expected) {
+                assert_eq!(found, expected, "found, expected");
+            }
+            assert_eq!(found.len(), expected.len(), "leaves, hidden: {hidden}");
+            self.groups_agree(found);
         }
-        assert_eq!(tree.leaves.len(), self.mapped.len(), "number of leaves");
         assert_eq!(tree.tables.len(), self.tables(), "number of tables");
-        self.groups_agree(tree);
     }
 
     /// The members of a contiguous group: all there, consecutive, alike but for the address.
-    fn groups_agree(&self, tree: &Tree) {
-        let found: BTreeMap<u64, &Leaf> = tree.leaves.iter().map(|l| (l.offset, l)).collect();
-        for leaf in tree.leaves.iter().filter(|l| l.word >> 52 & 1 != 0) {
+    fn groups_agree(&self, leaves: &[Leaf]) {
+        let found: BTreeMap<u64, &Leaf> = leaves.iter().map(|l| (l.offset, l)).collect();
+        let mut members: BTreeMap<u64, u64> = BTreeMap::new();
+        for leaf in leaves.iter().filter(|l| l.word >> 52 & 1 != 0) {
             let count = self.arch.contiguous(leaf.level);
             assert!(count > 1, "the contiguous bit is reserved here: {leaf:x?}");
             let bytes = count * leaf.bytes;
@@ -257,6 +432,11 @@ impl Reference {
             let rest = 0xfffc_0000_0000_0cff;
             assert_eq!(leaf.word & rest, head.word & rest);
             assert_eq!(leaf.level, head.level);
+            *members.entry(first).or_default() += leaf.bytes;
+        }
+        for (first, bytes) in members {
+            let whole = self.mapped[&first].group;
+            assert_eq!(whole, Some((first, bytes)), "a group with members missing");
         }
     }
 }

@@ -1,0 +1,412 @@
+//! Live tables as a CPU sees them while an operation changes them, store by store.
+//!
+//! A model of what is linked and of what may be cached: each store is judged by the table of
+//! changes of valid entries (RWHZWS, with the relaxations of FEAT_BBM levels 1 to 3, RPVTFW), and
+//! what a CPU may have cached of an entry that is gone stays in the model until TLBIs that reach
+//! it, with the barriers round them (RDDMVT), have completed. It takes nothing from the library.
+//!
+//! Other rules by name: IWZCBG (invalid to valid needs no TLBI), RLQLSD (the contiguous bit
+//! enlarges no TLBI), RSQXYZ (a wrong level hint invalidates nothing).
+
+use super::host::Event;
+use super::order::{ADDRESS, Covered, Judged, Operation, decode};
+use super::walk::{Arch, Leaf, Table};
+use std::collections::{BTreeMap, BTreeSet};
+
+const CONTIGUOUS: u64 = 1 << 52;
+
+/// What stands at a place.
+enum Entry {
+    Nothing,
+    Leaf(Leaf),
+    Table(u64),
+}
+
+/// Which step of a round comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Stores, since the last round.
+    Storing,
+    /// DSB ISHST was issued: TLBIs follow, and the DSBs that complete them.
+    Invalidating { rounds: usize },
+    /// All that was gone is invalidated, or there was nothing: ISB follows.
+    Complete,
+    /// ISB was issued: tables may be freed.
+    Synchronised,
+}
+
+struct Replay<'a> {
+    judged: &'a Judged<'a>,
+    arch: Arch,
+    linked: BTreeMap<u64, Table>,
+    /// The table that translates what follows an offset, by its level.
+    places: BTreeMap<(i32, u64), u64>,
+    /// The leaves that walks end at now.
+    leaves: BTreeMap<u64, Leaf>,
+    /// The words of tables that are not linked yet.
+    fresh: BTreeMap<u64, Vec<u64>>,
+    /// Tables that were unlinked and not freed.
+    unlinked: BTreeSet<u64>,
+    /// Entries that are gone, but may be cached.
+    stale: Vec<Leaf>,
+    pointers: Vec<Table>,
+    phase: Phase,
+    /// Stores since the last round, and those among them that a walker could tell.
+    stores: usize,
+    visible: usize,
+    round: Vec<Covered>,
+}
+
+/// Panics on the first breach.
+pub fn replay(judged: &Judged<'_>) {
+    let tables = &judged.before.tables;
+    let mut replay = Replay {
+        judged,
+        arch: judged.arch,
+        linked: tables.iter().map(|t| (t.address, *t)).collect(),
+        places: tables
+            .iter()
+            .map(|t| ((t.level, t.offset), t.address))
+            .collect(),
+        leaves: judged
+            .before
+            .leaves
+            .iter()
+            .map(|l| (l.offset, *l))
+            .collect(),
+        fresh: BTreeMap::new(),
+        unlinked: BTreeSet::new(),
+        stale: Vec::new(),
+        pointers: Vec::new(),
+        phase: Phase::Storing,
+        stores: 0,
+        visible: 0,
+        round: Vec::new(),
+    };
+    for event in judged.events {
+        replay.event(event);
+    }
+    replay.end();
+}
+
+impl Replay<'_> {
+    fn event(&mut self, event: &Event) {
+        match *event {
+            Event::Reserve(_) => {}
+            Event::Allocate { first, count } => {
+                for page in 0..count as u64 {
+                    let words = vec![u64::MAX; self.arch.entries()];
+                    self.fresh.insert(first + page * self.arch.page(), words);
+                }
+            }
+            Event::Store {
+                table,
+                first,
+                count,
+                descriptor,
+                step,
+                ..
+            } => {
+                for number in 0..count {
+                    let word = descriptor.wrapping_add(step.wrapping_mul(number as u64));
+                    self.store(table, first + number, word);
+                }
+            }
+            Event::Change {
+                table,
+                index,
+                descriptor,
+                ..
+            } => self.store(table, index, descriptor),
+            Event::DsbIshst => {
+                assert_eq!(self.phase, Phase::Storing, "DSB ISHST after the stores");
+                self.phase = Phase::Invalidating { rounds: 0 };
+            }
+            Event::Tlbi(op) => {
+                let ready = matches!(self.phase, Phase::Invalidating { .. });
+                assert!(ready, "a TLBI when it is the turn of {:?}", self.phase);
+                self.round.push(decode(&self.arch, op));
+            }
+            Event::DsbIsh => self.complete(),
+            Event::Isb => {
+                if self.phase == (Phase::Invalidating { rounds: 0 }) {
+                    // Nothing was valid before: DSB ISHST and ISB publish what is valid now.
+                    assert!(self.round.is_empty(), "TLBIs are not complete");
+                    let publishes =
+                        matches!(self.judged.operation, Operation::Map | Operation::Show);
+                    assert!(publishes, "DSB ISHST, then ISB, without a TLBI");
+                    assert!(self.stale.is_empty(), "no TLBI for {:x?}", self.stale);
+                    assert!(self.pointers.is_empty(), "no TLBI, but unlinked tables");
+                } else {
+                    assert_eq!(self.phase, Phase::Complete, "TLBI, DSB ISH, then ISB");
+                }
+                self.phase = Phase::Synchronised;
+                (self.stores, self.visible) = (0, 0);
+            }
+            Event::Free(table) => {
+                assert_eq!(
+                    self.phase,
+                    Phase::Synchronised,
+                    "a table is freed before the TLBIs are complete"
+                );
+                let waited = self.unlinked.remove(&table);
+                assert!(waited, "{table:#x} is freed, but was not unlinked");
+            }
+        }
+    }
+
+    /// DSB ISH: completes a round of TLBIs.
+    fn complete(&mut self) {
+        let Phase::Invalidating { rounds } = self.phase else {
+            panic!("DSB ISH when it is the turn of {:?}", self.phase);
+        };
+        assert!(!self.round.is_empty(), "DSB ISH without a TLBI");
+        assert!(self.stores > 0, "nothing was changed, but TLBIs are issued");
+        let round = core::mem::take(&mut self.round);
+        self.covers(&round);
+        self.phase = if rounds == usize::from(self.judged.repeat) {
+            self.stale.clear();
+            self.pointers.clear();
+            Phase::Complete
+        } else {
+            Phase::Invalidating { rounds: rounds + 1 }
+        };
+    }
+
+    fn end(&self) {
+        let changed = self.phase != Phase::Storing;
+        if !changed {
+            assert_ne!(self.judged.operation, Operation::Map, "nothing published");
+            assert_eq!(self.visible, 0, "stores, but no barrier");
+        } else {
+            assert_eq!(self.phase, Phase::Synchronised, "the last round ends early");
+        }
+        assert!(self.stale.is_empty() && self.pointers.is_empty());
+        assert!(self.unlinked.is_empty(), "unlinked tables are not freed");
+        // That the model followed: it ends as the tables do.
+        let leaves: Vec<Leaf> = self.leaves.values().copied().collect();
+        assert_eq!(leaves, self.judged.after.leaves);
+    }
+
+    fn store(&mut self, table: u64, index: usize, word: u64) {
+        if let Some(words) = self.fresh.get_mut(&table) {
+            words[index] = word;
+            return;
+        }
+        if self.unlinked.contains(&table) {
+            // The chain of tables that unmapping leaves: what they translated is no longer mapped,
+            // so an entry that becomes invalid early does no harm. When merging it would.
+            assert_eq!(
+                self.judged.operation,
+                Operation::Unmap,
+                "a store into a table that is unlinked, but may still be walked"
+            );
+            assert_eq!((index, word & 1), (0, 0), "a chain that walkers can follow");
+            return;
+        }
+        match self.phase {
+            Phase::Storing => {}
+            Phase::Synchronised if self.judged.operation == Operation::Merge => {
+                self.phase = Phase::Storing;
+            }
+            phase => panic!("a store when it is the turn of {phase:?}"),
+        }
+        let place = self.linked[&table];
+        let level = place.level;
+        let offset = place.offset + index as u64 * self.arch.entry_bytes(level);
+        let new = self.read(offset, level, word);
+        let old = self.entry(offset, level);
+        self.stores += 1;
+        self.visible += usize::from(!matches!((&old, &new), (Entry::Nothing, Entry::Nothing)));
+        match (old, new) {
+            (Entry::Nothing, Entry::Nothing) => {}
+            (Entry::Nothing, Entry::Leaf(leaf)) => {
+                self.leaves.insert(offset, leaf);
+            }
+            (Entry::Nothing, Entry::Table(child)) => {
+                for leaf in self.link(child, level + 1, offset) {
+                    self.leaves.insert(leaf.offset, leaf);
+                }
+            }
+            (Entry::Leaf(old), Entry::Nothing) => {
+                self.leaves.remove(&offset);
+                self.stale.push(old);
+            }
+            (Entry::Leaf(old), Entry::Leaf(new)) => self.in_place(old, new),
+            (Entry::Leaf(old), Entry::Table(child)) => {
+                assert!(
+                    self.judged.bbm >= 2,
+                    "a live block becomes a table: {old:x?}"
+                );
+                let parts = self.link(child, level + 1, offset);
+                self.alike(&old, &parts);
+                self.leaves.remove(&offset);
+                self.leaves
+                    .extend(parts.iter().map(|leaf| (leaf.offset, *leaf)));
+                self.stale.push(old);
+            }
+            (Entry::Table(child), Entry::Nothing) => {
+                assert_eq!(self.judged.operation, Operation::Unmap);
+                let gone = self.unlink(child);
+                self.stale.extend(gone);
+            }
+            (Entry::Table(child), Entry::Leaf(new)) => {
+                assert!(
+                    self.judged.bbm >= 2,
+                    "a live table becomes a block: {new:x?}"
+                );
+                let parts = self.unlink(child);
+                self.alike(&new, &parts);
+                self.stale.extend(parts);
+                self.leaves.insert(offset, new);
+            }
+            (Entry::Table(_), Entry::Table(_)) => panic!("another table at {offset:#x}"),
+        }
+    }
+
+    /// What a word at a place is to a walker.
+    fn read(&self, offset: u64, level: i32, word: u64) -> Entry {
+        match word & 0b11 {
+            0b11 if level < 3 => Entry::Table(self.arch.table_address(word)),
+            0b11 | 0b01 => Entry::Leaf(self.arch.leaf(offset, level, word)),
+            _ => Entry::Nothing,
+        }
+    }
+
+    /// What stands at a place now.
+    fn entry(&self, offset: u64, level: i32) -> Entry {
+        match self.leaves.get(&offset) {
+            Some(leaf) if leaf.level == level => return Entry::Leaf(*leaf),
+            _ => {}
+        }
+        match self.places.get(&(level + 1, offset)) {
+            Some(&table) => Entry::Table(table),
+            None => Entry::Nothing,
+        }
+    }
+
+    /// One valid leaf instead of another of the same level.
+    fn in_place(&mut self, old: Leaf, new: Leaf) {
+        if old.word == new.word {
+            return;
+        }
+        let changed = old.word ^ new.word;
+        assert_eq!(old.output, new.output, "a live leaf's output changes");
+        // AttrIndx, and SH where it is not address bits.
+        assert_eq!(changed & 0b111 << 2, 0, "the memory type changes");
+        if !self.arch.ds {
+            assert_eq!(changed & 0b11 << 8, 0, "the shareability changes");
+        }
+        assert!(
+            old.word & 1 << 11 == 0 || new.word & 1 << 11 != 0,
+            "a leaf that may be cached becomes global"
+        );
+        if changed & CONTIGUOUS != 0 {
+            assert!(self.judged.bbm >= 1, "the contiguous bit changes: {old:x?}");
+            assert_eq!(changed, CONTIGUOUS, "something else changes in that store");
+        }
+        self.leaves.insert(new.offset, new);
+        // Without the hint each entry still translates as it did, at the same level, so the next
+        // TLBI for an address finds what is cached for it.
+        if !(changed == CONTIGUOUS && new.word & CONTIGUOUS == 0) {
+            self.stale.push(old);
+        }
+    }
+
+    /// That the small leaves translate exactly as the large one.
+    fn alike(&self, large: &Leaf, parts: &[Leaf]) {
+        let mut done = 0;
+        for part in parts {
+            assert_eq!(part.offset, large.offset + done, "not all is translated");
+            assert_eq!(part.output, large.output + done, "another output");
+            assert_eq!(
+                self.arch.attributes_in(part.word),
+                self.arch.attributes_in(large.word),
+                "other attributes in {part:x?} than in {large:x?}"
+            );
+            done += part.bytes;
+        }
+        assert_eq!(done, large.bytes, "not all is translated");
+    }
+
+    /// Links a new table; gives the leaves in it.
+    fn link(&mut self, table: u64, level: i32, offset: u64) -> Vec<Leaf> {
+        let words = self.fresh.remove(&table).expect("a new table");
+        let bytes = self.arch.entry_bytes(level);
+        let place = Table {
+            address: table,
+            level,
+            offset,
+            span: bytes * words.len() as u64,
+        };
+        self.linked.insert(table, place);
+        self.places.insert((level, offset), table);
+        let mut leaves = Vec::new();
+        for (index, word) in words.into_iter().enumerate() {
+            let at = offset + index as u64 * bytes;
+            match self.read(at, level, word) {
+                Entry::Nothing => {}
+                Entry::Leaf(leaf) => leaves.push(leaf),
+                Entry::Table(child) => leaves.extend(self.link(child, level + 1, at)),
+            }
+        }
+        leaves
+    }
+
+    /// Unlinks a table and all below it; gives the leaves that were in them.
+    fn unlink(&mut self, table: u64) -> Vec<Leaf> {
+        let top = self.linked[&table];
+        let inside = top.offset..top.offset + top.span;
+        for level in top.level..=3 {
+            let below = self
+                .places
+                .range((level, inside.start)..(level, inside.end));
+            let below: Vec<(i32, u64)> = below.map(|(&place, _)| place).collect();
+            for place in below {
+                let address = self.places.remove(&place).expect("just seen");
+                self.unlinked.insert(address);
+                self.pointers.extend(self.linked.remove(&address));
+            }
+        }
+        let leaves: Vec<Leaf> = self.leaves.range(inside).map(|(_, leaf)| *leaf).collect();
+        for leaf in &leaves {
+            self.leaves.remove(&leaf.offset);
+        }
+        leaves
+    }
+
+    /// That one round of TLBIs removes all that may be cached of what is gone.
+    fn covers(&self, round: &[Covered]) {
+        let mut sorted = round.to_vec();
+        sorted.sort_by_key(|covered| covered.first);
+        // The ranges of operations do not overlap by more than a page or two, so a window will do.
+        let longest = round.iter().map(|c| c.last - c.first + 1).max();
+        let longest = longest.unwrap_or(0);
+        let hits = |first: u64, bytes: u64, wanted: &dyn Fn(&Covered) -> bool| {
+            let last = first + (bytes - 1);
+            let begin = sorted.partition_point(|c| c.first + longest < first);
+            sorted[begin..]
+                .iter()
+                .take_while(|c| c.first <= last)
+                .any(|c| c.last >= first && wanted(c))
+        };
+        for covered in round {
+            assert!(
+                covered.asid.is_none() || covered.asid == self.judged.asid,
+                "another address space's entries are invalidated"
+            );
+        }
+        for leaf in &self.stale {
+            let first = self.arch.address(leaf.offset) & ADDRESS;
+            let reached = hits(first, leaf.bytes, &|c| {
+                c.level.is_none_or(|hint| hint == leaf.level)
+            });
+            assert!(reached, "no TLBI reaches the leaf {leaf:x?}");
+        }
+        for table in &self.pointers {
+            let first = self.arch.address(table.offset) & ADDRESS;
+            let reached = hits(first, table.span, &|c| c.tables && c.level.is_none());
+            assert!(reached, "no TLBI reaches the cached pointer to {table:x?}");
+        }
+    }
+}

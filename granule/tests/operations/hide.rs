@@ -1,0 +1,193 @@
+//! Hidden leaves: places that are taken, but translate nothing.
+
+use crate::bench::{Bench, Setting};
+use crate::common::host::Event;
+use crate::common::shape::PLAIN;
+use granule::arch::tlbi::{Reach, TlbiOp};
+use granule::arch::{Attributes, Half, Page4K, PageSize, Permissions};
+use granule::table::{Holes, Leaves, Merged, PermissionChange, TableError};
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    user: None,
+    privileged_execute: None,
+    user_execute: None,
+    guarded: None,
+    software: None,
+};
+const PAGE: u64 = 0x1000;
+const GROUP: u64 = 16 * PAGE;
+const BLOCK: u64 = 2 << 20;
+
+fn bench(bbm: u32) -> Bench<Page4K> {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let setting = Setting {
+        bbm,
+        ..Setting::LIVE
+    };
+    Bench::new(&geometry, setting)
+}
+
+#[test]
+fn a_guard_page_and_back() {
+    let mut bench = bench(0);
+    bench
+        .map(0x10_0000, 0x10_0000, 4 * PAGE, RW, Leaves::PAGES)
+        .unwrap();
+    let before = bench.dump();
+    let guard = bench.reference.address(0x10_1000);
+    bench.tables.hide(guard, PAGE).unwrap();
+    let tlbi = TlbiOp::Address {
+        operand: 0x101,
+        reach: Reach::LastLevel,
+        all_asids: true,
+    };
+    let events = bench.host.take_events();
+    assert!(matches!(events[0], Event::Change { .. }));
+    let rest = [
+        Event::DsbIshst,
+        Event::Tlbi(tlbi),
+        Event::DsbIsh,
+        Event::Isb,
+    ];
+    assert_eq!(events[1..], rest);
+    assert_eq!(bench.tables.query(guard), None);
+    // What was invalid is not cached: no TLBI.
+    bench.tables.show(guard, PAGE).unwrap();
+    let events = bench.host.take_events();
+    assert!(matches!(events[0], Event::Change { .. }));
+    assert_eq!(events[1..], [Event::DsbIshst, Event::Isb]);
+    assert_eq!(bench.dump(), before);
+    // What is shown already takes nothing at all.
+    bench.tables.show(guard, PAGE).unwrap();
+    assert_eq!(bench.host.take_events(), []);
+}
+
+#[test]
+fn what_is_hidden_is_taken() {
+    let mut bench = bench(0);
+    bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::LARGEST).unwrap();
+    bench
+        .map(4 * BLOCK, 0, 2 * PAGE, RW, Leaves::PAGES)
+        .unwrap();
+    bench.hide(BLOCK, BLOCK).unwrap();
+    bench.hide(4 * BLOCK + PAGE, PAGE).unwrap();
+    for (at, bytes, taken) in [
+        (BLOCK, PAGE, BLOCK),
+        (BLOCK + 7 * PAGE, PAGE, BLOCK + 7 * PAGE),
+        (4 * BLOCK + PAGE, PAGE, 4 * BLOCK + PAGE),
+        (0, 8 * BLOCK, BLOCK),
+    ] {
+        let address = bench.reference.address(taken);
+        let answer = bench.map(at, 0, bytes, RW, Leaves::LARGEST);
+        assert_eq!(answer, Err(TableError::AlreadyMapped { address }));
+    }
+    // It keeps the permissions, and takes changes of them: nothing is a hole there.
+    bench
+        .protect(BLOCK, BLOCK, READ_ONLY, Holes::Refuse)
+        .unwrap();
+    bench.show(BLOCK, BLOCK).unwrap();
+    let at = bench.tables.query(bench.reference.address(BLOCK)).unwrap();
+    assert!(!at.attributes.permissions.writable);
+    // Holes are refused.
+    let address = bench.reference.address(3 * BLOCK);
+    for answer in [bench.hide(3 * BLOCK, PAGE), bench.show(3 * BLOCK, PAGE)] {
+        assert_eq!(answer, Err(TableError::NotMapped { address }));
+    }
+    // A table with only hidden pages in it stays, one without anything goes.
+    bench.unmap(4 * BLOCK, PAGE).unwrap();
+    let before = bench.host.given_out();
+    bench.unmap(4 * BLOCK + PAGE, PAGE).unwrap();
+    assert_eq!(bench.host.given_out(), before - 1);
+}
+
+#[test]
+fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
+    // It is invalid, so nothing of it is cached: the rules for valid entries do not hold.
+    for (bytes, member) in [(BLOCK, false), (GROUP, true), (16 * BLOCK, true)] {
+        let mut bench = bench(0);
+        bench.map(bytes, bytes, bytes, RW, Leaves::LARGEST).unwrap();
+        let before = bench.dump();
+        let hidden = bench.hide(bytes + PAGE, PAGE);
+        let edge = bench.reference.address(bytes + PAGE);
+        let leaf = bench.reference.address(bytes);
+        let refused = TableError::InsideLeaf {
+            edge,
+            leaf,
+            leaf_bytes: bytes,
+        };
+        assert_eq!(hidden, Err(refused));
+        bench.hide(bytes, bytes).unwrap();
+        bench.show(bytes + PAGE, PAGE).unwrap();
+        bench
+            .protect(bytes + 4 * PAGE, PAGE, READ_ONLY, Holes::Refuse)
+            .unwrap();
+        bench.unmap(bytes + 2 * PAGE, PAGE).unwrap();
+        assert_eq!(bench.tree.leaves.len(), 1);
+        bench
+            .map(bytes + 2 * PAGE, bytes + 2 * PAGE, PAGE, RW, Leaves::PAGES)
+            .unwrap();
+        bench.show(bytes, bytes).unwrap();
+        let writable = PermissionChange {
+            writable: Some(true),
+            ..READ_ONLY
+        };
+        bench
+            .protect(bytes + 4 * PAGE, PAGE, writable, Holes::Refuse)
+            .unwrap();
+        bench.set_bbm(3);
+        let merged = bench.merge(bytes, bytes, Leaves::LARGEST).unwrap();
+        let expected = Merged {
+            tables: u64::from(bytes >= BLOCK),
+            groups: u64::from(member),
+        };
+        assert_eq!(merged, expected);
+        assert_eq!(bench.dump(), before);
+        if cfg!(miri) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn hidden_leaves_are_never_merged_with_others() {
+    let mut bench = bench(3);
+    bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();
+    let nothing = Merged::default();
+    // A whole group: all hidden is no group, for the hint says that they translate.
+    bench.hide(BLOCK, GROUP).unwrap();
+    let merged = bench.merge(BLOCK, GROUP, Leaves::LARGEST).unwrap();
+    assert_eq!(merged, nothing);
+    // A whole table.
+    bench.hide(BLOCK, BLOCK).unwrap();
+    let merged = bench.merge(BLOCK, BLOCK, Leaves::LARGEST).unwrap();
+    assert_eq!(merged, nothing);
+    bench.show(BLOCK, BLOCK).unwrap();
+    let merged = bench.merge(BLOCK, BLOCK, Leaves::LARGEST).unwrap();
+    assert_eq!(
+        merged,
+        Merged {
+            tables: 1,
+            groups: 0
+        }
+    );
+}
+
+#[test]
+fn a_hidden_group_keeps_its_hint() {
+    let mut bench = bench(0);
+    bench.map(GROUP, GROUP, GROUP, RW, Leaves::LARGEST).unwrap();
+    let before = bench.dump();
+    bench.hide(GROUP, GROUP).unwrap();
+    assert_eq!(bench.tree.hidden.len(), 16);
+    assert!(
+        bench
+            .tree
+            .hidden
+            .iter()
+            .all(|leaf| leaf.word >> 52 & 1 == 1)
+    );
+    bench.show(GROUP, GROUP).unwrap();
+    assert_eq!(bench.dump(), before);
+}
