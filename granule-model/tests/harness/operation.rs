@@ -198,6 +198,7 @@ impl Operation {
                 edge,
                 leaf,
                 leaf_bytes,
+                takes: _,
             }) => {
                 let (edge, leaf) = (offset(edge), offset(leaf));
                 assert!(edge == from || edge == to, "an edge of the range");

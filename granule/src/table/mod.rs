@@ -85,8 +85,8 @@ pub enum TableError {
         /// The first such address in the range.
         address: VirtualAddress,
     },
-    /// The range begins or ends inside a block or contiguous group, which would have to be
-    /// split.
+    /// The range begins or ends inside a block or contiguous group that CPUs use, and they are
+    /// not known to let it be split under their eyes.
     InsideLeaf {
         /// The edge of the range.
         edge: VirtualAddress,
@@ -94,6 +94,8 @@ pub enum TableError {
         leaf: VirtualAddress,
         /// The bytes of the leaf or group.
         leaf_bytes: u64,
+        /// The level of FEAT_BBM that the split takes ([`PageTables::set_bbm`]).
+        takes: BbmLevel,
     },
     /// There are not enough table pages.
     OutOfTables {
@@ -146,9 +148,13 @@ impl fmt::Display for TableError {
                 edge,
                 leaf,
                 leaf_bytes,
+                takes,
             } => write!(
                 f,
-                "{edge} lies inside the leaf of {leaf_bytes:#x} bytes at {leaf}, which would have to be split"
+                "{edge} lies inside the leaf of {leaf_bytes:#x} bytes at {leaf}, which may not be split \
+                 while CPUs use it: change all of it, map it in smaller leaves, or allow it \
+                 with set_bbm if every CPU has level {} of FEAT_BBM",
+                takes.number()
             ),
             Self::OutOfTables { needed } => {
                 write!(f, "out of memory for tables: {needed} more are needed")

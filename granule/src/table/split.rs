@@ -19,7 +19,7 @@ use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
-/// A leaf or contiguous group that an edge lies inside.
+/// A leaf or contiguous group that an end of a range lies inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Straddled {
     table: PhysicalAddress,
@@ -30,12 +30,23 @@ struct Straddled {
     contiguous: bool,
 }
 
+/// A change of what lies between two offsets.
+#[derive(Clone, Copy)]
+struct Cut {
+    from: u64,
+    to: u64,
+    change: BitChange,
+}
+
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// How far the size of a live leaf may change in place: the least level of FEAT_BBM among
-    /// the CPUs that use the tables. Level 0, as tables begin, refuses every split.
+    /// the CPUs that use the tables. With level 0, as tables begin, no leaf is split or merged;
+    /// with level 1 contiguous groups are, with levels 2 and 3 blocks too.
     ///
-    /// Level 2 is for those who handle a TLB conflict abort, with code and data outside of
-    /// anything that is ever split.
+    /// With levels 1 and 2 a CPU may take a TLB conflict abort on any access to what was split or
+    /// merged, until the change's invalidation: the level is for those who handle it (TLBI
+    /// VMALLE1 and again, RBLRKC), with code, stack and data outside of anything that is ever
+    /// split. No CPU with level 3 takes one.
     pub const fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }
@@ -49,27 +60,28 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         to: u64,
         change: BitChange,
     ) -> Result<bool, TableError> {
-        let first = self.straddled(from, change);
-        let second = self.straddled(to, change);
+        let cut = Cut { from, to, change };
+        let first = self.straddled(from, &cut);
+        let second = self.straddled(to, &cut);
         let second = second.filter(|second| Some(*second) != first);
         let mut needed = 0;
         for leaf in [first, second].into_iter().flatten() {
-            self.check_split(&leaf, from, to)?;
-            needed += self.tables_for(&leaf, from, to);
+            self.check_split(&leaf, &cut)?;
+            needed += self.tables_for(&leaf, &cut);
         }
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
         for leaf in [first, second].into_iter().flatten() {
-            self.split(&leaf, from, to).ok_or(exhausted)?;
+            self.split(&leaf, &cut).ok_or(exhausted)?;
         }
         Ok(needed > 0)
     }
 
-    /// The leaf or group that begins before `edge` and ends behind it, if `change` would not
+    /// The leaf or group that begins before `edge` and ends behind it, if the change would not
     /// leave it as it is.
-    fn straddled(&self, edge: u64, change: BitChange) -> Option<Straddled> {
+    fn straddled(&self, edge: u64, cut: &Cut) -> Option<Straddled> {
         if edge >= self.geometry.span() {
             return None;
         }
@@ -84,17 +96,18 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         } else {
             1
         };
-        let bytes = P::SIZE.entry_bytes(level) * entries as u64;
+        let entry = P::SIZE.entry_bytes(level);
+        let bytes = entry * entries as u64;
         let start = edge & !(bytes - 1);
         if start == edge {
             return None;
         }
-        // All members are asked: hardware may have updated one of them (RXDPXQ).
-        let first = Self::index(start, level);
-        let changes = (first..first + entries).any(|index| {
-            let entry = self.load(table, index);
-            change.concerns(entry) && change.apply(entry) != entry
-        });
+        // Every member that the range has a part of is asked: hardware may have updated one of
+        // them (RXDPXQ).
+        let first = cut.from.max(start) & !(entry - 1);
+        let changes = (first..cut.to.min(start + bytes))
+            .step_by(entry as usize)
+            .any(|at| Self::changes(self.load(table, Self::index(at, level)), cut.change));
         changes.then_some(Straddled {
             table,
             level,
@@ -104,30 +117,40 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Whether the rules allow to split this leaf at each of the edges that lie inside it.
-    fn check_split(&self, leaf: &Straddled, from: u64, to: u64) -> Result<(), TableError> {
+    /// Whether `entry` would be another one after `change`.
+    fn changes(entry: Descriptor, change: BitChange) -> bool {
+        change.concerns(entry) && change.apply(entry) != entry
+    }
+
+    /// Whether the rules allow to split this leaf at each of the ends that lie inside it.
+    fn check_split(&self, leaf: &Straddled, cut: &Cut) -> Result<(), TableError> {
         if self.liveness == Liveness::Private {
             return Ok(());
         }
         let end = leaf.start + leaf.bytes;
-        let inside = |edge: &u64| *edge > leaf.start && *edge < end;
-        let refused = [from, to]
-            .into_iter()
-            .filter(inside)
-            .find(|edge| !self.may_split(leaf, *edge));
-        match refused {
-            None => Ok(()),
-            Some(edge) => Err(TableError::InsideLeaf {
-                edge: self.address(edge),
-                leaf: self.address(leaf.start),
-                leaf_bytes: leaf.bytes,
-            }),
+        for edge in [cut.from, cut.to] {
+            if edge <= leaf.start || edge >= end {
+                continue;
+            }
+            let cut_entry = self.cut_entry(leaf, edge, cut.change);
+            if !self.may_split(leaf, cut_entry) {
+                return Err(TableError::InsideLeaf {
+                    edge: self.address(edge),
+                    leaf: self.address(leaf.start),
+                    leaf_bytes: leaf.bytes,
+                    takes: match cut_entry {
+                        Some(_) => BbmLevel::Level2,
+                        None => BbmLevel::Level1,
+                    },
+                });
+            }
         }
+        Ok(())
     }
 
-    /// Whether each store that splitting live `leaf` at `edge` takes is one that may change the
-    /// entry in place.
-    fn may_split(&self, leaf: &Straddled, edge: u64) -> bool {
+    /// Whether each store that splitting live `leaf` takes, and the one entry of it at `cut`, is
+    /// one that may change the entry in place.
+    fn may_split(&self, leaf: &Straddled, cut: Option<u64>) -> bool {
         let level = leaf.level;
         let may = |old: Descriptor, new: Descriptor| match classify(
             &self.geometry,
@@ -146,26 +169,36 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let old = self.load(leaf.table, index);
             may(old, ungrouped(old))
         });
-        let cuts_entry = edge & (P::SIZE.entry_bytes(level) - 1) != 0;
         let table = Descriptor::table(&self.geometry, PhysicalAddress(0));
-        let cut = self.load(leaf.table, Self::index(edge, level));
-        hints && (!cuts_entry || may(ungrouped(cut), table))
+        hints
+            && cut.is_none_or(|start| {
+                let old = self.load(leaf.table, Self::index(start, level));
+                may(ungrouped(old), table)
+            })
     }
 
-    /// The entries of `leaf` that an edge lies strictly inside, by their first offsets: at most
-    /// two, of which the second may be the first.
-    fn cut_entries(leaf: &Straddled, from: u64, to: u64) -> [Option<u64>; 2] {
-        let mask = P::SIZE.entry_bytes(leaf.level) - 1;
-        let entry = |edge: u64| {
-            let inside = edge > leaf.start && edge < leaf.start + leaf.bytes && edge & mask != 0;
-            inside.then_some(edge & !mask)
-        };
-        let first = entry(from);
-        [first, entry(to).filter(|second| Some(*second) != first)]
+    /// The first offset of the entry of `leaf` that must become a table, because `edge` lies
+    /// strictly inside it and one side of it changes.
+    fn cut_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> Option<u64> {
+        let start = edge & !(P::SIZE.entry_bytes(leaf.level) - 1);
+        let inside = edge > leaf.start && edge < leaf.start + leaf.bytes && edge != start;
+        let cut = inside
+            && Self::changes(
+                self.load(leaf.table, Self::index(start, leaf.level)),
+                change,
+            );
+        cut.then_some(start)
     }
 
-    /// The parts of the entry at `start` that the edges leave, to be mapped as it is.
-    fn parts(&self, leaf: &Straddled, start: u64, from: u64, to: u64) -> [Part; 3] {
+    /// The entries of `leaf` that must become tables, by their first offsets.
+    fn cut_entries(&self, leaf: &Straddled, cut: &Cut) -> [Option<u64>; 2] {
+        let first = self.cut_entry(leaf, cut.from, cut.change);
+        let second = self.cut_entry(leaf, cut.to, cut.change);
+        [first, second.filter(|second| Some(*second) != first)]
+    }
+
+    /// The parts of the entry at `start` that the ends leave, to be mapped as it is.
+    fn parts(&self, leaf: &Straddled, start: u64, cut: &Cut) -> [Part; 3] {
         let descriptor = self.load(leaf.table, Self::index(start, leaf.level));
         let end = start + P::SIZE.entry_bytes(leaf.level);
         let output = self.geometry.address_of(descriptor, leaf.level);
@@ -177,18 +210,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             distance,
             Leaves::LARGEST,
         );
-        let cut = |edge: u64| edge.clamp(start, end);
-        [(start, cut(from)), (cut(from), cut(to)), (cut(to), end)].map(|(from, to)| Part {
-            from,
-            to,
-            plan,
-        })
+        let (from, to) = (cut.from.clamp(start, end), cut.to.clamp(start, end));
+        [(start, from), (from, to), (to, end)].map(|(from, to)| Part { from, to, plan })
     }
 
-    fn tables_for(&self, leaf: &Straddled, from: u64, to: u64) -> usize {
+    fn tables_for(&self, leaf: &Straddled, cut: &Cut) -> usize {
         let mut needed = 0;
-        for start in Self::cut_entries(leaf, from, to).into_iter().flatten() {
-            let parts = self.parts(leaf, start, from, to);
+        for start in self.cut_entries(leaf, cut).into_iter().flatten() {
+            let parts = self.parts(leaf, start, cut);
             let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             needed += cursor.tables_in_new(leaf.level.next(), end);
@@ -196,7 +225,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         needed
     }
 
-    fn split(&mut self, leaf: &Straddled, from: u64, to: u64) -> Option<()> {
+    /// `None` only if the allocator breaks its word; every address translates as before then.
+    fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
+        // Asked before the hints go, and before one of two entries is a table.
+        let cut_entries = self.cut_entries(leaf, cut);
         if leaf.contiguous {
             let first = Self::index(leaf.start, leaf.level);
             let count = P::SIZE.contiguous_entries(leaf.level);
@@ -207,8 +239,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             };
             self.update(leaf.table, first, count, change);
         }
-        for start in Self::cut_entries(leaf, from, to).into_iter().flatten() {
-            let parts = self.parts(leaf, start, from, to);
+        for start in cut_entries.into_iter().flatten() {
+            let parts = self.parts(leaf, start, cut);
             let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             let table = self.environment.allocate(1)?.first;

@@ -3,6 +3,7 @@
 use crate::bench::{Bench, Setting};
 use crate::common::host::{self, Host};
 use crate::common::shape::{LARGE, PLAIN};
+use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     Attributes, Half, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
     VirtualAddress,
@@ -224,11 +225,17 @@ fn inside_a_leaf() {
                 edge: bench.reference.address(edge),
                 leaf: bench.reference.address(bytes),
                 leaf_bytes: leaf,
+                // Pages, or a page inside a block.
+                takes: if top == Level::L3 {
+                    BbmLevel::Level1
+                } else {
+                    BbmLevel::Level2
+                },
             };
             assert_eq!(bench.unmap(start, length), Err(error));
             let answer = bench.protect(start, length, READ_ONLY, Holes::Skip);
             assert_eq!(answer, Err(error));
-            one_line(error, &["split", &format!("{leaf:#x}")]);
+            one_line(error, &["split", "set_bbm", &format!("{leaf:#x}")]);
         }
         bench.unmap(bytes, bytes).unwrap();
     }

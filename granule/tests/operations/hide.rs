@@ -3,6 +3,7 @@
 use crate::bench::{Bench, Setting};
 use crate::common::host::Event;
 use crate::common::shape::PLAIN;
+use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{Reach, TlbiOp};
 use granule::arch::{Attributes, Half, Page4K, PageSize, Permissions};
 use granule::table::{Holes, Leaves, Merged, PermissionChange, TableError};
@@ -116,6 +117,11 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
             edge,
             leaf,
             leaf_bytes: bytes,
+            takes: if bytes == GROUP {
+                BbmLevel::Level1
+            } else {
+                BbmLevel::Level2
+            },
         };
         assert_eq!(hidden, Err(refused));
         bench.hide(bytes, bytes).unwrap();

@@ -4,6 +4,7 @@
 //! [`Arch::greedy`].
 
 use crate::common::walk::{Arch, Leaf, Tree};
+use granule::arch::bbm::BbmLevel;
 use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
 use granule::table::{Holes, Leaves, Merged, PermissionChange, Piece, TableError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,6 +173,7 @@ impl Reference {
                     edge: self.address(*edge),
                     leaf: self.address(start),
                     leaf_bytes: bytes,
+                    takes: BbmLevel::from_number(least),
                 });
             }
         }

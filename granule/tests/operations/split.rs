@@ -272,10 +272,11 @@ impl Dispatch for Cut {
         );
         let start = size.bytes;
         bench.map(start, start, start, RW, only(size)).unwrap();
-        let refused = |edge: u64| TableError::InsideLeaf {
+        let refused = |edge: u64, takes: u32| TableError::InsideLeaf {
             edge: bench.reference.address(edge),
             leaf: bench.reference.address(start),
             leaf_bytes: size.bytes,
+            takes: BbmLevel::from_number(takes),
         };
         // The level that a cut inside an entry takes, and one between members of a group.
         let inside = if size.level == Level::L3 { 1 } else { 2 };
@@ -305,9 +306,9 @@ impl Dispatch for Cut {
             .into_iter()
             .map(|(from, to, first, second)| {
                 let expected = if have < first {
-                    Err(refused(from))
+                    Err(refused(from, first))
                 } else if have < second {
-                    Err(refused(to))
+                    Err(refused(to, second))
                 } else {
                     Ok(())
                 };
@@ -430,6 +431,53 @@ fn what_is_as_it_should_be_already_is_not_split() {
             bench.hide(3 * gib + 0x5000, 0x7000).unwrap();
             assert_eq!((bench.dump(), bench.host.given_out()), before);
         }
+    }
+}
+
+#[test]
+fn members_that_hardware_changed_are_asked_one_by_one() {
+    // Hardware may make one member of a group writable or accessed and not the others (RXDPXQ).
+    // Four of a group of blocks are read-only by then, the second to the fifth.
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let block = 2 << 20;
+    let group = 16 * block;
+    let bench = || {
+        let mut bench = Bench::<Page4K>::new(&geometry, LIVE3);
+        bench.map(group, group, group, RW, Leaves::LARGEST).unwrap();
+        let table = bench.tree.tables.iter().find(|t| t.level == 2).unwrap();
+        for index in 17..21 {
+            let word = bench.host.word(table.address, index);
+            bench.host.set_word(table.address, index, word | 1 << 7);
+        }
+        bench
+    };
+    let at = |blocks: u64, pages: u64| VirtualAddress(group + blocks * block + pages * 0x1000);
+    // A page in a member that has the change: nothing at all, whatever the others have.
+    let mut first = bench();
+    let (before, tables) = (first.dump(), first.host.given_out());
+    first
+        .tables
+        .protect(at(1, 5), 0x1000, READ_ONLY, Holes::Refuse)
+        .unwrap();
+    assert_eq!(first.host.take_events(), []);
+    assert_eq!((first.dump(), first.host.given_out()), (before, tables));
+    // From inside a writable one to inside a read-only one: the hints go, and one member is split.
+    let mut second = bench();
+    second
+        .tables
+        .protect(at(0, 5), block, READ_ONLY, Holes::Refuse)
+        .unwrap();
+    assert_eq!(second.host.given_out(), tables + 1);
+    for (blocks, pages, level, writable) in [
+        (0, 4, Level::L3, true),
+        (0, 5, Level::L3, false),
+        (1, 5, Level::L2, false),
+        (5, 0, Level::L2, true),
+    ] {
+        let found = second.tables.query(at(blocks, pages)).unwrap();
+        assert_eq!(found.level, level, "block {blocks}");
+        assert_eq!(found.attributes.permissions.writable, writable);
+        assert!(level == Level::L3 || !found.contiguous);
     }
 }
 
