@@ -6,7 +6,8 @@
 use crate::arch::Geometry;
 use crate::arch::geometry::LeafSize;
 use crate::arch::page_size::Level;
-use crate::table::map::{Piece, Plan};
+use crate::table::Piece;
+use crate::table::plan::Plan;
 
 /// What a linear map will consist of. The root table is not counted: it is there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use super::{Barriers, Strategy};
 use crate::arch::page_size::{Level, PageSize};
 use crate::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
 use crate::arch::{Geometry, VirtualAddress};
-use crate::table::map::{Piece, Plan};
+use crate::table::Piece;
+use crate::table::plan::Plan;
 use crate::table::{Counted, Counters, Counts, Maintenance, invalidate};
 
 /// What a linear map takes.

@@ -10,6 +10,7 @@
 
 pub mod allocator;
 pub mod count;
+mod environment;
 pub(crate) mod flush;
 mod forward;
 mod hide;
@@ -17,6 +18,7 @@ pub mod maintenance;
 pub mod map;
 pub mod memory;
 mod merge;
+pub(crate) mod plan;
 mod protect;
 mod query;
 mod split;
@@ -25,6 +27,7 @@ mod unmap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
+pub use environment::{Environment, Parts};
 pub use flush::{invalidate, publish};
 pub use maintenance::Maintenance;
 pub use map::{Leaves, Piece};
@@ -37,7 +40,6 @@ pub use traced::{NoSink, Sink, TableEvent, Traced};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
-use crate::forward;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -168,35 +170,6 @@ impl fmt::Display for TableError {
 }
 
 impl core::error::Error for TableError {}
-
-/// All that [`PageTables`] stands on.
-pub trait Environment: TableMemory + TableAllocator + Maintenance {}
-impl<E: TableMemory + TableAllocator + Maintenance> Environment for E {}
-
-/// An [`Environment`] of three parts.
-#[derive(Clone, Copy, Debug)]
-pub struct Parts<M, A, T> {
-    /// Reaches the tables' memory.
-    pub memory: M,
-    /// Gives and takes back table pages.
-    pub allocator: A,
-    /// Issues barriers and TLBIs.
-    pub maintenance: T,
-}
-
-// SAFETY: every call goes to the part whose implementer vouched for it.
-unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
-    forward!(self.memory: load find_mapped store fill update);
-}
-
-// SAFETY: every call goes to the part whose implementer vouched for it.
-unsafe impl<M, A: TableAllocator, T> TableAllocator for Parts<M, A, T> {
-    forward!(self.allocator: reserve allocate free);
-}
-
-impl<M, A, T: Maintenance> Maintenance for Parts<M, A, T> {
-    forward!(self.maintenance: capabilities dsb_ishst dsb_ish isb tlbi);
-}
 
 /// Whether walkers may be using the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! Read-only; nothing in here stores, allocates or issues a barrier.
 
-use super::map::OUTPUT_RUN_SHIFT;
+use super::plan::OUTPUT_RUN_SHIFT;
 use super::{Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};

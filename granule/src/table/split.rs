@@ -13,7 +13,8 @@
 //! A contiguous group is taken to be whole, as everything here leaves it: the hint on all of its
 //! entries, all of them valid or all of them hidden.
 
-use super::map::{Cursor, Leaves, Part, Plan};
+use super::map::Leaves;
+use super::plan::{Cursor, Part, Plan};
 use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
