@@ -45,9 +45,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// with level 1 contiguous groups are, with levels 2 and 3 blocks too.
     ///
     /// With levels 1 and 2 a CPU may take a TLB conflict abort on any access to what was split or
-    /// merged, until the change's invalidation: the level is for those who handle it (TLBI
-    /// VMALLE1 and again, RBLRKC), with code, stack and data outside of anything that is ever
-    /// split. No CPU with level 3 takes one.
+    /// merged, for as long as it has something of the old size cached: no TLBI is made for the size
+    /// alone. These levels are for those who handle it (TLBI VMALLE1 and again, RBLRKC), with code,
+    /// stack and data outside of anything that is ever split. No CPU with level 3 takes one.
     pub const fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }

@@ -34,6 +34,8 @@ struct Cleared {
     stride: u64,
     /// Every leaf was of this level; `None` while there is none or they differ.
     level: Option<Level>,
+    /// Some block was hidden: nothing of it is cached.
+    hidden: bool,
     /// Some offset was mapped.
     first: u64,
     last: u64,
@@ -78,6 +80,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             unlinked: Unlinked::default(),
             stride: 0,
             level: None,
+            hidden: false,
             first: from,
             last: from,
         };
@@ -109,6 +112,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 level: cleared.level.filter(|_| !resized),
             };
             flush::invalidate(&mut self.environment, &what);
+        } else if self.liveness == super::Liveness::Live && cleared.hidden {
+            // As after any store: what was split may be a table now.
+            flush::publish(&mut self.environment);
         }
         let mut next = cleared.unlinked.head;
         while let Some(table) = next {
@@ -155,7 +161,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             match entry.kind(&self.geometry, level) {
                 // Leaves were dealt with above.
                 Kind::Invalid | Kind::Leaf => {}
-                Kind::Hidden => self.store(table, index, Descriptor::INVALID, how),
+                Kind::Hidden => {
+                    self.store(table, index, Descriptor::INVALID, how);
+                    cleared.hidden = true;
+                }
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     if next - at == bytes {
