@@ -243,7 +243,15 @@ impl Dispatch for Exhausted {
 fn running_out_while_splitting() {
     let mut refused = 0;
     for geometry in shapes() {
-        for (from, to) in pairs(&geometry) {
+        let mut pairs = pairs(&geometry);
+        if cfg!(miri) {
+            // A block of blocks, without the groups.
+            pairs.retain(|(from, to)| {
+                let single = !from.contiguous && !to.contiguous;
+                single && from.bytes == 1 << 30 && to.bytes == 2 << 20
+            });
+        }
+        for (from, to) in pairs {
             for live in [false, true] {
                 let one = Exhausted {
                     geometry,

@@ -106,7 +106,7 @@ fn what_is_hidden_is_taken() {
 #[test]
 fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
     // It is invalid, so nothing of it is cached: the rules for valid entries do not hold.
-    for (bytes, member) in [(BLOCK, false), (GROUP, true), (16 * BLOCK, true)] {
+    for (bytes, member) in [(GROUP, true), (BLOCK, false), (16 * BLOCK, true)] {
         let mut bench = bench(0);
         bench.map(bytes, bytes, bytes, RW, Leaves::LARGEST).unwrap();
         let before = bench.dump();
