@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, Shared, World, machine};
 use crate::shape::Shape;
+use granule::arch::bbm::BbmLevel;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Half, Page};
@@ -81,6 +82,7 @@ impl<P: Page> Bench<P> {
             Err(error) => panic!("{shape:?}: {error}"),
         };
         tables.set_asid(shape.asid);
+        tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into()));
         turn_on(&world, &shape, &geometry, tables.root().0);
         tables.make_live();
         let bench = Self {

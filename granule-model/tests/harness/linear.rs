@@ -58,6 +58,7 @@ fn check(world: &Shared, shape: &Shape, geometry: &Geometry, pieces: &[Piece], s
     let mut reference = Reference::default();
     for piece in pieces {
         let stretch = Stretch {
+            hidden: false,
             bytes: piece.bytes,
             output: piece.output.0,
             attributes: piece.attributes,

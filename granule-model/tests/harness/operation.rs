@@ -27,6 +27,19 @@ pub(crate) enum Operation {
         change: PermissionChange,
         holes: Holes,
     },
+    Hide {
+        from: u64,
+        bytes: u64,
+    },
+    Show {
+        from: u64,
+        bytes: u64,
+    },
+    Merge {
+        from: u64,
+        bytes: u64,
+        leaves: Leaves,
+    },
     Visit {
         from: u64,
         bytes: u64,
@@ -35,11 +48,14 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const NAMES: [&str; 6] = [
+    pub(crate) const NAMES: [&str; 9] = [
         "map",
         "map_pieces",
         "unmap",
         "protect",
+        "hide",
+        "show",
+        "merge",
         "visit",
         "visit_runs",
     ];
@@ -50,8 +66,11 @@ impl Operation {
             Self::MapPieces(_) => 1,
             Self::Unmap { .. } => 2,
             Self::Protect { .. } => 3,
-            Self::Visit { .. } => 4,
-            Self::VisitRuns => 5,
+            Self::Hide { .. } => 4,
+            Self::Show { .. } => 5,
+            Self::Merge { .. } => 6,
+            Self::Visit { .. } => 7,
+            Self::VisitRuns => 8,
         }]
     }
 
@@ -72,6 +91,9 @@ impl Operation {
             },
             Self::Unmap { from, bytes }
             | Self::Protect { from, bytes, .. }
+            | Self::Hide { from, bytes }
+            | Self::Show { from, bytes }
+            | Self::Merge { from, bytes, .. }
             | Self::Visit { from, bytes } => (*from, from + bytes),
             Self::VisitRuns => (0, geometry.span()),
         }
@@ -82,6 +104,7 @@ impl Operation {
         let (from, to) = self.range(geometry);
         let mut map = |piece: &Piece| {
             let stretch = Stretch {
+                hidden: false,
                 bytes: piece.bytes,
                 output: piece.output.0,
                 attributes: as_kept(geometry, piece.attributes),
@@ -93,7 +116,9 @@ impl Operation {
             Self::MapPieces(pieces) => pieces.iter().for_each(map),
             Self::Unmap { .. } => reference.unmap(from, to),
             Self::Protect { change, .. } => reference.protect(from, to, change),
-            Self::Visit { .. } | Self::VisitRuns => {}
+            Self::Hide { .. } => reference.hide(from, to, true),
+            Self::Show { .. } => reference.hide(from, to, false),
+            Self::Merge { .. } | Self::Visit { .. } | Self::VisitRuns => {}
         }
     }
 
@@ -122,6 +147,13 @@ impl Operation {
                 change,
                 holes,
             } => tables.protect(address(*from), *bytes, *change, *holes),
+            &Self::Hide { from, bytes } => tables.hide(address(from), bytes),
+            &Self::Show { from, bytes } => tables.show(address(from), bytes),
+            &Self::Merge {
+                from,
+                bytes,
+                leaves,
+            } => tables.merge(address(from), bytes, leaves).map(|_| ()),
             &Self::Visit { from, bytes } => {
                 let mut last = None;
                 tables.visit(address(from), bytes, |entry| {
@@ -161,6 +193,7 @@ impl Operation {
     pub(crate) fn check_result(
         &self,
         geometry: &Geometry,
+        bbm_level: u8,
         reference: &Reference,
         result: Result<(), TableError>,
     ) {
@@ -181,6 +214,7 @@ impl Operation {
                 change,
                 ..
             } if *change != PermissionChange::default() => reference.first_hole(from, to),
+            Self::Hide { .. } | Self::Show { .. } => reference.first_hole(from, to),
             _ => None,
         };
         match result {
@@ -198,8 +232,12 @@ impl Operation {
                 edge,
                 leaf,
                 leaf_bytes,
-                takes: _,
+                takes,
             }) => {
+                assert!(
+                    u32::from(bbm_level) < takes.number(),
+                    "refused for no reason"
+                );
                 let (edge, leaf) = (offset(edge), offset(leaf));
                 assert!(edge == from || edge == to, "an edge of the range");
                 assert!(leaf < edge && edge < leaf + leaf_bytes, "inside the leaf");
@@ -249,7 +287,7 @@ impl Draw {
             let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
             return Operation::Unmap { from, bytes };
         }
-        match random.below(20) {
+        match random.below(30) {
             0..8 => {
                 let place = self.place(random);
                 Operation::Map(self.piece(random, place))
@@ -266,6 +304,32 @@ impl Draw {
                     bytes,
                     change: change(random),
                     holes: random.of(&[Holes::Refuse, Holes::Skip]),
+                }
+            }
+            19..22 => {
+                // Whole blocks stay blocks when they are hidden; parts split them.
+                let (from, bytes) = if random.either() {
+                    self.inside(random, reference)
+                } else {
+                    self.target(random, reference)
+                };
+                Operation::Hide { from, bytes }
+            }
+            22..25 => {
+                let hidden = reference.hidden(random.below(8) as usize);
+                let (from, bytes) = hidden.unwrap_or_else(|| self.target(random, reference));
+                Operation::Show { from, bytes }
+            }
+            25..29 => {
+                let (from, bytes) = if random.once_in(4) {
+                    self.target(random, reference)
+                } else {
+                    (0, self.geometry.span())
+                };
+                Operation::Merge {
+                    from,
+                    bytes,
+                    leaves: self.leaves(random),
                 }
             }
             _ if random.either() => Operation::VisitRuns,
@@ -319,6 +383,19 @@ impl Draw {
             }
             _ => (at, stretch.bytes),
         }
+    }
+
+    /// Some pages inside what is mapped, more often of what is large.
+    fn inside(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+        let count = reference.len() as u64;
+        let picked = (0..3).filter_map(|_| reference.nth(random.below(count.max(1)) as usize));
+        let Some((at, stretch)) = picked.max_by_key(|(_, stretch)| stretch.bytes) else {
+            return self.place(random);
+        };
+        let pages = stretch.bytes / self.page();
+        let first = random.below(pages);
+        let bytes = (1 + random.below(20)).min(pages - first) * self.page();
+        (at + first * self.page(), bytes)
     }
 
     fn leaves(&self, random: &mut Random) -> Leaves {
@@ -431,6 +508,17 @@ impl Draw {
 }
 
 fn change(random: &mut Random) -> PermissionChange {
+    if random.once_in(3) {
+        // The same for all, so that what was split agrees again.
+        return PermissionChange {
+            writable: Some(random.either()),
+            user: Some(false),
+            privileged_execute: Some(false),
+            user_execute: Some(false),
+            guarded: Some(false),
+            software: Some(0),
+        };
+    }
     PermissionChange {
         writable: random.maybe(),
         user: random.maybe(),

@@ -12,6 +12,8 @@ pub(crate) struct Stretch {
     pub(crate) bytes: u64,
     pub(crate) output: u64,
     pub(crate) attributes: Attributes,
+    /// Made invalid for a while.
+    pub(crate) hidden: bool,
 }
 
 /// Offsets in the half to what they map to.
@@ -25,8 +27,10 @@ impl Reference {
         self.stretches.len()
     }
 
+    /// The bytes that translate to something.
     pub(crate) fn bytes(&self) -> u64 {
-        self.stretches.values().map(|stretch| stretch.bytes).sum()
+        let shown = self.stretches.values().filter(|stretch| !stretch.hidden);
+        shown.map(|stretch| stretch.bytes).sum()
     }
 
     /// The `which`th stretch: its offset and itself.
@@ -37,22 +41,33 @@ impl Reference {
             .map(|(&at, &one)| (at, one))
     }
 
+    fn stretch(&self, offset: u64) -> Option<(u64, &Stretch)> {
+        let (&from, stretch) = self.stretches.range(..=offset).next_back()?;
+        (offset - from < stretch.bytes).then_some((offset - from, stretch))
+    }
+
+    /// The `which`th hidden stretch, or the last: its offset and bytes.
+    pub(crate) fn hidden(&self, which: usize) -> Option<(u64, u64)> {
+        let hidden = self.stretches.iter().filter(|(_, one)| one.hidden);
+        let (&at, stretch) = hidden.take(which + 1).last()?;
+        Some((at, stretch.bytes))
+    }
+
     /// What `offset` maps to.
     pub(crate) fn at(&self, offset: u64) -> Option<(u64, Attributes)> {
-        let (&from, stretch) = self.stretches.range(..=offset).next_back()?;
-        let inside = offset - from;
-        (inside < stretch.bytes).then_some((stretch.output + inside, stretch.attributes))
+        let (inside, stretch) = self.stretch(offset)?;
+        (!stretch.hidden).then_some((stretch.output + inside, stretch.attributes))
     }
 
     /// The first mapped offset of a range.
     pub(crate) fn first_mapped(&self, from: u64, to: u64) -> Option<u64> {
-        if from < to && self.at(from).is_some() {
+        if from < to && self.stretch(from).is_some() {
             return Some(from);
         }
         self.stretches.range(from..to).next().map(|(&at, _)| at)
     }
 
-    /// The first offset of a range that is not mapped.
+    /// The first offset of a range where there is nothing, hidden or not.
     pub(crate) fn first_hole(&self, from: u64, to: u64) -> Option<u64> {
         let mut at = from;
         while at < to {
@@ -121,6 +136,14 @@ impl Reference {
                 permissions.dirty_modifier = false;
             }
             permissions.software = change.software.unwrap_or(permissions.software) & 0b1111;
+        }
+    }
+
+    pub(crate) fn hide(&mut self, from: u64, to: u64, hidden: bool) {
+        self.cut(from);
+        self.cut(to);
+        for (_, stretch) in self.stretches.range_mut(from..to) {
+            stretch.hidden = hidden;
         }
     }
 

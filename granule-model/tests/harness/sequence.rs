@@ -7,7 +7,7 @@ use crate::operation::{Draw, Operation};
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
-use crate::watch::Sample;
+use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, VirtualAddress};
 use granule_model::{Access, AccessKind, Regime};
 use std::collections::BTreeMap;
@@ -26,6 +26,9 @@ pub(crate) struct Done {
     operations: u64,
     /// Operation to how often it succeeded.
     succeeded: BTreeMap<&'static str, u64>,
+    /// Changes that made tables of blocks, and merges that made blocks of tables.
+    split: u64,
+    merged: u64,
     /// Accesses after operations, and in the middle of them.
     accesses: (u64, u64),
 }
@@ -131,8 +134,18 @@ impl<P: Page> Run<P> {
             world.cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
             world.watch.samples = samples.clone();
         }
+        let tables = self.bench.world.borrow().tables;
         let result = operation.perform(&mut self.bench, &self.reference);
-        operation.check_result(&geometry, &self.reference, result);
+        let bbm_level = self.bench.shape.bbm_level;
+        operation.check_result(&geometry, bbm_level, &self.reference, result);
+        let now = self.bench.world.borrow().tables;
+        match operation {
+            Operation::Protect { .. } | Operation::Hide { .. } => {
+                self.done.split += u64::from(now > tables);
+            }
+            Operation::Merge { .. } => self.done.merged += u64::from(now < tables),
+            _ => {}
+        }
         {
             let mut world = self.bench.world.borrow_mut();
             world.watch.samples.clear();
@@ -164,7 +177,8 @@ impl<P: Page> Run<P> {
         {
             let mut world = self.bench.world.borrow_mut();
             let cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
-            let outcomes = world.model.access(cpu, sample.va, sample.access);
+            let mut outcomes = world.model.access(cpu, sample.va, sample.access);
+            outcomes.retain(|one| !conflict_allowed(&world.model, one));
             assert_eq!(outcomes, [expected], "CPU {cpu} by {sample:?}");
             self.done.accesses.0 += 1;
         }
@@ -195,6 +209,8 @@ fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
             }
         }
         total.operations += run.done.operations;
+        total.split += run.done.split;
+        total.merged += run.done.merged;
         total.accesses.0 += run.done.accesses.0;
         total.accesses.1 += run.done.accesses.1;
         for (name, times) in run.done.succeeded {
@@ -234,18 +250,30 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
         run::<P>(shape, seed, each, &mut total);
     }
     println!(
-        "harness: {} {} operations on {} shapes, {} accesses after and {} in the middle of them, {:?}",
+        "harness: {} {} operations on {} shapes, {} accesses after and {} in the middle of them, {:?}, {} splits, {} merges",
         P::SIZE,
         total.operations,
         shapes.len(),
         total.accesses.0,
         total.accesses.1,
-        total.succeeded
+        total.succeeded,
+        total.split,
+        total.merged
     );
     for name in Operation::NAMES {
         let times = total.succeeded.get(name).copied().unwrap_or(0);
         assert!(times > total.operations / 200, "{name}: {times} times only");
     }
+    assert!(
+        total.split > total.operations / 200,
+        "{} splits",
+        total.split
+    );
+    assert!(
+        total.merged > total.operations / 2000,
+        "{} merges",
+        total.merged
+    );
     assert!(total.accesses.1 > total.operations / 4);
 }
 

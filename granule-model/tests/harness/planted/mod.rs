@@ -4,6 +4,7 @@
 mod kernel_scenes;
 mod registers;
 mod scenes;
+mod sizes;
 mod tables;
 mod taps;
 
@@ -47,7 +48,8 @@ const fn fault(
 
 /// All kinds, in the order of the document.
 fn faults() -> impl Iterator<Item = &'static Fault> {
-    tables::FAULTS.iter().chain(registers::FAULTS)
+    let tables = tables::FAULTS.iter().chain(sizes::FAULTS);
+    tables.chain(registers::FAULTS)
 }
 
 /// What a scene ends with: rules with the text of the violation, and how many events a fault

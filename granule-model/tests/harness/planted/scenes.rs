@@ -19,12 +19,12 @@ pub(super) struct Result {
 pub(in crate::planted) type Scene = fn(Option<Tap>) -> Result;
 
 pub(super) const PAGE: u64 = 0x1000;
-const BLOCK: u64 = 0x20_0000;
+pub(super) const BLOCK: u64 = 0x20_0000;
 pub(super) const OUTPUT: u64 = 0x10_0000_0000;
 
 pub(super) type Kernel = Bench<Page4K>;
 
-fn kernel(shape: Shape) -> Kernel {
+pub(super) fn kernel(shape: Shape) -> Kernel {
     Bench::new(shape, 1)
 }
 

@@ -5,11 +5,11 @@ use super::{Fault, fault, scenes};
 use granule_model::Rule::*;
 use granule_model::{Barrier, EventKind, Target, Tlbi};
 
-const STALE: &str = "may still use the old translation";
-const GONE: &str = "may still translate addresses";
+pub(super) const STALE: &str = "may still use the old translation";
+pub(super) const GONE: &str = "may still translate addresses";
 const VISIBLE: &str = "not yet visible to walkers (no DSB)";
-const INCOMPLETE: &str = "no DSB completed it";
-const POINTER: &str = "through a cached pointer to it";
+pub(super) const INCOMPLETE: &str = "no DSB completed it";
+pub(super) const POINTER: &str = "through a cached pointer to it";
 
 pub(super) const FAULTS: &[Fault] = &[
     // Barriers and their order.
@@ -350,7 +350,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
 ];
 
-const fn last_level(op: Tlbi) -> Tlbi {
+pub(super) const fn last_level(op: Tlbi) -> Tlbi {
     let target = match op.target {
         Target::Address { all_asids, .. } => Target::Address {
             last_level: true,
@@ -434,6 +434,6 @@ fn one_without_hint(kind: EventKind) -> Vec<EventKind> {
     ]
 }
 
-const fn is_tlbi_or_dsb(kind: &EventKind) -> bool {
+pub(super) const fn is_tlbi_or_dsb(kind: &EventKind) -> bool {
     is_tlbi(kind) || is_ish(kind)
 }
