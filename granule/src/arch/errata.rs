@@ -5,6 +5,7 @@
 //! `table::flush`, the MMU's switch in a kernel). Nothing else may look at
 //! a MIDR for an erratum's sake.
 
+use super::midr::{ARM, CAVIUM, FUJITSU, MICROSOFT, MidrRange, NVIDIA, QUALCOMM};
 use Workaround::{
     BarrierBeforeMmuOff, BreakOnExecuteRemoval, NoBbm, NoFaultDisableClear, NoHardwareDirty,
     NoNonGlobalKernel, RepeatTlbi, RepeatTlbiAlone,
@@ -40,24 +41,11 @@ pub enum Workaround {
 pub struct Erratum {
     /// The name used in logs and by `arm64.errata=`: vendor's CPU and number.
     pub name: &'static str,
-    /// MIDR implementer.
-    pub implementer: u8,
-    /// MIDR part number.
-    pub part: u16,
-    /// The first affected variant and revision, as `variant << 4 | revision` (r1p2 is 0x12).
-    pub first: u8,
-    /// The last affected one.
-    pub last: u8,
+    /// The CPUs that have it.
+    pub cpus: MidrRange,
     /// What it takes.
     pub workaround: Workaround,
 }
-
-const ARM: u8 = 0x41;
-const CAVIUM: u8 = 0x43;
-const FUJITSU: u8 = 0x46;
-const NVIDIA: u8 = 0x4e;
-const QUALCOMM: u8 = 0x51;
-const MICROSOFT: u8 = 0x6d;
 
 /// The errata known here.
 pub const TABLE: &[Erratum] = &[
@@ -161,10 +149,12 @@ const fn row(
 ) -> Erratum {
     Erratum {
         name,
-        implementer,
-        part,
-        first,
-        last,
+        cpus: MidrRange {
+            implementer,
+            part,
+            first,
+            last,
+        },
         workaround,
     }
 }
@@ -173,13 +163,7 @@ impl Erratum {
     /// Whether the CPU with this MIDR has it.
     #[must_use]
     pub const fn affects(&self, midr: u64) -> bool {
-        let implementer = (midr >> 24) as u8;
-        let part = ((midr >> 4) & 0xfff) as u16;
-        let version = (((midr >> 20) & 0xf) << 4 | (midr & 0xf)) as u8;
-        implementer == self.implementer
-            && part == self.part
-            && version >= self.first
-            && version <= self.last
+        self.cpus.contains(midr)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Arm VMSAv8-64 as values.
 //!
 //! Everything in here but `hw` is pure: page sizes, levels, descriptors, attributes, the
-//! translation registers, what the ID registers say, which changes need break-before-make, and
-//! what operand a TLBI takes. No memory is touched and no instruction issued, so all of it runs
+//! translation registers, what the ID registers say, which changes need break-before-make, which
+//! CPUs are trusted to need it less, and what operand a TLBI takes. No memory is touched and no instruction issued, so all of it runs
 //! and is tested on any host. `hw` is the one place that issues TLBIs, barriers and cache
 //! operations, and exists only where the target is arm64.
 //!
@@ -17,9 +17,11 @@ pub mod features;
 pub mod geometry;
 #[cfg(target_arch = "aarch64")]
 pub mod hw;
+pub mod midr;
 pub mod page_size;
 pub mod registers;
 pub mod tlbi;
+pub mod trust;
 
 pub use attributes::{Attributes, MemoryType, Permissions, Regime, Shareability};
 pub use descriptor::{Descriptor, Kind};

@@ -134,7 +134,7 @@ fn names() {
         assert!(errata.needs(erratum.workaround));
         assert_eq!(errata.iter().count(), 1);
         assert!(errata.iter().all(|forced| forced.name == erratum.name));
-        assert!(erratum.first <= erratum.last, "{}", erratum.name);
+        assert!(erratum.cpus.first <= erratum.cpus.last, "{}", erratum.name);
     }
     let mut errata = Errata::NONE;
     for unknown in ["", "cortex-a76", "CORTEX-A76-1286807", "falkor-1009,"] {

@@ -20,3 +20,4 @@ mod features;
 mod geometry;
 mod registers;
 mod tlbi;
+mod trust;
