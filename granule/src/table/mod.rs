@@ -14,6 +14,7 @@ mod environment;
 pub(crate) mod flush;
 mod forward;
 mod hide;
+mod limit;
 pub mod maintenance;
 pub mod map;
 pub mod memory;

@@ -18,6 +18,7 @@ mod errors;
 mod exhaustion;
 mod formats;
 mod hide;
+mod limit;
 mod live;
 mod merge;
 mod random;
