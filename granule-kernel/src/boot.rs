@@ -10,12 +10,13 @@ use crate::memory::map::{self, Request};
 use crate::memory::pages;
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
+use crate::memory::rewrite;
 use crate::options::{self, Unknown};
 use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
 use crate::trace::recorder::Recorder;
 use crate::tree::{self, Memory};
-use crate::{hooks, image, layout, refuse, report, selfcheck};
+use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::page_size::Page;
@@ -92,6 +93,9 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     tell(unknown);
     let (barriers, unknown) = options::barriers(bootargs, strategy);
     tell(unknown);
+    let (limit, unknown) = options::bbm(bootargs);
+    tell(unknown);
+    let system = trust::system(limit, forced);
 
     let mut memory = read_memory(handover, P::SIZE);
     let placement = place(&geometry, &mut memory);
@@ -120,17 +124,17 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
             PhysicalAddress(pool_end),
         ),
         rodata,
+        trust: trust::of_boot_cpu(&cpu, &system, rodata),
         strategy,
         barriers,
         counter: counter.as_ref(),
     };
-    let (map, mut tables) = match map::map_mem::<P, S>(&request, &mut memory, &counters, sink) {
+    let (mut map, mut tables) = match map::map_mem::<P, S>(&request, &mut memory, &counters, sink) {
         Ok(made) => made,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
     println!("map_mem: time={} us", map.time_us);
-    let unused_pool = direct::HasArena::arena(tables.environment()).unused_pool();
-    let looked = match selfcheck::run(
+    let mut looked = match selfcheck::run(
         &mut tables,
         &map,
         &placement,
@@ -161,9 +165,30 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         request.capabilities.repeat = common.errata.repeats_tlbi(false);
     }
     let seed = handover.entry.counter;
+    let trust = trust::of_all(&cpus.facts, &system, &request);
+    if rewrite::is_needed(&request, &trust) {
+        let rewritten = rewrite::to_pages(
+            &request,
+            &mut tables,
+            &mut memory,
+            &mut map,
+            seed,
+            &mut looked,
+        );
+        match rewritten {
+            Ok(()) => println!("granule: the linear map is rewritten to pages"),
+            Err(rewrite::Failure::SelfCheck(fault)) => {
+                refuse::self_check_failed(format_args!("rewritten to pages: {fault}"))
+            }
+            Err(error) => refuse::refuse(format_args!(
+                "{trust}, so the linear map must be rewritten to pages: {error}"
+            )),
+        }
+    }
     if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
+    let unused_pool = direct::HasArena::arena(tables.environment()).unused_pool();
     let identity = cpus.needs_identity;
     let given_back = match release::boot_leftovers::<P, S>(
         &request,
@@ -180,7 +205,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         Ok(pages) => pages,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
-    report::boot(handover, choice, &geometry, common.errata);
+    report::boot(handover, choice, &geometry, common.errata, &trust);
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
     report::self_check(&looked, handover.entry.counter);

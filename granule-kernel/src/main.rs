@@ -62,6 +62,8 @@ mod refuse;
 mod report;
 #[cfg(target_os = "none")]
 mod selfcheck;
+#[cfg(target_os = "none")]
+mod trust;
 
 #[cfg(not(target_os = "none"))]
 fn main() {

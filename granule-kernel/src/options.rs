@@ -3,6 +3,7 @@
 //! Those that decide before the MMU is on (`arm64.pagesize=`, `arm64.vabits=`) are the library's.
 //! A word that cannot be granted falls back to the default, with a note that says so.
 
+use granule::arch::bbm::BbmLevel;
 use granule::boot::words;
 use granule::linear::{Barriers, Strategy};
 
@@ -79,6 +80,26 @@ pub(crate) fn rodata(line: &[u8]) -> (Rodata, Option<Unknown<'_>>) {
     }
 }
 
+/// `arm64.bbm=`: no level of FEAT_BBM above this one is used, whatever the CPUs have.
+pub(crate) fn bbm(line: &[u8]) -> (BbmLevel, Option<Unknown<'_>>) {
+    const DEFAULT: BbmLevel = BbmLevel::Level3;
+    match words::find(line, b"arm64.bbm=") {
+        None | Some(b"3") => (DEFAULT, None),
+        Some(b"2") => (BbmLevel::Level2, None),
+        Some(b"1") => (BbmLevel::Level1, None),
+        Some(b"0") => (BbmLevel::Level0, None),
+        Some(value) => {
+            let unknown = Unknown {
+                key: "arm64.bbm=",
+                value,
+                values: "0, 1, 2 or 3",
+                taken: "what the CPUs have",
+            };
+            (DEFAULT, Some(unknown))
+        }
+    }
+}
+
 /// `linear_map=`; `direct` by default.
 pub(crate) fn strategy(line: &[u8]) -> (Strategy, Option<Unknown<'_>>) {
     const DEFAULT: Strategy = Strategy::Direct;
@@ -131,6 +152,11 @@ mod tests {
             let line = format!("quiet rodata={} x", value.name());
             assert_eq!(rodata(line.as_bytes()).0, value);
         }
+        for number in 0..4 {
+            let line = format!("arm64.bbm={number} x");
+            let (level, unknown) = bbm(line.as_bytes());
+            assert_eq!((level.number(), unknown.is_none()), (number, true));
+        }
         for value in Strategy::ALL {
             let line = format!("linear_map={}", value.name());
             assert_eq!(strategy(line.as_bytes()).0, value);
@@ -150,6 +176,12 @@ mod tests {
         assert_eq!(unknown.unwrap().value, b"maybe");
         assert!(strategy(b"linear_map=").1.is_some());
         assert!(strategy(b"").1.is_none());
+        for garbled in ["", "4", "-1", "00", "two"] {
+            let line = format!("arm64.bbm={garbled}");
+            let (level, unknown) = bbm(line.as_bytes());
+            assert_eq!(level, BbmLevel::Level3);
+            assert_eq!(unknown.unwrap().value, garbled.as_bytes());
+        }
         let (value, unknown) = barriers(b"linear_map_barriers=page", Strategy::Base);
         assert_eq!((value, unknown.unwrap().taken), (Barriers::Entry, "entry"));
         let (value, unknown) = barriers(b"linear_map_barriers=entry", Strategy::Direct);

@@ -12,6 +12,7 @@ use crate::smp::start::Started;
 use core::fmt::{self, Display};
 use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
+use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
 use granule::table::Piece;
 
@@ -20,7 +21,13 @@ fn say(key: &str, value: impl Display) {
 }
 
 /// What was chosen, and on what CPU.
-pub(crate) fn boot(handover: &Handover, choice: &BootChoice, geometry: &Geometry, errata: Errata) {
+pub(crate) fn boot(
+    handover: &Handover,
+    choice: &BootChoice,
+    geometry: &Geometry,
+    errata: Errata,
+    trust: &Decision,
+) {
     say("page_size", geometry.page_size().bytes());
     say("page_size_source", choice.page.source);
     say("va_bits", geometry.va_bits());
@@ -29,8 +36,8 @@ pub(crate) fn boot(handover: &Handover, choice: &BootChoice, geometry: &Geometry
     say("start_level", geometry.start_level());
     say("lpa2", geometry.lpa2());
     say("bbm_level.id", handover.entry.features().bbm_level());
-    // Nothing changes the size of a live leaf yet, so no relaxation is relied on.
-    say("bbm_level.used", 0);
+    say("bbm_level.used", trust.level.number());
+    say("bbm_level.why", trust);
     say("entry_el", handover.entry.entry_el);
     say("run_el", handover.entry.run_el);
     say("vhe", handover.entry.vhe == 1);
@@ -53,8 +60,9 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
             size.bytes, size.contiguous
         );
     }
-    say("linear_map.tables", map.counts.tables);
-    say("linear_map.table_bytes", map.counts.tables * page_bytes);
+    say("linear_map.tables", map.tables());
+    say("linear_map.table_bytes", map.tables() * page_bytes);
+    say("linear_map.rewritten_to_pages", map.rewritten.is_some());
     say("linear_map.descriptor_stores", map.counts.stores);
     say("linear_map.tlbi", map.counts.tlbi);
     say("linear_map.dsb", map.counts.dsb);

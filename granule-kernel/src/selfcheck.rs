@@ -319,7 +319,7 @@ impl LeafWalk<'_> {
 
 /// Every entry of the kernel's half: the linear map against the plan, both ends of each run of
 /// like leaves against the CPU, and nothing anywhere that is writable and executable.
-fn walk<P: Page, E: Environment>(
+pub(crate) fn walk<P: Page, E: Environment>(
     tables: &PageTables<P, E>,
     map: &LinearMap,
     placement: &Placement,

@@ -293,7 +293,9 @@ fn the_image_may_lie_in_the_last_of_many_banks() {
 /// 128 of each kind is what early memory holds; the image and the tree are two reserved ranges.
 #[test]
 fn as_many_ranges_as_fit() {
-    let banks: Vec<_> = (0..128).map(|n| (RAM + n * 8 * MIB, 4 * MIB)).collect();
+    let mut banks: Vec<_> = (0..128).map(|n| (RAM + n * 8 * MIB, 4 * MIB)).collect();
+    // The image lies in the first, 2 MiB from its start.
+    banks[0].1 = 7 * MIB;
     let mut tree = crafted(PageSize::K4);
     tree.banks(&banks);
     for (start, _) in &banks[1..] {
@@ -303,7 +305,7 @@ fn as_many_ranges_as_fit() {
         tree.memreserve(start + 3 * MIB, 4096);
     }
     let kernel = tree.ok();
-    let mut ranges = vec![range(RAM, RAM + 4 * MIB)];
+    let mut ranges = vec![range(RAM, RAM + 7 * MIB)];
     for (start, bytes) in &banks[1..] {
         ranges.push(range(*start, start + MIB));
         ranges.push(range(start + 2 * MIB, start + bytes));

@@ -92,6 +92,8 @@ fn instructions_are_counted_exactly() {
                     memory: GIB,
                     icount: true,
                     linear_map: Some(strategy),
+                    // Pages on every CPU.
+                    append: Some("arm64.bbm=0".into()),
                     ..sized(PageSize::K4)
                 });
                 let stores = kernel.number("linear_map.descriptor_stores");

@@ -24,3 +24,4 @@ mod rodata;
 mod self_check;
 mod told;
 mod trees;
+mod trust;

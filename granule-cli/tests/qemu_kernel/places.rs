@@ -8,8 +8,8 @@ use crate::reference::{Reference, range};
 #[test]
 fn each_page_size_at_three_load_addresses() {
     let memory = 8 * GIB;
-    // QEMU's own place, one above 4 GiB, and the last 2 MiB of RAM.
-    for load in [IMAGE, 0x1_4000_0000, RAM + memory - 2 * MIB] {
+    // QEMU's own place, one above 4 GiB, and the last 4 MiB of RAM.
+    for load in [IMAGE, 0x1_4000_0000, RAM + memory - 4 * MIB] {
         for size in SIZES {
             let kernel = ok(&Request {
                 memory,

@@ -196,10 +196,10 @@ fn the_least_ram_that_qemu_can_load_an_image_into() {
     assert_reason(&kernel, "QEMU: ");
     for size in crate::kernel::SIZES {
         let kernel = ok(&Request {
-            memory: 6 * MIB,
+            memory: 8 * MIB,
             ..sized(size)
         });
-        assert_eq!(kernel.mapped(), 6 * MIB);
+        assert_eq!(kernel.mapped(), 8 * MIB);
     }
 }
 

@@ -15,6 +15,7 @@ use core::fmt;
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::trust::Decision;
 use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::WindowBuilder;
 use granule::linear::{Arena, Barriers, Census, Placement, Strategy, TracedWindows, direct};
@@ -75,7 +76,7 @@ impl From<TableError> for MapError {
 fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(), MapError> {
     let rodata = request.rodata;
     let constants = request.image_start..request.image_start + image::constants_end();
-    let leaves = if rodata.changes_pages() {
+    let leaves = if rodata.changes_pages() && !request.trust.splits_blocks() {
         Leaves::PAGES
     } else {
         Leaves::LARGEST
@@ -129,6 +130,9 @@ pub(crate) struct Request<'a> {
     pub(crate) image_start: u64,
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
     pub(crate) rodata: Rodata,
+    /// How far the boot CPU is trusted to split live blocks: a map whose pages must be able to
+    /// change has blocks only then.
+    pub(crate) trust: Decision,
     pub(crate) strategy: Strategy,
     pub(crate) barriers: Barriers,
     pub(crate) counter: Option<&'a InstructionCounter>,
@@ -144,6 +148,16 @@ pub(crate) struct LinearMap {
     pub(crate) time_us: u64,
     /// SCTLR when the counting began: M and C are set.
     pub(crate) sctlr: u64,
+    /// The tables that were added when all blocks were split for a CPU that does not allow live
+    /// splits, if they were.
+    pub(crate) rewritten: Option<u64>,
+}
+
+impl LinearMap {
+    /// The tables that it has now.
+    pub(crate) fn tables(&self) -> u64 {
+        self.counts.tables + self.rewritten.unwrap_or(0)
+    }
 }
 
 /// Makes the linear map of all that `memory` says is to be mapped.
@@ -210,6 +224,7 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
         instructions,
         time_us,
         sctlr,
+        rewritten: None,
     };
     Ok((map, tables))
 }

@@ -107,6 +107,13 @@ impl Arena {
         self.ram_end = end.0;
     }
 
+    /// Adds RAM from `start` to `end`, both multiples of the page size, all of which is mapped. What
+    /// is left of RAM that was added before is not given out any more.
+    pub const fn extend_mapped(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
+        self.extend(start, end);
+        self.mapped_to(end.0);
+    }
+
     /// The part of the pool that was not used: from the first free byte to its end.
     #[must_use]
     pub const fn unused_pool(&self) -> (PhysicalAddress, PhysicalAddress) {
