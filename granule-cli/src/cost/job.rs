@@ -3,6 +3,7 @@
 //! What is not known of a machine that is only talked about (where its RAM begins, how large the
 //! kernel is) is assumed here and nowhere else.
 
+use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, Half, IdRegisters, PageSize, Permissions, PhysicalAddress,
@@ -46,6 +47,7 @@ impl Job {
         page_size: PageSize,
         va_bits: u32,
         rodata: Rodata,
+        bbm: BbmLevel,
         tlbi_range: bool,
     ) -> Result<Self, String> {
         let geometry = geometry(page_size, va_bits)?;
@@ -80,23 +82,20 @@ impl Job {
             },
             ranges,
             placement.distance(),
-            rodata,
+            leaves(rodata, bbm),
             POOL.0 / page_size.bytes() - POOL.1,
         ))
     }
 
-    /// The map of these physical ranges (first byte and bytes, ascending) at `distance`.
+    /// The map of these physical ranges (first byte and bytes, ascending) at `distance`, with
+    /// leaves no larger than `leaves` allows.
     pub fn of(
         capabilities: TlbCapabilities,
         ranges: impl IntoIterator<Item = (u64, u64)>,
         distance: u64,
-        rodata: Rodata,
+        leaves: Leaves,
         pool_pages: u64,
     ) -> Self {
-        let leaves = match rodata {
-            Rodata::On | Rodata::Full => Leaves::PAGES,
-            Rodata::Off | Rodata::Noalias => Leaves::LARGEST,
-        };
         let pieces = ranges
             .into_iter()
             .map(|(first, bytes)| Piece {
@@ -136,6 +135,16 @@ impl Job {
                 barriers,
             )),
         }
+    }
+}
+
+/// How large the leaves of a map may be on CPUs that are trusted with level `bbm`: where single
+/// pages must be able to change, blocks only if they can be split live.
+#[must_use]
+pub const fn leaves(rodata: Rodata, bbm: BbmLevel) -> Leaves {
+    match rodata {
+        Rodata::On | Rodata::Full if bbm.number() < BbmLevel::Level2.number() => Leaves::PAGES,
+        _ => Leaves::LARGEST,
     }
 }
 

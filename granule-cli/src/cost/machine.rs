@@ -4,6 +4,7 @@
 //! of other CPUs; what it is worth stands in [`check`](super::check).
 
 use granule::arch::PageSize;
+use granule::arch::bbm::BbmLevel;
 use granule::linear::Expected;
 
 use super::Job;
@@ -132,6 +133,7 @@ pub fn published_job(column: &Column) -> Result<Job, String> {
         PageSize::K4,
         48,
         Rodata::Full,
+        BbmLevel::Level0,
         column.tlbi_range,
     )
 }

@@ -26,6 +26,10 @@ Examples:
     granule plan --memory 256G --page-size 64k
     granule plan --memory 256G --rodata noalias
 
+  Full protection on CPUs that split live blocks, and on others:
+    granule plan --memory 256G --rodata full --bbm 2
+    granule plan --memory 256G --rodata full --bbm 0
+
   How far the model of the machines is off, cell by cell:
     granule plan --check-model
 
@@ -56,9 +60,13 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 48)]
     va_bits: u32,
 
-    /// What to protect; on and full make maps of pages
+    /// What to protect; on and full make maps of pages unless --bbm allows to split blocks
     #[arg(long, value_name = "MODE", value_enum, default_value = "full")]
     rodata: Rodata,
+
+    /// Level of FEAT_BBM that the CPUs are trusted with, 0 to 3; from 2 on blocks are split live
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    bbm: u8,
 
     /// How to make the map, one or more; default: every way there is
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', value_enum)]
@@ -86,6 +94,7 @@ impl PlanArgs {
             page_size: self.page_size,
             va_bits: self.va_bits,
             rodata: self.rodata,
+            bbm: self.bbm,
             strategies: match self.strategy.as_slice() {
                 [] => LinearMap::ALL.to_vec(),
                 some => some.to_vec(),

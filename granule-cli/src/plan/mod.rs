@@ -7,11 +7,13 @@ pub mod args;
 
 use std::fmt::Write as _;
 
+use granule::arch::bbm::BbmLevel;
 use granule::linear::Expected;
+use granule::table::Leaves;
 use serde_json::{Value, json};
 
 use crate::cost::machine::Predicted;
-use crate::cost::{Job, Machine};
+use crate::cost::{Job, Machine, job};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::show_size;
 
@@ -29,6 +31,8 @@ pub struct Plan {
     pub va_bits: u32,
     /// The protection.
     pub rodata: Rodata,
+    /// The level of FEAT_BBM that the CPUs are trusted with.
+    pub bbm: u8,
     /// The ways to make the map.
     pub strategies: Vec<LinearMap>,
     /// The barriers of the published ones; `None` for those each goes by.
@@ -77,6 +81,7 @@ impl Plan {
             self.page_size.value(),
             self.va_bits,
             self.rodata,
+            BbmLevel::from_number(self.bbm.into()),
             range,
         )?;
         let taken = self
@@ -151,6 +156,7 @@ impl Planned {
             "page_size": plan.page_size.bytes(),
             "va_bits": plan.va_bits,
             "rodata": plan.rodata.word(),
+            "bbm_level": plan.bbm,
             "mapped_bytes": self.job.census().bytes(),
             "leaves": leaves,
             "tables": tables,
@@ -187,11 +193,12 @@ impl Planned {
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
-            "{} of RAM, {} pages, {} VA bits, rodata={}\nleaves   {}\ntables   {tables}, {}",
+            "{} of RAM, {} pages, {} VA bits, rodata={}, BBM level {}\nleaves   {}\ntables   {tables}, {}",
             show_size(plan.memory),
             plan.page_size.word(),
             plan.va_bits,
             plan.rodata.word(),
+            plan.bbm,
             leaves.join(", "),
             show_size(table_bytes),
         );
@@ -256,7 +263,8 @@ fn caution(plan: &Plan, machine: &Machine) -> String {
          of {} (4K pages, maps of pages; docs/performance.md has the errors).",
         machine.published_as
     );
-    if plan.page_size != PageSize::K4 || !matches!(plan.rodata, Rodata::On | Rodata::Full) {
+    let pages = job::leaves(plan.rodata, BbmLevel::from_number(plan.bbm.into())) == Leaves::PAGES;
+    if plan.page_size != PageSize::K4 || !pages {
         text += "\nNothing was published of such a map: here the costs are carried over to it.";
     }
     if plan.strategies.contains(&LinearMap::Direct) {
@@ -276,6 +284,7 @@ mod tests {
             page_size: PageSize::K4,
             va_bits: 48,
             rodata: Rodata::Full,
+            bbm: 0,
             strategies: LinearMap::ALL.to_vec(),
             barriers: None,
             machine: Some(Machine::named("altra").unwrap()),
@@ -307,6 +316,38 @@ mod tests {
             .map(|strategy| strategy["predicted_ms_high"].as_f64().unwrap())
             .collect();
         assert!(times.windows(2).all(|pair| pair[1] < pair[0]), "{times:?}");
+    }
+
+    #[test]
+    fn level_2_keeps_blocks_where_pages_may_change() {
+        let tables = |page_size, rodata, bbm| {
+            let plan = Plan {
+                page_size,
+                rodata,
+                bbm,
+                ..plan(256 << 30)
+            };
+            let planned = plan.work_out().unwrap();
+            planned.json()["tables"].as_u64().unwrap()
+        };
+        for page_size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+            let pages = tables(page_size, Rodata::Full, 0);
+            let blocks = tables(page_size, Rodata::Noalias, 0);
+            assert!(blocks < 10 && pages > 500, "{blocks} {pages}");
+            for rodata in [Rodata::On, Rodata::Full] {
+                let by_level = [0, 1, 2, 3].map(|bbm| tables(page_size, rodata, bbm));
+                assert_eq!(by_level, [pages, pages, blocks, blocks]);
+            }
+        }
+        let text = |bbm| {
+            let plan = Plan {
+                bbm,
+                ..plan(4 << 30)
+            };
+            plan.work_out().unwrap().text()
+        };
+        assert!(text(2).contains("rodata=full, BBM level 2\n") && text(2).contains("x 1G"));
+        assert!(text(2).contains("carried over") && !text(1).contains("carried over"));
     }
 
     #[test]

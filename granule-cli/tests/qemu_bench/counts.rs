@@ -171,6 +171,36 @@ fn half_a_terabyte_of_blocks() {
     }
 }
 
+/// Where live blocks can be split, full protection takes what blocks take without it.
+#[test]
+fn half_a_terabyte_of_blocks_with_full_protection() {
+    for (page_size, cpu, va_bits, most) in [
+        (PageSize::K4, "max,lpa2=off", 48, 20_000),
+        (PageSize::K16, "max,lpa2=off", 48, 80_000),
+        (PageSize::K16, "max", 52, 20_000),
+        (PageSize::K64, "max", 52, 80_000),
+    ] {
+        let mut bench = bench(page_size, &[512 * GIB]);
+        bench.rodata = vec![Rodata::Noalias, Rodata::Full];
+        bench.cpu = cpu.into();
+        bench.va_bits = Some(va_bits);
+        bench
+            .forms
+            .retain(|form| form.strategy == LinearMap::Direct);
+        let rows = rows(&bench);
+        for row in &rows {
+            counted_as_expected(row);
+            let instructions = figure(row, "instructions");
+            assert!(instructions <= most, "{instructions} at {:?}", row.cell);
+            assert_eq!(figure(row, "tlbi"), 0);
+            assert!(figure(row, "dsb") <= 16);
+        }
+        for name in ["instructions", "descriptor_stores", "tables", "dsb"] {
+            assert_eq!(figure(&rows[0], name), figure(&rows[1], name), "{name}");
+        }
+    }
+}
+
 /// Sixteen slots are emptied by one TLBI where it reaches a range.
 #[test]
 fn lazy_unmap_uses_tlbis_by_range() {

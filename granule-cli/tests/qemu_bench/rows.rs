@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use granule::arch::bbm::BbmLevel;
 use granule_cli::bench::{self, Bench, Form, Row};
 use granule_cli::cost::Job;
+use granule_cli::cost::job::leaves;
 use granule_cli::{LinearMap, PageSize, Rodata};
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -62,11 +64,14 @@ pub(crate) fn figure(row: &Row, name: &str) -> u64 {
 pub(crate) fn job(row: &Row) -> Job {
     let object = row.boot.json();
     let map = &object["linear_map"];
+    let used = object["bbm_level"]["used"].as_u64().unwrap();
+    let bbm = BbmLevel::from_number(used as u32);
     let assumed = Job::assumed(
         row.cell.memory,
         row.cell.page_size.value(),
         object["va_bits"].as_u64().unwrap() as u32,
         row.cell.rodata,
+        bbm,
         map["tlbi_range"].as_bool().unwrap(),
     )
     .unwrap();
@@ -82,7 +87,7 @@ pub(crate) fn job(row: &Row) -> Job {
         assumed.capabilities,
         ranges,
         map["distance"].as_u64().unwrap(),
-        row.cell.rodata,
+        leaves(row.cell.rodata, bbm),
         map["pool_pages"].as_u64().unwrap(),
     )
 }
