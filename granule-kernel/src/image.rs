@@ -17,6 +17,9 @@ unsafe extern "C" {
     static __bss_start: u8;
     static __bss_end: u8;
     static __stack_start: u8;
+    static __stack_top: u8;
+    static __exception_stack_start: u8;
+    static __exception_stack_top: u8;
     static __static_pool_start: u8;
     static __static_pool_end: u8;
 }
@@ -62,9 +65,9 @@ pub(crate) fn constants_end() -> u64 {
     offset!(__relro_end)
 }
 
-/// What is to be mapped, in address order. The stack guard belongs to none of
-/// them: between data and stack nothing may be mapped.
-pub(crate) fn segments() -> [Segment; 5] {
+/// What is to be mapped, in address order. The stacks' guards belong to none of
+/// them: right below a stack nothing may be mapped.
+pub(crate) fn segments() -> [Segment; 6] {
     let segment = |start, end, permission| Segment {
         range: start..end,
         permission,
@@ -77,8 +80,22 @@ pub(crate) fn segments() -> [Segment; 5] {
         // Relocated before the MMU is on, constant from then on.
         segment(rodata_end, relro_end, Permission::ReadOnly),
         segment(relro_end, offset!(__bss_end), Permission::ReadWrite),
-        segment(offset!(__stack_start), bytes(), Permission::ReadWrite),
+        segment(
+            offset!(__stack_start),
+            offset!(__stack_top),
+            Permission::ReadWrite,
+        ),
+        segment(
+            offset!(__exception_stack_start),
+            bytes(),
+            Permission::ReadWrite,
+        ),
     ]
+}
+
+/// The address of the top of the boot CPU's exception stack.
+pub(crate) fn exception_stack_top() -> u64 {
+    &raw const __exception_stack_top as u64
 }
 
 /// The 4K page, 4K aligned, whose code turns the MMU on or off.

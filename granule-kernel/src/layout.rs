@@ -13,7 +13,8 @@
 //! | `0xffff_ffff_e400_0000` | stacks of the secondary CPUs, with gaps |
 //! | `0xffff_ffff_e800_0000` | the interrupt controller |
 //!
-//! All of it but the linear map lies in the last 4 GiB, hence inside TTBR1's
+//! The linear map is the only part whose mapping is ever split while CPUs use it. All the rest lies
+//! in the last 4 GiB, by which the vectors tell a stack that is never split; hence inside TTBR1's
 //! space at every supported size down to 36 bits. Each window but the trace's lies inside one
 //! 512 MiB aligned span, what one last-level table covers with 64K pages (the
 //! spans of 4K and 16K, 2 MiB and 32 MiB, divide it), so the number of tables

@@ -2,7 +2,7 @@
 
 use super::frame::{FRAME_BYTES, Frame};
 use super::syndrome;
-use crate::smp::percpu::EMERGENCY_TOP;
+use crate::smp::percpu::EXCEPTION_STACK_TOP;
 use crate::{irq, panic};
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -11,18 +11,39 @@ use core::mem::offset_of;
 // which the kernel never selects; 8-15 a lower level, of which there is none yet.
 // All are stored and told alike, with their number.
 //
-// Before the first store the vector makes sure that there is stack: bit 16 of the
-// pointer less the frame is 0 within a stack and 1 in the guard below it (see the
-// linker script). TPIDRRO_EL0, which no one uses while the kernel runs, holds x0
-// meanwhile, so that nothing is lost and no memory is touched; TPIDR_EL0 likewise
-// carries the old stack pointer. An exception on the emergency stack itself, which is
-// not aligned like that, may be taken for an overflow; it is one inside a panic, and
-// `panic` notices.
+// Before the first store the vector makes sure of the stack, by two questions:
+//
+// - Does it lie in the last 4 GiB of the address space (bits 63:32 all ones)? Only what
+//   lies outside, the linear map, is ever split live, and a store there might take a TLB
+//   conflict abort, before ELR and SPSR are saved.
+// - Is there room? Bit 16 of the pointer less the frame is 0 within a stack and 1 in the
+//   guard below it (see the linker script).
+//
+// If not, the frame goes to this CPU's exception stack, which is like that, so that an
+// exception taken while it is in use finds room below. TPIDRRO_EL0, which no one uses while
+// the kernel runs, holds x0 meanwhile; the two stack pointers change places by sums in x0, so
+// that nothing is lost and no other register or memory is touched. The flags are in SPSR.
 global_asm!(
     r#"
+    .macro elsewhere number, more
+    mrs     x0, tpidr_el1
+    ldr     x0, [x0, #{exception_stack_top}]
+    sub     x0, x0, #{frame_bytes}
+    add     sp, sp, x0
+    sub     x0, sp, x0              // the interrupted stack pointer
+    sub     sp, sp, x0              // the frame
+    str     x1, [sp, #8]
+    mov     x1, #(\number + \more)
+    b       exception_common
+    .endm
+
     .macro vector number
     .balign 128
     msr     tpidrro_el0, x0
+    mov     x0, sp
+    asr     x0, x0, #32
+    add     x0, x0, #1
+    cbnz    x0, 2f
     sub     x0, sp, #{frame_bytes}
     tbnz    x0, #16, 1f
     sub     sp, sp, #{frame_bytes}
@@ -30,15 +51,8 @@ global_asm!(
     mov     x1, #\number
     add     x0, sp, #{frame_bytes}
     b       exception_common
-1:  mov     x0, sp                  // out of stack: the same frame, elsewhere
-    msr     tpidr_el0, x0
-    mrs     x0, tpidr_el1
-    ldr     x0, [x0, #{emergency_top}]
-    sub     sp, x0, #{frame_bytes}
-    str     x1, [sp, #8]
-    mov     x1, #(\number + {overflow})
-    mrs     x0, tpidr_el0
-    b       exception_common
+1:  elsewhere \number, {overflow}
+2:  elsewhere \number, 0
     .endm
 
     .section .text.vectors, "ax"
@@ -85,14 +99,14 @@ exception_common:
     mov     x0, sp
     bl      exception_taken
 
-    // Dealt with: back to what was interrupted. Interrupts are masked, so nothing takes ELR and
-    // SPSR from us any more. The interrupted stack pointer is the frame's end: from an overflown
-    // stack nothing comes back.
+    // Dealt with: back to what was interrupted, on its stack. Interrupts are masked and the frame
+    // lies where nothing is split, so nothing takes ELR and SPSR from us any more.
     ldr     x2, [sp, #{elr}]
     ldr     x3, [sp, #{spsr}]
     msr     elr_el1, x2
     msr     spsr_el1, x3
-    ldp     x0, x1, [sp, #0]
+    ldr     x0, [sp, #0]
+    msr     tpidrro_el0, x0
     ldp     x2, x3, [sp, #16]
     ldp     x4, x5, [sp, #32]
     ldp     x6, x7, [sp, #48]
@@ -108,11 +122,14 @@ exception_common:
     ldp     x26, x27, [sp, #208]
     ldp     x28, x29, [sp, #224]
     ldr     x30, [sp, #240]
-    add     sp, sp, #{frame_bytes}
+    ldr     x0, [sp, #{sp}]
+    ldr     x1, [sp, #8]
+    mov     sp, x0
+    mrs     x0, tpidrro_el0
     eret
 "#,
     frame_bytes = const FRAME_BYTES,
-    emergency_top = const EMERGENCY_TOP,
+    exception_stack_top = const EXCEPTION_STACK_TOP,
     overflow = const OVERFLOW,
     sp = const offset_of!(Frame, sp),
     elr = const offset_of!(Frame, elr),

@@ -19,8 +19,8 @@ early_vectors:
     .endr
 
 early_exception:
-    adrp    x0, EMERGENCY_STACK + {stack_bytes}
-    add     x0, x0, :lo12:EMERGENCY_STACK + {stack_bytes}
+    adrp    x0, __exception_stack_top
+    add     x0, x0, :lo12:__exception_stack_top
     mov     sp, x0
     mov     x29, xzr
     mrs     x0, CurrentEL
@@ -35,6 +35,5 @@ early_exception:
     mrs     x2, far_el2
 2:  bl      mmu_off_exception
     b       park_loop
-"#,
-    stack_bytes = const crate::exception::EMERGENCY_STACK_BYTES,
+"#
 );

@@ -9,7 +9,7 @@ use super::MOST_CPUS;
 use super::jobs::Job;
 use super::set::CpuSet;
 use crate::cpu;
-use crate::exception;
+use crate::image;
 use crate::ipi::Call;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -29,8 +29,9 @@ pub(crate) const STATE_GIVEN_UP: u32 = 4;
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct PerCpu {
-    /// The top of the stack for exceptions that cannot use the one they came from.
-    emergency_top: AtomicU64,
+    /// The top of the stack for exceptions that cannot use the one they came from. Like this slot
+    /// it lies in memory whose mapping is never split.
+    exception_stack_top: AtomicU64,
     /// The affinity fields of MPIDR_EL1.
     pub(crate) affinity: AtomicU64,
     /// One of the states above.
@@ -50,7 +51,7 @@ pub(crate) struct PerCpu {
 }
 
 /// For the vectors.
-pub(crate) const EMERGENCY_TOP: usize = offset_of!(PerCpu, emergency_top);
+pub(crate) const EXCEPTION_STACK_TOP: usize = offset_of!(PerCpu, exception_stack_top);
 
 static SLOTS: [PerCpu; MOST_CPUS] = [const { PerCpu::new() }; MOST_CPUS];
 
@@ -60,7 +61,7 @@ static ONLINE: AtomicU64 = AtomicU64::new(0);
 impl PerCpu {
     const fn new() -> Self {
         Self {
-            emergency_top: AtomicU64::new(0),
+            exception_stack_top: AtomicU64::new(0),
             affinity: AtomicU64::new(0),
             state: AtomicU32::new(STATE_OFF),
             gic_interface: AtomicU32::new(0),
@@ -79,9 +80,10 @@ impl PerCpu {
     }
 
     /// Prepares the slot of a CPU that is about to be started.
-    pub(super) fn prepare(&self, affinity: u64, emergency_top: u64) {
+    pub(super) fn prepare(&self, affinity: u64, exception_stack_top: u64) {
         self.affinity.store(affinity, Ordering::Relaxed);
-        self.emergency_top.store(emergency_top, Ordering::Relaxed);
+        self.exception_stack_top
+            .store(exception_stack_top, Ordering::Relaxed);
         self.state.store(STATE_STARTING, Ordering::Release);
     }
 }
@@ -104,8 +106,8 @@ pub(crate) fn init_boot_cpu() {
     let [slot, ..] = &SLOTS;
     slot.affinity
         .store(cpu::mpidr_el1() & super::AFFINITY, Ordering::Relaxed);
-    slot.emergency_top
-        .store(exception::boot_emergency_top(), Ordering::Relaxed);
+    slot.exception_stack_top
+        .store(image::exception_stack_top(), Ordering::Relaxed);
     slot.state.store(STATE_UP, Ordering::Relaxed);
     ONLINE.store(1, Ordering::Relaxed);
     take(slot);

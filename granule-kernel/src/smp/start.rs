@@ -258,8 +258,8 @@ fn start_one<P: Page>(
     needs: &Needs,
 ) -> Result<Facts, Failure> {
     let number = cpu.number();
-    let [stack, emergency] = map_stacks::<P>(machine, number).map_err(Failure::Obstacle)?;
-    cpu.prepare(affinity, emergency.end);
+    let [stack, exceptions] = map_stacks::<P>(machine, number).map_err(Failure::Obstacle)?;
+    cpu.prepare(affinity, exceptions.end);
     let command = Command {
         report: mailbox::report_address(number).map_or(0, identity::physical),
         stack_bottom: stack.physical,
@@ -359,8 +359,8 @@ fn map_stacks<P: Page>(
     number: usize,
 ) -> Result<[Stack; 2], Obstacle> {
     let stacks = [0, 1].map(|which| map_stack::<P>(machine, stacks::bottom(number, which)));
-    let [own, emergency] = stacks;
-    Ok([own?, emergency?])
+    let [own, exceptions] = stacks;
+    Ok([own?, exceptions?])
 }
 
 fn map_stack<P: Page>(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
