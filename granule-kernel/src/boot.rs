@@ -5,6 +5,7 @@
 
 use crate::console::println;
 use crate::counter::InstructionCounter;
+use crate::exception::inject;
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{self, Request};
 use crate::memory::pages;
@@ -211,7 +212,13 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     report::self_check(&looked, handover.entry.counter);
     report::memory(given_back, &pages, P::SIZE.bytes());
     report::cpus(&cpus, P::SIZE);
+    if let Err(error) = inject::init::<P>(&request, bootargs) {
+        refuse::refuse(format_args!(
+            "arm64.inject_conflict= cannot be granted: {error}"
+        ));
+    }
     selftest::run::<P>(&request, bootargs);
+    report::tlb_conflicts();
 }
 
 /// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into

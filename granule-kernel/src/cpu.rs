@@ -3,6 +3,7 @@
 //! One island of assembly per register, made by one macro. Under VHE the EL1 names
 //! reach the EL2 registers, so there is one set of names for both levels.
 
+use crate::exception::syndrome;
 use core::arch::asm;
 
 macro_rules! readers {
@@ -71,6 +72,22 @@ pub(crate) fn microseconds(ticks: u64) -> u64 {
 /// What stage 1 makes of reading `address`, from the CPU's own walker: the physical address, or
 /// PAR's fault status.
 pub(crate) fn translate(address: u64) -> Result<u64, u64> {
+    let mut par = address_translation(address);
+    // A TLB conflict that the question meets stands in PAR and is no exception. One retry: after
+    // it there is nothing left to be in conflict.
+    if par & 1 == 1 && (par >> 1) & 0x3f == syndrome::TLB_CONFLICT {
+        tlbi_vmalle1_local();
+        par = address_translation(address);
+    }
+    if par & 1 == 0 {
+        Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
+    } else {
+        Err((par >> 1) & 0x3f)
+    }
+}
+
+/// PAR_EL1 after asking for a read of `address`.
+fn address_translation(address: u64) -> u64 {
     let par: u64;
     // An interrupt may ask, too, and PAR_EL1 is one.
     let masked = mask_interrupts();
@@ -87,11 +104,7 @@ pub(crate) fn translate(address: u64) -> Result<u64, u64> {
         );
     }
     restore_interrupts(masked);
-    if par & 1 == 0 {
-        Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
-    } else {
-        Err((par >> 1) & 0x3f)
-    }
+    par
 }
 
 /// Makes effects of earlier register writes, and only later instructions, wait.
@@ -141,6 +154,20 @@ pub(crate) fn tlbi_vmalle1_local() {
             "dsb nshst",
             "tlbi vmalle1",
             "dsb nsh",
+            "isb",
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Empties the TLB of every CPU, once what was stored before is visible to their walkers.
+pub(crate) fn tlbi_vmalle1_all() {
+    // SAFETY: what is removed is fetched again from the tables.
+    unsafe {
+        asm!(
+            "dsb ishst",
+            "tlbi vmalle1is",
+            "dsb ish",
             "isb",
             options(nostack, preserves_flags)
         );

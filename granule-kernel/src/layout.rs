@@ -47,6 +47,10 @@ pub(crate) const UART_VADDR: u64 = FIXMAP_VADDR;
 /// Slots 1 to 5 show tables, one a level.
 pub(crate) const FIXMAP_ANCHOR_VADDR: u64 = FIXMAP_VADDR + 6 * FIXMAP_SLOT_BYTES;
 
+/// Fixmap slot 7: the table with the entry that is to look like a TLB conflict (see
+/// `exception::inject`).
+pub(crate) const INJECT_VADDR: u64 = FIXMAP_VADDR + 7 * FIXMAP_SLOT_BYTES;
+
 /// Fixmap slot 8: the self-check's second view of a page.
 pub(crate) const CHECK_VADDR: u64 = FIXMAP_VADDR + 8 * FIXMAP_SLOT_BYTES;
 

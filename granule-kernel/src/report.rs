@@ -96,6 +96,11 @@ pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
     say("memory.page_metadata_bytes", pages.metadata_bytes);
 }
 
+/// What was dealt with until now.
+pub(crate) fn tlb_conflicts() {
+    say("tlb_conflicts", percpu::tlb_conflicts());
+}
+
 /// The pieces of the linear map, `FIRST+BYTES` in hexadecimal, with commas between them.
 struct PieceList<'a>(&'a [Piece]);
 

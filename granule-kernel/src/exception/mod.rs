@@ -1,8 +1,13 @@
 //! Exceptions with the MMU on: the vectors, the frame they leave, and what is told.
 //!
-//! Interrupts are dealt with and returned from; every other exception ends in a report.
+//! Interrupts and TLB conflict aborts are dealt with and returned from; every other exception ends
+//! in a report. Nothing here that runs before an exception is dealt with may touch memory whose
+//! mapping is ever split: see `conflict`.
 
+#[cfg(target_os = "none")]
+mod conflict;
 mod frame;
+pub(crate) mod inject;
 pub(crate) mod syndrome;
 #[cfg(target_os = "none")]
 mod vectors;

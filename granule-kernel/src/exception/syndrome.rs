@@ -12,6 +12,24 @@ pub(crate) const fn is_brk(esr: u64, number: u64) -> bool {
     class(esr) == 0x3c && esr & 0xffff == number
 }
 
+/// The fault status (DFSC or IFSC) of an abort that the kernel's own level caused.
+pub(crate) const fn own_abort(esr: u64) -> Option<u64> {
+    match class(esr) {
+        0x21 | 0x25 => Some(esr & 0x3f),
+        _ => None,
+    }
+}
+
+/// The fault status of a TLB conflict abort: more than one entry of the TLB matches (RNGLXZ,
+/// IHYQMB). There is one form, a synchronous data or instruction abort: no memory access was made,
+/// so the instruction can be retried.
+pub(crate) const TLB_CONFLICT: u64 = 0x30;
+
+/// Whether a fault status says that an entry of any level was invalid.
+pub(crate) const fn is_translation_fault(status: u64) -> bool {
+    matches!(status, 0x04..=0x07 | 0x2a | 0x2b)
+}
+
 /// Says what an exception was, on one line.
 pub(crate) const fn describe(esr: u64, far: u64) -> Description {
     Description { esr, far }
@@ -204,6 +222,26 @@ mod tests {
         assert_eq!(fault(0x29), ("address size fault", Some(-1)));
         assert_eq!(fault(0x13).1, Some(-1));
         assert_eq!(fault(0x30), ("TLB conflict abort", None));
+    }
+
+    #[test]
+    fn only_the_kernel_s_own_aborts_have_a_status_here() {
+        for class in 0..64u64 {
+            for status in 0..64 {
+                let expected = (class == 0x21 || class == 0x25).then_some(status);
+                // IL, and bits of the syndrome that say something else.
+                let esr = class << 26 | 1 << 25 | 1 << 6 | status;
+                assert_eq!(own_abort(esr), expected, "{class:#x}");
+            }
+        }
+        assert_eq!(own_abort(0x9600_0030), Some(TLB_CONFLICT));
+        assert_eq!(own_abort(0x8600_0030), Some(TLB_CONFLICT));
+    }
+
+    #[test]
+    fn translation_faults_are_those_of_every_level_and_no_other() {
+        let found: Vec<u64> = (0..64).filter(|code| is_translation_fault(*code)).collect();
+        assert_eq!(found, [0x04, 0x05, 0x06, 0x07, 0x2a, 0x2b]);
     }
 
     #[test]

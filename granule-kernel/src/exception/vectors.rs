@@ -1,7 +1,7 @@
 //! The exception vectors with the MMU on.
 
 use super::frame::{FRAME_BYTES, Frame};
-use super::syndrome;
+use super::{conflict, syndrome};
 use crate::smp::percpu::EXCEPTION_STACK_TOP;
 use crate::{irq, panic};
 use core::arch::global_asm;
@@ -151,12 +151,16 @@ pub(super) fn address() -> u64 {
     &raw const exception_vectors as u64
 }
 
-/// The vector of the kernel's own IRQs.
+/// The vectors of the kernel's own synchronous exceptions and IRQs.
+const SYNCHRONOUS: u64 = 4;
 const IRQ: u64 = 5;
 
 /// Returns if what was interrupted is to go on.
 #[unsafe(no_mangle)]
 extern "C" fn exception_taken(frame: &Frame, vector: u64) {
+    if vector == SYNCHRONOUS && conflict::handle(frame) {
+        return;
+    }
     if vector != IRQ {
         fatal(frame, vector);
     }

@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::image;
 use crate::ipi::Call;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Not started, or not a CPU at all.
 pub(crate) const STATE_OFF: u32 = 0;
@@ -48,6 +48,10 @@ pub(crate) struct PerCpu {
     pub(crate) interrupts: AtomicU64,
     /// Times it was parked, and came back.
     pub(crate) parkings: AtomicU64,
+    /// TLB conflict aborts dealt with.
+    pub(crate) tlb_conflicts: AtomicU64,
+    /// Whether it is dealing with one.
+    pub(crate) in_tlb_conflict: AtomicBool,
 }
 
 /// For the vectors.
@@ -70,6 +74,8 @@ impl PerCpu {
             calls: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
             parkings: AtomicU64::new(0),
+            tlb_conflicts: AtomicU64::new(0),
+            in_tlb_conflict: AtomicBool::new(false),
         }
     }
 
@@ -117,6 +123,14 @@ pub(crate) fn init_boot_cpu() {
 pub(super) fn take(slot: &'static PerCpu) {
     // SAFETY: the register is ours alone, and the slot lives for ever.
     unsafe { cpu::set_tpidr_el1(&raw const *slot as u64) };
+}
+
+/// TLB conflict aborts that all CPUs have dealt with.
+pub(crate) fn tlb_conflicts() -> u64 {
+    SLOTS
+        .iter()
+        .map(|cpu| cpu.tlb_conflicts.load(Ordering::Relaxed))
+        .sum()
 }
 
 /// The CPUs that answer calls, this one among them.

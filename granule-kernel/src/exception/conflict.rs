@@ -1,0 +1,46 @@
+//! TLB conflict aborts: what a CPU of FEAT_BBM level 1 or 2 may take after a live leaf changed its
+//! size, as long as it still has an entry of the old size beside one of the new (RNGLXZ, IHYQMB).
+//!
+//! The CPU's own TLB is emptied, which is what surely removes both (RBLRKC, IJCCRT; by address it
+//! is not, RGRVDR), and the access is tried again.
+//!
+//! What is ever split is the linear map. So all that this takes lies elsewhere, in the last 4 GiB
+//! of the address space: the vectors and this code, the stack they run on (another one if the
+//! interrupted one lies in the linear map), the frame, and the CPU's own slot. Nothing here takes a
+//! lock, prints, or follows a pointer into the linear map: a conflict in here would never end.
+
+use super::frame::Frame;
+use super::{inject, syndrome};
+use crate::smp::percpu;
+use crate::{cpu, panic};
+use core::sync::atomic::Ordering;
+
+/// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
+pub(super) fn handle(frame: &Frame) -> bool {
+    let Some(status) = syndrome::own_abort(frame.esr) else {
+        return false;
+    };
+    let injected = syndrome::is_translation_fault(status) && inject::stands_for(frame.far);
+    if status != syndrome::TLB_CONFLICT && !injected {
+        return false;
+    }
+    let this = percpu::this();
+    if this.in_tlb_conflict.swap(true, Ordering::Relaxed) {
+        panic::exception(
+            frame,
+            format_args!(
+                "TLB conflict abort at {:#018x} while another one was dealt with, by code that must touch nothing that is ever split",
+                frame.far
+            ),
+        );
+    }
+    if injected {
+        inject::probe();
+        inject::mend();
+    }
+    // At EL2 with E2H and TGE set the instruction is for EL2&0, the regime that we run in.
+    cpu::tlbi_vmalle1_local();
+    this.tlb_conflicts.fetch_add(1, Ordering::Relaxed);
+    this.in_tlb_conflict.store(false, Ordering::Relaxed);
+    true
+}
