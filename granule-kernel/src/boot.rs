@@ -5,7 +5,7 @@
 
 use crate::console::println;
 use crate::counter::InstructionCounter;
-use crate::exception::inject;
+use crate::exception::{conflict_test, inject};
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{self, Request};
 use crate::memory::pages;
@@ -218,6 +218,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         ));
     }
     selftest::run::<P>(&request, bootargs);
+    conflict_test::run::<P>(&request, bootargs);
     report::tlb_conflicts();
 }
 

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod calls;
+mod conflicts;
 mod failures;
 mod machine;
 mod mismatch;

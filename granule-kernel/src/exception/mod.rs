@@ -6,6 +6,8 @@
 
 #[cfg(target_os = "none")]
 mod conflict;
+#[cfg(target_os = "none")]
+pub(crate) mod conflict_test;
 mod frame;
 pub(crate) mod inject;
 pub(crate) mod syndrome;

@@ -27,7 +27,7 @@ pub(crate) mod parking;
 #[cfg(target_os = "none")]
 pub(crate) mod percpu;
 #[cfg(target_os = "none")]
-mod registers;
+pub(crate) mod registers;
 #[cfg(target_os = "none")]
 mod secondary;
 #[cfg(target_os = "none")]

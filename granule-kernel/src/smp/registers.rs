@@ -48,7 +48,7 @@ hold_registers:
 );
 
 /// Holds values in all registers until `flag` is not zero; the number of the first that was lost.
-pub(super) fn hold(flag: &AtomicU64) -> u64 {
+pub(crate) fn hold(flag: &AtomicU64) -> u64 {
     unsafe extern "C" {
         fn hold_registers(flag: *const u64) -> u64;
     }

@@ -174,7 +174,7 @@ fn interruptions() {
 }
 
 /// Maintenance that tells no other CPU anything.
-struct Unheard(TlbCapabilities);
+pub(crate) struct Unheard(pub(crate) TlbCapabilities);
 
 impl Maintenance for Unheard {
     fn capabilities(&self) -> &TlbCapabilities {
@@ -187,7 +187,7 @@ impl Maintenance for Unheard {
 }
 
 /// Points the scratch page at `output`.
-fn point<P: Page, E: Environment>(
+pub(crate) fn point<P: Page, E: Environment>(
     tables: &mut PageTables<P, E>,
     output: u64,
 ) -> Result<(), TableError> {
@@ -199,13 +199,13 @@ fn point<P: Page, E: Environment>(
     tables.map(scratch, output, page, read, Leaves::PAGES)
 }
 
-fn read_scratch() -> u64 {
+pub(crate) fn read_scratch() -> u64 {
     // SAFETY: mapped by the boot CPU before any CPU is asked to read it.
     unsafe { (layout::SCRATCH_VADDR as *const u64).read_volatile() }
 }
 
 /// The kernel's tables, with `maintenance`.
-fn tables<P: Page, T: Maintenance>(
+pub(crate) fn tables<P: Page, T: Maintenance>(
     request: &Request<'_>,
     maintenance: T,
 ) -> Result<PageTables<P, impl Environment + use<P, T>>, TableError> {

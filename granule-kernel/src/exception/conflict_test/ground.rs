@@ -1,0 +1,241 @@
+//! What the tests split: a free gigabyte, the tables that show it, and going through its splits.
+
+use super::super::inject::{self, Injecting};
+use crate::console::println;
+use crate::frames::tables::{Source, Tables};
+use crate::memory::map::Request;
+use crate::memory::pages::Pages;
+use crate::smp::percpu;
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering;
+use granule::arch::bbm::BbmLevel;
+use granule::arch::hw::Hardware;
+use granule::arch::page_size::Page;
+use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::table::{
+    Holes, Leaves, Liveness, Offset, PageTables, Parts, PermissionChange, Reached, TableAllocator,
+    TableError, TableRun,
+};
+
+/// The base-2 logarithm of the bytes that are worked on: with each page size at least one block.
+const GROUND_SHIFT: u32 = 30;
+/// Where the page that is changed lies, less one page.
+pub(super) const PAGE_AT: u64 = 4 << 20;
+/// Another change that was made before, if any: behind it lie leaves that differ in size with each.
+const SPLIT_BEFORE: [Option<u64>; 4] = [None, Some(64 << 20), Some(8 << 20), Some(5 << 20)];
+
+/// Free memory of which the linear map shows at least one block, and what is needed to change it.
+pub(super) struct Ground<'r, P> {
+    pub(super) request: &'r Request<'r>,
+    pub(super) start: VirtualAddress,
+    page_size: PhantomData<P>,
+}
+
+/// The kernel's tables.
+pub(super) type Changing<P> = PageTables<P, Parts<Injecting<Reached<Offset>>, Supply, Hardware>>;
+
+impl<'r, P: Page> Ground<'r, P> {
+    pub(super) fn prepare(request: &'r Request<'r>) -> Result<Self, TableError> {
+        inject::prepare::<P>(request)?;
+        let order = GROUND_SHIFT - P::SIZE.shift();
+        let frame = Pages.with(|frames| frames.allocate(order));
+        let Some(frame) = frame else {
+            panic!("there is no free gigabyte for it");
+        };
+        let physical = frame.address(P::SIZE).0;
+        let start = VirtualAddress(physical.wrapping_add(request.placement.distance()));
+        let page_size = PhantomData;
+        let ground = Self {
+            request,
+            start,
+            page_size,
+        };
+        let leaf = ground
+            .tables(Ground::<P>::free_pages())?
+            .query(ground.page(0));
+        let bytes = leaf.map_or(0, |leaf| leaf.bytes);
+        assert!(
+            bytes > P::SIZE.bytes(),
+            "the linear map shows {:?} in leaves of {bytes} bytes: boot with rodata=noalias",
+            ground.page(0)
+        );
+        println!("@granule test.leaf_bytes={bytes}");
+        Ok(ground)
+    }
+
+    /// The page that is changed, or the one `pages` further.
+    pub(super) fn page(&self, pages: u64) -> VirtualAddress {
+        VirtualAddress(self.start.0 + PAGE_AT + (1 + pages) * P::SIZE.bytes())
+    }
+
+    pub(super) fn free_pages() -> Supply {
+        // SAFETY: the frames are those that `pages::take_over` gave in, all in the linear map.
+        Supply::Free(unsafe { Tables::new(Pages) })
+    }
+
+    pub(super) fn tables(&self, allocator: Supply) -> Result<Changing<P>, TableError> {
+        let Request {
+            root,
+            geometry,
+            placement,
+            capabilities,
+            ..
+        } = *self.request;
+        let distance = placement.distance();
+        // SAFETY: all tables are in RAM, which the linear map shows.
+        let memory = Reached(unsafe { Offset::new(distance) });
+        let parts = Parts {
+            memory: Injecting::new(memory, geometry, root, distance),
+            allocator,
+            maintenance: Hardware::new(capabilities),
+        };
+        // SAFETY: the tree that TTBR1 holds, which nobody else changes.
+        let mut tables = unsafe { PageTables::from_root(root, geometry, Liveness::Live, parts)? };
+        // Conflicts are dealt with, which is what level 2 takes.
+        tables.set_bbm(BbmLevel::Level2);
+        Ok(tables)
+    }
+
+    /// Changes the page's permissions, for which everything larger is split.
+    pub(super) fn change(
+        &self,
+        tables: &mut Changing<P>,
+        writable: bool,
+        executable: bool,
+    ) -> Result<(), TableError> {
+        let change = PermissionChange {
+            writable: Some(writable),
+            privileged_execute: Some(executable),
+            ..PermissionChange::default()
+        };
+        let page = self.page(0);
+        tables.protect(page, P::SIZE.bytes(), change, Holes::Refuse)
+    }
+
+    /// Splits, with each of the splits in turn looking like a conflict, which `work` must meet;
+    /// `work` changes the page and says how many conflicts it has seen where they were to be.
+    pub(super) fn each_split(
+        &self,
+        name: &str,
+        allocator: Supply,
+        at_most: u64,
+        work: &mut dyn FnMut(&mut Changing<P>) -> Result<u64, TableError>,
+    ) -> Result<(), TableError> {
+        let mut tables = self.tables(allocator)?;
+        let page = P::SIZE.bytes();
+        let (mut injected, mut seen) = (0, 0);
+        let whole = tables.query(self.page(0));
+        for before in SPLIT_BEFORE {
+            for number in 1.. {
+                if let Some(at) = before {
+                    let start = VirtualAddress(self.start.0 + at + page);
+                    let change = PermissionChange {
+                        writable: Some(false),
+                        ..PermissionChange::default()
+                    };
+                    tables.protect(start, page, change, Holes::Refuse)?;
+                }
+                inject::arm(number);
+                let count = percpu::tlb_conflicts();
+                seen += work(&mut tables)?;
+                let count = percpu::tlb_conflicts() - count;
+                assert!(
+                    !inject::is_pending(),
+                    "{name}: split {number} (before: {before:?}) was made to look like a conflict, which nobody met"
+                );
+                let met = inject::is_mended();
+                let fits = if met { 1..=at_most } else { 0..=0 };
+                assert!(
+                    fits.contains(&count),
+                    "{name}: {count} conflicts at split {number} (before: {before:?}), expected {fits:?}"
+                );
+                inject::disarm();
+                self.restore(&mut tables)?;
+                assert_eq!(
+                    tables.query(self.page(0)),
+                    whole,
+                    "{name}: the leaf after it was merged"
+                );
+                if !met {
+                    break;
+                }
+                injected += 1;
+            }
+        }
+        assert!(injected > 0, "{name}: nothing was split");
+        println!("@granule test.conflict.{name}.splits={injected}");
+        println!("@granule test.conflict.{name}.met={seen}");
+        Ok(())
+    }
+
+    /// Everything writable again and as large as it was.
+    pub(super) fn restore(&self, tables: &mut Changing<P>) -> Result<(), TableError> {
+        let bytes = 1 << GROUND_SHIFT;
+        let change = PermissionChange {
+            writable: Some(true),
+            privileged_execute: Some(false),
+            ..PermissionChange::default()
+        };
+        tables.protect(self.start, bytes, change, Holes::Refuse)?;
+        tables.merge(self.start, bytes, Leaves::LARGEST)?;
+        Ok(())
+    }
+}
+
+pub(super) fn read(address: VirtualAddress) -> u64 {
+    // SAFETY: in the ground, which is ours, and mapped.
+    unsafe { (address.0 as *const u64).read_volatile() }
+}
+
+pub(super) fn write(address: VirtualAddress, value: u64) {
+    // SAFETY: in the ground, which is ours, mapped writable but for the changed page.
+    unsafe { (address.0 as *mut u64).write_volatile(value) };
+}
+
+/// The conflicts that this CPU deals with in `work`.
+pub(super) fn seen_in(work: impl FnOnce() -> Result<(), TableError>) -> Result<u64, TableError> {
+    let this = percpu::this();
+    let before = this.tlb_conflicts.load(Ordering::Relaxed);
+    work()?;
+    Ok(this.tlb_conflicts.load(Ordering::Relaxed) - before)
+}
+
+/// Pages for tables: one type, so that there is one copy of what works with either.
+pub(super) enum Supply {
+    /// From the page allocator.
+    Free(Tables<Pages>),
+    /// Out of the ground, each given once and never again.
+    Own {
+        next: PhysicalAddress,
+        page_bytes: u64,
+    },
+}
+
+// SAFETY: the page allocator's implementer vouched for its pages; the others are the ground's, which
+// is allocated, and no one else's; they differ.
+unsafe impl TableAllocator for Supply {
+    fn reserve(&mut self, tables: usize) -> bool {
+        match self {
+            Self::Free(free) => free.reserve(tables),
+            Self::Own { .. } => true,
+        }
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        match self {
+            Self::Free(free) => free.allocate(most),
+            Self::Own { next, page_bytes } => {
+                let first = *next;
+                next.0 += *page_bytes;
+                (most > 0).then_some(TableRun { first, count: 1 })
+            }
+        }
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        match self {
+            Self::Free(free) => free.free(table),
+            Self::Own { .. } => {}
+        }
+    }
+}
