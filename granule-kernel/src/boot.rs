@@ -411,6 +411,7 @@ fn instruction_counter(handover: &Handover, bootargs: &[u8]) -> Option<Instructi
     match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
         Ok(counter) => {
             println!("granule: counting instructions by {counter}");
+            hooks::count(bootargs, &counter);
             Some(counter)
         }
         // Asked for and not to be had is an error: a figure that is missing must not look like

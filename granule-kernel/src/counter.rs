@@ -4,8 +4,12 @@
 //! counter, which under QEMU's `-icount shift=0` advances by one nanosecond an
 //! instruction and is good to one tick. Either is first tried on a loop whose length
 //! is known: a counter that does not count it is an error, not a zero.
+//!
+//! Event counters have 32 bits before PMUv3p5. What they lose is put back from the virtual
+//! counter, if the trial shows that it advances with the instructions ([`wrap`](crate::wrap)).
 
 use crate::cpu;
+use crate::wrap::{self, Lost};
 use core::arch::asm;
 use core::fmt;
 
@@ -34,6 +38,8 @@ pub(crate) struct InstructionCounter {
     source: Source,
     /// What measuring nothing gives.
     cost: u64,
+    /// Instructions a tick of the virtual counter, if it advances with them.
+    clock: Option<u64>,
 }
 
 /// Why instructions cannot be counted.
@@ -62,7 +68,13 @@ impl fmt::Display for InstructionCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.source {
             Source::Pmu { wide: true } => f.write_str("PMU event 0x08, 64 bits"),
-            Source::Pmu { wide: false } => f.write_str("PMU event 0x08, 32 bits and overflow"),
+            Source::Pmu { wide: false } => {
+                f.write_str("PMU event 0x08, 32 bits, ")?;
+                f.write_str(match self.clock {
+                    Some(_) => "those above from the virtual counter",
+                    None => "as long as it cannot overflow twice",
+                })
+            }
             Source::VirtualCounter { per_tick } => {
                 write!(f, "virtual counter, {per_tick} instructions a tick")
             }
@@ -75,43 +87,75 @@ impl InstructionCounter {
     /// where the kernel runs.
     pub(crate) fn new(dfr0: u64, at_el2: bool) -> Result<Self, NotCounting> {
         let source = choose(dfr0, at_el2);
-        let mut counter = Self { source, cost: 0 };
+        let mut counter = Self {
+            source,
+            cost: 0,
+            clock: None,
+        };
+        // Too short to lose anything; what is lost all the same is no count of the trial either.
+        let count = |counter: &Self, what: fn()| counter.measure(what).1.unwrap_or(u64::MAX);
         // The second run of each: the first may meet cold code, and the smaller of
         // two is what is always there.
-        let nothing = || counter.measure(|| ()).1;
-        let cost = nothing().min(nothing());
-        counter.cost = cost;
-        let ((), seen) = counter.measure(trial);
+        let nothing = || count(&counter, || ());
+        counter.cost = nothing().min(nothing());
+        let before = cpu::counter_now();
+        let seen = count(&counter, trial);
+        let ticks = cpu::counter_now().wrapping_sub(before);
         let slack = match source {
             Source::Pmu { .. } => 64,
             Source::VirtualCounter { per_tick } => 64 + 2 * per_tick,
         };
-        if seen.abs_diff(TRIAL_INSTRUCTIONS) <= slack {
-            Ok(counter)
-        } else {
-            Err(NotCounting { source, seen })
+        if seen.abs_diff(TRIAL_INSTRUCTIONS) > slack {
+            return Err(NotCounting { source, seen });
         }
+        // Reading the registers is in it too.
+        let per_tick = nanoseconds_a_tick();
+        if (ticks * per_tick).abs_diff(TRIAL_INSTRUCTIONS) <= 128 + 2 * per_tick {
+            counter.clock = Some(per_tick);
+        }
+        Ok(counter)
     }
 
-    /// Runs `what` and says how many instructions it took. Not to be nested: there
-    /// is one counter. With 32-bit counters good up to 2^33 - 1 instructions, as the
-    /// overflow flag tells of one overflow only.
-    pub(crate) fn measure<R>(&self, what: impl FnOnce() -> R) -> (R, u64) {
-        match self.source {
-            Source::Pmu { wide } => {
-                pmu_restart();
-                let result = what();
-                let count = pmu_read(wide);
-                (result, count.saturating_sub(self.cost))
-            }
-            Source::VirtualCounter { per_tick } => {
-                let start = cpu::counter_now();
-                let result = what();
-                let ticks = cpu::counter_now().wrapping_sub(start);
-                (result, (ticks * per_tick).saturating_sub(self.cost))
-            }
+    /// Runs `what` and says how many instructions it took, or why that is not known. Not to be
+    /// nested: there is one counter.
+    pub(crate) fn measure<R>(&self, what: impl FnOnce() -> R) -> (R, Result<u64, Lost>) {
+        let start = cpu::counter_now();
+        if let Source::Pmu { .. } = self.source {
+            pmu_restart();
+        }
+        let result = what();
+        // First the finer one: reading the other is not to be counted.
+        let pmu = match self.source {
+            Source::Pmu { .. } => pmu_read(),
+            Source::VirtualCounter { .. } => (0, false),
+        };
+        let ticks = cpu::counter_now().wrapping_sub(start);
+        let count = match self.source {
+            Source::Pmu { wide: true } => Ok(pmu.0),
+            Source::Pmu { wide: false } => wrap::unwrap(
+                pmu.0 as u32,
+                pmu.1,
+                ticks.saturating_mul(nanoseconds_a_tick()),
+                self.clock.map(|per_tick| ticks.saturating_mul(per_tick)),
+            ),
+            Source::VirtualCounter { per_tick } => Ok(ticks * per_tick),
+        };
+        (result, count.map(|count| count.saturating_sub(self.cost)))
+    }
+
+    /// The same counter without help from the virtual counter, as on a CPU with a clock of its
+    /// own.
+    pub(crate) const fn alone(self) -> Self {
+        Self {
+            clock: None,
+            ..self
         }
     }
+}
+
+/// Whole ones, upward: nobody is to be believed for longer than the clock is known.
+fn nanoseconds_a_tick() -> u64 {
+    1_000_000_000_u64.div_ceil(cpu::cntfrq_el0().max(1))
 }
 
 fn choose(dfr0: u64, at_el2: bool) -> Source {
@@ -148,7 +192,7 @@ fn choose(dfr0: u64, at_el2: bool) -> Source {
             return Source::Pmu { wide };
         }
     }
-    let per_tick = 1_000_000_000 / cpu::cntfrq_el0().max(1);
+    let per_tick = nanoseconds_a_tick();
     Source::VirtualCounter { per_tick }
 }
 
@@ -169,9 +213,9 @@ fn pmu_restart() {
     }
 }
 
-/// Event counter 0, with its overflow as bit 32 where it has only 32 bits.
+/// Event counter 0, and whether it overflowed its 32 bits, if it has no more.
 #[inline(never)]
-fn pmu_read(wide: bool) -> u64 {
+fn pmu_read() -> (u64, bool) {
     let (count, overflow): (u64, u64);
     // SAFETY: as in `pmu_restart`.
     unsafe {
@@ -184,11 +228,7 @@ fn pmu_read(wide: bool) -> u64 {
             options(nostack, preserves_flags)
         );
     }
-    if wide {
-        count
-    } else {
-        (count & 0xffff_ffff) | (overflow & 1) << 32
-    }
+    (count, overflow & 1 == 1)
 }
 
 /// A loop of [`TRIAL_INSTRUCTIONS`], give or take its setting up.

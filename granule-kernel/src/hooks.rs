@@ -17,8 +17,13 @@
 //! | `hint` | has the other contiguous bit | the walk, by its count of leaves |
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
+//!
+//! Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
+//! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
+//! counter's help, and say what came of it.
 
 use crate::console::println;
+use crate::counter::InstructionCounter;
 use crate::selfcheck::Stage;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::{Invalidation, Reach};
@@ -46,6 +51,40 @@ pub(crate) fn run(bootargs: &[u8]) {
             }
             _ => {}
         }
+    }
+}
+
+/// The loop of `granule.test=count`: a kilobyte of code, gone through until 2^33 are exceeded.
+const LOOP: u64 = 256;
+const ROUNDS: u64 = ((1 << 33) + (1 << 20)) / LOOP;
+
+/// Counts a long loop, if `bootargs` ask for that.
+pub(crate) fn count(bootargs: &[u8], counter: &InstructionCounter) {
+    let counter = match words::find(bootargs, b"granule.test=") {
+        Some(b"count") => *counter,
+        Some(b"count-alone") => counter.alone(),
+        _ => return,
+    };
+    let ((), counted) = counter.measure(|| {
+        // SAFETY: counts a register down.
+        unsafe {
+            core::arch::asm!(
+                "1:",
+                ".rept {nops}",
+                "nop",
+                ".endr",
+                "subs {n}, {n}, #1",
+                "b.ne 1b",
+                nops = const LOOP - 2,
+                n = inout(reg) ROUNDS => _,
+                options(nomem, nostack)
+            );
+        }
+    });
+    let instructions = LOOP * ROUNDS;
+    match counted {
+        Ok(counted) => println!("granule: a loop of {instructions}: counted {counted}"),
+        Err(lost) => println!("granule: a loop of {instructions}: not counted: {lost}"),
     }
 }
 

@@ -27,6 +27,7 @@ mod pl011;
 mod smp;
 mod trace;
 mod tree;
+mod wrap;
 
 #[cfg(target_os = "none")]
 mod boot;

@@ -67,8 +67,11 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     say("linear_map.tlbi", map.counts.tlbi);
     say("linear_map.dsb", map.counts.dsb);
     say("linear_map.isb", map.counts.isb);
-    if let Some(instructions) = map.instructions {
-        say("linear_map.instructions", instructions);
+    match map.instructions {
+        Some(Ok(instructions)) => say("linear_map.instructions", instructions),
+        // A figure that is missing must not look like one that was not wanted.
+        Some(Err(lost)) => say("linear_map.not_counted", lost),
+        None => {}
     }
     say("linear_map.time_us", map.time_us);
     say("linear_map.sctlr", map.sctlr);

@@ -106,6 +106,16 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             );
             continue;
         }
+        if let Some(why) = row.boot.record.get("linear_map.not_counted") {
+            let _ = writeln!(
+                failed,
+                "granule: {} pages, {}, {}: instructions not counted: {}",
+                cell.page_size.word(),
+                show_size(cell.memory),
+                cell.form.strategy.word(),
+                why.as_str().unwrap_or_default(),
+            );
+        }
         let base = base(&done.rows, row);
         let figure = |name| row.figure(name).map_or_else(|| "-".into(), grouped);
         let share = |name| {
@@ -265,6 +275,25 @@ mod tests {
         assert!(!text.contains("| direct |"), "{text}");
         assert!(text.contains("direct: granule: timeout"), "{text}");
         assert!(text.contains("interrupted after 3 of 6 boots"), "{text}");
+    }
+
+    #[test]
+    fn instructions_that_were_not_counted_are_told_with_the_reason() {
+        let lines = ["linear_map.tlbi=400", "linear_map.not_counted=too many"];
+        let done = Done {
+            rows: vec![row(LinearMap::Base, Outcome::Ok, &lines)],
+            interrupted: false,
+        };
+        let text = table(&bench(), &done);
+        assert!(text.contains("| base | entry | - | 400 |"), "{text}");
+        assert!(
+            text.contains("base: instructions not counted: too many"),
+            "{text}"
+        );
+        let object = json(&bench(), &done);
+        let map = &object["rows"][0]["linear_map"];
+        assert_eq!(map["instructions"], Value::Null);
+        assert_eq!(map["not_counted"], "too many");
     }
 
     #[test]

@@ -138,3 +138,32 @@ fn a_count_that_cannot_be_had_is_refused() {
     );
     assert!(kernel.reason().contains("--icount"), "{}", kernel.reason());
 }
+
+/// Twice what the PMU's 32 bits and their overflow flag can tell.
+#[test]
+fn more_instructions_than_the_counter_has_bits_are_counted_or_not_told() {
+    let instructions = (1_u64 << 33) + (1 << 20);
+    let boot = |cpu: &str, what: &str| {
+        ok(&Request {
+            cpu: cpu.into(),
+            memory: GIB,
+            icount: true,
+            append: Some(format!("granule.test={what}")),
+            ..sized(PageSize::K64)
+        })
+    };
+    // 32 bits with the virtual counter's help, and 64 bits.
+    for cpu in ["neoverse-n1", "max"] {
+        let console = boot(cpu, "count").boot.console_text();
+        let line = format!("granule: a loop of {instructions}: counted ");
+        let counted: u64 = console
+            .lines()
+            .find_map(|said| said.trim_end().strip_prefix(&line))
+            .unwrap_or_else(|| panic!("{cpu}: {console}"))
+            .parse()
+            .unwrap();
+        assert!(counted.abs_diff(instructions) <= 64, "{cpu}: {counted}");
+    }
+    boot("neoverse-n1", "count-alone").says("not counted: the PMU's counter has 32 bits");
+    boot("max", "count-alone").says(": counted ");
+}

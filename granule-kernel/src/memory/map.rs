@@ -10,6 +10,7 @@ use crate::cpu;
 use crate::image;
 use crate::options::Rodata;
 use crate::tree::{MOST_RANGES, Memory};
+use crate::wrap::Lost;
 use arrayvec::ArrayVec;
 use core::fmt;
 use granule::arch::hw::Hardware;
@@ -144,7 +145,8 @@ pub(crate) struct LinearMap {
     pub(crate) pieces: Pieces,
     pub(crate) census: Census,
     pub(crate) counts: Counts,
-    pub(crate) instructions: Option<u64>,
+    /// `None` if nobody asked.
+    pub(crate) instructions: Option<Result<u64, Lost>>,
     pub(crate) time_us: u64,
     /// SCTLR when the counting began: M and C are set.
     pub(crate) sctlr: u64,
