@@ -246,9 +246,9 @@ fn stores_through_slots_are_recorded_by_their_table() {
         unsafe {
             windows.store(slot, 7, Descriptor(3));
             windows.zero(slot);
-            assert!(windows.write(slot, &entries));
+            assert_eq!(windows.write(slot, &entries), entries.count);
             entries.barriers = true;
-            assert!(windows.write(slot, &entries));
+            assert_eq!(windows.write(slot, &entries), entries.count);
         }
         // What has barriers between its entries is told entry by entry, so that they stand there.
         let expected = [

@@ -121,7 +121,7 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
     }
 
     #[inline(always)]
-    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> bool {
+    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
         if !S::ACTIVE {
             // SAFETY: the caller's promise is handed on.
             return unsafe { self.inner.write(slot, entries) };
@@ -133,13 +133,15 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
             barriers: false,
             ..*entries
         };
+        let mut all = 0;
         for _ in 0..if entries.barriers { entries.count } else { 1 } {
             let written = self.record(slot, &part, |inner| {
                 // SAFETY: as above.
                 unsafe { inner.write(slot, &part) }
             });
-            if !written {
-                return false;
+            all += written;
+            if written < together {
+                return all;
             }
             if entries.barriers {
                 publish(self);
@@ -147,7 +149,7 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
             part.first += together;
             part.descriptor.0 = part.descriptor.0.wrapping_add(part.step);
         }
-        true
+        all
     }
 }
 

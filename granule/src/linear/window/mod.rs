@@ -255,8 +255,10 @@ where
                 barriers,
             };
             // SAFETY: as for `link`; a run never leaves its table.
-            if !unsafe { self.environment.write(slot, &entries) } {
-                return Err(Stop::Occupied { offset: at });
+            let written = unsafe { self.environment.write(slot, &entries) };
+            if written < count {
+                let offset = at + ((written as u64) << P::SIZE.level_shift(level));
+                return Err(Stop::Occupied { offset });
             }
             at += (count as u64) << P::SIZE.level_shift(level);
         }

@@ -96,23 +96,25 @@ pub unsafe trait Windows: Maintenance {
         }
     }
 
-    /// Writes entries, looking at each before it is written; false, with nothing further
-    /// written, at the first that is valid already.
+    /// Writes entries, looking at each before it is written, and says how many it wrote: fewer
+    /// than there are, with nothing further written, where one is valid already.
     ///
     /// # Safety
     ///
     /// As for [`store`](Self::store), for each of them.
     #[inline(always)]
-    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> bool
+    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize
     where
         Self: Sized,
     {
         let mut descriptor = entries.descriptor;
-        for index in entries.first..entries.first + entries.count {
+        let mut index = entries.first;
+        let end = entries.first + entries.count;
+        while index < end {
             // SAFETY: the caller vouches for each entry.
             unsafe {
                 if self.load(slot, index).is_valid() {
-                    return false;
+                    break;
                 }
                 self.store(slot, index, descriptor);
             }
@@ -120,7 +122,8 @@ pub unsafe trait Windows: Maintenance {
                 publish(self);
             }
             descriptor.0 = descriptor.0.wrapping_add(entries.step);
+            index += 1;
         }
-        true
+        index - entries.first
     }
 }
