@@ -1,14 +1,14 @@
 //! Tables of any contents, descriptors of any bits, and memory maps of any shape.
 
 use crate::bytes::Bytes;
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Kind, Page, Page4K, Page16K,
     Page64K, PageSize, PhysicalAddress, Regime, VirtualAddress, page_size::Level,
 };
 use granule::memblock::{Direction, LeftOut, Memblock};
 use granule::table::{
-    BitChange, Maintenance, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
+    BitChange, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
 };
 use granule::table::{Liveness, Parts, TableError};
 
@@ -107,18 +107,6 @@ unsafe impl TableAllocator for Empty {
     fn free(&mut self, _: PhysicalAddress) {}
 }
 
-struct Silent(TlbCapabilities);
-
-impl Maintenance for Silent {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
-    }
-    fn dsb_ishst(&mut self) {}
-    fn dsb_ish(&mut self) {}
-    fn isb(&mut self) {}
-    fn tlbi(&mut self, _: TlbiOp) {}
-}
-
 pub(crate) fn walker(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     match bytes.below(3) {
@@ -152,7 +140,7 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
     let parts = Parts {
         memory,
         allocator: Empty,
-        maintenance: Silent(capabilities),
+        maintenance: NoCpu(capabilities),
     };
     // SAFETY: the memory answers for every address, and nobody walks these tables.
     let tables = unsafe {

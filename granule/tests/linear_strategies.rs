@@ -9,10 +9,10 @@ use granule::arch::{
     PageSize, Permissions, PhysicalAddress, Regime, VirtualAddress,
 };
 use granule::linear::window::{Slot, WindowBuilder, Windows};
-use granule::linear::{Barriers, Strategy, expected};
+use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
-    Counters, Counts, Leaves, Liveness, Maintenance, PageTables, Parts, Piece, Reach, Reached,
-    TableAllocator, TableError, TableRun, invalidate, publish,
+    Counters, Counts, Leaves, Liveness, Maintenance, NoCpu, PageTables, Parts, Piece, Reach,
+    Reached, TableAllocator, TableError, TableRun, invalidate, publish,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -185,19 +185,6 @@ impl Maintenance for Checked {
     }
 }
 
-/// Barriers for a private tree: none are issued.
-struct Silent(TlbCapabilities);
-
-impl Maintenance for Silent {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
-    }
-    fn dsb_ishst(&mut self) {}
-    fn dsb_ish(&mut self) {}
-    fn isb(&mut self) {}
-    fn tlbi(&mut self, _op: TlbiOp) {}
-}
-
 /// No pages: for a walker that only reads.
 struct NoPages;
 
@@ -245,7 +232,7 @@ fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &TlbCapabili
     let parts = Parts {
         memory: Reached(pages),
         allocator: NoPages,
-        maintenance: Silent(*can),
+        maintenance: NoCpu(*can),
     };
     // SAFETY: the tree is complete and lies in `pages`; nobody changes it meanwhile.
     let tables =
@@ -270,7 +257,7 @@ struct Made {
 struct Make<'a> {
     can: TlbCapabilities,
     pieces: &'a [Piece],
-    strategy: Strategy,
+    strategy: Published,
     barriers: Barriers,
     pages: u64,
 }
@@ -335,7 +322,7 @@ impl Dispatch for Reference<'_> {
         let parts = Parts {
             memory: Reached(Shared(pages.clone())),
             allocator: Bump(pages.clone()),
-            maintenance: Silent(self.0),
+            maintenance: NoCpu(self.0),
         };
         let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
         tables.map_pieces(self.1).unwrap();
@@ -348,10 +335,10 @@ impl Dispatch for Reference<'_> {
 const MOST_TABLES: u64 = 160;
 
 /// One of every published form.
-fn published() -> impl Iterator<Item = (Strategy, Barriers)> {
+fn published() -> impl Iterator<Item = (Published, Barriers)> {
     Strategy::ALL
         .into_iter()
-        .filter(|&strategy| strategy != Strategy::Direct)
+        .filter_map(Strategy::published)
         .flat_map(|strategy| Barriers::ALL.map(|barriers| (strategy, barriers)))
 }
 
@@ -368,16 +355,16 @@ fn check(can: TlbCapabilities, pieces: &[Piece]) {
                 pages: MOST_TABLES,
             })
             .unwrap();
-        assert_eq!(made.leaves, leaves, "{strategy} maps something else");
+        assert_eq!(made.leaves, leaves, "{strategy:?} maps something else");
         let said = expected(&can, pieces, strategy, barriers);
         assert_eq!(
             made.counts, said.counts,
-            "{strategy}, {barriers}: {pieces:x?}"
+            "{strategy:?}, {barriers}: {pieces:x?}"
         );
         assert_eq!(
             made.waits,
             said.waits + u64::from(can.repeat) * said.waits,
-            "{strategy}"
+            "{strategy:?}"
         );
         assert_eq!(said.zeroed, said.counts.tables * size.entries() as u64);
     }
@@ -466,6 +453,7 @@ fn a_table_of_pages_takes_what_was_published_of_it() {
     let can = capabilities(PageSize::K4, 48, false, false, false);
     let per_table = |strategy: Strategy, barriers| {
         // The difference of two maps is 48 tables: three times the series.
+        let strategy = strategy.published().unwrap();
         let of = |tables: u64| {
             let pieces = pieces(&can.geometry, 30, 0, &[(0, 512 * tables)], Leaves::PAGES);
             expected(&can, &pieces, strategy, barriers).counts
@@ -517,9 +505,9 @@ fn no_step_takes_more_than_the_one_before_it() {
             for barriers in [None, Some(Barriers::Entry), Some(Barriers::Table)] {
                 let counts = Strategy::ALL
                     .into_iter()
-                    .filter(|&strategy| strategy != Strategy::Direct)
+                    .filter_map(Strategy::published)
                     .map(|strategy| {
-                        let barriers = barriers.unwrap_or(strategy.barriers());
+                        let barriers = barriers.unwrap_or(strategy.strategy().barriers());
                         expected(&can, &pieces, strategy, barriers).counts
                     })
                     .collect::<Vec<_>>();
@@ -571,5 +559,43 @@ fn what_is_mapped_already_is_not_written_over() {
         });
         let address = VirtualAddress(can.geometry.base().0 + (7 << 12));
         assert_eq!(made.err(), Some(TableError::AlreadyMapped { address }));
+    }
+}
+
+/// What `base` shows of a table at a time, in pages of 4K, 16K and 64K: the published kernel looks
+/// for contiguous groups of pages and of level 2 blocks, 16, 128 and 32 entries and 16, 32 and 32.
+#[test]
+fn base_shows_a_contiguous_span_at_a_time() {
+    for (size, va_bits, pages, blocks) in [
+        (PageSize::K4, 48, 16, 16),
+        (PageSize::K16, 47, 128, 32),
+        (PageSize::K64, 42, 32, 32),
+    ] {
+        let can = capabilities(size, va_bits, false, false, false);
+        let shows = |count: u64, leaves| {
+            let made = |strategy: Strategy| {
+                let pieces = pieces(&can.geometry, 30, 0, &[(0, count)], leaves);
+                let strategy = strategy.published().unwrap();
+                expected(&can, &pieces, strategy, Barriers::Table)
+                    .counts
+                    .tlbi
+            };
+            // `no-cont-remap` shows each table once.
+            made(Strategy::Base) - made(Strategy::NoContRemap)
+        };
+        // From one span to one page more than it.
+        assert_eq!(shows(1, Leaves::PAGES), 0, "{size}");
+        assert_eq!(shows(pages, Leaves::PAGES), 0, "{size}");
+        assert_eq!(shows(pages + 1, Leaves::PAGES), 1, "{size}");
+        assert_eq!(shows(3 * pages + 1, Leaves::PAGES), 3, "{size}");
+        // Blocks, with groups of them: entries of level 2.
+        let entries = size.entries() as u64;
+        assert_eq!(shows(blocks * entries, Leaves::LARGEST), 0, "{size}");
+        assert_eq!(shows((blocks + 1) * entries, Leaves::LARGEST), 1, "{size}");
+        assert_eq!(
+            shows((3 * blocks + 1) * entries, Leaves::LARGEST),
+            3,
+            "{size}"
+        );
     }
 }

@@ -5,14 +5,14 @@ use crate::arena;
 use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
 use anyhow::{Context, Result};
 use granule::arch::page_size::Level;
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page4K, PageSize, Permissions,
     PhysicalAddress, Regime, VirtualAddress,
 };
 use granule::table::{
-    Holes, Leaves, Maintenance, Offset, PageTables, Parts, PermissionChange, Reached,
-    TableAllocator, TableRun,
+    Holes, Leaves, NoCpu, Offset, PageTables, Parts, PermissionChange, Reached, TableAllocator,
+    TableRun,
 };
 
 /// Pages from the arena.
@@ -40,23 +40,7 @@ unsafe impl TableAllocator for Pages {
 }
 
 /// No CPU walks these tables, so the instructions are left out, as all the subjects' are.
-struct Silent(TlbCapabilities);
-
-impl Maintenance for Silent {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
-    }
-
-    fn dsb_ishst(&mut self) {}
-
-    fn dsb_ish(&mut self) {}
-
-    fn isb(&mut self) {}
-
-    fn tlbi(&mut self, _: TlbiOp) {}
-}
-
-type Tree = PageTables<Page4K, Parts<Reached<Offset>, Pages, Silent>>;
+type Tree = PageTables<Page4K, Parts<Reached<Offset>, Pages, NoCpu>>;
 
 /// This library's trees.
 pub(super) struct Granule {
@@ -103,7 +87,7 @@ impl Subject for Granule {
             let environment = Parts {
                 memory: Reached(offset),
                 allocator: Pages,
-                maintenance: Silent(TlbCapabilities {
+                maintenance: NoCpu(TlbCapabilities {
                     geometry: self.geometry,
                     range: true,
                     level_hint: true,

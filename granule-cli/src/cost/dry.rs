@@ -3,12 +3,11 @@
 
 use std::collections::HashMap;
 
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};
 use granule::linear::{Arena, Expected, direct};
 use granule::table::{
-    BitChange, Counted, Counters, Liveness, Maintenance, PageTables, Parts, TableError,
-    TableMemory, Visibility,
+    BitChange, Counted, Counters, Liveness, NoCpu, PageTables, Parts, TableError, TableMemory,
+    Visibility,
 };
 
 use super::Job;
@@ -49,7 +48,7 @@ impl Dispatch for Direct<'_> {
         let parts = Parts {
             memory: Counted::new(Tables::new(root, P::SIZE.entries()), &counters),
             allocator: Counted::new(arena, &counters),
-            maintenance: Counted::new(Nothing(job.capabilities), &counters),
+            maintenance: Counted::new(NoCpu(job.capabilities), &counters),
         };
         // SAFETY: the root is an empty table of `Tables`, as all that follow are; they are live
         // only in that barriers are to be counted.
@@ -164,17 +163,4 @@ unsafe impl TableMemory for Tables {
         }
         changed
     }
-}
-
-/// Barriers and TLBIs of no CPU.
-struct Nothing(TlbCapabilities);
-
-impl Maintenance for Nothing {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
-    }
-    fn dsb_ishst(&mut self) {}
-    fn dsb_ish(&mut self) {}
-    fn isb(&mut self) {}
-    fn tlbi(&mut self, _op: TlbiOp) {}
 }

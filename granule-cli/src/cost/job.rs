@@ -126,9 +126,9 @@ impl Job {
     ///
     /// One line when the library's own code will not make it.
     pub fn expect(&self, strategy: Strategy, barriers: Barriers) -> Result<Expected, String> {
-        match strategy {
-            Strategy::Direct => dry::direct(self).map_err(|error| error.to_string()),
-            _ => Ok(linear::expected(
+        match strategy.published() {
+            None => dry::direct(self).map_err(|error| error.to_string()),
+            Some(strategy) => Ok(linear::expected(
                 &self.capabilities,
                 &self.pieces,
                 strategy,

@@ -19,7 +19,9 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::trust::Decision;
 use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::WindowBuilder;
-use granule::linear::{Arena, Barriers, Census, Placement, Strategy, TracedWindows, direct};
+use granule::linear::{
+    Arena, Barriers, Census, Placement, Published, Strategy, TracedWindows, direct,
+};
 use granule::memblock::{self, Direction};
 use granule::table::{
     Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Piece, Reached, Sink,
@@ -183,11 +185,11 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     let mut tables = unsafe {
         PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
     };
-    let fixmap = match request.strategy {
-        Strategy::Direct => None,
-        _ => {
+    let fixmap = match request.strategy.published() {
+        None => None,
+        Some(strategy) => {
             let constants = PhysicalAddress(request.image_start);
-            Some(FixmapPlace::find(&mut tables, constants)?)
+            Some((strategy, FixmapPlace::find(&mut tables, constants)?))
         }
     };
     // The fixmap is not the linear map's: counting begins here.
@@ -237,12 +239,12 @@ fn create<P: Page, S: Sink>(
     counters: &Counters,
     sink: S,
     tables: &mut BootPageTables<'_, P, S>,
-    fixmap: Option<FixmapPlace>,
+    fixmap: Option<(Published, FixmapPlace)>,
     pieces: &mut Pieces,
 ) -> Result<Census, MapError> {
     plan(request, memory, pieces)?;
-    let census = Census::new(&request.geometry, pieces);
-    let Some(place) = fixmap else {
+    let Some((strategy, place)) = fixmap else {
+        let census = Census::new(&request.geometry, pieces);
         let arena = direct::HasArena::arena(tables.environment());
         let pages = direct::arena_pages(&census, arena);
         if pages > 0 {
@@ -272,8 +274,7 @@ fn create<P: Page, S: Sink>(
         maintenance: Traced::new(hardware, sink),
     };
     let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts), sink);
-    let (geometry, strategy) = (request.geometry, request.strategy);
-    WindowBuilder::<P, _>::new(geometry, strategy, request.barriers, &mut windows)
-        .create(root, pieces)?;
-    Ok(census)
+    WindowBuilder::<P, _>::new(request.geometry, strategy, request.barriers, &mut windows)
+        .create(root, pieces)
+        .map_err(MapError::Table)
 }

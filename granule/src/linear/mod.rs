@@ -19,5 +19,5 @@ pub use census::Census;
 pub use direct::Arena;
 pub use expected::{Expected, expected};
 pub use placement::Placement;
-pub use strategy::{Barriers, Strategy};
+pub use strategy::{Barriers, Published, Strategy};
 pub use traced::TracedWindows;

@@ -67,6 +67,31 @@ impl Strategy {
     }
 }
 
+/// A strategy that is not [`Direct`](Strategy::Direct): one that shows tables through slots.
+///
+/// What makes and counts those takes this, so that none of it can be asked for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Published(Strategy);
+
+impl Published {
+    /// Which one.
+    #[must_use]
+    pub const fn strategy(self) -> Strategy {
+        self.0
+    }
+}
+
+impl Strategy {
+    /// It as one of the published ways, if it is one.
+    #[must_use]
+    pub const fn published(self) -> Option<Published> {
+        match self {
+            Self::Direct => None,
+            _ => Some(Published(self)),
+        }
+    }
+}
+
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

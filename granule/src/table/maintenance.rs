@@ -18,3 +18,26 @@ pub trait Maintenance {
     /// One broadcast TLBI.
     fn tlbi(&mut self, op: TlbiOp);
 }
+
+/// The barriers and TLBIs of no CPU: none is issued.
+///
+/// For tables that no CPU walks while they are changed: an image of them, a test, a count of what
+/// a map would take. The capabilities still decide which instructions would have been issued, as
+/// [`Counted`](super::Counted) tells.
+#[derive(Clone, Copy, Debug)]
+pub struct NoCpu(pub TlbCapabilities);
+
+impl Maintenance for NoCpu {
+    #[inline(always)]
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    #[inline(always)]
+    fn dsb_ishst(&mut self) {}
+    #[inline(always)]
+    fn dsb_ish(&mut self) {}
+    #[inline(always)]
+    fn isb(&mut self) {}
+    #[inline(always)]
+    fn tlbi(&mut self, _op: TlbiOp) {}
+}

@@ -30,7 +30,7 @@ pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
 pub use environment::{Environment, Parts};
 pub use flush::{invalidate, publish};
-pub use maintenance::Maintenance;
+pub use maintenance::{Maintenance, NoCpu};
 pub use map::{Leaves, Piece};
 pub use memory::{BitChange, Offset, Reach, Reached, TableMemory, Visibility};
 pub use merge::Merged;
