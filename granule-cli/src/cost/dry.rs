@@ -1,5 +1,5 @@
-//! The strategy `direct` made on no machine: the library's own code over tables that remember
-//! only what it reads again, so that half a terabyte takes milliseconds.
+//! The strategy `direct` made on no machine, for tests of the arithmetic: the library's own code
+//! over tables that remember only what it reads again, so that some gigabytes take milliseconds.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,7 @@ use granule::table::{
 };
 
 use super::Job;
-
-/// Where the static pool and the root are taken to lie: nowhere in RAM.
-const POOL: u64 = 0x1000_0000;
+use super::direct::{POOL, pages};
 
 /// The counts of `direct` for this job.
 pub(super) fn direct(job: &Job) -> Result<Expected, TableError> {
@@ -38,7 +36,7 @@ impl Dispatch for Direct<'_> {
         let end = PhysicalAddress(first.0 + job.pool_pages * page);
         // SAFETY: nothing is ever stored at these addresses: the tables are in `Tables`.
         let mut arena = unsafe { Arena::new(first, end, P::SIZE) };
-        let pages = direct::arena_pages(&job.census(), &arena);
+        let pages = pages(job);
         let top = job.pieces.last().map_or(0, |piece| piece.output_end().0);
         if pages > 0 {
             let start = top.saturating_sub(pages * page);
@@ -65,11 +63,12 @@ impl Dispatch for Direct<'_> {
 }
 
 /// What is known of a table.
-enum Table {
-    /// Its entries follow from the first.
-    Run { first: u64, step: u64 },
-    /// Each by itself.
-    Entries(Vec<u64>),
+#[derive(Default)]
+struct Table {
+    /// The first entry and the step from each to the next, if all follow from those.
+    run: Option<(u64, u64)>,
+    /// Else each by itself.
+    entries: Vec<u64>,
 }
 
 struct Tables {
@@ -79,7 +78,7 @@ struct Tables {
 
 impl Tables {
     fn new(root: PhysicalAddress, entries: usize) -> Self {
-        let empty = Table::Run { first: 0, step: 0 };
+        let empty = Table::default();
         Self {
             entries,
             tables: HashMap::from([(root.0, empty)]),
@@ -88,28 +87,25 @@ impl Tables {
 
     fn single(&mut self, table: PhysicalAddress) -> &mut Vec<u64> {
         let entries = self.entries;
-        let table = self
-            .tables
-            .entry(table.0)
-            .or_insert(Table::Run { first: 0, step: 0 });
-        if let Table::Run { first, step } = *table {
+        let table = self.tables.entry(table.0).or_default();
+        if let Some((first, step)) = table.run.take() {
             let value = |index| first.wrapping_add(step.wrapping_mul(index as u64));
-            *table = Table::Entries((0..entries).map(value).collect());
+            table.entries = (0..entries).map(value).collect();
         }
-        match table {
-            Table::Entries(entries) => entries,
-            Table::Run { .. } => unreachable!("it was just turned into entries"),
-        }
+        table.entries.resize(entries, 0);
+        &mut table.entries
     }
 }
 
 // SAFETY: no memory is touched but the map's own.
 unsafe impl TableMemory for Tables {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        Descriptor(match self.tables.get(&table.0) {
-            Some(Table::Run { first, step }) => first.wrapping_add(step.wrapping_mul(index as u64)),
-            Some(Table::Entries(entries)) => entries.get(index).copied().unwrap_or_default(),
-            None => 0,
+        let Some(table) = self.tables.get(&table.0) else {
+            return Descriptor::INVALID;
+        };
+        Descriptor(match table.run {
+            Some((first, step)) => first.wrapping_add(step.wrapping_mul(index as u64)),
+            None => table.entries.get(index).copied().unwrap_or_default(),
         })
     }
 
@@ -135,8 +131,9 @@ unsafe impl TableMemory for Tables {
         _visibility: Visibility,
     ) {
         if first == 0 && count == self.entries {
-            let first = descriptor.0;
-            self.tables.insert(table.0, Table::Run { first, step });
+            let run = Some((descriptor.0, step));
+            let entries = Vec::new();
+            self.tables.insert(table.0, Table { run, entries });
             return;
         }
         let mut value = descriptor.0;

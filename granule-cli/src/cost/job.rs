@@ -12,7 +12,7 @@ use granule::arch::{
 use granule::linear::{self, Barriers, Census, Expected, Placement, Strategy};
 use granule::table::{Leaves, Piece};
 
-use super::dry;
+use super::direct;
 use crate::request::Rodata;
 use crate::sizes::show_size;
 
@@ -127,7 +127,7 @@ impl Job {
     /// One line when the library's own code will not make it.
     pub fn expect(&self, strategy: Strategy, barriers: Barriers) -> Result<Expected, String> {
         match strategy.published() {
-            None => dry::direct(self).map_err(|error| error.to_string()),
+            None => direct::expected(self),
             Some(strategy) => Ok(linear::expected(
                 &self.capabilities,
                 &self.pieces,
