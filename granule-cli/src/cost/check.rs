@@ -65,21 +65,20 @@ pub fn table() -> String {
     // Writing into a String cannot fail.
     let _ = writeln!(
         text,
-        "| machine | TLBI ns | wait ns | DSB+ISB ns | store ns | zeroing ns |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: |"
+        "| machine | TLBI ns | wait ns | DSB+ISB ns | store ns |\n\
+         | --- | ---: | ---: | ---: | ---: |"
     );
     for machine in Machine::all() {
-        let _ = writeln!(
-            text,
-            "| `{}` ({}) | {:.0} | {:.0} | {:.1} | {:.2} | {:.2} |",
-            machine.name,
-            machine.published_as,
-            machine.tlbi_ns,
-            machine.wait_ns,
-            machine.dsb_isb_ns,
-            machine.store_ns,
-            machine.zero_ns
-        );
+        let _ = write!(text, "| `{}` ({})", machine.name, machine.published_as);
+        for (place, (cost, (least, most))) in machine.costs().iter().zip(machine.ranges).enumerate()
+        {
+            let digits = [0, 0, 1, 2][place];
+            let _ = write!(
+                text,
+                " | {cost:.digits$} ({least:.digits$} to {most:.digits$})"
+            );
+        }
+        text.push_str(" |\n");
     }
     let _ = writeln!(
         text,
@@ -108,16 +107,24 @@ pub fn table() -> String {
 mod tests {
     use super::*;
 
-    /// What is left out of the fit on machines whose times are large enough to be told.
+    /// What is left out of the fit. How far off is as good as the times are: the Altra's in a VM,
+    /// posted again, differ by up to 6 % from each other, those on metal by 3 %, the M2's, some of
+    /// them 6 ms in whole ones, by 18 %.
     #[test]
-    fn what_was_left_out_is_predicted_on_the_altra() {
-        let left_out: Vec<_> = cells()
-            .into_iter()
-            .filter(|cell| !cell.fitted && cell.column.machine != "apple-m2")
-            .collect();
-        assert_eq!(left_out.len(), 8 + 12 + 8);
-        for cell in left_out {
-            assert!(cell.error_percent().abs() < 11.0, "{cell:?}");
+    fn what_was_left_out_is_predicted() {
+        for (machine, cells_left_out, most) in [
+            ("apple-m2", 7, 12.5),
+            ("altra", 7 + 12, 5.5),
+            ("altra-metal", 7, 2.0),
+        ] {
+            let left_out: Vec<_> = cells()
+                .into_iter()
+                .filter(|cell| !cell.fitted && cell.column.machine == machine)
+                .collect();
+            assert_eq!(left_out.len(), cells_left_out, "{machine}");
+            for cell in left_out {
+                assert!(cell.error_percent().abs() < most, "{cell:?}");
+            }
         }
     }
 

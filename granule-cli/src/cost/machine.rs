@@ -1,14 +1,17 @@
 //! A machine as a few costs, fitted to published times.
 //!
-//! The model is a sum: each count times its cost. It knows nothing of caches, of what overlaps,
-//! of other CPUs; what it is worth stands in [`check`](super::check).
+//! The model is a sum, the same for fitting and for predicting: each count times its cost. It knows
+//! nothing of caches, of what overlaps, of other CPUs; what it is worth stands in
+//! [`check`](super::check).
+
+use std::array;
 
 use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
 use granule::linear::Expected;
 
 use super::Job;
-use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES};
+use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
 use crate::request::Rodata;
 
 /// The costs, in nanoseconds.
@@ -18,6 +21,8 @@ pub struct Machine {
     pub name: &'static str,
     /// What it was called where its times were published.
     pub published_as: &'static str,
+    /// The page sizes its CPUs have.
+    pub page_sizes: &'static [PageSize],
     /// Whether its TLBIs reach ranges.
     pub tlbi_range: bool,
     /// Issuing a TLBI.
@@ -26,16 +31,23 @@ pub struct Machine {
     pub wait_ns: f64,
     /// A DSB ISHST with its ISB.
     pub dsb_isb_ns: f64,
-    /// Storing a descriptor, the walk that leads there and its share of all else included.
+    /// Storing a descriptor, the walk that leads there and its share of all else included. Zeroing
+    /// one of a new table is such a store: no published time tells the two apart, as each strategy
+    /// does one for the other.
     pub store_ns: f64,
-    /// Making a descriptor of a new table invalid. No published time tells it from
-    /// [`store_ns`](Self::store_ns), as each strategy does one for the other: the sum is known, and
-    /// divided evenly.
-    pub zero_ns: f64,
+    /// The costs that come of published times 2 % higher or lower, or half a millisecond as they
+    /// are rounded to whole ones: the least and the most of each, in the order above.
+    pub ranges: [(f64, f64); COSTS],
 }
 
-/// How many costs are fitted: the last two are one.
-const COSTS: usize = 4;
+/// How many costs are fitted.
+pub const COSTS: usize = 4;
+
+/// How far a published time may be from what another measurement would have given: about what
+/// different postings of the same strategy on the Altra differ by.
+const SPREAD: f64 = 0.02;
+/// Times were published in whole milliseconds.
+const ROUNDING_NS: f64 = 0.5e6;
 
 /// A time in milliseconds that the model gives: one where it was fitted to such maps, else what it
 /// lies between.
@@ -50,13 +62,12 @@ pub struct Predicted {
 /// How often each of the costs is paid.
 fn paid(expected: &Expected) -> [f64; COSTS] {
     let counts = &expected.counts;
-    let written = counts.stores.saturating_sub(expected.zeroed);
     [
         counts.tlbi as f64,
         expected.waits as f64,
         // Two DSBs are part of each wait.
         counts.dsb.saturating_sub(2 * expected.waits) as f64,
-        written as f64,
+        counts.stores as f64,
     ]
 }
 
@@ -88,38 +99,79 @@ impl Machine {
     /// relative errors is least and no cost is negative.
     fn fit(column: usize, about: &Column) -> Option<Self> {
         let job = published_job(about).ok()?;
-        let mut rows = Vec::new();
-        for line in LINES.iter().filter(|line| line.fitted) {
-            let expected = job.expect(line.strategy, line.barriers).ok()?;
-            let ns = f64::from(*line.ms.get(column)?) * 1e6;
-            rows.push(paid(&expected).map(|times| times / ns));
+        let lines: Vec<&Line> = LINES.iter().filter(|line| line.fitted).collect();
+        let mut counts = Vec::new();
+        let mut times = Vec::new();
+        for line in &lines {
+            counts.push(paid(&job.expect(line.strategy, line.barriers).ok()?));
+            times.push(f64::from(*line.ms.get(column)?) * 1e6);
         }
-        let [tlbi_ns, wait_ns, dsb_isb_ns, write_ns] = least_squares(&rows)?;
+        let fit = |times: &[f64]| {
+            let rows = counts.iter().zip(times);
+            let rows: Vec<_> = rows.map(|(row, ns)| row.map(|paid| paid / ns)).collect();
+            least_squares(&rows)
+        };
+        let costs = fit(&times)?;
+        let mut ranges = costs.map(|cost| (cost, cost));
+        // Every way in which each is either too high or too low.
+        for signs in 0u32..1 << times.len() {
+            let moved: Vec<f64> = (times.iter().enumerate())
+                .map(|(place, ns)| {
+                    let off = (ns * SPREAD).max(ROUNDING_NS);
+                    ns + if signs >> place & 1 == 1 { off } else { -off }
+                })
+                .collect();
+            for (range, cost) in ranges.iter_mut().zip(fit(&moved)?) {
+                *range = (range.0.min(cost), range.1.max(cost));
+            }
+        }
+        let [tlbi_ns, wait_ns, dsb_isb_ns, store_ns] = costs;
         Some(Self {
             name: about.machine,
             published_as: about.published_as,
+            page_sizes: about.page_sizes,
             tlbi_range: about.tlbi_range,
             tlbi_ns,
             wait_ns,
             dsb_isb_ns,
-            store_ns: write_ns / 2.0,
-            zero_ns: write_ns / 2.0,
+            store_ns,
+            ranges,
         })
+    }
+
+    /// The costs in the order in which they are fitted.
+    #[must_use]
+    pub const fn costs(&self) -> [f64; COSTS] {
+        [self.tlbi_ns, self.wait_ns, self.dsb_isb_ns, self.store_ns]
+    }
+
+    /// Whether its CPUs have this page size.
+    #[must_use]
+    pub fn has(&self, page_size: PageSize) -> bool {
+        self.page_sizes.contains(&page_size)
     }
 
     /// The time of a map that takes `expected`.
     #[must_use]
     pub fn predict(&self, expected: &Expected) -> Predicted {
-        let [tlbi, waits, barriers, stores] = paid(expected);
-        let rest = tlbi * self.tlbi_ns + waits * self.wait_ns + barriers * self.dsb_isb_ns;
-        let low = rest + stores * self.store_ns + expected.zeroed as f64 * self.zero_ns;
-        // Stores that were not preceded by zeroing: how much of the sum they cost is unknown.
-        let unzeroed = stores - (expected.zeroed as f64).min(stores);
+        let sum = sum(&paid(expected), &self.costs());
+        // Where nothing is zeroed, what a store costs by itself is not known: half of what storing
+        // and zeroing cost together, if they are alike, or all of it.
+        let unzeroed = if expected.zeroed == 0 {
+            expected.counts.stores as f64 * self.store_ns
+        } else {
+            0.0
+        };
         Predicted {
-            low_ms: low / 1e6,
-            high_ms: (low + unzeroed * self.zero_ns) / 1e6,
+            low_ms: sum / 1e6,
+            high_ms: (sum + unzeroed) / 1e6,
         }
     }
+}
+
+/// Each count times its cost.
+fn sum(counts: &[f64; COSTS], costs: &[f64; COSTS]) -> f64 {
+    counts.iter().zip(costs).map(|(n, cost)| n * cost).sum()
 }
 
 /// The map whose time a published column holds.
@@ -149,14 +201,7 @@ fn least_squares(rows: &[[f64; COSTS]]) -> Option<[f64; COSTS]> {
         if costs.iter().any(|&cost| cost < 0.0) {
             continue;
         }
-        let miss = |row: &[f64; COSTS]| {
-            let sum: f64 = row
-                .iter()
-                .zip(costs)
-                .map(|(times, cost)| times * cost)
-                .sum();
-            (sum - 1.0).powi(2)
-        };
+        let miss = |row| (sum(row, &costs) - 1.0).powi(2);
         let error: f64 = rows.iter().map(miss).sum();
         if best.is_none_or(|(least, _)| error < least) {
             best = Some((error, costs));
@@ -169,7 +214,7 @@ fn least_squares(rows: &[[f64; COSTS]]) -> Option<[f64; COSTS]> {
 /// determine them.
 fn solve(rows: &[[f64; COSTS]], used: impl Fn(usize) -> bool) -> Option<[f64; COSTS]> {
     // The counts differ by orders of magnitude: each is scaled to 1 first.
-    let scale: [f64; COSTS] = std::array::from_fn(|cost| {
+    let scale: [f64; COSTS] = array::from_fn(|cost| {
         let largest = rows.iter().map(|row| row[cost]).fold(0.0, f64::max);
         if largest > 0.0 { largest } else { 1.0 }
     });
@@ -203,7 +248,7 @@ fn solve(rows: &[[f64; COSTS]], used: impl Fn(usize) -> bool) -> Option<[f64; CO
             }
         }
     }
-    Some(std::array::from_fn(|cost| {
+    Some(array::from_fn(|cost| {
         matrix[cost][COSTS] / matrix[cost][cost] / scale[cost]
     }))
 }
@@ -229,6 +274,60 @@ mod tests {
         let found = least_squares(&rows).unwrap();
         for (found, cost) in found.into_iter().zip(costs) {
             assert!((found / cost - 1.0).abs() < 1e-6, "{found} for {cost}");
+        }
+    }
+
+    #[test]
+    fn there_are_more_fitted_lines_than_costs() {
+        assert!(LINES.iter().filter(|line| line.fitted).count() > COSTS);
+    }
+
+    /// What a machine is fitted to, it predicts with the same sum: made with times of its own, it
+    /// is found again.
+    #[test]
+    fn fitting_and_predicting_are_one_formula() {
+        for machine in Machine::all() {
+            let column = COLUMNS.iter().find(|column| column.machine == machine.name);
+            let job = published_job(column.unwrap()).unwrap();
+            let fitted = LINES.iter().filter(|line| line.fitted);
+            let rows: Vec<_> = fitted
+                .map(|line| {
+                    let expected = job.expect(line.strategy, line.barriers).unwrap();
+                    let predicted = machine.predict(&expected);
+                    // One time for what is like the published maps.
+                    assert_eq!(predicted.low_ms, predicted.high_ms);
+                    paid(&expected).map(|paid| paid / (predicted.low_ms * 1e6))
+                })
+                .collect();
+            let again = least_squares(&rows).unwrap();
+            for (again, cost) in again.into_iter().zip(machine.costs()) {
+                assert!(
+                    (again - cost).abs() < 1e-3 * cost.max(1.0),
+                    "{again} {cost}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_is_not_zeroed_has_a_range() {
+        let machine = Machine::named("altra").unwrap();
+        let job = published_job(&COLUMNS[1]).unwrap();
+        for strategy in granule::linear::Strategy::ALL {
+            let expected = job.expect(strategy, strategy.barriers()).unwrap();
+            let predicted = machine.predict(&expected);
+            let direct = strategy == granule::linear::Strategy::Direct;
+            assert_eq!(predicted.high_ms > predicted.low_ms, direct, "{strategy}");
+        }
+    }
+
+    #[test]
+    fn each_cost_lies_in_its_range() {
+        for machine in Machine::all() {
+            for (cost, (least, most)) in machine.costs().into_iter().zip(machine.ranges) {
+                assert!(least <= cost && cost <= most, "{machine:?}");
+                assert!(cost == 0.0 || least < most, "{machine:?}");
+            }
         }
     }
 

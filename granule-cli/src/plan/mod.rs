@@ -169,7 +169,9 @@ impl Planned {
                 "wait_ns": machine.wait_ns,
                 "dsb_isb_ns": machine.dsb_isb_ns,
                 "store_ns": machine.store_ns,
-                "zero_ns": machine.zero_ns,
+                // No published time tells them apart.
+                "zero_ns": machine.store_ns,
+                "has_page_size": machine.has(plan.page_size.value()),
             })),
             "strategies": strategies,
         })
@@ -239,6 +241,8 @@ impl Planned {
             text += line.trim_end();
             text.push('\n');
         }
+        text += "\nCounts are exact for one bank of RAM at 1 GiB with this repository's kernel 2 MiB into it; where RAM\n\
+                 begins elsewhere, or in pieces, the tables at each edge change them a little.\n";
         if let Some(machine) = &plan.machine {
             text += &caution(plan, machine);
         }
@@ -259,16 +263,23 @@ fn milliseconds(ms: f64) -> String {
 /// What the times are, and are not.
 fn caution(plan: &Plan, machine: &Machine) -> String {
     let mut text = format!(
-        "\nCounts are exact. Times are predicted, not measured: counts times costs fitted to published times\n\
-         of {} (4K pages, maps of pages; docs/performance.md has the errors).",
+        "Times are predicted, not measured: counts times costs fitted to published times of {}\n\
+         (4K pages, maps of pages; docs/performance.md has the errors).",
         machine.published_as
     );
+    if !machine.has(plan.page_size.value()) {
+        let _ = write!(
+            text,
+            "\nIts CPUs have no {} pages: such a map is not made there.",
+            plan.page_size.word()
+        );
+    }
     let pages = job::leaves(plan.rodata, BbmLevel::from_number(plan.bbm.into())) == Leaves::PAGES;
     if plan.page_size != PageSize::K4 || !pages {
         text += "\nNothing was published of such a map: here the costs are carried over to it.";
     }
     if plan.strategies.contains(&LinearMap::Direct) {
-        text += "\nNor of `direct`, which does not zero: what zeroing costs by itself is not known, hence the range.";
+        text += "\n`direct` does not zero, as all published ways do: what storing costs without it is not known, hence\nthe range.";
     }
     text.push('\n');
     text
@@ -375,7 +386,7 @@ mod tests {
             "predicted",
             "not measured",
             "Ampere Altra",
-            "hence the range",
+            "does not zero",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -383,7 +394,25 @@ mod tests {
         blocks.rodata = Rodata::Noalias;
         let text = blocks.work_out().unwrap().text();
         assert!(text.contains("carried over"), "{text}");
+        assert!(text.contains("one bank of RAM at 1 GiB"), "{text}");
         assert!(text.contains("x 1G"), "{text}");
+    }
+
+    #[test]
+    fn a_page_size_that_the_machine_lacks_is_told() {
+        for (name, size, has) in [
+            ("apple-m2", PageSize::K16, true),
+            ("apple-m2", PageSize::K64, false),
+            ("altra", PageSize::K64, true),
+        ] {
+            let mut plan = plan(4 << 30);
+            plan.page_size = size;
+            plan.machine = Some(Machine::named(name).unwrap());
+            let planned = plan.work_out().unwrap();
+            assert_eq!(planned.json()["machine"]["has_page_size"], has, "{name}");
+            let text = planned.text();
+            assert_eq!(text.contains("have no"), !has, "{text}");
+        }
     }
 
     #[test]
