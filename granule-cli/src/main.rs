@@ -59,6 +59,10 @@ fn bench_command(args: &LinearMapArgs) -> ExitCode {
         Err(code) => return code,
     };
     let bench = args.bench();
+    if let Err(line) = bench.check() {
+        eprintln!("granule: {line}");
+        return ExitCode::from(2);
+    }
     let mut bar = Bar::new(&bench);
     let done = bench::run(&bench, &mut bar, &interrupt);
     drop(bar);

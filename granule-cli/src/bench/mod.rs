@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::boot::{self, Boot};
+use crate::image::Image;
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 
 /// A way to make the map, with its barriers where they are not those it goes by.
@@ -157,6 +158,21 @@ impl Bench {
         cells
     }
 
+    /// Checks everything that can be checked before the first boot: what each asks for, and the
+    /// image.
+    ///
+    /// # Errors
+    ///
+    /// One line about the first thing that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        for cell in self.cells() {
+            self.request(&cell).check()?;
+        }
+        Image::open(self.image.as_deref())
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    }
+
     fn request(&self, cell: &Cell) -> Request {
         Request {
             image: self.image.clone(),
@@ -178,11 +194,24 @@ impl Bench {
 /// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
 /// request itself is at fault, as all others would.
 pub fn run(bench: &Bench, observer: &mut dyn Observer, interrupt: &AtomicBool) -> Done {
+    run_by(bench, observer, interrupt, |request| {
+        boot::boot(request, &mut std::io::sink(), interrupt)
+    })
+}
+
+fn run_by(
+    bench: &Bench,
+    observer: &mut dyn Observer,
+    interrupt: &AtomicBool,
+    boot: impl Fn(&Request) -> Boot,
+) -> Done {
     let mut rows = Vec::new();
-    for cell in bench.cells() {
-        observer.begin(&cell);
-        let mut boot = boot::boot(&bench.request(&cell), &mut std::io::sink(), interrupt);
-        if interrupt.load(Ordering::Relaxed) {
+    let cells = bench.cells();
+    for cell in &cells {
+        observer.begin(cell);
+        let mut boot = boot(&bench.request(cell));
+        let interrupted = interrupt.load(Ordering::Relaxed);
+        if interrupted && !boot.is_ok() {
             // Cut short: whatever it had counted, it is no result.
             return Done {
                 rows,
@@ -192,15 +221,21 @@ pub fn run(bench: &Bench, observer: &mut dyn Observer, interrupt: &AtomicBool) -
         // A kernel that falls back says so and boots well, but what it then measured is not what
         // was asked for.
         if boot.is_ok()
-            && let Some(other) = other_than_asked(&cell, &boot)
+            && let Some(other) = other_than_asked(cell, &boot)
         {
             boot.outcome = boot::Outcome::Refused;
             boot.reason = Some(other);
         }
         let stop = boot.bad_usage;
-        let row = Row { cell, boot };
+        let row = Row { cell: *cell, boot };
         observer.end(&row);
         rows.push(row);
+        if interrupted && rows.len() < cells.len() {
+            return Done {
+                rows,
+                interrupted: true,
+            };
+        }
         if stop {
             break;
         }
@@ -278,6 +313,38 @@ mod tests {
     fn an_interrupted_boot_is_no_row() {
         let done = run(&bench(), &mut (), &AtomicBool::new(true));
         assert!(done.interrupted && done.rows.is_empty() && !done.is_ok());
+    }
+
+    #[test]
+    fn a_boot_that_ended_well_before_the_interrupt_is_kept() {
+        let interrupt = AtomicBool::new(false);
+        let well = |request: &Request| {
+            let mut boot = boot::run(request);
+            (boot.outcome, boot.reason) = (boot::Outcome::Ok, None);
+            interrupt.store(true, Ordering::Relaxed);
+            boot
+        };
+        let done = run_by(&bench(), &mut (), &interrupt, well);
+        assert_eq!((done.rows.len(), done.interrupted), (1, true));
+        // With the last of them nothing is missing.
+        let mut one = bench();
+        (one.memory, one.page_size) = (vec![1 << 30], vec![PageSize::K4]);
+        one.forms.truncate(1);
+        interrupt.store(false, Ordering::Relaxed);
+        let done = run_by(&one, &mut (), &interrupt, well);
+        assert_eq!((done.rows.len(), done.interrupted), (1, false));
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_request_is_found_before_the_first_boot() {
+        let line = bench().check().unwrap_err();
+        assert!(line.contains("/nonexistent/Image"), "{line}");
+        let mut odd = bench();
+        odd.va_bits = Some(41);
+        assert!(odd.check().unwrap_err().contains("--va-bits 41"));
+        let mut empty = bench();
+        empty.memory.push(0);
+        assert!(empty.check().unwrap_err().contains("--memory 0"));
     }
 
     #[test]

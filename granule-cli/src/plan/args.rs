@@ -77,7 +77,7 @@ pub struct PlanArgs {
     barriers: Option<Barriers>,
 
     /// Print the model's times beside all published ones instead
-    #[arg(long, conflicts_with_all = ["memory", "machine", "json"])]
+    #[arg(long, exclusive = true)]
     pub check_model: bool,
 
     /// Print one JSON object

@@ -120,6 +120,23 @@ fn a_page_size_the_cpu_lacks_is_no_result() {
 }
 
 #[test]
+fn what_cannot_be_measured_is_bad_usage() {
+    let image = image();
+    let good = image.to_str().unwrap();
+    for words in [
+        ["--image", good, "--va-bits", "41"],
+        ["--image", "/nonexistent/Image", "--va-bits", "48"],
+    ] {
+        let mut all = vec!["bench", "linear-map", "--json"];
+        all.extend(words);
+        let output = granule(&all);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+    }
+}
+
+#[test]
 fn what_cannot_be_planned_is_bad_usage() {
     let output = granule(&["plan", "--memory", "512G", "--va-bits", "39"]);
     assert_eq!(output.status.code(), Some(2));
@@ -129,6 +146,14 @@ fn what_cannot_be_planned_is_bad_usage() {
         "{line}"
     );
     assert_eq!(granule(&["plan"]).status.code(), Some(2));
+    for more in [
+        ["--page-size", "64k"],
+        ["--strategy", "direct"],
+        ["--va-bits", "48"],
+    ] {
+        let output = granule(&["plan", "--check-model", more[0], more[1]]);
+        assert_eq!(output.status.code(), Some(2), "{more:?} is ignored");
+    }
     assert_eq!(
         granule(&["plan", "--memory", "4G", "--machine", "cray"])
             .status
