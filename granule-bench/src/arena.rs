@@ -2,9 +2,9 @@
 //!
 //! All subjects take pages from the same arena in the same way, one bump of a counter, and it is
 //! reset between them: what differs is what they do with the pages. It is written once before
-//! anything is timed, so no page fault is ever in a time. Pages given back are only counted:
-//! the next reset returns them. What a page contains when it is handed out is what the one before
-//! left there.
+//! anything is timed, so no page fault is ever in a time. Nothing is done with pages given
+//! back: the next reset returns them. What a page contains when it is handed out is what the one
+//! before left there.
 //!
 //! The counter is global because one of the crates compared calls its allocator without a
 //! receiver.

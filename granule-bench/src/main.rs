@@ -25,7 +25,7 @@ struct Arguments {
     /// Smaller ranges and fewer rounds, to see that it works; decides no goal
     #[arg(long)]
     quick: bool,
-    /// Timed rounds [default: 31, with --quick 7]
+    /// Timed rounds; fewer than 31 decide no goal [default: 31, with --quick 7]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: Option<u16>,
     /// The CPU to run on [default: the one that the program starts on]

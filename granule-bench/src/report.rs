@@ -46,11 +46,13 @@ struct Judged<'a> {
     goal: &'a Goal,
     what: String,
     ratio: Spread,
+    rounds: usize,
 }
 
 impl Judged<'_> {
-    fn reached(&self) -> bool {
-        self.ratio.median <= self.goal.most
+    /// Nothing with fewer rounds than decide it.
+    fn reached(&self) -> Option<bool> {
+        (self.rounds >= usize::from(crate::ROUNDS)).then_some(self.ratio.median <= self.goal.most)
     }
 }
 
@@ -64,6 +66,7 @@ fn judge(outcomes: &[Outcome]) -> Vec<Judged<'_>> {
             goal,
             what: format!("{} {}", STEPS[goal.step], outcome.job),
             ratio: row.ratio[goal.step],
+            rounds: outcome.rounds,
         })
     });
     judged.collect()
@@ -118,7 +121,11 @@ pub(crate) fn text(outcomes: &[Outcome]) -> String {
             goal.what,
             goal.goal.most,
             ratio(&goal.ratio),
-            if goal.reached() { "reached" } else { "missed" }
+            match goal.reached() {
+                Some(true) => "reached".to_owned(),
+                Some(false) => "missed".to_owned(),
+                None => format!("not decided by fewer than {} rounds", crate::ROUNDS),
+            }
         );
     }
     text
@@ -258,9 +265,9 @@ mod tests {
             .map(|goal| (goal.what.clone(), goal.reached()))
             .collect();
         let expected = [
-            ("map 64 GiB in 4K leaves", true),
-            ("map 1 GiB in 4K leaves", false),
-            ("protect 64 GiB in 4K leaves", false),
+            ("map 64 GiB in 4K leaves", Some(true)),
+            ("map 1 GiB in 4K leaves", Some(false)),
+            ("protect 64 GiB in 4K leaves", Some(false)),
         ];
         assert_eq!(reached, expected.map(|(what, is)| (what.to_owned(), is)));
         let text = text(&outcomes);
@@ -271,6 +278,21 @@ mod tests {
             "{text}"
         );
         assert_eq!(json(&outcomes)["goals"][0]["reached"], true);
+    }
+
+    #[test]
+    fn too_few_rounds_decide_nothing() {
+        for (rounds, decided) in [(1, false), (30, false), (31, true)] {
+            let mut few = outcome(64 << 30, 1.0, 1.0);
+            few.rounds = rounds;
+            let outcomes = [few];
+            let text = text(&outcomes);
+            assert_eq!(text.contains(": reached"), decided, "{text}");
+            assert_eq!(text.contains("not decided by fewer than 31"), !decided);
+            let reached = &json(&outcomes)["goals"][0]["reached"];
+            let expected = if decided { json!(true) } else { Value::Null };
+            assert_eq!(*reached, expected);
+        }
     }
 
     #[test]
