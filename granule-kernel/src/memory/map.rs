@@ -165,6 +165,8 @@ impl LinearMap {
 }
 
 /// Makes the linear map of all that `memory` says is to be mapped.
+// Its own frame, as that of the boot is under all that follows.
+#[inline(never)]
 pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     request: &Request<'_>,
     memory: &mut Memory,

@@ -55,6 +55,8 @@ pub(crate) struct HandedOver {
 
 /// Gives all RAM that is free in `memory` to the frame allocator. From here on `memory` only
 /// tells what there was: it must not allocate any more.
+// Its own frame, as that of the boot is under all that follows.
+#[inline(never)]
 pub(crate) fn take_over(
     memory: &Memory,
     placement: &Placement,

@@ -15,6 +15,8 @@ use granule::table::{Liveness, PageTables, Parts, Reached, Sink, TableError, Tra
 
 /// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
 /// identity map is not among them if it is still needed.
+// Its own frame, as that of the boot is under all that follows.
+#[inline(never)]
 pub(crate) fn boot_leftovers<P: Page, S: Sink>(
     request: &Request<'_>,
     handover: &Handover,

@@ -66,6 +66,8 @@ pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
 
 /// Splits all that is larger than a page. Every CPU but this one is parked meanwhile. `map` and
 /// `looked` then tell of the map as it is.
+// Its own frame: the boot's lies under all that follows, and what it holds is large.
+#[inline(never)]
 pub(crate) fn to_pages<P: Page, S: Sink>(
     request: &Request<'_>,
     tables: &mut BootPageTables<'_, P, S>,
