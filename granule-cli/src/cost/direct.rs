@@ -226,9 +226,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use granule::arch::PageSize;
+    use granule::arch::bbm::BbmLevel;
     use granule::linear::{Barriers, Strategy};
 
-    use super::super::dry;
+    use super::super::{dry, job};
     use super::*;
     use crate::request::Rodata;
 
@@ -248,7 +249,9 @@ mod tests {
             for memory in odd.into_iter().chain([1 << 30, 2 << 30, 4 << 30, 16 << 30]) {
                 for va_bits in [42, 48, 52] {
                     for rodata in MODES {
-                        let Ok(job) = Job::assumed(memory, size, va_bits, rodata, false) else {
+                        let Ok(job) =
+                            Job::assumed(memory, size, va_bits, rodata, BbmLevel::Level0, false)
+                        else {
                             continue;
                         };
                         let made = dry::direct(&job).map_err(|error| error.to_string());
@@ -270,7 +273,8 @@ mod tests {
         };
         for round in 0..60 {
             let size = PageSize::ALL[round % 3];
-            let template = Job::assumed(1 << 30, size, 48, MODES[round % 2], false).unwrap();
+            let template =
+                Job::assumed(1 << 30, size, 48, MODES[round % 2], BbmLevel::Level0, false).unwrap();
             let distance = template.pieces[0].start.0 - template.pieces[0].output.0;
             let mut at = 1 << 30;
             let mut ranges = Vec::new();
@@ -288,7 +292,7 @@ mod tests {
                 template.capabilities,
                 ranges,
                 distance,
-                MODES[round % 2],
+                job::leaves(MODES[round % 2], BbmLevel::Level0),
                 pool,
             );
             let made = dry::direct(&job).map_err(|error| error.to_string());
@@ -305,7 +309,8 @@ mod tests {
         for size in PageSize::ALL {
             for rodata in MODES {
                 let begun = Instant::now();
-                let job = Job::assumed(1000 << 40, size, 52, rodata, false).unwrap();
+                let job =
+                    Job::assumed(1000 << 40, size, 52, rodata, BbmLevel::Level0, false).unwrap();
                 for strategy in Strategy::ALL {
                     let expected = job.expect(strategy, Barriers::Table).unwrap();
                     assert_eq!(expected.counts.tables, job.census().tables(), "{size}");
