@@ -12,6 +12,8 @@ fn what_does_not_fit_is_an_error_and_leaves_no_file() {
         request.linear_map = Some(LinearMap::Base);
         request.page_size = Some(PageSize::K4);
         request.trace_buffer = Some(2 << 20);
+        // A map of pages, which is what takes so many events.
+        request.append = Some("arm64.bbm=0".into());
     });
     let boot = &recorded.boot;
     assert_eq!((boot.outcome, boot.exit_code()), (Outcome::Refused, 1));
@@ -42,6 +44,7 @@ fn a_kernel_that_never_comes_to_its_end_leaves_what_it_did_until_then() {
         request.linear_map = Some(LinearMap::Base);
         request.page_size = Some(PageSize::K4);
         request.timeout = Duration::from_secs(2);
+        request.append = Some("arm64.bbm=0".into());
     });
     let boot = &recorded.boot;
     assert_eq!(boot.outcome, Outcome::Timeout, "{}", boot.last_line());
