@@ -11,6 +11,7 @@
 pub mod allocator;
 pub mod count;
 mod environment;
+pub mod flip;
 pub(crate) mod flush;
 mod forward;
 mod hide;

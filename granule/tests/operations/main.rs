@@ -16,6 +16,7 @@ mod bench;
 mod counts;
 mod errors;
 mod exhaustion;
+mod flip;
 mod formats;
 mod hide;
 mod limit;

@@ -1,0 +1,138 @@
+//! Single pages made invalid and valid beside the operations on the tables: how many stores, how
+//! many TLBIs, and that nothing else changes.
+
+use crate::bench::{Bench, Setting};
+use crate::common::host::{self, Event};
+use crate::common::shape::PLAIN;
+use granule::arch::{
+    Attributes, Half, Kind, Page, Page4K, Page16K, Page64K, Permissions, VirtualAddress,
+};
+use granule::table::{Counted, Counters, Leaves, Parts, TableError, flip};
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+
+/// Stores, TLBIs and DSBs of one call, and what it returned.
+type Done = (Result<(), TableError>, u64, u64, u64);
+
+fn flip_pages<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, valid: bool) -> Done {
+    let geometry = *bench.tables.geometry();
+    let counters = Counters::new();
+    let Parts {
+        memory,
+        maintenance,
+        ..
+    } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
+    // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
+    let result = unsafe {
+        flip::set_valid::<P, _, _>(
+            bench.tables.root(),
+            geometry,
+            Counted::new(memory, &counters),
+            Counted::new(maintenance, &counters),
+            start,
+            bytes,
+            valid,
+        )
+    };
+    let counts = counters.get();
+    (result, counts.stores, counts.tlbi, counts.dsb)
+}
+
+fn pages_of<P: Page>() {
+    let page = P::SIZE.bytes();
+    let geometry = PLAIN.geometry(P::SIZE, 48, Half::Upper);
+    let mut bench = Bench::<P>::new(&geometry, Setting::LIVE);
+    let block = bench.arch.entry_bytes(2);
+    bench.map(0, block, block, RW, Leaves::LARGEST).unwrap();
+    bench
+        .map(block, 2 * block, 8 * page, RW, Leaves::PAGES)
+        .unwrap();
+    let pages = bench.reference.address(block);
+    let at = |number: u64| VirtualAddress(pages.0 + number * page);
+    // Every word of every table there is.
+    let words = |bench: &Bench<P>| -> Vec<u64> {
+        let mut tables = vec![bench.tables.root().0];
+        bench.tables.visit_all(|entry| {
+            if entry.kind == Kind::Table {
+                tables.push(entry.output.0);
+            }
+            true
+        });
+        tables
+            .iter()
+            .flat_map(|table| bench.host.table(*table))
+            .collect()
+    };
+    let before = words(&bench);
+    let changed = |bench: &Bench<P>| -> Vec<(u64, u64)> {
+        let now = words(bench);
+        assert_eq!(now.len(), before.len());
+        let pairs = before.iter().copied().zip(now);
+        pairs.filter(|(old, new)| old != new).collect()
+    };
+    bench.host.take_events();
+
+    assert_eq!(flip_pages(&bench, at(2), page, false), (Ok(()), 1, 1, 2));
+    let events = bench.host.take_events();
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| match event {
+            Event::Store { .. } | Event::Change { .. } => "store",
+            Event::DsbIshst => "dsb ishst",
+            Event::Tlbi(_) => "tlbi",
+            Event::DsbIsh => "dsb ish",
+            Event::Isb => "isb",
+            _ => "memory",
+        })
+        .collect();
+    assert_eq!(kinds, ["store", "dsb ishst", "tlbi", "dsb ish", "isb"]);
+    // The valid bit goes, the software's mark comes; all else is kept.
+    let [(old, new)] = changed(&bench)[..] else {
+        panic!("{:x?}", changed(&bench));
+    };
+    assert_eq!((old & 1, new), (1, (old & !1) | 1 << 63));
+    assert!(bench.tables.query(at(2)).is_none());
+    assert!(bench.tables.query(at(1)).is_some() && bench.tables.query(at(3)).is_some());
+    // As it is already: nothing.
+    assert_eq!(flip_pages(&bench, at(2), page, false), (Ok(()), 0, 0, 0));
+    assert_eq!(flip_pages(&bench, at(2), page, true), (Ok(()), 1, 0, 1));
+    assert_eq!(flip_pages(&bench, at(2), page, true), (Ok(()), 0, 0, 0));
+    assert_eq!(changed(&bench), []);
+    // Several at once: one operation by range.
+    assert_eq!(
+        flip_pages(&bench, at(0), 8 * page, false),
+        (Ok(()), 8, 1, 2)
+    );
+    assert_eq!(flip_pages(&bench, at(0), 8 * page, true), (Ok(()), 8, 0, 1));
+    assert_eq!(changed(&bench), []);
+
+    // Where there are no pages nothing is split, and holes and odd addresses are refused.
+    let base = bench.reference.address(0);
+    let (result, stores, tlbi, _) = flip_pages(&bench, base, page, false);
+    assert!(
+        matches!(result, Err(TableError::InsideLeaf { .. })),
+        "{result:?}"
+    );
+    assert_eq!((stores, tlbi), (0, 0));
+    for valid in [false, true] {
+        for (start, bytes) in [(at(8), page), (at(6), 3 * page)] {
+            let (result, stores, ..) = flip_pages(&bench, start, bytes, valid);
+            let address = at(8);
+            assert_eq!(
+                (result, stores),
+                (Err(TableError::NotMapped { address }), 0)
+            );
+        }
+        let odd = VirtualAddress(pages.0 + 8);
+        let (result, ..) = flip_pages(&bench, odd, page, valid);
+        assert!(matches!(result, Err(TableError::Misaligned { .. })));
+    }
+    assert_eq!(changed(&bench), []);
+}
+
+#[test]
+fn one_page_takes_one_store_and_one_invalidation() {
+    pages_of::<Page4K>();
+    pages_of::<Page16K>();
+    pages_of::<Page64K>();
+}
