@@ -8,8 +8,8 @@ use core::fmt;
 pub(crate) enum FrameError {
     /// A span is empty, has too many frames, or reaches beyond physical addresses.
     BadSpan { first: Frame, count: u64 },
-    /// A span begins before the end of the one added last.
-    SpanOutOfOrder { first: Frame, least: Frame },
+    /// A span has frames that another one has.
+    SpansOverlap { first: Frame, other: Frame },
     /// There is no room for one more span.
     TooManySpans { first: Frame },
     /// The memory for a span's metadata is too small; both in words of 4 bytes.
@@ -18,6 +18,10 @@ pub(crate) enum FrameError {
     OutsideSpans { frame: Frame },
     /// A frame is given in a second time.
     AlreadyGiven { frame: Frame },
+    /// A frame to be taken out is allocated, or never was given in.
+    InUse { frame: Frame, allocated: bool },
+    /// So many frames cannot be taken out: the free ones are set aside.
+    SetAside { count: u64, unreserved: u64 },
     /// No block is so large.
     OrderTooLarge { order: u32, most: u32 },
     /// No block of that order begins at a frame with such a number.
@@ -42,9 +46,9 @@ impl fmt::Display for FrameError {
                 f,
                 "the span of {count} frames from {first} cannot be managed: a span has 1 to 2^32 - 2 frames below 2^52 bytes; split or cut it"
             ),
-            Self::SpanOutOfOrder { first, least } => write!(
+            Self::SpansOverlap { first, other } => write!(
                 f,
-                "the span from {first} begins before {least}, where the last one ends; add spans in ascending order"
+                "the span from {first} meets the one from {other}; add each frame's span once"
             ),
             Self::TooManySpans { first } => write!(
                 f,
@@ -60,6 +64,18 @@ impl fmt::Display for FrameError {
             Self::AlreadyGiven { frame } => {
                 write!(f, "{frame} was given in before; give in each frame once")
             }
+            Self::InUse { frame, allocated } => {
+                let why = if allocated {
+                    "is allocated; free it first"
+                } else {
+                    "is not the allocator's: the boot keeps something there"
+                };
+                write!(f, "{frame} {why}")
+            }
+            Self::SetAside { count, unreserved } => write!(
+                f,
+                "{count} frames cannot be taken out: {unreserved} of the free ones are not set aside"
+            ),
             Self::OrderTooLarge { order, most } => {
                 write!(f, "there are no blocks of order {order}, only up to {most}")
             }

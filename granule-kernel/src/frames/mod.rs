@@ -105,13 +105,12 @@ impl<'m> Frames<'m> {
 
     /// Makes room for the `count` frames from `first`, with their metadata in `memory`, which
     /// must have [`metadata_bytes`](metadata::metadata_bytes)`(count)` bytes and may hold anything. None of them is given in
-    /// by that. Spans are added in ascending order; blocks do not reach from one into the next.
+    /// by that. Blocks do not reach from one span into the next.
     ///
     /// # Errors
     ///
     /// When the span is empty, has `2^32 - 1` frames or more, reaches beyond the 52 bits of
-    /// physical addresses, begins before the end of the last one, is one too many, or `memory` is
-    /// too small.
+    /// physical addresses, has frames of another one, is one too many, or `memory` is too small.
     pub(crate) fn add_span(
         &mut self,
         first: Frame,
@@ -128,24 +127,35 @@ impl<'m> Frames<'m> {
             Some(end) if end <= limit => {}
             _ => return Err(bad),
         }
-        let end_of_last = self.spans().last().map_or(0, Span::end);
-        if first.0 < end_of_last {
-            return Err(FrameError::SpanOutOfOrder {
-                first,
-                least: Frame(end_of_last),
-            });
+        // Where it goes among the others, which it must keep off.
+        let place = self.spans().partition_point(|span| span.first() < first.0);
+        let before = place
+            .checked_sub(1)
+            .and_then(|before| self.spans().get(before));
+        let before = before.filter(|span| span.end() > first.0);
+        let after = self.spans().get(place);
+        let after = after.filter(|span| span.first() < first.0 + count);
+        if let Some(other) = before.or(after) {
+            let other = Frame(other.first());
+            return Err(FrameError::SpansOverlap { first, other });
         }
-        let slot = self
-            .spans
-            .get_mut(self.span_count)
-            .ok_or(FrameError::TooManySpans { first })?;
+        if self.span_count == MOST_SPANS {
+            return Err(FrameError::TooManySpans { first });
+        }
         let given = memory.len() as u64;
-        *slot = Span::new(first.0, frames, max_order(self.page_size), memory).ok_or(
+        let span = Span::new(first.0, frames, max_order(self.page_size), memory).ok_or(
             FrameError::MetadataTooSmall {
                 needed: metadata_words(count),
                 given,
             },
         )?;
+        // The unused one behind the last comes to the front, and is replaced.
+        if let Some(tail) = self.spans.get_mut(place..=self.span_count) {
+            tail.rotate_right(1);
+            if let Some(slot) = tail.first_mut() {
+                *slot = span;
+            }
+        }
         self.span_count += 1;
         Ok(())
     }
@@ -186,6 +196,80 @@ impl<'m> Frames<'m> {
         }
         self.total += count;
         Ok(())
+    }
+
+    /// Takes the `count` frames from `start` out, all at once: they are nobody's until they are
+    /// [given in](Self::add_range) again.
+    ///
+    /// # Errors
+    ///
+    /// When a frame is allocated, was never given in or is in no span, or so many of the free ones
+    /// are [reserved](Self::reserve) that they are needed. Nothing has changed then.
+    pub(crate) fn take_out(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
+        let outside = FrameError::OutsideSpans { frame: start };
+        let end = start.0.checked_add(count).ok_or(outside)?;
+        for removing in [false, true] {
+            let mut at = start.0;
+            while at < end {
+                let (index, offset) = self.locate(Frame(at))?;
+                let span = self.spans.get_mut(index).ok_or(outside)?;
+                let piece = (span.end().min(end) - at) as u32;
+                if removing {
+                    span.remove(offset, piece);
+                } else if let Some((used, allocated)) = span.first_not_free(offset, piece) {
+                    let frame = Frame(span.number(used));
+                    return Err(FrameError::InUse { frame, allocated });
+                }
+                at += u64::from(piece);
+            }
+            let unreserved = self.unreserved();
+            if count > unreserved {
+                return Err(FrameError::SetAside { count, unreserved });
+            }
+        }
+        self.total -= count;
+        Ok(())
+    }
+
+    /// Whether every one of `count` frames from `start` is in a span; `None` if some are and some
+    /// are not.
+    pub(crate) fn have_room_for(&self, start: Frame, count: u64) -> Option<bool> {
+        let end = start.0.saturating_add(count);
+        let inside: u64 = self
+            .spans()
+            .iter()
+            .map(|span| {
+                let (from, to) = (span.first().max(start.0), span.end().min(end));
+                to.saturating_sub(from)
+            })
+            .sum();
+        match inside {
+            0 => Some(false),
+            _ if inside == count => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Whether `frame` was given in.
+    pub(crate) fn is_given(&self, frame: Frame) -> bool {
+        self.block_at(frame).is_some()
+    }
+
+    /// Whether `frame` is free.
+    pub(crate) fn is_free(&self, frame: Frame) -> bool {
+        self.block_at(frame).is_some_and(|block| block.free)
+    }
+
+    fn block_at(&self, frame: Frame) -> Option<Block> {
+        let (index, offset) = self.locate(frame).ok()?;
+        self.spans.get(index)?.block_of(offset)
+    }
+
+    /// Calls `what` with the first frame and the order of each free block.
+    pub(crate) fn each_free(&self, mut what: impl FnMut(Frame, u32)) {
+        for span in self.spans() {
+            span.each_free(&mut |number, order| what(Frame(number), order));
+        }
     }
 
     /// Allocates a block of `2^order` frames, whose first number is a multiple of that; `None` if

@@ -152,6 +152,52 @@ impl<'m> Span<'m> {
         }
     }
 
+    /// The first of `count` frames from `start` that is not free, with why: allocated, or never
+    /// given in.
+    pub(super) fn first_not_free(&self, start: u32, count: u32) -> Option<(u32, bool)> {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            match self.block_of(at) {
+                Some(block) if block.free => at = block.offset + (1 << block.order),
+                Some(_) => return Some((at, true)),
+                None => return Some((at, false)),
+            }
+        }
+        None
+    }
+
+    /// Takes `count` frames from `start` out, all of which are free, as if they were never given
+    /// in. What a free block has beside them stays free.
+    pub(super) fn remove(&mut self, start: u32, count: u32) {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let Some(block) = self.block_of(at) else {
+                return;
+            };
+            let Entry::Free { order, next, prev } = self.entries.read(block.offset) else {
+                return;
+            };
+            self.unlink(order, next, prev);
+            self.entries.write(block.offset, Entry::Inside);
+            let block_end = block.offset + (1 << order);
+            // Neither piece can grow into what was taken out: nothing begins there any more.
+            self.add(block.offset, at - block.offset);
+            self.add(block_end.min(end), block_end - block_end.min(end));
+            at = block_end;
+        }
+    }
+
+    /// Calls `what` with the first frame's number and the order of each free block.
+    pub(super) fn each_free(&self, what: &mut dyn FnMut(u64, u32)) {
+        for list in &self.lists {
+            let mut at = *list;
+            while let Entry::Free { order, next, .. } = self.entries.read(at) {
+                what(self.number(at), order);
+                at = next;
+            }
+        }
+    }
+
     /// Allocates a block of `order` out of a free one of order `from`, if there is one.
     pub(super) fn take(&mut self, order: u32, from: u32) -> Option<u32> {
         let offset = *self.lists.get(from as usize)?;

@@ -151,15 +151,20 @@ fn spans_that_cannot_be_managed_are_refused() {
         let address = last.address(page_size);
         assert_eq!(address.0, (1 << 52) - page_size.bytes());
         assert_eq!(Frame::containing(address, page_size), last);
-        for first in [0, end - 1] {
+        for (first, count) in [(end - 1, 1), (end - 3, 3)] {
             assert_eq!(
-                frames.add_span(Frame(first), 1, &mut []),
-                Err(FrameError::SpanOutOfOrder {
+                frames.add_span(Frame(first), count, &mut []),
+                Err(FrameError::SpansOverlap {
                     first: Frame(first),
-                    least: Frame(end)
+                    other: Frame(end - 1)
                 })
             );
         }
+        // A bank that comes later may lie before the others.
+        let mut memory = uninitialised(2);
+        frames.add_span(Frame(end - 3), 2, &mut memory).unwrap();
+        frames.add_range(Frame(end - 3), 2).unwrap();
+        assert_eq!(frames.free_frames(), 2);
     }
 }
 
@@ -195,9 +200,13 @@ fn each_refusal_is_one_line_that_names_the_frame() {
     let (order, first, count) = (3, frame, 7);
     for error in [
         FrameError::BadSpan { first, count },
-        FrameError::SpanOutOfOrder {
+        FrameError::SpansOverlap {
             first,
-            least: Frame(0xdef),
+            other: Frame(0xdef),
+        },
+        FrameError::InUse {
+            frame,
+            allocated: true,
         },
         FrameError::TooManySpans { first },
         FrameError::OutsideSpans { frame },

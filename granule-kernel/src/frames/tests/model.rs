@@ -33,6 +33,11 @@ enum Op {
     TakeReserved {
         most: u64,
     },
+    /// Take frames out, by place: it may not be possible.
+    TakeOut {
+        place: usize,
+        count: u64,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -46,6 +51,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u64..200).prop_map(|count| Op::Reserve { count }),
         1 => (0u64..50).prop_map(|count| Op::Unreserve { count }),
         1 => (0u64..70).prop_map(|most| Op::TakeReserved { most }),
+        2 => (place(), prop_oneof![0u64..20, 0u64..300])
+            .prop_map(|(place, count)| Op::TakeOut { place, count }),
     ]
 }
 
@@ -165,6 +172,27 @@ impl Model {
         }
     }
 
+    fn take_out(&mut self, start: u64, count: u64) -> Result<(), FrameError> {
+        for number in start..start + count {
+            let frame = Frame(number);
+            if self.span_of(number).is_none() {
+                return Err(FrameError::OutsideSpans { frame });
+            }
+            if !self.free.contains(&number) {
+                let allocated = self.block_of(number).is_some();
+                return Err(FrameError::InUse { frame, allocated });
+            }
+        }
+        let unreserved = self.unreserved();
+        if count > unreserved {
+            return Err(FrameError::SetAside { count, unreserved });
+        }
+        for number in start..start + count {
+            self.free.remove(&number);
+        }
+        Ok(())
+    }
+
     fn free(&mut self, number: u64, order: u32) -> Result<(), FrameError> {
         let frame = Frame(number);
         if self.span_of(number).is_none() {
@@ -252,6 +280,13 @@ fn step(op: Op, frames: &mut Frames<'_>, model: &mut Model) {
             frames.unreserve(count);
             model.reserved = model.reserved.saturating_sub(count);
         }
+        Op::TakeOut { place, count } => {
+            let start = model.at(place);
+            assert_eq!(
+                frames.take_out(Frame(start), count),
+                model.take_out(start, count)
+            );
+        }
         Op::TakeReserved { most } => {
             let largest = model.blocks().iter().map(|(_, order)| 1 << order).max();
             let got = frames.take_reserved(most);
@@ -279,6 +314,19 @@ fn compare(frames: &Frames<'_>, model: &Model) {
     assert_eq!(frames.reserved(), model.reserved);
     assert_eq!(frames.refused(), model.refused);
     assert_eq!(free_blocks(frames), model.blocks());
+    let mut listed = Vec::new();
+    frames.each_free(|frame, order| listed.push((frame.0, order)));
+    listed.sort_unstable();
+    assert_eq!(listed, model.blocks());
+    for (first, count) in &model.spans {
+        for number in [*first, first + count / 2, first + count - 1] {
+            let (frame, free) = (Frame(number), model.free.contains(&number));
+            assert_eq!(frames.is_free(frame), free);
+            let given = free || model.block_of(number).is_some();
+            assert_eq!(frames.is_given(frame), given);
+        }
+        assert_eq!(frames.have_room_for(Frame(*first), *count), Some(true));
+    }
 }
 
 fn run(page_size: PageSize, spans: Vec<(u64, u64)>, fill: bool, content: Option<u32>, ops: &[Op]) {
@@ -293,7 +341,11 @@ fn run(page_size: PageSize, spans: Vec<(u64, u64)>, fill: bool, content: Option<
         })
         .collect();
     let mut frames = Frames::new(page_size);
-    for ((first, count), memory) in spans.iter().zip(&mut memories) {
+    // In any order: here the second half, backwards, and then the first.
+    let half = spans.len() / 2;
+    let (early, late) = memories.split_at_mut(half);
+    let late = spans[half..].iter().zip(late).rev();
+    for ((first, count), memory) in late.chain(spans[..half].iter().zip(early)) {
         frames.add_span(Frame(*first), *count, memory).unwrap();
     }
     let mut model = Model {
