@@ -22,6 +22,8 @@ mod gic;
 mod handover;
 mod layout;
 mod line;
+#[cfg_attr(target_os = "none", allow(dead_code, reason = "for those who may not wait"))]
+mod lock;
 mod options;
 mod pl011;
 mod smp;
