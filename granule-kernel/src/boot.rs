@@ -8,14 +8,14 @@ use crate::counter::InstructionCounter;
 use crate::exception::{conflict_test, inject};
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{self, Request};
-use crate::memory::pages;
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::memory::rewrite;
+use crate::memory::{self, live, merge, pagealloc, pages};
 use crate::options::{self, Unknown};
 use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
-use crate::trace::recorder::Recorder;
+use crate::trace::recorder::{OnEachCpu, Recorder};
 use crate::tree::{self, Memory};
 use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
@@ -26,7 +26,7 @@ use granule::arch::{Dispatch, Geometry, Half, OutputFormat, PageSize, PhysicalAd
 use granule::boot::words;
 use granule::linear::{Placement, direct};
 use granule::memblock::{self, LeftOut};
-use granule::table::{Counters, NoSink, Sink};
+use granule::table::{Counters, NoSink};
 
 /// Boots on what was handed over.
 pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
@@ -55,7 +55,7 @@ struct Boot<'a, S> {
     sink: S,
 }
 
-impl<S: Sink> Dispatch for Boot<'_, S> {
+impl<S: OnEachCpu> Dispatch for Boot<'_, S> {
     type Output = ();
 
     fn run<P: Page>(self) {
@@ -63,7 +63,7 @@ impl<S: Sink> Dispatch for Boot<'_, S> {
     }
 }
 
-fn dispatch<S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
+fn dispatch<S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
     choice.page.size.dispatch(Boot {
         handover,
         choice,
@@ -72,7 +72,9 @@ fn dispatch<S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], 
     });
 }
 
-fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
+// Its frame is half of the stack: not twice, in the function that chooses the instance as well.
+#[inline(never)]
+fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
     let cpu = handover.entry.features();
     let forced = forced_errata(bootargs);
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
@@ -126,6 +128,7 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         ),
         rodata,
         trust: trust::of_boot_cpu(&cpu, &system, rodata),
+        debug_pagealloc: pagealloc::is_wanted(bootargs),
         strategy,
         barriers,
         counter: counter.as_ref(),
@@ -206,6 +209,13 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
         Ok(pages) => pages,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
+    // What holds for all CPUs, and so for what the map may become.
+    request.trust = trust;
+    live::begin::<P, S>(&request);
+    pagealloc::hide_free_pages();
+    if !merge::configure(bootargs) {
+        println!("granule: granule.merge=: expected idle or off; taking idle");
+    }
     report::boot(handover, choice, &geometry, common.errata, &trust);
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
@@ -219,6 +229,8 @@ fn boot<P: Page, S: Sink>(handover: &Handover, choice: &BootChoice, bootargs: &[
     }
     selftest::run::<P>(&request, bootargs);
     conflict_test::run::<P>(&request, bootargs);
+    memory::selftest::run(bootargs);
+    merge::settle();
     report::tlb_conflicts();
 }
 

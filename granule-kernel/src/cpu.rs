@@ -72,12 +72,21 @@ pub(crate) fn microseconds(ticks: u64) -> u64 {
 /// What stage 1 makes of reading `address`, from the CPU's own walker: the physical address, or
 /// PAR's fault status.
 pub(crate) fn translate(address: u64) -> Result<u64, u64> {
-    let mut par = address_translation(address);
+    asked(address, address_translation)
+}
+
+/// As [`translate`], for writing.
+pub(crate) fn translate_to_write(address: u64) -> Result<u64, u64> {
+    asked(address, address_translation_to_write)
+}
+
+fn asked(address: u64, ask: fn(u64) -> u64) -> Result<u64, u64> {
+    let mut par = ask(address);
     // A TLB conflict that the question meets stands in PAR and is no exception. One retry: after
     // it there is nothing left to be in conflict.
     if par & 1 == 1 && (par >> 1) & 0x3f == syndrome::TLB_CONFLICT {
         tlbi_vmalle1_local();
-        par = address_translation(address);
+        par = ask(address);
     }
     if par & 1 == 0 {
         Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
@@ -86,25 +95,36 @@ pub(crate) fn translate(address: u64) -> Result<u64, u64> {
     }
 }
 
-/// PAR_EL1 after asking for a read of `address`.
-fn address_translation(address: u64) -> u64 {
-    let par: u64;
-    // An interrupt may ask, too, and PAR_EL1 is one.
-    let masked = mask_interrupts();
-    // SAFETY: asks the walker; changes PAR_EL1 only. With E2H and TGE set the instruction asks
-    // the EL2&0 regime, which is the one we run in.
-    unsafe {
-        asm!(
-            "at s1e1r, {}",
-            "isb",
-            "mrs {}, par_el1",
-            in(reg) address,
-            lateout(reg) par,
-            options(nostack, preserves_flags)
-        );
-    }
-    restore_interrupts(masked);
-    par
+macro_rules! address_translations {
+    ($($(#[$doc:meta])* $name:ident = $instruction:literal;)*) => {$(
+        $(#[$doc])*
+        fn $name(address: u64) -> u64 {
+            let par: u64;
+            // An interrupt may ask, too, and PAR_EL1 is one.
+            let masked = mask_interrupts();
+            // SAFETY: asks the walker; changes PAR_EL1 only. With E2H and TGE set the instruction
+            // asks the EL2&0 regime, which is the one we run in.
+            unsafe {
+                asm!(
+                    concat!("at ", $instruction, ", {}"),
+                    "isb",
+                    "mrs {}, par_el1",
+                    in(reg) address,
+                    lateout(reg) par,
+                    options(nostack, preserves_flags)
+                );
+            }
+            restore_interrupts(masked);
+            par
+        }
+    )*};
+}
+
+address_translations! {
+    /// PAR_EL1 after asking for a read of `address`.
+    address_translation = "s1e1r";
+    /// PAR_EL1 after asking for a write of `address`.
+    address_translation_to_write = "s1e1w";
 }
 
 /// Makes effects of earlier register writes, and only later instructions, wait.

@@ -22,8 +22,12 @@ mod gic;
 mod handover;
 mod layout;
 mod line;
-#[cfg_attr(target_os = "none", allow(dead_code, reason = "for those who may not wait"))]
+#[cfg_attr(
+    target_os = "none",
+    allow(dead_code, reason = "for those who may not wait")
+)]
 mod lock;
+mod memory;
 mod options;
 mod pl011;
 mod smp;
@@ -51,8 +55,6 @@ mod ipi;
 mod irq;
 #[cfg(target_os = "none")]
 mod kmain;
-#[cfg(target_os = "none")]
-mod memory;
 #[cfg(target_os = "none")]
 mod mmu_off;
 #[cfg(target_os = "none")]

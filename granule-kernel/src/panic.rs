@@ -4,6 +4,7 @@
 use crate::console::{self, print, println};
 use crate::exception::{Frame, syndrome};
 use crate::line::Line;
+use crate::memory::fault;
 use crate::mmu_off::record::{self, Reason};
 use crate::smp::{percpu, stacks};
 use crate::trace::recorder;
@@ -51,9 +52,21 @@ pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
             None => end(format_args!("{}", info.message()), frame),
         }
     }
+    let why = match syndrome::class(frame.esr) {
+        // Instruction and data aborts from here.
+        0x21 | 0x25 => fault::why(frame.far),
+        _ => None,
+    };
+    let (comma, why) = why.map_or(("", ""), |why| (": ", why));
     match image_address(frame.elr) {
-        Some(at) => end(format_args!("{what}, at {at:#x} in the image"), frame),
-        None => end(format_args!("{what}, at {:#018x}", frame.elr), frame),
+        Some(at) => end(
+            format_args!("{what}, at {at:#x} in the image{comma}{why}"),
+            frame,
+        ),
+        None => end(
+            format_args!("{what}, at {:#018x}{comma}{why}", frame.elr),
+            frame,
+        ),
     }
 }
 

@@ -79,11 +79,7 @@ impl From<TableError> for MapError {
 fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(), MapError> {
     let rodata = request.rodata;
     let constants = request.image_start..request.image_start + image::constants_end();
-    let leaves = if rodata.changes_pages() && !request.trust.splits_blocks() {
-        Leaves::PAGES
-    } else {
-        Leaves::LARGEST
-    };
+    let leaves = request.leaves();
     let mut push = |start: u64, end: u64, permissions: Permissions| {
         if start >= end {
             return Ok(());
@@ -136,9 +132,22 @@ pub(crate) struct Request<'a> {
     /// How far the boot CPU is trusted to split live blocks: a map whose pages must be able to
     /// change has blocks only then.
     pub(crate) trust: Decision,
+    pub(crate) debug_pagealloc: bool,
     pub(crate) strategy: Strategy,
     pub(crate) barriers: Barriers,
     pub(crate) counter: Option<&'a InstructionCounter>,
+}
+
+impl Request<'_> {
+    /// How large the linear map's leaves may be.
+    pub(crate) const fn leaves(&self) -> Leaves {
+        let split_never = self.rodata.changes_pages() && !self.trust.splits_blocks();
+        if split_never || self.debug_pagealloc {
+            Leaves::PAGES
+        } else {
+            Leaves::LARGEST
+        }
+    }
 }
 
 /// What was made, and what it took.

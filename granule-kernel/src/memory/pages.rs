@@ -1,9 +1,11 @@
 //! The kernel's pages: the frame allocator over all RAM, behind one lock, from when early memory
-//! hands over.
+//! hands over. Interrupts may take that lock: it masks them.
 
+use super::{live, pagealloc};
 use crate::frames::metadata::{Word, metadata_at, metadata_bytes};
 use crate::frames::tables::Source;
 use crate::frames::{Frame, FrameError, Frames, MOST_SPANS};
+use crate::lock::Lock;
 use crate::tree::Memory;
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -11,11 +13,10 @@ use core::ops::Range;
 use granule::arch::PageSize;
 use granule::linear::Placement;
 use granule::memblock::Region;
-use spin::Mutex;
 
 /// In its place from the start, since it is too large to be moved through the boot stack. Nobody
 /// has a page before the hand-over: an allocator without any.
-static PAGES: Mutex<Frames<'static>> = Mutex::new(Frames::new(PageSize::MIN));
+static PAGES: Lock<Frames<'static>> = Lock::new(Frames::new(PageSize::MIN));
 
 /// Why the frame allocator cannot take over.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +62,15 @@ pub(crate) fn take_over(
     memory: &Memory,
     placement: &Placement,
 ) -> Result<HandedOver, TakeOverError> {
+    PAGES.with(|frames| fill(frames, memory, placement))
+}
+
+fn fill(
+    frames: &mut Frames<'static>,
+    memory: &Memory,
+    placement: &Placement,
+) -> Result<HandedOver, TakeOverError> {
     let page_size = memory.page_size();
-    let mut frames = PAGES.lock();
     frames.begin(page_size);
     let mut taken = Taken::new();
     let mut all_metadata = 0;
@@ -92,6 +100,35 @@ pub(crate) fn take_over(
         free: frames.free_frames(),
         metadata_bytes: all_metadata,
     })
+}
+
+/// Allocates `2^order` frames in one block, whose memory the linear map shows writable; `None` if
+/// there is no such block.
+pub(crate) fn allocate(order: u32) -> Option<Frame> {
+    let (frame, size) = PAGES.with(|frames| Some((frames.allocate(order)?, frames.page_size())))?;
+    if let Some(kernel) = live::kernel() {
+        pagealloc::allocated(kernel, frame.address(size), size.bytes() << order);
+    }
+    Some(frame)
+}
+
+/// Frees the block of `2^order` frames that [`allocate`] gave, which must be in the linear map as
+/// it was then.
+pub(crate) fn free(frame: Frame, order: u32) -> Result<(), FrameError> {
+    PAGES.with(|frames| {
+        let size = frames.page_size();
+        frames.free(frame, order)?;
+        // Still under the lock, so nobody else has it yet.
+        if let Some(kernel) = live::kernel() {
+            pagealloc::freed(kernel, frame.address(size), size.bytes() << order);
+        }
+        Ok(())
+    })
+}
+
+/// Whether `frame` is free, if that can be told without waiting.
+pub(crate) fn is_free(frame: Frame) -> Option<bool> {
+    PAGES.try_with(|frames| frames.is_free(frame))
 }
 
 /// What was taken from early memory's free ranges, always from the end of one.
@@ -146,6 +183,6 @@ pub(crate) struct Pages;
 
 impl Source for Pages {
     fn with<R>(&mut self, what: impl FnOnce(&mut Frames<'_>) -> R) -> R {
-        what(&mut PAGES.lock())
+        PAGES.with(|frames| what(frames))
     }
 }

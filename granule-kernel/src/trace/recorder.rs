@@ -1,12 +1,14 @@
 //! Recording with the MMU on, into the area's window.
 
 use super::Area;
+use crate::cpu;
 use crate::layout;
 use crate::mmu_off::cache;
+use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
-use granule::table::{Sink, TableEvent};
+use granule::table::{NoSink, Sink, TableEvent};
 use granule::trace::{Event, Header, RECORD_WORDS, Record};
 
 /// The buffer, and the lock under which an event happens and is recorded.
@@ -52,6 +54,9 @@ impl Recorder {
     fn push(&self, event: Event) {
         // SAFETY: written before this recorder was made, and not since.
         let words = unsafe { *BUFFER.words.get() };
+        if words.is_null() {
+            return;
+        }
         // SAFETY: the header and, as long as there is room, one record more, all inside the
         // area; the lock is held, since `record` is called from within `atomically`. Volatile
         // because the reader is outside the program.
@@ -71,16 +76,38 @@ impl Recorder {
     }
 }
 
+/// A sink of which every CPU can have its own.
+pub(crate) trait OnEachCpu: Sink {
+    /// That of the CPU that asks.
+    fn of_this_cpu(page_bytes: u64) -> Self;
+}
+
+impl OnEachCpu for NoSink {
+    fn of_this_cpu(_page_bytes: u64) -> Self {
+        Self
+    }
+}
+
+impl OnEachCpu for Recorder {
+    fn of_this_cpu(page_bytes: u64) -> Self {
+        let cpu = percpu::this().number() as u16;
+        Self { cpu, page_bytes }
+    }
+}
+
 impl Sink for Recorder {
     // A call from each place that does something, so that the copy of the walker that records
-    // is not much larger than the one that does not.
+    // is not much larger than the one that does not. With interrupts masked: what they run may
+    // change an entry too, and would wait for whom it interrupted.
     #[inline(never)]
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        let masked = cpu::mask_interrupts();
         while BUFFER.locked.swap(true, Ordering::Acquire) {
             spin_loop();
         }
         let result = action(self);
         BUFFER.locked.store(false, Ordering::Release);
+        cpu::restore_interrupts(masked);
         result
     }
 

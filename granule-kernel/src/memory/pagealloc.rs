@@ -1,0 +1,68 @@
+//! `debug_pagealloc=on`: free pages are invalid in the linear map, so that whoever uses one faults.
+//!
+//! The map is in pages then, and nothing is merged, so a page is made valid when it is allocated and
+//! invalid when it is freed by one store in its own entry, under no lock and without memory: that
+//! may happen anywhere, in the midst of a change of the tables too, which gets its table pages so.
+
+use super::live::{self, Flush, Kernel};
+use super::pages::Pages;
+use crate::frames::tables::Source;
+use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::boot::words;
+
+/// Whether the command line asks for it.
+pub(crate) fn is_wanted(bootargs: &[u8]) -> bool {
+    words::find(bootargs, b"debug_pagealloc=") == Some(b"on")
+}
+
+/// Makes every page invalid that is free now. Nobody may allocate yet.
+pub(crate) fn hide_free_pages() {
+    live::change(Flush::Now, |kernel, _, tree| {
+        if !kernel.debug_pagealloc {
+            return;
+        }
+        let size = kernel.geometry.page_size();
+        Pages.with(|frames| {
+            frames.each_free(|frame, order| {
+                let bytes = size.bytes() << order;
+                let hidden =
+                    address(kernel, frame.address(size)).map(|start| tree.hide(start, bytes));
+                assert!(
+                    matches!(hidden, Some(Ok(()))),
+                    "debug_pagealloc: free memory at {frame} cannot be made invalid: {hidden:?}"
+                );
+            });
+        });
+    });
+}
+
+/// `bytes` bytes from `start` were just allocated; nobody uses them yet.
+pub(super) fn allocated(kernel: &Kernel, start: PhysicalAddress, bytes: u64) {
+    set(kernel, start, bytes, true);
+}
+
+/// `bytes` bytes from `start` are about to be free, or just became so and nobody can allocate
+/// them yet.
+pub(super) fn freed(kernel: &Kernel, start: PhysicalAddress, bytes: u64) {
+    set(kernel, start, bytes, false);
+}
+
+fn set(kernel: &Kernel, start: PhysicalAddress, bytes: u64, valid: bool) {
+    if !kernel.debug_pagealloc {
+        return;
+    }
+    let Some(address) = address(kernel, start) else {
+        return;
+    };
+    // SAFETY: the whole map is in pages and nothing is merged. Entries of pages are changed by who
+    // has the pages, which is the caller.
+    let set = unsafe { live::set_valid(kernel, address, bytes, valid) };
+    assert!(
+        set.is_ok(),
+        "debug_pagealloc: {bytes:#x} bytes at {address} cannot be made valid={valid}: {set:?}"
+    );
+}
+
+fn address(kernel: &Kernel, start: PhysicalAddress) -> Option<VirtualAddress> {
+    kernel.placement.virtual_address(start)
+}

@@ -1,0 +1,107 @@
+//! Accesses that must fault, with words that say why; and free pages that fault.
+
+use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
+use crate::console::println;
+use crate::memory::guard::Pool;
+use crate::memory::{live, permissions};
+use core::arch::asm;
+use granule::arch::VirtualAddress;
+
+fn read(address: VirtualAddress) {
+    // SAFETY: none; it is to fault.
+    unsafe { (address.0 as *const u64).read_volatile() };
+}
+
+fn write(address: VirtualAddress) {
+    // SAFETY: none; it is to fault.
+    unsafe { (address.0 as *mut u64).write_volatile(1) };
+}
+
+/// The accesses that end in a panic.
+#[inline(never)]
+pub(super) fn run(what: &[u8]) {
+    match what {
+        b"write-read-only" => {
+            let block = one_page();
+            ok("ro", permissions::set_memory_ro(block.at(0), 1));
+            read(block.at(0));
+            write(block.at(0));
+        }
+        b"execute" => {
+            let block = one_page();
+            ok("ro", permissions::set_memory_ro(block.at(0), 1));
+            ok("x", permissions::set_memory_x(block.at(0), 1));
+            ok("nx", permissions::set_memory_nx(block.at(0), 1));
+            // SAFETY: none; it is to fault.
+            unsafe { asm!("br {}", in(reg) block.at(0).0, options(noreturn)) };
+        }
+        b"read-invalid" => {
+            let block = one_page();
+            ok(
+                "invalid",
+                permissions::set_direct_map_invalid(block.at(0), 1),
+            );
+            read(block.at(0));
+        }
+        b"read-guard" => {
+            let pool = ok("Pool::new", Pool::new(2));
+            ok("flip", pool.flip(3, false));
+            if let Some(address) = pool.address(3) {
+                read(address);
+            }
+        }
+        b"use-after-free" => {
+            let block = one_page();
+            let address = block.at(0);
+            write(address);
+            block.free();
+            read(address);
+            println!("granule: a page was read after it was freed, and nobody noticed");
+        }
+        _ => {}
+    }
+}
+
+fn one_page() -> Block {
+    Block::new(live::kernel().map_or(0, |kernel| kernel.page()))
+}
+
+/// With `debug_pagealloc=on`: what is free is invalid, what is allocated is not.
+#[inline(never)]
+pub(super) fn pagealloc() {
+    let Some(kernel) = live::kernel() else { return };
+    let page = kernel.page();
+    let before = Snapshot::take();
+    assert_eq!(before.hidden, before.free, "free pages that are invalid");
+    println!("@granule test.pagealloc.hidden={}", before.hidden);
+    let mut blocks = arrayvec::ArrayVec::<Block, 8>::new();
+    let mut pages = 0;
+    for order in [0, 3, 0, 5, 1] {
+        let block = Block::new(page << order);
+        for number in 0..1 << order {
+            assert_allows(block.at(number), Allows::Writing, "an allocated page");
+            write(block.at(number));
+        }
+        pages += 1 << order;
+        blocks.push(block);
+    }
+    let now = Snapshot::take();
+    assert_eq!(now.hidden, before.hidden - pages, "{pages} pages allocated");
+    // Permissions change there as anywhere.
+    if let Some(block) = blocks.first() {
+        ok("ro", permissions::set_memory_ro(block.at(0), 1));
+        assert_allows(block.at(0), Allows::Reading, "set_memory_ro");
+        ok(
+            "default",
+            permissions::set_direct_map_default(block.at(0), 1),
+        );
+    }
+    while let Some(block) = blocks.pop() {
+        let (first, last) = (block.at(0), block.at((1 << block.order) - 1));
+        block.free();
+        assert_allows(first, Allows::Nothing, "a freed page");
+        assert_allows(last, Allows::Nothing, "a freed page");
+    }
+    assert_as(&before, "after all was freed");
+    println!("@granule test.pagealloc.pages={pages}");
+}
