@@ -33,20 +33,27 @@ struct Machine {
 struct Modelled;
 
 impl Modelled {
-    /// A place where an interrupt is taken if it is let in: parked until all may go on.
+    /// A place where an interrupt is taken if it is let in.
     fn interrupt() {
+        if !MASKED.with(Cell::get) {
+            Self::answer();
+        }
+    }
+
+    /// Parked until all may go on, if that is asked for, whether or not interrupts are masked.
+    fn answer() {
         let Some(machine) = MACHINE.with(Cell::get) else {
             return;
         };
-        if !machine.parking.load(Ordering::Relaxed) || MASKED.with(Cell::get) {
+        if !machine.parking.load(Ordering::Relaxed) {
             return;
         }
-        MASKED.with(|masked| masked.set(true));
+        let masked = MASKED.with(|masked| masked.replace(true));
         machine.parked.fetch_add(1, Ordering::Relaxed);
         while machine.parking.load(Ordering::Relaxed) {
             shuttle::thread::yield_now();
         }
-        MASKED.with(|masked| masked.set(false));
+        MASKED.with(|own| own.set(masked));
     }
 }
 
@@ -69,7 +76,7 @@ impl Cpu for Modelled {
     }
     fn wait(let_in: bool) {
         if let_in {
-            Self::interrupt();
+            Self::answer();
         }
         shuttle::thread::yield_now();
     }
