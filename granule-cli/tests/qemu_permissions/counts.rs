@@ -67,7 +67,7 @@ fn expected(size: PageSize, start: u64, bytes: u64) -> (u64, u64, u64) {
     let mut at = start;
     while at < end {
         let largest = shape.iter().map(|(entry, _)| *entry);
-        let fits = |entry: &u64| at % entry == 0 && at + entry <= end;
+        let fits = |entry: &u64| at.is_multiple_of(*entry) && at + entry <= end;
         let entry = largest.into_iter().find(fits).unwrap();
         changed += 1;
         at += entry;
