@@ -6,7 +6,7 @@
 //! is known: a counter that does not count it is an error, not a zero.
 //!
 //! Event counters have 32 bits before PMUv3p5. What they lose is put back from the virtual
-//! counter, if the trial shows that it advances with the instructions ([`wrap`](crate::wrap)).
+//! counter, if the trial shows that it advances with the instructions ([`wrap`]).
 
 use crate::cpu;
 use crate::wrap::{self, Lost};
