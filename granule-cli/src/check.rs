@@ -125,6 +125,15 @@ pub enum CheckError {
         /// What is wrong.
         error: EventError,
     },
+    /// No table that was walked has pages of the size that the first line names.
+    OtherPages {
+        /// The column of the size, counted from 1.
+        column: usize,
+        /// The size that the first line names, in bytes.
+        said: u64,
+        /// Those that TCR named.
+        walked: Vec<u64>,
+    },
 }
 
 impl fmt::Display for CheckError {
@@ -136,6 +145,20 @@ impl fmt::Display for CheckError {
                 column,
                 error,
             } => write!(f, "line {line}, column {column}: {error}"),
+            Self::OtherPages {
+                column,
+                said,
+                walked,
+            } => {
+                let walked: Vec<_> = walked.iter().map(|one| format!("{}K", one >> 10)).collect();
+                write!(
+                    f,
+                    "line 1, column {column}: pages of {}K, but the tables that TCR names have pages of {}; \
+                     correct the first line",
+                    said >> 10,
+                    walked.join(" and ")
+                )
+            }
         }
     }
 }
@@ -192,6 +215,7 @@ pub fn check(
         most_violations: options.most_violations,
         ..Config::default()
     });
+    let page_column = reader.column_of_word(2);
     let mut tally = Tally::default();
     let mut lines = Lines::default();
     while let Some((line, event)) = reader.next_event()? {
@@ -206,11 +230,24 @@ pub fn check(
             progress(reader.bytes());
         }
     }
+    let walked = model.page_sizes();
+    if !walked.is_empty() && !walked.contains(&header.page_bytes) {
+        return Err(CheckError::OtherPages {
+            column: page_column,
+            said: header.page_bytes,
+            walked,
+        });
+    }
     if header.complete {
         for cpu in 0..header.cpus {
             let kind = EventKind::Sync;
-            // No event is impossible on a CPU that there is.
-            let _ = model.event(Event { cpu, kind });
+            model
+                .event(Event { cpu, kind })
+                .map_err(|error| CheckError::Impossible {
+                    line: reader.lines(),
+                    column: 1,
+                    error,
+                })?;
         }
     }
     let line = |event| lines.of(event, tally.events);
@@ -237,6 +274,8 @@ pub fn check(
 const fn wrong_word(event: &Event, error: EventError) -> usize {
     match (error, event.kind) {
         (EventError::NoSuchCpu { .. }, _) => 1,
+        (EventError::TooManyPending { .. } | EventError::TooManyEntries { .. }, _) => 0,
+        (EventError::TooManyDescriptors { .. }, _) => 3,
         (_, EventKind::Cache { .. }) => 3,
         _ => 2,
     }
@@ -250,28 +289,15 @@ impl Finding {
             Some(line) => format!("line {line}"),
             None => "end of trace".into(),
         };
-        let (first, last) = violation.range;
-        let space = if violation.is_virtual { "VA" } else { "PA" };
-        let mut text = format!(
-            "CPU {} {}, {space} {first:#x} to {last:#x}",
-            violation.cpu, violation.observation
-        );
-        if let Some(location) = violation.location {
-            text += &format!(", descriptor at {location:#x}");
-        }
-        // Where the event conflicts with what it does itself, there is no earlier one to tell.
-        if let Some(line) = self.earlier_line.filter(|line| Some(*line) != self.line) {
-            text += &format!(", because of line {line}");
-        }
-        if let (Some(line), Some((_, miss))) = (self.missed_line, violation.missed) {
-            text += &format!(
-                "; the invalidation of line {line} is in vain: {}",
-                miss.text()
-            );
-        }
-        if violation.times > 1 {
-            text += &format!(" ({} times)", violation.times);
-        }
+        let named = |event: u64| {
+            let of_missed = violation.missed.filter(|(missed, _)| *missed == event);
+            let line = match (of_missed, self.missed_line) {
+                (Some(_), Some(line)) => line,
+                _ => self.earlier_line?,
+            };
+            Some(format!("line {line}"))
+        };
+        let text = violation.describe(named);
         (place, violation.rule.name(), text)
     }
 }

@@ -198,6 +198,57 @@ fn strict_and_bbm_change_the_verdict() {
     );
 }
 
+/// Tables all of whose entries lead to the same table below: 2^36 ways to 512 pages.
+fn shared_tables() -> String {
+    let lines = [
+        "fill cpu0 0x1000 512 0x2003 0",
+        "fill cpu0 0x2000 512 0x3003 0",
+        "fill cpu0 0x3000 512 0x4003 0",
+        "fill cpu0 0x4000 512 0x80000703 0x1000",
+        "dc cpu0 civac 0x1000 0x4000",
+        "dsb cpu0 sy",
+        "msr cpu0 mair_el1 0xff",
+        "msr cpu0 tcr_el1 0x5b5103510",
+        "msr cpu0 ttbr1_el1 0x1000",
+        "isb cpu0",
+        "tlbi cpu0 vmalle1",
+        "dsb cpu0 nsh",
+        "msr cpu0 sctlr_el1 0x1005",
+        "isb cpu0",
+    ];
+    file(&lines, 1)
+}
+
+#[test]
+fn absurd_sizes_are_no_trouble() {
+    let more = [
+        "obtain cpu0 0x10000 0xfffffffff0000",
+        "free cpu0 0x20000 0xffffffffe0000",
+        "data cpu0 0x10000 0xfffffffff0000",
+        "dc cpu0 civac 0x10000 0xfffffffff0000",
+        "dsb cpu0 sy",
+    ];
+    let output = check(&good_and(&more), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
+fn what_is_counted_does_not_depend_on_what_is_listed() {
+    let more = [
+        "update cpu0 0x1000 2 1 0 0x4",
+        "store cpu0 0x1008 0x80000701",
+        "store cpu0 0x1008 0xc0000701",
+    ];
+    let count = |most: &str| {
+        let output = check(&good_and(&more), &["--json", "--most", most]);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["violation_count"].as_u64().unwrap()
+    };
+    let all = count("100");
+    assert!(all > 1, "{all}");
+    assert_eq!((count("0"), count("1")), (all, all));
+}
+
 #[test]
 fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
     let whole = good_and(&[]);
@@ -230,6 +281,13 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
             "line 18, column 12: ",
         ),
         (whole.replace("# and", "# tlbi"), "line 17, column 3: "),
+        // What no machine has, and what takes too long.
+        (
+            whole.replace("fill cpu0 0x1000 512", "fill cpu0 0x1000 0x1ffffffffff"),
+            "line 4, column 18: ",
+        ),
+        (shared_tables(), "line 14, column 1: "),
+        (whole.replace("page=4k", "page=64k"), "line 1, column 17: "),
     ] {
         let output = check(&trace, &[]);
         let said = text(&output.stderr);

@@ -3,7 +3,7 @@
 use crate::change::LeafView;
 use crate::context::{Context, Space};
 use crate::cpu::regime_index;
-use crate::descriptor::{self, Attributes, Rights};
+use crate::descriptor::{self, Attributes, Kind, Rights};
 use crate::link::lines_range;
 use crate::memory::{self, PAGE_SHIFT};
 use crate::model::{Found, Model};
@@ -204,20 +204,58 @@ impl Model {
                 context: None,
             });
         }
-        candidates.push(match walked {
-            Walked::Leaf(entry) => Candidate {
-                outcome: Ok((LeafView::of_entry(&entry, context), va)),
-                context: Some(*context),
-            },
-            Walked::Fault(kind, _) => Candidate {
+        match walked {
+            Walked::Leaf(entry) => {
+                candidates.push(Candidate {
+                    outcome: Ok((LeafView::of_entry(&entry, context), va)),
+                    context: Some(*context),
+                });
+                self.member_candidates(&entry, context, va, candidates);
+            }
+            Walked::Fault(kind, _) => candidates.push(Candidate {
                 outcome: Err(kind),
                 context: None,
-            },
-        });
+            }),
+        }
+    }
+
+    /// What a lookup of one member of a contiguous group may take from the others: any that has
+    /// the bit speaks for all of the group (RJQQTC, RNGLXZ).
+    fn member_candidates(
+        &self,
+        entry: &EntryAt,
+        context: &Context,
+        va: u64,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        let members = context.format.group(entry.level);
+        let size = 1u64 << entry.shift;
+        let mine = (entry.location / 8) & (members - 1);
+        let own = LeafView::of_entry(entry, context);
+        for index in (0..members).filter(|index| *index != mine) {
+            let raw = self.memory.load(entry.location - mine * 8 + index * 8);
+            let other = EntryAt { raw, ..*entry };
+            if raw & descriptor::CONTIGUOUS == 0
+                || descriptor::kind(raw, entry.level, context.format) != Kind::Leaf
+                || !descriptor::cacheable(raw, context)
+            {
+                continue;
+            }
+            let mut leaf = LeafView::of_entry(&other, context);
+            leaf.output = leaf
+                .output
+                .wrapping_add(mine.wrapping_sub(index).wrapping_mul(size));
+            if leaf.output != own.output || leaf.attributes != own.attributes {
+                candidates.push(Candidate {
+                    outcome: Ok((leaf, va)),
+                    context: Some(*context),
+                });
+            }
+        }
     }
 
     fn stale_candidate(&self, cpu: u32, run: &Run, va: u64, candidates: &mut Vec<Candidate>) {
-        let context = &self.contexts[usize::from(run.context)];
+        let context = &self.contexts[run.context as usize];
         match run.kind {
             RunKind::Leaf => candidates.push(Candidate {
                 outcome: Ok((LeafView::of_run(run, 0, context), va)),
@@ -250,6 +288,10 @@ impl Model {
                 push(outcomes, Outcome::Conflict);
             }
             shape = Some(new_shape);
+            // A block with nT=1 may be used or not (RMRRPW).
+            if attributes.no_translation {
+                push(outcomes, Outcome::Fault(FaultKind::Translation));
+            }
             let hardware = candidate
                 .context
                 .is_some_and(|context| context.hardware_access);
@@ -324,22 +366,24 @@ impl Model {
     /// Whether an access finds in caches or memory what was stored last.
     fn check_data(&mut self, cpu: u32, translation: Translation, access: Access) {
         let number = translation.address >> PAGE_SHIFT;
+        let mask = memory::line_mask(number, translation.address, 1);
+        let registers = &self.cpus[cpu as usize].registers[regime_index(access.regime)];
+        let cacheable = descriptor::is_cacheable_type(translation.memory);
+        let fetch_cached = registers.mmu_on() && cacheable;
+        let cached = registers.data_cached() && cacheable;
+        if access.kind == AccessKind::Write {
+            self.lines_stored_as(cpu, number, mask, cached);
+            return;
+        }
         let Some(lines) = self.memory.page(number).map(|page| page.lines) else {
             return;
         };
-        let mask = memory::line_mask(number, translation.address, 1);
-        let registers = &self.cpus[cpu as usize].registers[regime_index(access.regime)];
-        let cached = registers.data_cached() && descriptor::is_cacheable_type(translation.memory);
         let unwritten = (lines.dirty | lines.cleaning) & mask;
         let old = (lines.newer | lines.invalidating) & mask;
         let (rule, text) = match access.kind {
             AccessKind::Read if !cached && unwritten != 0 => (
                 Rule::NotCleaned,
                 "reads past the caches, and the store may be in a cache only",
-            ),
-            AccessKind::Write if !cached && unwritten != 0 => (
-                Rule::DirtyLineBehind,
-                "stores past the caches to a line that a cache may write back over it",
             ),
             AccessKind::Read if cached && old != 0 => (
                 Rule::NotInvalidated,
@@ -348,6 +392,10 @@ impl Model {
             AccessKind::Fetch if lines.code & mask != 0 && lines.code_cpus & (1 << cpu) != 0 => (
                 Rule::InstructionCache,
                 "fetches instructions that an instruction cache may hold as they were",
+            ),
+            AccessKind::Fetch if fetch_cached && old != 0 => (
+                Rule::NotInvalidated,
+                "may fetch instructions from an old cache line: the store went past the caches",
             ),
             AccessKind::Fetch if !registers.mmu_on() && unwritten != 0 => (
                 Rule::NotCleaned,

@@ -7,13 +7,15 @@ use crate::run::Settle;
 impl Model {
     /// A barrier or ISB.
     pub(crate) fn barrier(&mut self, cpu: u32, barrier: Barrier) {
+        // Where there is one CPU, the others have seen all that it has.
+        let alone = self.config.cpus == 1;
         match barrier {
-            Barrier::DsbNshst => self.visible(cpu, false),
+            Barrier::DsbNshst => self.visible(cpu, alone),
             Barrier::DsbIshst | Barrier::DsbSyst => self.visible(cpu, true),
             Barrier::DsbNsh => {
-                self.visible(cpu, false);
-                self.complete_tlbis(cpu, false);
-                self.complete_lines(cpu, false, false);
+                self.visible(cpu, alone);
+                self.complete_tlbis(cpu, alone);
+                self.complete_lines(cpu, alone, false);
             }
             Barrier::DsbIsh => {
                 self.visible(cpu, true);

@@ -2,51 +2,65 @@
 //!
 //! A line stored through the caches may reach memory at any time or never, until it is cleaned;
 //! a line stored past them may be cached as it was before, until it is invalidated. Which of the
-//! two a store is depends on the CPU's SCTLR alone: the events say nothing of a mapping.
+//! two a store is depends on the CPU's SCTLR alone: the events say nothing of a mapping. What
+//! CPUs find there when they run is [`seen`](crate::seen)'s.
 
-use crate::cpu::{LineWork, PendingLines};
+use crate::cpu::LineWork;
 use crate::event::{CacheOp, Purpose, Scope};
 use crate::link::{Walks, lines_range};
-use crate::memory::{self, Memory};
+use crate::memory::{self, Lines};
 use crate::model::{Found, Model};
 use crate::violation::Rule;
+
+/// Notes a store to some lines. Those that a cache may write back over it, if it went past them.
+const fn note_store(lines: &mut Lines, mask: u64, cached: bool, now: u64) -> u64 {
+    let mut behind = 0;
+    if cached {
+        lines.dirty |= mask;
+        lines.cleaning &= !mask;
+    } else {
+        behind = (lines.dirty | lines.cleaning) & mask;
+        lines.dirty &= !mask;
+        lines.cleaning &= !mask;
+        lines.newer |= mask;
+        lines.invalidating &= !mask;
+    }
+    lines.code_cleaning &= !mask;
+    lines.code_invalidating &= !mask;
+    lines.event = now;
+    behind
+}
 
 impl Model {
     /// `cpu` stored to some lines of a page.
     pub(crate) fn lines_stored(&mut self, cpu: u32, number: u64, mask: u64) {
         let cached = self.cpus[cpu as usize].data_cached();
+        self.lines_stored_as(cpu, number, mask, cached);
+    }
+
+    /// `cpu` stored to some lines of a page, through the caches or past them.
+    pub(crate) fn lines_stored_as(&mut self, cpu: u32, number: u64, mask: u64, cached: bool) {
         let now = self.now;
         let page = self.memory.page_mut(number);
-        let lines = &mut page.lines;
-        let mut behind = None;
-        if cached {
-            lines.dirty |= mask;
-            lines.cleaning &= !mask;
-        } else {
-            let dirty = (lines.dirty | lines.cleaning) & mask;
-            if dirty != 0 {
-                behind = Some((dirty, lines.event));
-            }
-            lines.dirty &= !mask;
-            lines.cleaning &= !mask;
-            lines.newer |= mask;
-            lines.invalidating &= !mask;
-        }
-        lines.event = now;
-        if !page.tables.is_empty()
-            && (!cached || self.contexts.iter().any(|context| !context.cached_walks))
-        {
+        let event = page.lines.event;
+        let behind = note_store(&mut page.lines, mask, cached, now);
+        self.lines_changed |= page.lines.other & mask != 0;
+        if !page.tables.is_empty() && (!cached || self.uncached_walks) {
             self.suspect_pages.insert(number);
         }
-        if let Some((dirty, event)) = behind {
-            let found = Found::in_memory(
-                Rule::DirtyLineBehind,
-                cpu,
-                lines_range(number, dirty),
-                "stores past the caches to a line that a cache may write back over it",
-            );
-            self.report(found.because_of(event));
+        if behind != 0 {
+            self.report_behind(cpu, lines_range(number, behind), event);
         }
+    }
+
+    fn report_behind(&mut self, cpu: u32, range: (u64, u64), event: u64) {
+        let found = Found::in_memory(
+            Rule::DirtyLineBehind,
+            cpu,
+            range,
+            "stores past the caches to a line that a cache may write back over it",
+        );
+        self.report(found.because_of(event));
     }
 
     /// A store to memory that is not a table.
@@ -56,19 +70,40 @@ impl Model {
         }
         let all_cpus = self.all_cpus();
         let cached = self.cpus[cpu as usize].data_cached();
-        for number in Memory::numbers(address, bytes) {
-            let mask = memory::line_mask(number, address, bytes);
-            self.lines_stored(cpu, number, mask);
-            let lines = &mut self.memory.page_mut(number).lines;
-            lines.other |= mask;
-            if purpose == Purpose::Code {
-                lines.code |= mask;
-                lines.code_cpus = all_cpus;
-                if cached {
-                    lines.code_dirty |= mask;
+        let now = self.now;
+        let mut behind = Vec::new();
+        let mut stored = Vec::new();
+        self.memory
+            .change_lines(address, bytes, true, |span, lines| {
+                let event = lines.event;
+                let lost = note_store(lines, span.mask, cached, now);
+                if lost != 0 {
+                    behind.push((span.range(lost), event));
                 }
+                if span.first == span.last {
+                    stored.push(span.first);
+                }
+                lines.other |= span.mask;
+                if purpose == Purpose::Code {
+                    lines.code |= span.mask;
+                    lines.code_cpus = all_cpus;
+                    if cached {
+                        lines.code_dirty |= span.mask;
+                    }
+                }
+            });
+        self.lines_changed = true;
+        for number in stored {
+            let tables = self
+                .memory
+                .page(number)
+                .is_some_and(|page| !page.tables.is_empty());
+            if tables && (!cached || self.uncached_walks) {
+                self.suspect_pages.insert(number);
             }
-            self.other_pages.insert(number);
+        }
+        for (range, event) in behind {
+            self.report_behind(cpu, range, event);
         }
     }
 
@@ -77,138 +112,111 @@ impl Model {
         if bytes == 0 {
             return;
         }
-        for number in Memory::numbers(address, bytes) {
-            let mask = memory::line_mask(number, address, bytes);
-            let Some(page) = self.memory.known_mut(number) else {
-                continue;
-            };
-            let lines = &mut page.lines;
-            let mut lost = None;
-            let pending = &mut self.cpus[cpu as usize].lines;
-            let mut wait = |mask: u64, work| {
-                if mask != 0 {
-                    pending.push(PendingLines {
-                        page: number,
-                        mask,
-                        work,
-                    });
+        let pending = &mut self.cpus[cpu as usize].lines;
+        let mut lost = Vec::new();
+        self.memory
+            .change_lines(address, bytes, false, |span, lines| {
+                let mask = span.mask;
+                let mut wait = |mask: u64, work| {
+                    if mask != 0 {
+                        *pending.entry((span.first, span.last, work)).or_default() |= mask;
+                    }
+                };
+                if op != CacheOp::InvalidateToPoc {
+                    let work = (lines.code_dirty | lines.code_cleaning) & mask;
+                    lines.code_dirty &= !mask;
+                    lines.code_cleaning |= work;
+                    wait(work, LineWork::CleanCode);
                 }
-            };
-            if op != CacheOp::InvalidateToPoc {
-                lines.code_dirty &= !mask;
-            }
-            if matches!(op, CacheOp::CleanToPoc | CacheOp::CleanInvalidateToPoc) {
-                // What is being cleaned already counts as cleaned by this one too.
-                let work = (lines.dirty | lines.cleaning) & mask;
-                lines.dirty &= !mask;
-                lines.cleaning |= work;
-                wait(work, LineWork::Clean);
-            }
-            if matches!(op, CacheOp::InvalidateToPoc | CacheOp::CleanInvalidateToPoc) {
-                let work = (lines.newer | lines.invalidating) & mask;
-                lines.newer &= !mask;
-                lines.invalidating |= work;
-                wait(work, LineWork::Invalidate);
-            }
-            if op == CacheOp::InvalidateToPoc {
-                let dirty = (lines.dirty | lines.cleaning) & mask;
-                if dirty != 0 {
-                    lost = Some((dirty, lines.event));
+                if matches!(op, CacheOp::CleanToPoc | CacheOp::CleanInvalidateToPoc) {
+                    // What is being cleaned already counts as cleaned by this one too.
+                    let work = (lines.dirty | lines.cleaning) & mask;
+                    lines.dirty &= !mask;
+                    lines.cleaning |= work;
+                    wait(work, LineWork::Clean);
                 }
-                lines.dirty &= !mask;
-                lines.cleaning &= !mask;
-            }
-            if let Some((dirty, event)) = lost {
-                let found = Found::in_memory(
-                    Rule::StoreLost,
-                    cpu,
-                    lines_range(number, dirty),
-                    "invalidates a line that was stored to and not cleaned: the store may be lost",
-                );
-                self.report(found.because_of(event));
-            }
+                if matches!(op, CacheOp::InvalidateToPoc | CacheOp::CleanInvalidateToPoc) {
+                    let work = (lines.newer | lines.invalidating) & mask;
+                    lines.newer &= !mask;
+                    lines.invalidating |= work;
+                    wait(work, LineWork::Invalidate);
+                }
+                if op == CacheOp::InvalidateToPoc {
+                    let dirty = (lines.dirty | lines.cleaning) & mask;
+                    if dirty != 0 {
+                        lost.push((span.range(dirty), lines.event));
+                    }
+                    lines.dirty &= !mask;
+                    lines.cleaning &= !mask;
+                }
+            });
+        self.lines_changed = true;
+        for (range, event) in lost {
+            let found = Found::in_memory(
+                Rule::StoreLost,
+                cpu,
+                range,
+                "invalidates a line that was stored to and not cleaned: the store may be lost",
+            );
+            self.report(found.because_of(event));
         }
     }
 
-    /// IC IALLU or IC IALLUIS: reaches what was cleaned before.
+    /// IC IALLU or IC IALLUIS: reaches what was cleaned before, and whose clean is complete. What
+    /// is not may be fetched again as it was.
     pub(crate) fn invalidate_instructions(&mut self, cpu: u32, scope: Scope) {
         let cpus = match scope {
             Scope::Local => 1 << cpu,
             Scope::Broadcast => self.all_cpus(),
         };
-        for &number in &self.other_pages {
-            if let Some(page) = self.memory.page(number)
-                && page.lines.code != 0
-                && page.lines.code_dirty == 0
-            {
-                self.cpus[cpu as usize].lines.push(PendingLines {
-                    page: number,
-                    mask: page.lines.code,
-                    work: LineWork::Instructions(cpus),
-                });
+        for (span, lines) in self.memory.other_lines() {
+            let reached = lines.code & !(lines.code_dirty | lines.code_cleaning);
+            if reached != 0 {
+                self.memory
+                    .change_known_lines(span.first, span.last, |lines| {
+                        lines.code_invalidating |= reached;
+                    });
+                let work = LineWork::Instructions(cpus);
+                *self.cpus[cpu as usize]
+                    .lines
+                    .entry((span.first, span.last, work))
+                    .or_default() |= reached;
             }
         }
     }
 
-    /// A DSB completes cache maintenance: all of it (`system`), or that of instruction caches,
-    /// of other CPUs only if `shared`.
+    /// A DSB completes cache maintenance: all of it (`system`), or that to the point of
+    /// unification, of other CPUs' instruction caches only if `shared`.
     pub(crate) fn complete_lines(&mut self, cpu: u32, shared: bool, system: bool) {
         let pending = std::mem::take(&mut self.cpus[cpu as usize].lines);
+        self.lines_changed |= !pending.is_empty();
         let own = 1 << cpu;
-        for work in pending {
-            let Some(page) = self.memory.known_mut(work.page) else {
-                continue;
+        for ((first, last, work), mask) in pending {
+            let done = match work {
+                LineWork::CleanCode => true,
+                LineWork::Clean | LineWork::Invalidate => system,
+                LineWork::Instructions(cpus) => shared || cpus == own,
             };
-            let lines = &mut page.lines;
-            match work.work {
-                LineWork::Clean if system => lines.cleaning &= !work.mask,
-                LineWork::Invalidate if system => lines.invalidating &= !work.mask,
-                LineWork::Instructions(cpus) if shared || cpus == own => {
+            if !done {
+                let pending = &mut self.cpus[cpu as usize].lines;
+                pending.insert((first, last, work), mask);
+                continue;
+            }
+            let complete = |lines: &mut Lines| match work {
+                LineWork::CleanCode => lines.code_cleaning &= !mask,
+                LineWork::Clean => lines.cleaning &= !mask,
+                LineWork::Invalidate => lines.invalidating &= !mask,
+                LineWork::Instructions(cpus) => {
                     // Code stored since then stays as it is.
-                    if lines.code == work.mask && lines.code_dirty == 0 {
+                    let done = mask & lines.code_invalidating;
+                    if lines.code_cpus & !cpus == 0 {
+                        lines.code &= !done;
+                    } else if lines.code & !done == 0 {
                         lines.code_cpus &= !cpus;
-                        if lines.code_cpus == 0 {
-                            lines.code = 0;
-                        }
                     }
                 }
-                _ => self.cpus[cpu as usize].lines.push(work),
-            }
-        }
-    }
-
-    /// A CPU turns its MMU off: what was stored for it to read must be in memory.
-    pub(crate) fn check_past_caches(&mut self, cpu: u32) {
-        let mut found = Vec::new();
-        for &number in &self.other_pages {
-            let Some(lines) = self.memory.page(number).map(|page| page.lines) else {
-                continue;
             };
-            let unwritten = (lines.dirty | lines.cleaning) & lines.other;
-            if unwritten != 0 {
-                found.push(
-                    Found::in_memory(
-                        Rule::NotCleaned,
-                        cpu,
-                        lines_range(number, unwritten),
-                        "reads memory with the MMU off, and the store may be in a cache only",
-                    )
-                    .because_of(lines.event),
-                );
-            } else if lines.code_cpus & (1 << cpu) != 0 && lines.code != 0 {
-                found.push(
-                    Found::in_memory(
-                        Rule::InstructionCache,
-                        cpu,
-                        lines_range(number, lines.code),
-                        "fetches instructions that an instruction cache may hold as they were",
-                    )
-                    .because_of(lines.event),
-                );
-            }
-        }
-        for one in found {
-            self.report(one);
+            self.memory.change_known_lines(first, last, complete);
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Difference {
     pub(crate) contiguous: bool,
     /// The nT bit.
     pub(crate) no_translation: bool,
+    /// The old one has the nT bit, on which a lookup may fault, and the new one has not.
+    pub(crate) refused: bool,
     /// The old one was not global and the new one is.
     pub(crate) to_global: bool,
     /// The new one allows less, or is guarded where the old one was not.
@@ -55,6 +57,7 @@ impl Difference {
             size: old.shift != new.shift,
             contiguous: a.contiguous != b.contiguous,
             no_translation: a.no_translation != b.no_translation,
+            refused: a.no_translation && !b.no_translation,
             to_global: !a.global && b.global,
             narrowed,
             widened,
@@ -65,7 +68,12 @@ impl Difference {
 
     /// An access may have a result that the tables do not give.
     pub(crate) const fn matters(&self) -> bool {
-        self.memory || self.output || self.narrowed || self.to_not_global || self.to_global
+        self.memory
+            || self.output
+            || self.narrowed
+            || self.to_not_global
+            || self.to_global
+            || self.refused
     }
 
     /// Nothing differs, not even what an access cannot tell.
@@ -249,8 +257,11 @@ fn judge_leaves(old: &LeafView, new: &LeafView, together: bool, allowance: Allow
             "does not know the nT bit (no FEAT_BBM)",
         );
     }
+    // RPVTFW is about other changes that need a break, and permissions never do: what is stale of
+    // them is reported where it is relied on.
     if resized
         && together
+        && allowance.strict
         && (difference.narrowed || difference.widened || difference.to_not_global)
     {
         return Judgement::Broken(

@@ -71,7 +71,31 @@ pub(crate) struct Context {
     pub(crate) mair: u64,
 }
 
+/// The fields of registers that a TLB may hold (RVNRFW).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields {
+    format: Format,
+    va_bits: u32,
+    output_bits: u32,
+    no_hierarchy: bool,
+    hardware_access: bool,
+    hardware_dirty: bool,
+    mair: u64,
+}
+
 impl Context {
+    pub(crate) const fn fields(&self) -> Fields {
+        Fields {
+            format: self.format,
+            va_bits: self.va_bits,
+            output_bits: self.output_bits,
+            no_hierarchy: self.no_hierarchy,
+            hardware_access: self.hardware_access,
+            hardware_dirty: self.hardware_dirty,
+            mair: self.mair,
+        }
+    }
+
     pub(crate) const fn start_level(&self) -> i8 {
         self.format.granule.start_level(self.va_bits)
     }

@@ -12,6 +12,7 @@ use crate::store::Replaced;
 use crate::tables::{Path, RootId};
 use crate::violation::Rule;
 use crate::walk::{self, TableAt};
+use std::collections::BTreeSet;
 
 impl Model {
     /// The CPU starts anew.
@@ -37,6 +38,15 @@ impl Model {
             stored,
             ..Cpu::new(self.config.cpus, self.config.tlb_unknown_at_reset)
         };
+        self.start(cpu);
+    }
+
+    /// The CPU does its first thing, which it fetched and found its data for with the MMU off.
+    pub(crate) fn start(&mut self, cpu: u32) {
+        self.cpus[cpu as usize].started = true;
+        self.lines_changed = true;
+        // Its instruction caches are as who switched it on left them, which is not told.
+        self.check_past_caches(cpu, false);
     }
 
     /// MSR.
@@ -73,11 +83,12 @@ impl Model {
             }
         }
         if old.mmu_on() && !new.mmu_on() {
-            self.check_past_caches(cpu);
+            self.check_past_caches(cpu, true);
         }
+        self.lines_changed = true;
         for space in Space::all().filter(|space| space.regime() == regime) {
             let (from, to) = (old.root(space, &machine), new.root(space, &machine));
-            if let (Some(from), Some(to)) = (from, to) {
+            if let (Some(from), Some(_)) = (from, to) {
                 let moved = old.granule(space) != new.granule(space)
                     || old.ds(regime) != new.ds(regime)
                     || old.output_size(regime) != new.output_size(regime);
@@ -88,15 +99,6 @@ impl Model {
                         (from.context.base(), last_of(&from)),
                         "may read the tables with the wrong granule or descriptor format",
                     ));
-                }
-                let (a, b) = (&from.context, &to.context);
-                if a.no_hierarchy != b.no_hierarchy
-                    || a.hardware_access != b.hardware_access
-                    || a.hardware_dirty != b.hardware_dirty
-                    || a.mair != b.mair
-                    || moved
-                {
-                    self.cpus[cpu as usize].field_changed[index].get_or_insert(now);
                 }
             }
             self.switch_root(cpu, space, to);
@@ -115,10 +117,18 @@ impl Model {
             root.lingering |= bit;
             self.cpus[cpu as usize].left.extend(old);
         }
+        let state = &mut self.cpus[cpu as usize];
         let Some(key) = key else {
-            self.cpus[cpu as usize].roots[space.index()] = None;
+            state.roots[space.index()] = None;
+            state.ceased[space.index()] = self.now;
             return;
         };
+        let fields = key.context.fields();
+        if state.fields[space.index()].is_some_and(|held| held != fields) {
+            let regime = regime_index(space.regime());
+            state.field_changed[regime].get_or_insert(self.now);
+        }
+        state.fields[space.index()] = Some(fields);
         let context = self.context_id(&key.context);
         let mut new_tables = Vec::new();
         let id = match self.tables.find_root(&key) {
@@ -129,8 +139,8 @@ impl Model {
                     .tables
                     .add_root(&mut self.memory, key, context, &mut new_tables);
                 let global = self.any_global(&key);
-                if let Some(root) = self.tables.root_mut(id) {
-                    root.has_global = global;
+                if global {
+                    self.tables.set_global(id);
                 }
                 id
             }
@@ -145,6 +155,7 @@ impl Model {
         let walks = Walks::of(std::iter::once(&*root));
         self.cpus[cpu as usize].roots[space.index()] = Some(id);
         self.check_new_tables(cpu, &new_tables, None, walks);
+        self.check_unseen(cpu, id);
         if old_key.is_some_and(|old| old.context.cached_walks != key.context.cached_walks) {
             self.check_tree_lines(cpu, &key, walks);
         }
@@ -159,11 +170,20 @@ impl Model {
     /// What the CPU may hold of other trees, and a lookup in the new one may find, is stale.
     fn displace(&mut self, cpu: u32, new: RootId, key: &RootKey, has_global: bool) {
         let bit = 1u64 << cpu;
-        let others: Vec<(RootId, bool)> = self
-            .tables
-            .roots()
+        let space = key.context.space;
+        let ids: BTreeSet<RootId> = if has_global {
+            self.tables.roots().map(|(id, _)| id).collect()
+        } else {
+            let mut ids = self.tables.roots_of(space, key.asid);
+            ids.extend(self.tables.with_global());
+            ids
+        };
+        self.memory.visit(ids.len() as u64);
+        let others: Vec<(RootId, bool)> = ids
+            .into_iter()
+            .filter_map(|id| Some((id, self.tables.root(id)?)))
             .filter(|(id, root)| {
-                *id != new && root.key.context.space == key.context.space && root.holders & bit != 0
+                *id != new && root.key.context.space == space && root.holders & bit != 0
             })
             .filter_map(|(id, root)| {
                 let same_asid = match (root.key.asid, key.asid) {

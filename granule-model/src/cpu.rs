@@ -1,9 +1,10 @@
 //! What the model keeps of each CPU: registers, barriers, and what waits for them.
 
-use crate::context::{Registers, Space};
+use crate::context::{Fields, Registers, Space};
 use crate::run::Run;
 use crate::tables::RootId;
 use crate::tlbi::{Regime, Tlbi};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A TLBI that no DSB has completed yet.
 #[derive(Clone, Copy, Debug)]
@@ -16,24 +17,29 @@ pub(crate) struct PendingTlbi {
     pub(crate) ds: bool,
 }
 
+impl PendingTlbi {
+    /// Whether it differs from another in when it was issued only.
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
+        self.op == other.op && self.synchronised == other.synchronised && self.ds == other.ds
+    }
+}
+
 /// What a DSB completes for the lines of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineWork {
     /// A clean to the point of coherency.
     Clean,
+    /// A clean of instructions to the point of unification.
+    CleanCode,
     /// An invalidation.
     Invalidate,
     /// An invalidation of instruction caches, of these CPUs.
     Instructions(u64),
 }
 
-/// Cache maintenance that no DSB has completed yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingLines {
-    pub(crate) page: u64,
-    pub(crate) mask: u64,
-    pub(crate) work: LineWork,
-}
+/// Cache maintenance that no DSB has completed yet: of the pages from the first to the last, what,
+/// and which lines of each.
+pub(crate) type PendingLines = BTreeMap<(u64, u64, LineWork), u64>;
 
 /// One CPU. Events are counted from 1 here, 0 is "never".
 #[derive(Debug, Default)]
@@ -42,7 +48,7 @@ pub(crate) struct Cpu {
     /// What it walks in each half.
     pub(crate) roots: [Option<RootId>; Space::COUNT],
     /// What it walked before a register write, and may until an ISB.
-    pub(crate) left: Vec<RootId>,
+    pub(crate) left: BTreeSet<RootId>,
     /// The first register write without an ISB since.
     pub(crate) unsynchronised: Option<u64>,
     /// The last DSB that makes stores visible to all.
@@ -55,9 +61,16 @@ pub(crate) struct Cpu {
     /// before was thrown away since.
     pub(crate) synchronised: Vec<u64>,
     pub(crate) tlbis: Vec<PendingTlbi>,
-    pub(crate) lines: Vec<PendingLines>,
+    pub(crate) lines: PendingLines,
     /// Removed from the TLB, but instructions under way may still use it: until an ISB.
     pub(crate) draining: Vec<(Space, Run)>,
+    /// It did something since it was switched on or reset: before, it takes no part in anything.
+    pub(crate) started: bool,
+    /// For each half, what was walked by since all of the regime was last invalidated: the fields
+    /// of registers that the TLB may hold (RVNRFW), whether the MMU was turned off since or not.
+    pub(crate) fields: [Option<Fields>; Space::COUNT],
+    /// For each half, when it last ceased to be walked.
+    pub(crate) ceased: [u64; Space::COUNT],
     /// The TLB may hold something from before the trace, for each regime.
     pub(crate) unknown_tlb: [bool; 3],
     /// The last event that made an entry valid, and where.
@@ -84,6 +97,11 @@ impl Cpu {
             unknown_tlb: [unknown; 3],
             ..Self::default()
         }
+    }
+
+    /// Whether it runs with its MMU off, in all regimes.
+    pub(crate) fn runs_flat(&self) -> bool {
+        self.started && !self.registers.iter().any(Registers::mmu_on)
     }
 
     /// Whether its stores go through the data caches.

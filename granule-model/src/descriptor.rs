@@ -187,10 +187,13 @@ pub(crate) fn attributes(
         guarded: raw & (1 << 50) != 0,
         accessed: raw & ACCESSED != 0,
         contiguous: raw & CONTIGUOUS != 0 && format.group(level) > 1,
-        no_translation: level < 3
-            && raw & NO_TRANSLATION != 0
-            && format.granule.level_shift(level) > 16,
+        no_translation: refuses(raw, level, format),
     }
+}
+
+/// Whether a leaf of `level` has the nT bit, so that a lookup may fault on it (RMRRPW).
+pub(crate) const fn refuses(raw: u64, level: i8, format: Format) -> bool {
+    level < 3 && raw & NO_TRANSLATION != 0 && format.granule.level_shift(level) > 16
 }
 
 /// Whether a leaf may be held in a TLB: with the access flag clear it may not, unless hardware

@@ -14,7 +14,8 @@ impl Model {
         if self.config.track_tables.is_none() {
             self.tables_tracked = true;
         }
-        for number in Memory::numbers(address, bytes) {
+        let (first, last) = Memory::numbers(address, bytes).into_inner();
+        for number in self.memory.known(first, last) {
             let page = self.memory.page_mut(number);
             page.owner = Owner::Tables;
             if page.tables.is_empty() {
@@ -22,6 +23,10 @@ impl Model {
                 page.pending.clear();
             }
         }
+        self.memory.change_others(first, last, |_, _, extent| {
+            extent.owner = Owner::Tables;
+            extent.unknown = true;
+        });
     }
 
     /// Table memory is given back: no walker may come there any more.
@@ -29,14 +34,18 @@ impl Model {
         if bytes == 0 {
             return;
         }
+        self.forget_empty_roots(address, bytes);
         let mut reachable = None;
-        for number in Memory::numbers(address, bytes) {
+        let (first, last) = Memory::numbers(address, bytes).into_inner();
+        for number in self.memory.known(first, last) {
             let page = self.memory.page_mut(number);
             page.owner = Owner::Freed;
             if reachable.is_none() {
                 reachable = page.tables.first().copied();
             }
         }
+        self.memory
+            .change_others(first, last, |_, _, extent| extent.owner = Owner::Freed);
         let range = (address, address + (bytes - 1));
         if let Some(id) = reachable {
             let path = self
@@ -57,9 +66,10 @@ impl Model {
         if self.stale.is_empty() {
             return;
         }
+        self.memory.visit(self.stale.table_buckets());
         let contexts = &self.contexts;
         let pointing = self.stale.pointing_into(address, bytes, |run, index| {
-            let context = &contexts[usize::from(run.context)];
+            let context = &contexts[run.context as usize];
             descriptor::table_address(run.entry_value(index), context.format)
         });
         if let Some(run) = pointing {
@@ -73,6 +83,32 @@ impl Model {
                 )
             };
             self.report_of_run(found, &run);
+        }
+    }
+
+    /// Nothing is held of a tree that nobody walks and that has no entry any more, but what is
+    /// known to be stale: a CPU that left it keeps nothing of the top table itself.
+    fn forget_empty_roots(&mut self, address: u64, bytes: u64) {
+        let (first, last) = Memory::numbers(address, bytes).into_inner();
+        let mut roots = Vec::new();
+        for number in self.memory.known(first, last) {
+            let tables = self
+                .memory
+                .page(number)
+                .map_or(&[][..], |page| &page.tables);
+            for table in tables.iter().filter_map(|id| self.tables.table(*id)) {
+                roots.extend(table.roots.iter().copied());
+            }
+        }
+        for id in roots {
+            let walking = self.tables.root(id).is_none_or(|root| root.walking != 0);
+            if walking || !self.is_empty(id) {
+                continue;
+            }
+            if let Some(root) = self.tables.root_mut(id) {
+                root.holders = 0;
+            }
+            self.tables.drop_root_if_unused(&mut self.memory, id);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Contiguous groups: the valid members must agree (RQTRPM, RJQQTC, IPGVGZ, INFFSV).
 
+use crate::context::Space;
 use crate::descriptor::{self, Kind};
 use crate::format::Format;
 use crate::memory::Memory;
@@ -150,8 +151,9 @@ impl Model {
         self.report(found);
     }
 
-    /// Checks the groups that were not in order when they were last stored to.
-    pub(crate) fn check_suspect_groups(&mut self, cpu: u32) {
+    /// Checks the groups that were not in order when they were last stored to: all of them, or
+    /// those that translate something of a range.
+    pub(crate) fn check_suspect_groups(&mut self, cpu: u32, only: Option<(Space, u64, u64)>) {
         for (location, id) in std::mem::take(&mut self.suspect_groups) {
             let Some(table) = self.tables.table(id) else {
                 continue;
@@ -170,6 +172,15 @@ impl Model {
             let Some(path) = path else { continue };
             let shift = format.granule.level_shift(level);
             let va = path.at.va + (((location - base) / 8) << shift);
+            if let Some((space, first, last)) = only {
+                let group_last = va.wrapping_add((members << shift) - 1);
+                let root = self.tables.root(path.root);
+                let there = root.is_some_and(|root| root.key.context.space == space);
+                if !there || group_last < first || va > last {
+                    self.suspect_groups.insert((location, id));
+                    continue;
+                }
+            }
             let place = (
                 location,
                 (va, va.wrapping_add((members << shift) - 1)),

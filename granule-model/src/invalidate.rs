@@ -183,12 +183,17 @@ impl Model {
     pub(crate) fn tlbi(&mut self, cpu: u32, op: Tlbi) {
         let state = &mut self.cpus[cpu as usize];
         let ds = state.registers[regime_index(op.regime)].ds(op.regime);
-        state.tlbis.push(PendingTlbi {
+        let pending = PendingTlbi {
             op,
             event: self.now,
             ds,
             synchronised: state.unsynchronised.is_none(),
-        });
+        };
+        match state.tlbis.last_mut() {
+            // The same once more removes what the one before does, and what came after that.
+            Some(last) if last.same_as(&pending) => *last = pending,
+            _ => state.tlbis.push(pending),
+        }
         if let Reads::Unpredictable(why) = read(op, ds, self.config.lpa2) {
             let last = u64::MAX;
             self.report(Found::at(
@@ -249,12 +254,14 @@ impl Model {
     ) {
         let own = 1u64 << cpu;
         let contexts = &self.contexts;
+        let memory = &self.memory;
         let draining = &mut self.cpus[cpu as usize].draining;
         self.stale.rewrite(space, first, last, |run| {
+            memory.visit(1);
             if run.cpus & mask == 0 {
                 return note(run, event, Miss::LocalOnly);
             }
-            let context = &contexts[usize::from(run.context)];
+            let context = &contexts[run.context as usize];
             let gone = must_remove(reads, run, context).and(match run.settle {
                 Settle::At(since) if since < event => Ok(()),
                 Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
@@ -285,9 +292,20 @@ impl Model {
 
     /// Trees that nobody walks any more and of which nothing is held either.
     fn release_roots(&mut self, regime: Regime, mask: u64, reads: Reads, event: u64) {
-        let ids: Vec<RootId> = self
-            .tables
-            .roots()
+        let candidates: Vec<RootId> = match reads {
+            Reads::Asid(asid) => {
+                let space = Space::new(regime, false);
+                self.tables
+                    .roots_of(space, Some(asid))
+                    .into_iter()
+                    .collect()
+            }
+            _ => self.tables.roots().map(|(id, _)| id).collect(),
+        };
+        self.memory.visit(candidates.len() as u64);
+        let ids: Vec<RootId> = candidates
+            .into_iter()
+            .filter_map(|id| Some((id, self.tables.root(id)?)))
             .filter(|(_, root)| {
                 root.key.context.space.regime() == regime
                     && root.holders & !root.walking & mask != 0
@@ -314,8 +332,20 @@ impl Model {
             if mask & (1 << index) == 0 {
                 continue;
             }
+            // A CPU that is off hears nothing of what others invalidate.
+            if !state.started {
+                continue;
+            }
             state.unknown_tlb[regime] = false;
             let in_effect = index != cpu as usize || pending.synchronised;
+            if in_effect {
+                for space in Space::all().filter(|space| space.regime() == pending.op.regime) {
+                    let at = space.index();
+                    if state.roots[at].is_none() && state.ceased[at] < pending.event {
+                        state.fields[at] = None;
+                    }
+                }
+            }
             if in_effect && state.field_changed[regime].is_some_and(|since| since < pending.event) {
                 state.field_changed[regime] = None;
             }
@@ -334,7 +364,9 @@ impl Model {
             // Nobody will read it.
             return None;
         }
-        let context = &self.contexts[usize::from(run.context)];
+        let pending: usize = self.cpus.iter().map(|cpu| cpu.tlbis.len()).sum();
+        self.memory.visit(pending as u64);
+        let context = &self.contexts[run.context as usize];
         let waiting = self.cpus.iter().flat_map(|cpu| cpu.tlbis.iter());
         waiting
             .filter(|pending| {

@@ -6,7 +6,7 @@ use crate::event::Order;
 use crate::format::Format;
 use crate::memory::{self, Memory, Owner, PAGE_SHIFT, PER_PAGE};
 use crate::model::{Found, Model};
-use crate::tables::{Root, TableId};
+use crate::tables::{Root, RootId, TableId};
 use crate::violation::Rule;
 
 /// How the walkers of some roots read tables.
@@ -73,9 +73,12 @@ impl Model {
             return;
         };
         let pending = std::mem::take(&mut page.pending);
+        let mut unseen = Vec::new();
         for (by, event) in pending {
             let storer = &self.cpus[by as usize];
-            let seen_by_all = storer.dsb > event;
+            if storer.dsb > event {
+                continue;
+            }
             let ordered = match order {
                 // A release orders this CPU's own stores, and those of others that it has
                 // seen: taken for granted, as the events of a trace are in one order.
@@ -83,15 +86,52 @@ impl Model {
                 Some(Order::Plain) => by == cpu && storer.ordered > event,
                 None => by == cpu && storer.own_dsb > event,
             };
-            if !seen_by_all && !ordered {
-                let start = number << PAGE_SHIFT;
-                let found = Found::in_memory(
-                    Rule::UnorderedLink,
-                    self.other_than(cpu),
-                    (start, start + (PER_PAGE as u64 * 8 - 1)),
-                    "may walk the table as it was before these stores",
-                );
-                self.report(found.because_of(event));
+            if !ordered {
+                self.report_unordered(self.other_than(cpu), number, event);
+            } else if order.is_none() {
+                // Only this CPU sees them; another may be about to walk the same tables.
+                unseen.push((by, event));
+            }
+        }
+        if !unseen.is_empty() {
+            self.unseen_pages.insert(number);
+            self.memory.page_mut(number).pending = unseen;
+        }
+    }
+
+    fn report_unordered(&mut self, cpu: u32, number: u64, event: u64) {
+        let start = number << PAGE_SHIFT;
+        let found = Found::in_memory(
+            Rule::UnorderedLink,
+            cpu,
+            (start, start + (PER_PAGE as u64 * 8 - 1)),
+            "may walk the table as it was before these stores",
+        );
+        self.report(found.because_of(event));
+    }
+
+    /// A CPU walks a tree from now on: stores to its tables that only the storing CPU has seen
+    /// so far are missing there.
+    pub(crate) fn check_unseen(&mut self, cpu: u32, root: RootId) {
+        for number in std::mem::take(&mut self.unseen_pages) {
+            let Some(page) = self.memory.page(number) else {
+                continue;
+            };
+            let (tables, mut pending) = (page.tables.clone(), page.pending.clone());
+            pending.retain(|(by, event)| self.cpus[*by as usize].dsb <= *event);
+            if pending.is_empty() || tables.is_empty() {
+                self.memory.page_mut(number).pending.clear();
+                continue;
+            }
+            self.unseen_pages.insert(number);
+            let walked = tables.iter().any(|id| {
+                let paths = self.tables.paths(&self.memory, *id, &self.contexts);
+                paths.iter().any(|path| path.root == root)
+            });
+            for (by, event) in pending {
+                if walked && by != cpu {
+                    self.report_unordered(cpu, number, event);
+                }
             }
         }
     }
@@ -157,10 +197,7 @@ impl Model {
         location: Option<u64>,
         format: Format,
     ) {
-        let owner = self
-            .memory
-            .page(table >> PAGE_SHIFT)
-            .map_or(Owner::Unknown, |page| page.owner);
+        let owner = self.memory.owner(table >> PAGE_SHIFT);
         let text = match owner {
             Owner::Tables => return,
             Owner::Freed => "walks memory that was given back",

@@ -30,10 +30,10 @@ impl Model {
         let (now, memory, contexts) = (self.now, &self.memory, &self.contexts);
         let mut found: Vec<(Found, Run)> = Vec::new();
         self.stale.rewrite(context.space, first, last, |run| {
-            if run.cpus & cpus == 0 {
+            if !memory.visit(1) || run.cpus & cpus == 0 {
                 return Fate::Keep;
             }
-            let run_context = &contexts[usize::from(run.context)];
+            let run_context = &contexts[run.context as usize];
             let together = run.event == now;
             let mut parts: Vec<Run> = Vec::new();
             let mut changed = run.harmless;

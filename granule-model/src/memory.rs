@@ -4,9 +4,11 @@
 //! What the states mean is decided elsewhere: caches in [`cache`](crate::cache), stores in
 //! [`store`](crate::store), ownership in [`frames`](crate::frames).
 
+use crate::extents::{Extent, Extents};
 use crate::tables::TableId;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bits of an offset in a page of this memory, whatever the granule.
 pub(crate) const PAGE_SHIFT: u32 = 12;
@@ -26,7 +28,7 @@ pub(crate) enum Owner {
 }
 
 /// The cache state of the lines of 64 bytes of a page, a bit a line.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     /// Stored through the caches, not yet in memory.
     pub(crate) dirty: u64,
@@ -42,16 +44,41 @@ pub(crate) struct Lines {
     pub(crate) code: u64,
     /// Code not yet cleaned to the point of unification.
     pub(crate) code_dirty: u64,
+    /// Code being cleaned there: the DSB is missing, and an IC before it may fetch the old again.
+    pub(crate) code_cleaning: u64,
+    /// Code for which an IC was issued since it was last stored.
+    pub(crate) code_invalidating: u64,
     /// The CPUs whose instruction caches may.
     pub(crate) code_cpus: u64,
     /// The last event that made a line dirty or newer.
     pub(crate) event: u64,
 }
 
+/// Pages of an event from which on they are not taken one by one.
+const LONG: u64 = 16;
+
+/// Lines of pages that are alike: the first page and the last, and which lines of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) mask: u64,
+}
+
+impl Span {
+    /// The addresses from the first to the last of some of its lines.
+    pub(crate) const fn range(self, mask: u64) -> (u64, u64) {
+        (
+            (self.first << PAGE_SHIFT) + (mask.trailing_zeros() as u64) * 64,
+            (self.last << PAGE_SHIFT) + (63 - mask.leading_zeros() as u64) * 64 + 63,
+        )
+    }
+}
+
 /// When each entry of a page that walkers read was last stored, and by whom.
 #[derive(Clone, Debug)]
 pub(crate) struct Fresh {
-    pub(crate) events: [u32; PER_PAGE],
+    pub(crate) events: [u64; PER_PAGE],
     pub(crate) cpus: [u8; PER_PAGE],
 }
 
@@ -112,7 +139,7 @@ impl Page {
                 cpus: [0; PER_PAGE],
             })
         });
-        fresh.events[index] = u32::try_from(event).unwrap_or(u32::MAX);
+        fresh.events[index] = event;
         fresh.cpus[index] = cpu as u8;
     }
 }
@@ -143,6 +170,16 @@ impl Hasher for PageHasher {
 pub(crate) struct Memory {
     index: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
     pages: Vec<Page>,
+    /// The numbers of those, in order.
+    numbers: BTreeSet<u64>,
+    /// What is known of all other pages.
+    extents: Extents,
+    /// The pages with lines written for someone past the caches.
+    other: BTreeSet<u64>,
+    /// Entries and ways looked at; shared, because looking changes nothing else.
+    visits: AtomicU64,
+    /// How many of them there may be.
+    pub(crate) most_visits: u64,
 }
 
 /// The mask of the lines of the page at `page` that `bytes` bytes from `address` touch.
@@ -163,14 +200,174 @@ impl Memory {
         self.pages.get(index as usize)
     }
 
-    /// The page with this number.
+    /// The page with this number, which leaves the stretch that it was part of.
     pub(crate) fn page_mut(&mut self, number: u64) -> &mut Page {
         let next = self.pages.len();
         let index = *self.index.entry(number).or_insert(next as u32) as usize;
         if index == next {
-            self.pages.push(Page::default());
+            let extent = self.extents.at(number);
+            let mut page = Page {
+                owner: extent.owner,
+                lines: extent.lines,
+                ..Page::default()
+            };
+            if extent.unknown {
+                page.forget();
+            }
+            if extent.lines.other != 0 {
+                self.other.insert(number);
+            }
+            if extent != Extent::default() {
+                self.extents
+                    .change(number, number, |_, _, one| *one = Extent::default());
+            }
+            self.pages.push(page);
+            self.numbers.insert(number);
         }
         &mut self.pages[index]
+    }
+
+    /// How many pages there is something to say of.
+    pub(crate) const fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The pages from `first` to `last` that are on their own.
+    pub(crate) fn known(&self, first: u64, last: u64) -> Vec<u64> {
+        if last - first < 16 {
+            return (first..=last)
+                .filter(|number| self.index.contains_key(number))
+                .collect();
+        }
+        let known: Vec<u64> = self.numbers.range(first..=last).copied().collect();
+        self.visit(known.len() as u64);
+        known
+    }
+
+    /// Changes what holds for the pages from `first` to `last` that are not on their own.
+    pub(crate) fn change_others(
+        &mut self,
+        first: u64,
+        last: u64,
+        mut change: impl FnMut(u64, u64, &mut Extent),
+    ) {
+        let mut next = first;
+        for number in self.known(first, last) {
+            if next < number {
+                self.extents.change(next, number - 1, &mut change);
+            }
+            next = number + 1;
+        }
+        if next <= last {
+            self.extents.change(next, last, &mut change);
+        }
+    }
+
+    /// Changes the cache state of all lines that a range of bytes touches. Those of which nothing
+    /// is known are left out unless `all` is wanted.
+    pub(crate) fn change_lines(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        all: bool,
+        mut change: impl FnMut(Span, &mut Lines),
+    ) {
+        let (first, last) = Self::numbers(address, bytes).into_inner();
+        let long = last - first >= LONG;
+        for number in if long {
+            vec![first, last]
+        } else {
+            (first..=last).collect()
+        } {
+            if all || self.page(number).is_some() || self.extents.at(number) != Extent::default() {
+                let mask = line_mask(number, address, bytes);
+                self.change_page_lines(number, mask, &mut change);
+            }
+        }
+        if long {
+            let (first, last) = (first + 1, last - 1);
+            for number in self.known(first, last) {
+                self.change_page_lines(number, u64::MAX, &mut change);
+            }
+            self.change_others(first, last, |first, last, extent| {
+                let mask = u64::MAX;
+                change(Span { first, last, mask }, &mut extent.lines);
+            });
+        }
+    }
+
+    fn change_page_lines(
+        &mut self,
+        number: u64,
+        mask: u64,
+        change: &mut impl FnMut(Span, &mut Lines),
+    ) {
+        let (first, last) = (number, number);
+        let lines = &mut self.page_mut(number).lines;
+        change(Span { first, last, mask }, lines);
+        if lines.other != 0 {
+            self.other.insert(number);
+        }
+    }
+
+    /// Changes the cache state of the pages from `first` to `last` of which something is known.
+    pub(crate) fn change_known_lines(
+        &mut self,
+        first: u64,
+        last: u64,
+        mut change: impl FnMut(&mut Lines),
+    ) {
+        for number in self.known(first, last) {
+            change(&mut self.page_mut(number).lines);
+        }
+        self.change_others(first, last, |_, _, extent| {
+            if extent.lines != Lines::default() {
+                change(&mut extent.lines);
+            }
+        });
+    }
+
+    /// The pages that have lines written for someone past the caches, in order.
+    pub(crate) fn other_lines(&self) -> Vec<(Span, Lines)> {
+        let whole = |first, last| Span {
+            first,
+            last,
+            mask: u64::MAX,
+        };
+        let pages = self.other.iter().filter_map(|&number| {
+            let lines = self.page(number)?.lines;
+            (lines.other != 0).then_some((whole(number, number), lines))
+        });
+        let extents = self
+            .extents
+            .all()
+            .filter(|(_, _, one)| one.lines.other != 0);
+        let extents = extents.map(|(first, last, one)| (whole(first, last), one.lines));
+        let mut found: Vec<_> = pages.chain(extents).collect();
+        found.sort_unstable_by_key(|(span, _)| span.first);
+        self.visit(found.len() as u64);
+        found
+    }
+
+    /// Who has a page.
+    pub(crate) fn owner(&self, number: u64) -> Owner {
+        match self.page(number) {
+            Some(page) => page.owner,
+            None => self.extents.at(number).owner,
+        }
+    }
+
+    /// Counts work that may grow faster than the events that ask for it. Whether there may be
+    /// more of it.
+    pub(crate) fn visit(&self, count: u64) -> bool {
+        let visits = self.visits.load(Ordering::Relaxed).saturating_add(count);
+        self.visits.store(visits, Ordering::Relaxed);
+        visits <= self.most_visits
+    }
+
+    /// The visits so far.
+    pub(crate) fn visits(&self) -> u64 {
+        self.visits.load(Ordering::Relaxed)
     }
 
     /// The page with this number, if anything is known about it.
@@ -192,7 +389,7 @@ impl Memory {
         self.page(address >> PAGE_SHIFT)
             .and_then(|page| page.fresh.as_ref())
             .map_or((0, 0), |fresh| {
-                (u64::from(fresh.events[index]), u32::from(fresh.cpus[index]))
+                (fresh.events[index], u32::from(fresh.cpus[index]))
             })
     }
 

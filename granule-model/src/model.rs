@@ -4,12 +4,12 @@ use crate::config::Config;
 use crate::context::{Context, Space};
 use crate::cpu::Cpu;
 use crate::event::{Event, EventKind};
-use crate::memory::Memory;
+use crate::memory::{Memory, PAGE_SHIFT};
 use crate::run::{ContextId, Run};
 use crate::stale::Stale;
 use crate::tables::{TableId, Tables};
 use crate::violation::{Log, Miss, Rule, Violation};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 /// Memory, CPUs, TLBs and caches, and what was found wrong.
@@ -20,6 +20,7 @@ pub struct Model {
     pub(crate) tables: Tables,
     /// The contexts that trees were ever read in.
     pub(crate) contexts: Vec<Context>,
+    context_ids: HashMap<Context, ContextId>,
     pub(crate) stale: Stale,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) log: Log,
@@ -27,12 +28,18 @@ pub struct Model {
     pub(crate) now: u64,
     /// Groups that must be in order when they are next relied on: first entry and table.
     pub(crate) suspect_groups: BTreeSet<(u64, TableId)>,
-    /// Pages written for someone past the caches.
-    pub(crate) other_pages: BTreeSet<u64>,
+    /// Blocks that were stored with the nT bit, and the events.
+    pub(crate) suspect_blocks: BTreeMap<u64, u64>,
+    /// Something that decides what accesses find in caches changed since that was last checked.
+    pub(crate) lines_changed: bool,
     /// Pages with tables that were stored in a way that walkers may not see.
     pub(crate) suspect_pages: BTreeSet<u64>,
+    /// Pages with tables that hold stores which only the storing CPU has seen.
+    pub(crate) unseen_pages: BTreeSet<u64>,
     /// Table memory was obtained at least once.
     pub(crate) tables_tracked: bool,
+    /// Some context ever had walks that are not cached.
+    pub(crate) uncached_walks: bool,
 }
 
 /// An event that cannot have happened.
@@ -58,7 +65,40 @@ pub enum EventError {
         /// The bytes from there.
         bytes: u64,
     },
+    /// More descriptors in one event than a table has.
+    TooManyDescriptors {
+        /// How many.
+        count: u64,
+    },
+    /// Descriptors in more pages than the model takes.
+    TooMuchMemory {
+        /// The first page too many.
+        address: u64,
+    },
+    /// More TLBIs, or cache maintenance, than the model takes without a DSB.
+    TooManyPending {
+        /// How many.
+        pending: u64,
+    },
+    /// The event concerns more entries than the model goes through: tables that are shared
+    /// count as often as there are ways to them. The model is not as it was, and of no more use.
+    TooManyEntries {
+        /// Entries and ways looked at.
+        visits: u64,
+    },
 }
+
+/// Descriptors of one event at most: those of eight of the largest tables, of 64 KiB.
+const MOST_DESCRIPTORS: u64 = 8 * 8192;
+/// Pages of 4 KiB that descriptors were stored in, at most: 4 GiB of tables.
+const MOST_PAGES: usize = 1 << 20;
+/// TLBIs, and lines of cache maintenance, that wait for one DSB at most.
+const MOST_PENDING: usize = 1 << 20;
+/// Entries that one event may make the model look at: some seconds.
+const MOST_VISITS: u64 = 1 << 27;
+/// And all events together: so many, and so many more for each event.
+const ALL_VISITS: u64 = 1 << 30;
+const MORE_VISITS: u64 = 1 << 12;
 
 impl fmt::Display for EventError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,6 +115,26 @@ impl fmt::Display for EventError {
             Self::OutsideMemory { address, bytes } => {
                 write!(f, "{bytes:#x} bytes from {address:#x} reach beyond 52 bits")
             }
+            Self::TooManyDescriptors { count } => write!(
+                f,
+                "{count} descriptors in one event, expected at most {MOST_DESCRIPTORS}, \
+                 as in eight tables of 64 KiB: write a line for each table"
+            ),
+            Self::TooMuchMemory { address } => write!(
+                f,
+                "descriptors at {address:#x}, and in {MOST_PAGES} other pages before: \
+                 more tables than can be checked"
+            ),
+            Self::TooManyPending { pending } => write!(
+                f,
+                "{pending} TLBIs and cache operations wait for a DSB, more than can be checked: \
+                 a DSB is missing, or not in the trace"
+            ),
+            Self::TooManyEntries { visits } => write!(
+                f,
+                "{visits} entries to look at, more than can be checked: \
+                 tables share tables in too many ways"
+            ),
         }
     }
 }
@@ -157,6 +217,7 @@ impl Model {
             memory: Memory::default(),
             tables: Tables::default(),
             contexts: Vec::new(),
+            context_ids: HashMap::new(),
             stale: Stale::default(),
             cpus: (0..config.cpus)
                 .map(|_| Cpu::new(config.cpus, config.tlb_unknown_at_reset))
@@ -164,9 +225,12 @@ impl Model {
             log: Log::new(config.most_violations),
             now: 0,
             suspect_groups: BTreeSet::new(),
-            other_pages: BTreeSet::new(),
+            suspect_blocks: BTreeMap::new(),
+            lines_changed: false,
             suspect_pages: BTreeSet::new(),
+            unseen_pages: BTreeSet::new(),
             tables_tracked: config.track_tables == Some(true),
+            uncached_walks: false,
         }
     }
 
@@ -186,7 +250,28 @@ impl Model {
     pub fn event(&mut self, event: Event) -> Result<(), EventError> {
         self.admit(&event)?;
         self.now += 1;
+        let before = self.memory.visits();
+        let all = ALL_VISITS.saturating_add(MORE_VISITS.saturating_mul(self.now));
+        self.memory.most_visits = all.min(before.saturating_add(MOST_VISITS));
+        self.perform(event);
+        if self.memory.visit(0) {
+            Ok(())
+        } else {
+            let visits = self.memory.visits() - before;
+            Err(EventError::TooManyEntries { visits })
+        }
+    }
+
+    fn perform(&mut self, event: Event) {
         let cpu = event.cpu;
+        // Who relies is asked by the reader of a trace, and does nothing by that.
+        let acts = !matches!(
+            event.kind,
+            EventKind::Reset | EventKind::Sync | EventKind::Relied { .. }
+        );
+        if acts && !self.cpus[cpu as usize].started {
+            self.start(cpu);
+        }
         match event.kind {
             EventKind::Reset => self.reset(cpu),
             EventKind::RegisterWrite { register, value } => {
@@ -236,7 +321,6 @@ impl Model {
             EventKind::Relied { address, bytes } => self.relied(cpu, address, bytes),
             EventKind::Sync => self.sync(cpu),
         }
-        Ok(())
     }
 
     fn admit(&self, event: &Event) -> Result<(), EventError> {
@@ -245,6 +329,16 @@ impl Model {
                 cpu: event.cpu,
                 cpus: self.config.cpus,
             });
+        }
+        if let EventKind::Tlbi(_) | EventKind::Cache { .. } | EventKind::InstructionCache { .. } =
+            event.kind
+        {
+            let state = &self.cpus[event.cpu as usize];
+            let pending = state.tlbis.len() + state.lines.len();
+            if pending >= MOST_PENDING {
+                let pending = pending as u64;
+                return Err(EventError::TooManyPending { pending });
+            }
         }
         let (address, bytes) = match event.kind {
             EventKind::StoreDescriptor { address, .. } => (address, 8),
@@ -270,6 +364,18 @@ impl Model {
         if address.checked_add(bytes).is_none_or(|end| end > 1 << 52) {
             return Err(EventError::OutsideMemory { address, bytes });
         }
+        if descriptors {
+            if bytes > MOST_DESCRIPTORS * 8 {
+                return Err(EventError::TooManyDescriptors { count: bytes / 8 });
+            }
+            if self.memory.pages() >= MOST_PAGES
+                && let Some(number) = Memory::numbers(address, bytes)
+                    .find(|number| self.memory.page(*number).is_none())
+            {
+                let address = address.max(number << PAGE_SHIFT);
+                return Err(EventError::TooMuchMemory { address });
+            }
+        }
         Ok(())
     }
 
@@ -288,6 +394,34 @@ impl Model {
     /// Forgets the violations found so far; the state of the machine stays.
     pub fn clear_violations(&mut self) {
         self.log.clear();
+    }
+
+    /// The sizes in bytes of the pages that some tree walked so far is made of, in order and
+    /// each once.
+    #[must_use]
+    pub fn page_sizes(&self) -> Vec<u64> {
+        let granules = self.contexts.iter().map(|one| one.format.granule);
+        let sizes: BTreeSet<u64> = granules.map(|granule| 1 << granule.shift()).collect();
+        sizes.into_iter().collect()
+    }
+
+    /// How many entries were looked at so far, which is what an event costs.
+    #[must_use]
+    pub fn visits(&self) -> u64 {
+        self.memory.visits()
+    }
+
+    /// How many TLBIs and pieces of cache maintenance wait for a DSB.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let of = |cpu: &Cpu| cpu.tlbis.len() + cpu.lines.len();
+        self.cpus.iter().map(of).sum()
+    }
+
+    /// How many pages of 4 KiB, stale runs and trees are kept: what the model's memory grows with.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.memory.pages() + self.stale.len() + self.tables.roots().count()
     }
 
     /// How many events there were.
@@ -321,14 +455,16 @@ impl Model {
 
     /// The number of a context.
     pub(crate) fn context_id(&mut self, context: &Context) -> ContextId {
-        if let Some(id) = self.contexts.iter().position(|other| other == context) {
-            return id as ContextId;
+        let next = self.contexts.len() as ContextId;
+        let id = *self.context_ids.entry(*context).or_insert(next);
+        if id == next {
+            self.contexts.push(*context);
+            self.uncached_walks |= !context.cached_walks;
         }
-        self.contexts.push(*context);
-        (self.contexts.len() - 1) as ContextId
+        id
     }
 
     pub(crate) fn space_of(&self, run: &Run) -> Space {
-        self.contexts[usize::from(run.context)].space
+        self.contexts[run.context as usize].space
     }
 }

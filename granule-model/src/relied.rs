@@ -2,6 +2,7 @@
 
 use crate::change::{Difference, LeafView};
 use crate::context::{Context, Space};
+use crate::cpu::regime_index;
 use crate::descriptor::{self, Kind};
 use crate::memory::PAGE_SHIFT;
 use crate::model::{Found, Model};
@@ -14,7 +15,16 @@ use crate::walk::{self, TableAt};
 
 const OLD: &str = "may still use the old translation";
 const GONE: &str = "may still translate addresses for which there is no valid entry any more";
-const WIDER: &str = "may still refuse what is allowed now, or set the access flag again";
+const WIDER: &str = "may still refuse what is allowed now";
+const ACCESSED: &str = "may use the entry without setting the access flag again";
+const UNDER_WAY: &str = "may still use the translation that was invalidated: what was under way \
+                         was not discarded (no ISB after the TLBI)";
+const NO_TRANSLATION: &str = "may fault: the block still has the nT bit";
+
+/// Whether a lookup of a leaf may fault because of its nT bit.
+fn refuses(entry: &walk::EntryAt, context: &Context) -> bool {
+    entry.kind == Kind::Leaf && descriptor::refuses(entry.raw, entry.level, context.format)
+}
 
 impl Model {
     /// All that the tables say is relied on, by all CPUs.
@@ -57,11 +67,24 @@ impl Model {
             self.cpus[cpu as usize].made_valid.0 = 0;
         }
         self.check_registers(cpu);
-        self.check_suspect_groups(cpu);
+        self.check_suspect_groups(cpu, None);
         self.check_suspect_pages(cpu);
+        self.check_other_lines();
+        self.check_suspect_blocks(cpu);
         for space in Space::all() {
             self.check_stale(space, 0, u64::MAX);
+            self.check_draining(cpu, space, 0, u64::MAX);
         }
+    }
+
+    /// The regime that a CPU's virtual addresses belong to where nothing says which: EL1&0 if it
+    /// is on, or the one that is.
+    fn regime_of_cpu(&self, cpu: u32) -> Regime {
+        let registers = &self.cpus[cpu as usize].registers;
+        [Regime::El10, Regime::El2, Regime::El3]
+            .into_iter()
+            .find(|regime| registers[regime_index(*regime)].mmu_on())
+            .unwrap_or(Regime::El10)
     }
 
     /// A range is relied on, by all CPUs.
@@ -73,7 +96,7 @@ impl Model {
             return;
         };
         self.check_registers(cpu);
-        let space = Space::of(Regime::El10, address);
+        let space = Space::of(self.regime_of_cpu(cpu), address);
         let mut found = Vec::new();
         for (index, state) in self.cpus.iter().enumerate() {
             let Some(root) = state.roots[space.index()].and_then(|id| self.tables.root(id)) else {
@@ -106,6 +129,10 @@ impl Model {
                         .located(entry.location),
                     );
                 }
+                if refuses(entry, &key.context) {
+                    let one = Found::at(Rule::NoTranslation, index as u32, range, NO_TRANSLATION);
+                    found.push(one.because_of(event).located(entry.location));
+                }
             };
             let top = TableAt::top(&key);
             walk::entries(&self.memory, &key.context, &top, address, last, &mut seen);
@@ -113,7 +140,68 @@ impl Model {
         for one in found {
             self.report(one);
         }
+        self.check_suspect_groups(cpu, Some((space, address, last)));
+        self.check_seen_lines(space, address, last);
         self.check_stale(space, address, last);
+        self.check_draining(cpu, space, address, last);
+    }
+
+    /// Blocks that were left with the nT bit, which no lookup need translate (RMRRPW).
+    fn check_suspect_blocks(&mut self, cpu: u32) {
+        for (location, event) in std::mem::take(&mut self.suspect_blocks) {
+            let tables = self
+                .memory
+                .page(location >> PAGE_SHIFT)
+                .map_or(Vec::new(), |page| page.tables.clone());
+            let raw = self.memory.load(location);
+            let left = tables.iter().filter_map(|id| self.tables.table(*id));
+            let left = left
+                .filter(|table| location.wrapping_sub(table.base) / 8 < table.entries)
+                .any(|table| {
+                    descriptor::kind(raw, table.level, table.format) == Kind::Leaf
+                        && descriptor::refuses(raw, table.level, table.format)
+                });
+            if left {
+                let range = self.translated_by(location);
+                let found = Found::at(Rule::NoTranslation, cpu, range, NO_TRANSLATION);
+                self.report(found.because_of(event).located(location));
+            }
+        }
+    }
+
+    /// Reports what the CPU removed from its TLB, but what instructions under way may still use.
+    fn check_draining(&mut self, cpu: u32, space: Space, first: u64, last: u64) {
+        let Some(root) = self.cpus[cpu as usize].roots[space.index()] else {
+            return;
+        };
+        let asid = self.tables.root(root).and_then(|root| root.key.asid);
+        let mut found = Vec::new();
+        let mut draining = std::mem::take(&mut self.cpus[cpu as usize].draining);
+        self.memory.visit(draining.len() as u64);
+        draining.retain(|(of, run)| {
+            if *of != space || !run.matches(asid) || run.reported {
+                return true;
+            }
+            let Some((from, count)) = run.touched(first, last) else {
+                return true;
+            };
+            let before = found.len();
+            for index in from..from + count {
+                if self.matters(run, index, root).is_some() {
+                    let mut part = run.part(index, 1);
+                    part.missed = None;
+                    found.push(Found {
+                        cpu,
+                        ..Found::of_run(Rule::MissingIsb, &part, UNDER_WAY)
+                    });
+                }
+            }
+            found.len() == before
+        });
+        self.cpus[cpu as usize].draining = draining;
+        for one in found {
+            self.report(one);
+        }
     }
 
     fn check_registers(&mut self, cpu: u32) {
@@ -215,16 +303,19 @@ impl Model {
                 None => trees.push((id, 1 << cpu)),
             }
         }
-        if !walking {
-            // Nobody is in the address space, but who comes back to it will find the run.
+        if let (false, Some(asid)) = (walking, run.asid) {
+            // Nobody is in the address space, but who comes back to it will find the run. Not who
+            // comes back to an empty tree: kernels switch by way of one that has any ASID, and
+            // what is found there is checked when a CPU walks it.
+            let ids = self.tables.roots_of(space, Some(asid));
+            self.memory.visit(ids.len() as u64);
             trees.extend(
-                self.tables
-                    .roots()
-                    .filter(|(_, root)| {
-                        root.key.context.space == space
-                            && run.asid.is_some()
-                            && root.key.asid == run.asid
+                ids.into_iter()
+                    .filter_map(|id| Some((id, self.tables.root(id)?)))
+                    .filter(|(id, root)| {
+                        root.key.asid == run.asid
                             && root.holders & run.cpus != 0
+                            && !self.is_empty(*id)
                     })
                     .map(|(id, root)| (id, root.holders & run.cpus)),
             );
@@ -232,10 +323,20 @@ impl Model {
         trees
     }
 
+    /// Whether the top table of a root has no valid entry.
+    pub(crate) fn is_empty(&self, id: RootId) -> bool {
+        let Some(key) = self.tables.root(id).map(|root| root.key) else {
+            return true;
+        };
+        let entries = key.context.top_entries();
+        self.memory.visit(entries);
+        (0..entries).all(|index| self.memory.load(key.base + index * 8) & descriptor::VALID == 0)
+    }
+
     /// What difference a stale entry makes against the tables of a root, if it does.
     pub(crate) fn matters(&self, run: &Run, index: u64, root: RootId) -> Option<&'static str> {
         let root = self.tables.root(root)?;
-        let run_context = &self.contexts[usize::from(run.context)];
+        let run_context = &self.contexts[run.context as usize];
         let va = run.entry_va(index);
         match run.kind {
             RunKind::Leaf => {
@@ -297,8 +398,10 @@ impl Model {
                 let difference = Difference::between(old, &new);
                 if difference.matters() {
                     text = Some(OLD);
-                } else if self.config.strict && (difference.widened || difference.access_cleared) {
+                } else if difference.widened {
                     text.get_or_insert(WIDER);
+                } else if self.config.strict && difference.access_cleared {
+                    text.get_or_insert(ACCESSED);
                 }
             },
         );

@@ -9,7 +9,7 @@ use crate::descriptor::{self, Attributes, Hierarchy};
 use crate::violation::Miss;
 
 /// An index into the contexts that the model has seen.
-pub(crate) type ContextId = u16;
+pub(crate) type ContextId = u32;
 
 /// A leaf or a pointer to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,9 +48,15 @@ impl Stale {
         self.buckets.is_empty()
     }
 
-    /// Adds a run.
-    pub(crate) fn add(&mut self, space: Space, run: &Run) {
+    /// How many runs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.buckets.values().map(Vec::len).sum()
+    }
+
+    /// Adds a run. How many it was compared with.
+    pub(crate) fn add(&mut self, space: Space, run: &Run) -> u64 {
         let shift = run.shift;
+        let mut compared = 0;
         let mut at = 0;
         while at < run.count {
             let va = run.entry_va(at);
@@ -62,12 +68,13 @@ impl Stale {
                 shift,
                 stretch,
             };
-            self.add_part(bucket, run.part(at, count));
+            compared += self.add_part(bucket, run.part(at, count)) as u64;
             at += count;
         }
+        compared
     }
 
-    fn add_part(&mut self, bucket: Bucket, run: Run) {
+    fn add_part(&mut self, bucket: Bucket, run: Run) -> usize {
         self.shifts[bucket.space.index()] |= 1 << bucket.shift;
         if !matches!(run.settle, Settle::At(_)) {
             self.unsettled.insert(bucket);
@@ -82,7 +89,7 @@ impl Stale {
             *same = run;
             same.cpus = cpus;
             same.reported = reported;
-            return;
+            return runs.len();
         }
         runs.push(run);
         if runs.len() > MOST_REPORTED
@@ -91,6 +98,12 @@ impl Stale {
         {
             runs.remove(oldest);
         }
+        runs.len()
+    }
+
+    /// Buckets with pointers to tables.
+    pub(crate) fn table_buckets(&self) -> u64 {
+        self.tables.len() as u64
     }
 
     /// The buckets of a half that may hold something from `first` to `last`.

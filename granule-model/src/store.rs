@@ -14,6 +14,9 @@ use crate::tables::{Path, TableId};
 use crate::violation::Rule;
 use crate::walk::{self, EntryAt};
 
+/// What a stale run that is kept counts among visits: it takes memory.
+const VISITS_OF_A_RUN: u64 = 32;
+
 /// A change of one entry of a page: index, before, after.
 type Change = (usize, u64, u64);
 
@@ -99,11 +102,12 @@ impl Model {
     /// A valid entry was stored in a table that was unlinked once.
     fn stored_in_unlinked(&mut self, location: u64) {
         let number = location >> PAGE_SHIFT;
+        self.memory.visit(self.stale.table_buckets());
         let contexts = &self.contexts;
         let pointing =
             self.stale
                 .pointing_into(number << PAGE_SHIFT, 1 << PAGE_SHIFT, |run, index| {
-                    let context = &contexts[usize::from(run.context)];
+                    let context = &contexts[run.context as usize];
                     descriptor::table_address(run.entry_value(index), context.format)
                 });
         match pointing {
@@ -314,9 +318,12 @@ impl Model {
     }
 
     pub(crate) fn add_stale(&mut self, runs: Runs) {
-        for run in runs.finish() {
+        let runs = runs.finish();
+        self.memory.visit(VISITS_OF_A_RUN * runs.len() as u64);
+        for run in runs {
             let space = self.space_of(&run);
-            self.stale.add(space, &run);
+            let compared = self.stale.add(space, &run);
+            self.memory.visit(compared);
         }
     }
 
@@ -349,7 +356,12 @@ impl Model {
             touched = Some(touched.map_or((index, index), |(from, _)| (from, index)));
             match descriptor::kind(new, level, format) {
                 Kind::Invalid => {}
-                Kind::Leaf => global |= new & descriptor::NOT_GLOBAL == 0,
+                Kind::Leaf => {
+                    global |= new & descriptor::NOT_GLOBAL == 0;
+                    if descriptor::refuses(new, level, format) {
+                        self.suspect_blocks.insert(location, self.now);
+                    }
+                }
                 Kind::Table => {
                     linked = true;
                     self.check_target(cpu, new, location, format);
@@ -364,8 +376,8 @@ impl Model {
             if linked {
                 global |= self.has_global_below(path, from, to);
             }
-            if global && let Some(root) = self.tables.root_mut(path.root) {
-                root.has_global = true;
+            if global {
+                self.tables.set_global(path.root);
             }
         }
         let walks = Walks::of(paths.iter().filter_map(|path| self.tables.root(path.root)));

@@ -4,15 +4,20 @@
 //! store is told by its physical address, and this finds what it translates. A table that
 //! several entries or roots share is here once, with all its parents.
 
-use crate::context::{Context, RootKey};
+use crate::context::{Context, RootKey, Space};
 use crate::descriptor::{self, Kind};
 use crate::format::Format;
 use crate::memory::Memory;
 use crate::run::ContextId;
 use crate::walk::TableAt;
+use std::collections::{BTreeSet, HashMap};
 
 pub(crate) type TableId = u32;
 pub(crate) type RootId = u32;
+
+/// What a way to a table counts among visits: it takes memory, and an entry that is looked at
+/// does not.
+const VISITS_OF_A_WAY: u64 = 32;
 
 /// A table that is reachable.
 #[derive(Debug)]
@@ -22,9 +27,9 @@ pub(crate) struct Table {
     pub(crate) entries: u64,
     pub(crate) format: Format,
     /// The entries that point to it: table and index.
-    parents: Vec<(TableId, u64)>,
+    parents: BTreeSet<(TableId, u64)>,
     /// The roots whose top table it is.
-    roots: Vec<RootId>,
+    pub(crate) roots: BTreeSet<RootId>,
 }
 
 /// A tree that some CPU walks or may hold something of.
@@ -32,7 +37,7 @@ pub(crate) struct Table {
 pub(crate) struct Root {
     pub(crate) key: RootKey,
     pub(crate) context: ContextId,
-    table: TableId,
+    pub(crate) table: TableId,
     /// The CPUs whose registers name it, or did before an ISB that is still to come.
     pub(crate) walking: u64,
     /// Those of them that name it no more.
@@ -58,6 +63,13 @@ pub(crate) struct Tables {
     tables: Vec<Option<Table>>,
     unused: Vec<TableId>,
     roots: Vec<Option<Root>>,
+    unused_roots: Vec<RootId>,
+    /// The roots by what they are, and by their half and ASID: an address space is entered far
+    /// more often than there are address spaces.
+    by_key: HashMap<RootKey, RootId>,
+    by_asid: HashMap<(Space, Option<u16>), BTreeSet<RootId>>,
+    /// Those with a global leaf.
+    with_global: BTreeSet<RootId>,
 }
 
 /// Where a table is, and how it is read.
@@ -118,8 +130,8 @@ impl Tables {
             level: shape.level,
             entries: shape.entries,
             format: shape.format,
-            parents: Vec::new(),
-            roots: Vec::new(),
+            parents: BTreeSet::new(),
+            roots: BTreeSet::new(),
         };
         let id = if let Some(id) = self.unused.pop() {
             self.tables[id as usize] = Some(table);
@@ -157,7 +169,7 @@ impl Tables {
         };
         let child = self.attach(memory, shape, new);
         if let Some(child) = self.table_mut(child) {
-            child.parents.push((parent, index));
+            child.parents.insert((parent, index));
         }
     }
 
@@ -190,13 +202,7 @@ impl Tables {
             {
                 continue;
             }
-            if let Some(at) = table
-                .parents
-                .iter()
-                .position(|&link| link == (parent, index))
-            {
-                table.parents.swap_remove(at);
-            }
+            table.parents.remove(&(parent, index));
             self.drop_unreachable(memory, id);
         }
     }
@@ -227,9 +233,31 @@ impl Tables {
 
     /// The root with this key, if there is one.
     pub(crate) fn find_root(&self, key: &RootKey) -> Option<RootId> {
-        self.roots()
-            .find(|(_, root)| root.key == *key)
-            .map(|(id, _)| id)
+        self.by_key.get(key).copied()
+    }
+
+    /// The roots of a half that an ASID's entries could be of: its own, and those of which no
+    /// ASID is known.
+    pub(crate) fn roots_of(&self, space: Space, asid: Option<u16>) -> BTreeSet<RootId> {
+        [asid, None]
+            .iter()
+            .filter_map(|asid| self.by_asid.get(&(space, *asid)))
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    /// The roots that have, or had, a global leaf.
+    pub(crate) const fn with_global(&self) -> &BTreeSet<RootId> {
+        &self.with_global
+    }
+
+    /// From now on a root has a global leaf.
+    pub(crate) fn set_global(&mut self, id: RootId) {
+        if let Some(root) = self.root_mut(id) {
+            root.has_global = true;
+            self.with_global.insert(id);
+        }
     }
 
     /// Adds a root, which nobody walks yet. Tables that became reachable are added to `new`.
@@ -257,18 +285,23 @@ impl Tables {
             left: 0,
             has_global: false,
         };
-        let id = match self.roots.iter().position(Option::is_none) {
+        let id = match self.unused_roots.pop() {
             Some(id) => {
-                self.roots[id] = Some(root);
+                self.roots[id as usize] = Some(root);
                 id
             }
             None => {
                 self.roots.push(Some(root));
-                self.roots.len() - 1
+                (self.roots.len() - 1) as RootId
             }
-        } as RootId;
+        };
+        self.by_key.insert(key, id);
+        self.by_asid
+            .entry((key.context.space, key.asid))
+            .or_default()
+            .insert(id);
         if let Some(table) = self.table_mut(table) {
-            table.roots.push(id);
+            table.roots.insert(id);
         }
         id
     }
@@ -279,10 +312,20 @@ impl Tables {
         if root.holders | root.walking != 0 {
             return;
         }
-        let table = root.table;
+        let (table, key) = (root.table, root.key);
         self.roots[id as usize] = None;
+        self.unused_roots.push(id);
+        self.by_key.remove(&key);
+        self.with_global.remove(&id);
+        let place = (key.context.space, key.asid);
+        if let Some(ids) = self.by_asid.get_mut(&place) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_asid.remove(&place);
+            }
+        }
         if let Some(table) = self.table_mut(table) {
-            table.roots.retain(|&other| other != id);
+            table.roots.remove(&id);
         }
         self.drop_unreachable(memory, table);
     }
@@ -302,6 +345,10 @@ impl Tables {
         found: &mut Vec<Path>,
     ) {
         let Some(table) = self.table(id) else { return };
+        let ways = (table.roots.len() + table.parents.len()) as u64;
+        if !memory.visit(VISITS_OF_A_WAY * ways) {
+            return;
+        }
         for &root in &table.roots {
             if let Some(key) = self.root(root).map(|root| root.key) {
                 found.push(Path {
@@ -313,10 +360,13 @@ impl Tables {
         for &(parent, index) in &table.parents {
             let mut above = Vec::new();
             self.collect_paths(memory, parent, contexts, &mut above);
+            if !memory.visit(VISITS_OF_A_WAY * above.len() as u64) {
+                return;
+            }
             for path in above {
                 let Some(context) = self
                     .root(path.root)
-                    .and_then(|root| contexts.get(usize::from(root.context)))
+                    .and_then(|root| contexts.get(root.context as usize))
                 else {
                     continue;
                 };

@@ -1,5 +1,6 @@
 //! What the model finds: violations, the rules they break, and the list they are kept in.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 /// What was broken. Where the Arm ARM (DDI 0487) names the rule, [`Rule::name`] is that name.
@@ -22,6 +23,8 @@ pub enum Rule {
     UnequalContiguous,
     /// A contiguous group reaches beyond the top table.
     ContiguousOutside,
+    /// A block with the nT bit is relied on, which a lookup may fault on.
+    NoTranslation,
     /// Something that the tables no longer say may still be cached and is relied on.
     StaleTranslation,
     /// A walker may not yet see a store that is relied on: no DSB since.
@@ -72,6 +75,7 @@ impl Rule {
             Self::MixedContiguous => "RQTRPM",
             Self::UnequalContiguous => "RJQQTC",
             Self::ContiguousOutside => "RWMNPV",
+            Self::NoTranslation => "RMRRPW",
             Self::StaleTranslation => "stale-translation",
             Self::StoreNotVisible => "store-not-visible",
             Self::UnorderedLink => "unordered-link",
@@ -159,33 +163,54 @@ pub struct Violation {
     pub times: u64,
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Violation {
+    /// What was found in words, but for the rule and the event that broke it. `place` names an
+    /// event: by its number, by its line in a file; one that it names nothing for is left out.
+    pub fn describe(&self, place: impl Fn(u64) -> Option<String>) -> String {
         let (first, last) = self.range;
         let space = if self.is_virtual { "VA" } else { "PA" };
-        write!(f, "event {}: {}", self.event, self.rule.name())?;
-        write!(f, ": CPU {} {}", self.cpu, self.observation)?;
-        write!(f, ", {space} {first:#x} to {last:#x}")?;
+        let mut text = format!(
+            "CPU {} {}, {space} {first:#x} to {last:#x}",
+            self.cpu, self.observation
+        );
         if let Some(location) = self.location {
-            write!(f, ", descriptor at {location:#x}")?;
+            text += &format!(", descriptor at {location:#x}");
         }
-        if let Some(earlier) = self.earlier {
-            write!(f, ", because of event {earlier}")?;
+        // Where the event conflicts with what it does itself, there is no earlier one to tell.
+        let earlier = self.earlier.filter(|event| *event != self.event);
+        if let Some(earlier) = earlier.and_then(&place) {
+            text += &format!(", because of {earlier}");
         }
-        if let Some((event, miss)) = self.missed {
-            write!(f, "; the TLBI of event {event} is in vain: {}", miss.text())?;
+        if let Some((event, miss)) = self.missed
+            && let Some(missed) = place(event)
+        {
+            text += &format!("; the TLBI of {missed} is in vain: {}", miss.text());
         }
         if self.times > 1 {
-            write!(f, " ({} times)", self.times)?;
+            text += &format!(" ({} times)", self.times);
         }
-        Ok(())
+        text
     }
 }
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = |event: u64| Some(format!("event {event}"));
+        let (rule, text) = (self.rule.name(), self.describe(place));
+        write!(f, "event {}: {rule}: {text}", self.event)
+    }
+}
+
+/// Violations that a new one may join.
+const RECENT: usize = 16;
 
 /// The violations found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     kept: Vec<Violation>,
+    /// The last few, kept or not, with where they are kept: what joins them does not depend on
+    /// how many are kept.
+    recent: VecDeque<(Violation, Option<usize>)>,
     most: usize,
     count: u64,
 }
@@ -193,9 +218,8 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn new(most: usize) -> Self {
         Self {
-            kept: Vec::new(),
             most,
-            count: 0,
+            ..Self::default()
         }
     }
 
@@ -214,27 +238,41 @@ impl Log {
 
     pub(crate) fn clear(&mut self) {
         self.kept.clear();
+        self.recent.clear();
         self.count = 0;
     }
 
-    /// Adds a violation; one that says the same of the same events joins the earlier one.
+    /// Adds a violation; one that says the same of the same events, CPU and of addresses next to
+    /// it joins the earlier one.
     pub(crate) fn add(&mut self, violation: Violation) {
-        let same = self.kept.iter_mut().rev().take(16).find(|other| {
+        let joins = |other: &Violation| {
             other.rule == violation.rule
                 && other.event == violation.event
                 && other.earlier == violation.earlier
+                && other.cpu == violation.cpu
                 && other.is_virtual == violation.is_virtual
                 && other.observation == violation.observation
-        });
-        if let Some(same) = same {
+                && violation.range.0 <= other.range.1.saturating_add(1)
+                && other.range.0 <= violation.range.1.saturating_add(1)
+        };
+        let same = self.recent.iter_mut().rev().find(|(other, _)| joins(other));
+        if let Some((same, kept)) = same {
             same.range.0 = same.range.0.min(violation.range.0);
             same.range.1 = same.range.1.max(violation.range.1);
             same.times += 1;
+            if let Some(kept) = kept.and_then(|at| self.kept.get_mut(at)) {
+                (kept.range, kept.times) = (same.range, same.times);
+            }
             return;
         }
         self.count += 1;
-        if self.kept.len() < self.most {
-            self.kept.push(violation);
+        let at = (self.kept.len() < self.most).then_some(self.kept.len());
+        if at.is_some() {
+            self.kept.push(violation.clone());
         }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((violation, at));
     }
 }

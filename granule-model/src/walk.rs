@@ -150,6 +150,10 @@ pub(crate) fn entries(
     }
     let from = first.saturating_sub(table.va) >> shift;
     let to = (last.min(table_last) - table.va) >> shift;
+    // Tables that share what is below them are visited as often as there are ways.
+    if !memory.visit(to - from + 1) {
+        return;
+    }
     for index in from..=to {
         let location = table.base + index * 8;
         let raw = memory.load(location);

@@ -202,65 +202,47 @@ fn a_file_cut_anywhere_is_refused() {
 #[test]
 fn errors_name_line_and_column() {
     for (line, error) in [
-        ("", "column 1: the line ends where reset, msr"),
-        ("nop cpu0", "column 1: \"nop\" stands where reset, msr"),
-        (" isb cpu0", "column 1: \" isb cpu0\" stands where"),
-        ("isb", "column 4: the line ends where cpu and a number"),
-        ("isb 0", "column 5: \"0\" stands where cpu and a number"),
+        ("", "column 1: expected reset, msr"),
+        ("nop cpu0", "column 1: expected reset, msr"),
+        (" isb cpu0", "column 1: expected "),
+        ("isb", "column 4: expected cpu and a number"),
+        ("isb 0", "column 5: expected cpu and a number"),
         ("isb cpu64", "column 5: CPU 64 of 64"),
-        (
-            "isb cpu0 ",
-            "column 9: \" \" stands where the end of the line",
-        ),
+        ("isb cpu0 ", "column 9: expected the end of the line"),
         (
             "msr cpu0 vbar_el1 0",
-            "column 10: \"vbar_el1\" stands where a translation register",
+            "column 10: expected a translation register",
         ),
         (
             "store cpu0 0x1004 0",
-            "column 12: \"0x1004\" stands where the address of a descriptor",
+            "column 12: expected the address of a descriptor",
         ),
-        (
-            "store cpu0 0x1000 0x1 relax",
-            "column 23: \"relax\" stands where release",
-        ),
+        ("store cpu0 0x1000 0x1 relax", "column 23: expected release"),
         (
             "fill cpu0 0x1000 0 0 0",
-            "column 18: \"0\" stands where a number of descriptors",
+            "column 18: expected a number of descriptors",
         ),
-        (
-            "fill cpu0 0xfffffffffffffff8 2 0 0",
-            "column 30: \"2\" stands where",
-        ),
-        ("dsb cpu0 osh", "column 10: \"osh\" stands where ishst"),
+        ("fill cpu0 0xfffffffffffffff8 2 0 0", "column 30: expected "),
+        ("dsb cpu0 osh", "column 10: expected ishst"),
         (
             "tlbi cpu0 vaale1is",
-            "column 19: the line ends where the register operand",
+            "column 19: expected the register operand",
         ),
         (
             "tlbi cpu0 vmalle1is 0x0",
-            "column 20: \" 0x0\" stands where the end of the line",
+            "column 20: expected the end of the line",
         ),
         (
             "tlbi cpu0 vaae2is 0x0",
-            "column 11: \"vaae2is\" stands where an invalidation's name",
+            "column 11: expected an invalidation's name",
         ),
-        (
-            "# no tlbi here",
-            "column 6: \"tlbi\" stands where a comment",
-        ),
+        ("# no tlbi here", "column 6: expected a comment"),
         (
             "free cpu0 0x1000 0",
-            "column 18: \"0\" stands where a number of bytes",
+            "column 18: expected a number of bytes",
         ),
-        (
-            "free cpu0 -1 1",
-            "column 11: \"-1\" stands where an address",
-        ),
-        (
-            "free cpu0 +1 1",
-            "column 11: \"+1\" stands where an address",
-        ),
+        ("free cpu0 -1 1", "column 11: expected an address"),
+        ("free cpu0 +1 1", "column 11: expected an address"),
         ("free cpu0 0x1ffffffffffffffff 1", "column 11: "),
         ("fr\u{e9}e cpu0", "column 1: "),
         ("isb c\u{e9}u", "column 5: "),
@@ -275,9 +257,25 @@ fn errors_name_line_and_column() {
 }
 
 #[test]
+fn errors_say_what_was_found() {
+    let told = |line: &str| {
+        let file = format!("{}\n{line}\n", header(1));
+        read(file.as_bytes()).unwrap_err().to_string()
+    };
+    assert_eq!(
+        told("store cpu0 0x1004 0"),
+        "line 2, column 12: expected the address of a descriptor, a multiple of 8, found \"0x1004\""
+    );
+    assert_eq!(
+        told("tlbi cpu0 vaale1is"),
+        "line 2, column 19: expected the register operand, but the line ends"
+    );
+}
+
+#[test]
 fn files_that_are_no_text_are_refused_early() {
     let told = |file: &[u8]| read(file).unwrap_err().to_string();
-    assert!(told(b"").starts_with("line 1, column 1: the line ends"));
+    assert!(told(b"").ends_with("in the first line of every trace, but the line ends"));
     assert!(told(b"\x7fELF\x02\x01\n").starts_with("line 1, column 1: "));
     assert!(told(b"granule\xff\n").starts_with("line 1, column 8: not UTF-8"));
     let endless = vec![b'#'; 1 << 20];

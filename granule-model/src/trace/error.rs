@@ -43,9 +43,9 @@ impl fmt::Display for LineError {
             found, expected, ..
         } = self;
         if found.is_empty() {
-            write!(f, "the line ends where {expected} is expected")
+            write!(f, "expected {expected}, but the line ends")
         } else {
-            write!(f, "{found:?} stands where {expected} is expected")
+            write!(f, "expected {expected}, found {found:?}")
         }
     }
 }

@@ -78,6 +78,12 @@ impl<R: BufRead> Reader<R> {
         self.bytes
     }
 
+    /// The lines that were read.
+    #[must_use]
+    pub const fn lines(&self) -> u64 {
+        self.lines
+    }
+
     /// Fills the buffer with the next line.
     fn line(&mut self) -> Result<Line, ReadError> {
         self.buffer.clear();

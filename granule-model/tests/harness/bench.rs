@@ -99,12 +99,13 @@ impl<P: Page> Bench<P> {
         self.world.borrow_mut().event(kind);
     }
 
-    /// From here on what was done is relied on, by every CPU.
+    /// From here on what was done is relied on, by every CPU. The one that did it executes no ISB
+    /// for that: whatever it needs is the library's to do.
     pub(crate) fn settle(&self) {
         self.event(EventKind::Sync);
         let mut world = self.world.borrow_mut();
         let by = world.cpu;
-        for cpu in 0..self.shape.cpus {
+        for cpu in (0..self.shape.cpus).filter(|cpu| *cpu != by) {
             world.cpu = cpu;
             world.event(EventKind::Barrier(Barrier::Isb));
         }

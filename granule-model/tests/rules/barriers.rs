@@ -1,7 +1,7 @@
 //! What is visible, in effect and complete after which barrier.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, Rule};
+use granule_model::{Access, Barrier, Config, Rule};
 
 #[test]
 fn a_new_entry_may_fault_until_dsb_and_isb() {
@@ -150,4 +150,50 @@ fn an_access_to_what_may_be_stale_is_reported() {
     rig.isb();
     rig.model.access(1, VA, Access::WRITE);
     rig.expect(&[]);
+}
+
+#[test]
+fn a_dsb_of_the_cpu_itself_shows_its_stores_to_itself_only() {
+    for (barrier, rules) in [
+        (Barrier::DsbIshst, &[][..]),
+        (Barrier::DsbNsh, &[Rule::StoreNotVisible]),
+        (Barrier::DsbNshst, &[Rule::StoreNotVisible]),
+    ] {
+        let mut rig = Rig::new(0);
+        rig.store(L3, RAM | PAGE | RW);
+        rig.barrier(barrier);
+        rig.isb();
+        rig.reads(0, VA, &[Some(RAM)]);
+        rig.sync();
+        rig.expect(rules);
+
+        // Alone, there is nobody else.
+        let mut rig = Rig::with(Config::default());
+        rig.store(L3, RAM | PAGE | RW);
+        rig.barrier(barrier);
+        rig.isb();
+        rig.sync();
+        rig.expect(&[]);
+    }
+}
+
+#[test]
+fn tables_that_one_cpu_has_seen_are_not_walked_by_another() {
+    for (barrier, rules) in [
+        (Barrier::DsbSy, &[][..]),
+        (Barrier::DsbNsh, &[Rule::UnorderedLink]),
+    ] {
+        let mut rig = Rig::new(0);
+        rig.fill(SPARE, 512, 0, 0);
+        rig.store(SPARE, L1 | TABLE);
+        rig.barrier(barrier);
+        for cpu in 0..2 {
+            rig.cpu = cpu;
+            rig.register(granule_model::Register::Ttbr0El1, SPARE);
+            rig.isb();
+            rig.register(granule_model::Register::TcrEl1, TCR);
+            rig.isb();
+            rig.expect(if cpu == 0 { &[] } else { rules });
+        }
+    }
 }

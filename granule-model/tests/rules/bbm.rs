@@ -1,7 +1,7 @@
 //! RWHZWS and its relaxations: every kind of change, at every BBM level.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, Rule};
+use granule_model::{Barrier, Config, EventKind, Rule};
 
 /// One page changed from one value to another in place.
 fn page(bbm_level: u8, old: u64, new: u64) -> Rig {
@@ -100,10 +100,18 @@ fn software_bits_and_the_access_flag_need_nothing() {
 }
 
 #[test]
-fn widening_and_clearing_the_access_flag_matter_only_strictly() {
+fn widening_needs_an_invalidation_and_clearing_the_access_flag_strictly() {
     let old = RAM | PAGE | RW;
-    for (from, to) in [(old | RO, old), (old, old & !AF)] {
-        for strict in [false, true] {
+    let stale = &[Rule::StaleTranslation][..];
+    for (from, to, lax) in [
+        (old | RO, old, stale),
+        (old, old & !XN, stale),
+        (old | GUARDED, old, stale),
+        (old, old & !AF, &[]),
+        // The same again is legal.
+        (old, old, &[]),
+    ] {
+        for (strict, invalidate) in [(false, false), (true, false), (true, true)] {
             let mut rig = Rig::with(Config {
                 cpus: 2,
                 strict,
@@ -112,14 +120,35 @@ fn widening_and_clearing_the_access_flag_matter_only_strictly() {
             rig.store(L3, from);
             rig.publish();
             rig.store(L3, to);
-            rig.publish();
-            rig.sync();
-            rig.expect(if strict {
-                &[Rule::StaleTranslation]
+            if invalidate {
+                rig.invalidate("vaale1is", at(VA));
             } else {
-                &[]
+                rig.publish();
+            }
+            rig.sync();
+            rig.expect(match (strict, invalidate) {
+                (_, true) => &[],
+                (true, _) if from != to => stale,
+                _ => lax,
             });
         }
+    }
+}
+
+#[test]
+fn a_guarded_page_narrows_what_is_allowed() {
+    for guard in [GUARDED, 0] {
+        let mut rig = Rig::new(0);
+        rig.store(L3, RAM | PAGE | RW & !XN);
+        rig.publish();
+        rig.store(L3, RAM | PAGE | RW & !XN | guard);
+        rig.publish();
+        rig.sync();
+        let text = rig.model.violations().first().map(ToString::to_string);
+        assert_eq!(
+            text.is_some_and(|text| text.contains("may still use the old translation")),
+            guard != 0
+        );
     }
 }
 
@@ -243,15 +272,27 @@ fn a_table_is_folded_in_place_from_level_2_on() {
 #[test]
 fn nothing_else_changes_together_with_the_size() {
     // Attributes after the split, in the same store.
-    for (attributes, rule) in [
-        (RW | RO, Rule::SizeWithOtherChange),
-        (RW | DEVICE, Rule::SizeWithOtherChange),
-    ] {
-        for level in 2..=3 {
-            let mut rig = block(level, attributes);
-            rig.store(L2 + 8, SPARE | TABLE);
-            rig.expect(&[rule]);
+    for level in 2..=3 {
+        let mut rig = block(level, RW | DEVICE);
+        rig.store(L2 + 8, SPARE | TABLE);
+        rig.expect(&[Rule::SizeWithOtherChange]);
+    }
+    // Permissions need no break, so they may go along: until they are relied on (RPVTFW).
+    for invalidate in [false, true] {
+        let mut rig = block(2, RW | RO);
+        rig.store(L2 + 8, SPARE | TABLE);
+        if invalidate {
+            rig.invalidate("vaae1is", at(VA + 0x20_0000));
         }
+        rig.expect(&[]);
+        rig.isb();
+        rig.sync();
+        let stale = rig
+            .model
+            .violations()
+            .iter()
+            .any(|one| one.rule == Rule::StaleTranslation);
+        assert_eq!(stale, !invalidate);
     }
     // First split, then change: the old block must go before that is relied on.
     let mut rig = block(2, RW);
@@ -352,4 +393,32 @@ fn limits_in_table_entries_change_in_place_and_need_a_tlbi() {
             &[Rule::StaleTranslation]
         });
     }
+}
+
+#[test]
+fn a_block_left_with_the_not_translation_bit_may_fault() {
+    let operand = at(VA + 0x20_0000);
+    let mut rig = block(1, RW);
+    rig.store(L2 + 8, RAM | BLOCK | RW | NT);
+    rig.invalidate("vaale1is", operand);
+    rig.expect(&[]);
+    rig.reads(0, VA + 0x20_0000, &[Some(RAM), None]);
+    rig.event(EventKind::Relied {
+        address: VA + 0x20_0000,
+        bytes: 0x1000,
+    });
+    // By either CPU.
+    rig.expect(&[Rule::NoTranslation, Rule::NoTranslation]);
+    rig.sync();
+    rig.expect(&[Rule::NoTranslation]);
+
+    // The last TLBI of the protocol: without it a CPU may still have the block that faults.
+    let mut rig = block(1, RW);
+    rig.store(L2 + 8, RAM | BLOCK | RW | NT);
+    rig.invalidate("vaale1is", operand);
+    rig.store(L2 + 8, SPARE | TABLE);
+    rig.publish();
+    rig.reads(0, VA + 0x20_0000, &[Some(RAM), None, Some(u64::MAX)]);
+    rig.sync();
+    rig.expect(&[Rule::StaleTranslation]);
 }

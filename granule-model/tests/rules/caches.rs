@@ -261,3 +261,156 @@ fn with_the_mmu_off_addresses_are_physical_and_device() {
         matches!(outcomes[..], [Outcome::Memory(one)] if one.address == 0x1234 && one.memory == 0)
     );
 }
+
+fn code(address: u64, bytes: u64) -> EventKind {
+    EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Code,
+    }
+}
+
+fn relied(address: u64) -> EventKind {
+    EventKind::Relied {
+        address,
+        bytes: 0x1000,
+    }
+}
+
+#[test]
+fn a_cpu_that_starts_finds_what_it_reads_in_memory() {
+    for (clean, reset) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut rig = Rig::off(Config {
+            cpus: 2,
+            ..Config::default()
+        });
+        rig.fill(L0, 512, 0, 0);
+        rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x1000));
+        rig.barrier(Barrier::DsbSy);
+        rig.turn_on(TCR | EPD0, 0, L0);
+        rig.event(store(RAM, 0x100));
+        if clean {
+            rig.event(cache(CacheOp::CleanToPoc, RAM, 0x100));
+            rig.barrier(Barrier::DsbSy);
+        }
+        // Nobody looks at it yet.
+        rig.sync();
+        rig.expect(&[]);
+        rig.cpu = 1;
+        if reset {
+            rig.event(EventKind::Reset);
+        } else {
+            rig.tlbi("vmalle1", 0);
+        }
+        let rules = if clean { &[][..] } else { &[Rule::NotCleaned] };
+        rig.expect(rules);
+    }
+}
+
+#[test]
+fn what_is_stored_while_a_cpu_runs_with_its_mmu_off_is_cleaned() {
+    for clean in [false, true] {
+        let mut rig = Rig::new(0);
+        rig.cpu = 1;
+        rig.register(Register::SctlrEl1, 0);
+        rig.isb();
+        rig.cpu = 0;
+        rig.event(store(RAM, 64));
+        if clean {
+            rig.event(cache(CacheOp::CleanToPoc, RAM, 64));
+            rig.barrier(Barrier::DsbSy);
+        }
+        rig.expect(&[]);
+        rig.sync();
+        rig.expect(if clean { &[] } else { &[Rule::NotCleaned] });
+    }
+}
+
+#[test]
+fn what_was_stored_with_the_mmu_off_is_relied_on_after_an_invalidation() {
+    for (maintenance, rules) in [
+        (Some(CacheOp::InvalidateToPoc), &[][..]),
+        (None, &[Rule::NotInvalidated]),
+    ] {
+        // By a range that maps it, and not by another, nor as Device.
+        let mut rig = stored_off(maintenance);
+        rig.event(relied(VA + 0x1000));
+        rig.expect(&[]);
+        rig.event(relied(VA));
+        rig.expect(rules);
+        // By all that the tables say.
+        let mut rig = stored_off(maintenance);
+        rig.sync();
+        rig.expect(rules);
+        // What was said is not said again.
+        rig.sync();
+        rig.expect(&[]);
+        // By a fetch.
+        let mut rig = stored_off(maintenance);
+        rig.model.access(0, VA, Access::FETCH);
+        rig.expect(rules);
+    }
+}
+
+#[test]
+fn stored_code_is_relied_on_after_an_ic_that_follows_a_complete_clean() {
+    use Barrier::{DsbIsh, DsbSy};
+    let ic = EventKind::InstructionCache {
+        scope: Scope::Broadcast,
+    };
+    let clean = cache(CacheOp::CleanToPoc, RAM, 64);
+    let dsb = EventKind::Barrier(DsbSy);
+    for (events, legal) in [
+        (&[clean, dsb, ic, EventKind::Barrier(DsbIsh)][..], true),
+        // The IC is issued before the clean is complete, and may fetch the old again.
+        (&[clean, ic, dsb], false),
+        (&[clean, dsb], false),
+        (&[dsb, ic, dsb], false),
+        // Stored again in between.
+        (&[clean, dsb, ic, code(RAM, 8), dsb], false),
+        // Another line of the page, later: the first is done nevertheless.
+        (
+            &[
+                clean,
+                dsb,
+                ic,
+                code(RAM + 64, 8),
+                dsb,
+                cache(CacheOp::CleanToPou, RAM + 64, 8),
+                dsb,
+                ic,
+                dsb,
+            ],
+            true,
+        ),
+    ] {
+        for by_range in [false, true] {
+            let mut rig = machine();
+            rig.event(code(RAM, 64));
+            for event in events {
+                rig.event(*event);
+            }
+            rig.isb();
+            if by_range {
+                rig.event(relied(VA));
+            } else {
+                rig.sync();
+            }
+            let rules = if legal {
+                &[][..]
+            } else {
+                &[Rule::InstructionCache]
+            };
+            rig.expect(rules);
+        }
+    }
+}
+
+#[test]
+fn a_cached_store_by_an_access_is_missing_in_memory() {
+    let mut rig = machine();
+    rig.model.access(0, VA, Access::WRITE);
+    rig.expect(&[]);
+    rig.model.access(0, VA + 0x1000, Access::READ);
+    rig.expect(&[Rule::NotCleaned]);
+}

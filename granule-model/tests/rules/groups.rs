@@ -1,7 +1,7 @@
 //! Contiguous groups.
 
 use crate::rig::*;
-use granule_model::{Config, Rule};
+use granule_model::{Access, Config, EventKind, FaultKind, Outcome, Rule};
 
 #[test]
 fn a_group_may_be_filled_and_emptied_entry_by_entry() {
@@ -88,7 +88,7 @@ fn nothing_else_changes_together_with_the_bit() {
     let mut rig = Rig::new(2);
     rig.fill(L3, 16, RAM | PAGE | RW, 0x1000);
     rig.publish();
-    rig.update(L3, 16, 0, CONT | RO);
+    rig.update(L3, 16, 0, CONT | DEVICE);
     rig.expect(&[Rule::SizeWithOtherChange]);
 }
 
@@ -119,7 +119,7 @@ fn access_and_dirty_state_may_differ_and_permissions_until_relied_on() {
     rig.publish();
     rig.update(L3 + 24, 1, RO, 0);
     rig.update(L3 + 32, 1, AF, 0);
-    rig.publish();
+    rig.invalidate("vmalle1is", 0);
     rig.sync();
     rig.expect(&[]);
 
@@ -157,4 +157,46 @@ fn a_group_beyond_the_top_table() {
     rig.barrier(granule_model::Barrier::DsbSy);
     rig.turn_on((TCR & !(0x3f << 16)) | 31 << 16 | EPD0, 0, L0);
     rig.expect(&[Rule::ContiguousOutside]);
+}
+
+#[test]
+fn a_lookup_may_take_any_member_for_the_group() {
+    // The first member is read-only, the others are not: a store to it may be allowed (RJQQTC).
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
+    rig.publish();
+    rig.update(L3, 1, 0, RO);
+    rig.invalidate("vmalle1is", 0);
+    let allowed = |outcome: &Outcome| matches!(outcome, Outcome::Memory(one) if one.address == RAM);
+    let outcomes = rig.model.outcomes(0, VA, Access::WRITE);
+    assert!(outcomes.iter().any(allowed), "{outcomes:?}");
+    assert!(outcomes.contains(&Outcome::Fault(FaultKind::Permission)));
+    rig.expect(&[]);
+    rig.event(EventKind::Relied {
+        address: VA + 0x10_0000,
+        bytes: 0x1000,
+    });
+    rig.expect(&[]);
+    rig.event(EventKind::Relied {
+        address: VA + 0x4000,
+        bytes: 0x1000,
+    });
+    rig.expect(&[Rule::UnequalContiguous]);
+}
+
+#[test]
+fn a_lookup_in_a_group_half_done_may_conflict() {
+    for (level, conflict) in [(1, true), (2, true), (3, false)] {
+        let mut rig = Rig::new(level);
+        rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
+        rig.publish();
+        rig.update(L3, 8, CONT, 0);
+        rig.invalidate("vmalle1is", 0);
+        let outcomes = rig.model.outcomes(0, VA, Access::READ);
+        assert_eq!(outcomes.contains(&Outcome::Conflict), conflict, "{level}");
+        // All of it done, nothing of that is left.
+        rig.update(L3, 16, CONT, 0);
+        rig.invalidate("vmalle1is", 0);
+        assert_eq!(rig.model.outcomes(0, VA, Access::READ).len(), 1);
+    }
 }

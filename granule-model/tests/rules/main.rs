@@ -16,6 +16,7 @@ mod groups;
 mod registers;
 mod rig;
 mod scale;
+mod sizes;
 mod tables;
 mod tlbis;
 mod walker;

@@ -282,3 +282,168 @@ fn impossible_events_are_refused() {
     assert_eq!(event(0, store((1 << 52) - 8)), Ok(()));
     assert_eq!(rig.model.events(), 1);
 }
+
+#[test]
+fn a_cpu_that_is_off_hears_of_no_invalidation() {
+    for on in [false, true] {
+        let mut rig = Rig::off(Config {
+            cpus: 2,
+            ..Config::default()
+        });
+        rig.fill(L0, 512, 0, 0);
+        rig.event(EventKind::Cache {
+            op: CacheOp::InvalidateToPoc,
+            address: L0,
+            bytes: 0x1000,
+        });
+        rig.barrier(Barrier::DsbSy);
+        if on {
+            rig.cpu = 1;
+            rig.isb();
+            rig.cpu = 0;
+        }
+        rig.tlbi("vmalle1is", 0);
+        rig.barrier(Barrier::DsbIsh);
+        rig.cpu = 1;
+        rig.register(Register::MairEl1, MAIR);
+        rig.register(Register::TcrEl1, TCR | EPD0);
+        rig.register(Register::Ttbr1El1, L0);
+        rig.isb();
+        rig.register(Register::SctlrEl1, MMU_ON);
+        rig.expect(if on { &[] } else { &[Rule::UnknownTlb] });
+    }
+}
+
+#[test]
+fn fields_that_tlbs_hold_need_a_tlbi_whether_the_mmu_is_on_or_not() {
+    let hpd1 = 1 << 42;
+    for (register, value) in [
+        (Register::TcrEl1, TCR | EPD0 | hpd1),
+        (Register::TcrEl1, TCR + (1 << 16) | EPD0),
+        // TG1, IPS, DS.
+        (Register::TcrEl1, TCR & !(0b11 << 30) | 0b01 << 30 | EPD0),
+        (Register::TcrEl1, TCR & !(0b111 << 32) | EPD0),
+        (Register::TcrEl1, TCR | 1 << 59 | EPD0),
+        (Register::MairEl1, MAIR | 0x44 << 24),
+    ] {
+        for (before, after) in [(false, false), (true, false), (false, true)] {
+            let mut rig = Rig::with(Config::default());
+            let invalidate = |rig: &mut Rig| {
+                rig.tlbi("vmalle1", 0);
+                rig.barrier(Barrier::DsbNsh);
+                rig.isb();
+            };
+            rig.register(Register::Ttbr1El1, SPARE);
+            rig.isb();
+            rig.register(Register::SctlrEl1, 0);
+            rig.isb();
+            if before {
+                invalidate(&mut rig);
+            }
+            rig.register(register, value);
+            rig.isb();
+            if after {
+                invalidate(&mut rig);
+            }
+            rig.register(Register::SctlrEl1, MMU_ON);
+            rig.isb();
+            rig.sync();
+            let cached = rig
+                .model
+                .violations()
+                .iter()
+                .any(|one| one.rule == Rule::CachedField);
+            assert_eq!(cached, !before && !after, "{register:?} {value:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_switch_of_processes_goes_through_an_empty_tree_of_any_asid() {
+    // TCR.A1: the ASID is that of TTBR1, so the empty tree has the old one first, then the new.
+    let a1 = TCR | 1 << 22;
+    let mut rig = Rig::off(Config::default());
+    rig.fill(L0, 0xa00, 0, 0);
+    let (empty, other) = (SPARE, L0);
+    rig.store(L3, RAM | PAGE | RW | NG);
+    rig.store(L2, L3 | TABLE);
+    rig.store(L1, L2 | TABLE);
+    rig.store(L0, L1 | TABLE);
+    rig.event(EventKind::Cache {
+        op: CacheOp::InvalidateToPoc,
+        address: L0,
+        bytes: 0x5000,
+    });
+    rig.barrier(Barrier::DsbSy);
+    rig.turn_on(a1, other, empty | 1 << 48);
+    rig.register(Register::Ttbr0El1, empty);
+    rig.isb();
+    rig.register(Register::Ttbr1El1, empty | 2 << 48);
+    rig.isb();
+    rig.sync();
+    rig.expect(&[]);
+    // To rely on the empty tree with the old ASID is wrong: the process may still be found.
+    rig.register(Register::Ttbr1El1, empty | 1 << 48);
+    rig.isb();
+    rig.sync();
+    rig.expect(&[Rule::StaleTranslation]);
+}
+
+#[test]
+fn a_cpu_that_was_reset_still_holds_what_it_held() {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.cpu = 1;
+    rig.event(EventKind::Reset);
+    rig.cpu = 0;
+    rig.store(L3, 0);
+    rig.barrier(Barrier::DsbIshst);
+    rig.tlbi("vmalle1", 0);
+    rig.barrier(Barrier::DsbNsh);
+    rig.isb();
+    rig.expect(&[]);
+    // CPU 1 comes back to the tree without an invalidation of its own.
+    rig.cpu = 1;
+    rig.register(Register::MairEl1, MAIR);
+    rig.register(Register::TcrEl1, TCR | EPD0);
+    rig.register(Register::Ttbr1El1, L0);
+    rig.isb();
+    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.isb();
+    rig.expect(&[Rule::UnknownTlb]);
+    rig.sync();
+    rig.expect(&[Rule::StaleTranslation]);
+}
+
+#[test]
+fn the_regime_that_is_on_is_relied_on() {
+    // EL2 with one half, as without VHE.
+    let mut rig = Rig::off(Config::default());
+    rig.fill(L0, 0x800, 0, 0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.store(L2, L3 | TABLE);
+    rig.store(L1, L2 | TABLE);
+    rig.store(L0, L1 | TABLE);
+    rig.event(EventKind::Cache {
+        op: CacheOp::InvalidateToPoc,
+        address: L0,
+        bytes: 0x4000,
+    });
+    rig.barrier(Barrier::DsbSy);
+    rig.tlbi("alle2", 0);
+    rig.barrier(Barrier::DsbNsh);
+    rig.register(Register::MairEl2, MAIR);
+    rig.register(Register::TcrEl2, TCR & 0x3fff | 0b101 << 16);
+    rig.register(Register::Ttbr0El2, L0);
+    rig.isb();
+    rig.register(Register::SctlrEl2, MMU_ON);
+    rig.isb();
+    rig.store(L3, 0);
+    rig.publish();
+    rig.event(EventKind::Relied {
+        address: 0,
+        bytes: 0x1000,
+    });
+    rig.expect(&[Rule::StaleTranslation]);
+}

@@ -25,6 +25,7 @@ pub(crate) const INNER: u64 = 0b11 << 8;
 pub(crate) const RO: u64 = 1 << 7;
 pub(crate) const NG: u64 = 1 << 11;
 pub(crate) const NT: u64 = 1 << 16;
+pub(crate) const GUARDED: u64 = 1 << 50;
 pub(crate) const CONT: u64 = 1 << 52;
 pub(crate) const XN: u64 = 0b11 << 53;
 /// Normal memory, read-write, not executable.

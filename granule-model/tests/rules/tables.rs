@@ -1,7 +1,7 @@
 //! Table memory: obtained, filled, linked, unlinked, freed.
 
 use crate::rig::*;
-use granule_model::{Barrier, EventKind, Register, Rule};
+use granule_model::{Barrier, CacheOp, Config, EventKind, Register, Rule};
 
 fn obtained(address: u64) -> EventKind {
     EventKind::TableObtained {
@@ -130,4 +130,38 @@ fn a_table_linked_twice_is_reachable_until_both_are_gone() {
     rig.invalidate("vaae1is", at(VA + 0x20_0000));
     rig.sync();
     rig.expect(&[]);
+}
+
+#[test]
+fn a_tree_that_was_left_and_emptied_by_address_is_freed() {
+    for empty in [true, false] {
+        let mut rig = Rig::off(Config::default());
+        rig.fill(L0, 0xa00, 0, 0);
+        rig.store(L3, RAM | PAGE | RW | NG);
+        rig.store(L2, L3 | TABLE);
+        rig.store(L1, L2 | TABLE);
+        rig.store(L0, L1 | TABLE);
+        rig.event(EventKind::Cache {
+            op: CacheOp::InvalidateToPoc,
+            address: L0,
+            bytes: 0x5000,
+        });
+        rig.barrier(Barrier::DsbSy);
+        rig.turn_on(TCR | 1 << 23, L0 | 1 << 48, 0);
+        rig.register(Register::Ttbr0El1, SPARE | 2 << 48);
+        rig.isb();
+        if empty {
+            rig.store(L0, 0);
+            rig.barrier(Barrier::DsbIshst);
+            rig.tlbi("vae1is", 1 << 48);
+            rig.barrier(Barrier::DsbIsh);
+            rig.isb();
+        }
+        rig.expect(&[]);
+        rig.event(EventKind::TableFreed {
+            address: L0,
+            bytes: 0x1000,
+        });
+        rig.expect(if empty { &[] } else { &[Rule::FreedInUse] });
+    }
 }

@@ -1,7 +1,7 @@
 //! TLBIs: what each form removes, and what it leaves.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, EventKind, Register, Rule};
+use granule_model::{Barrier, CacheOp, Config, EventKind, Register, Rule};
 
 /// One page and the pointer to its table are cached; both entries are cleared.
 fn unlinked() -> Rig {
@@ -56,6 +56,7 @@ fn any_address_below_an_entry_reaches_it() {
     let mut rig = unlinked();
     rig.tlbi("vaae1is", at(VA + 0x1f_f000));
     rig.barrier(Barrier::DsbIsh);
+    rig.isb();
     rig.event(EventKind::TableFreed {
         address: L3,
         bytes: 0x1000,
@@ -188,8 +189,11 @@ fn asids_are_told_apart() {
 
 #[test]
 fn local_and_broadcast() {
-    let one_cpu = |name: &str| {
-        let mut rig = Rig::with(Config::default());
+    let local = |cpus: u32, name: &str| {
+        let mut rig = Rig::with(Config {
+            cpus,
+            ..Config::default()
+        });
         rig.store(L3, RAM | PAGE | RW);
         rig.publish();
         rig.store(L3, 0);
@@ -202,9 +206,10 @@ fn local_and_broadcast() {
         rig.sync();
         rig.model.violation_count()
     };
-    assert_eq!(one_cpu("vaale1"), 0);
+    assert_eq!(local(1, "vaale1"), 0);
+    assert_eq!(local(1, "vaale1is"), 0, "alone, NSH is as ISH");
     assert_ne!(
-        one_cpu("vaale1is"),
+        local(2, "vaale1is"),
         0,
         "DSB NSH does not complete a broadcast one"
     );
@@ -326,4 +331,86 @@ fn a_regime_with_one_half() {
     assert_ne!(run("vale2is", 0), 0);
     assert_ne!(run("vaae1is", 0), 0);
     assert_ne!(run("vmalle1is", 0), 0);
+}
+
+#[test]
+fn what_was_invalidated_lingers_until_an_isb_and_is_not_relied_on_before() {
+    for (isb, rule) in [(true, &[][..]), (false, &[Rule::MissingIsb])] {
+        for by_range in [false, true] {
+            let mut rig = Rig::new(0);
+            rig.store(L3, RAM | PAGE | RW);
+            rig.publish();
+            rig.store(L3, 0);
+            rig.barrier(Barrier::DsbIshst);
+            rig.tlbi("vaale1is", at(VA));
+            rig.barrier(Barrier::DsbIsh);
+            if isb {
+                rig.isb();
+            }
+            // The other CPU has nothing under way: its part was done by the DSB.
+            rig.cpu = 1;
+            rig.sync();
+            rig.expect(&[]);
+            rig.cpu = 0;
+            if by_range {
+                rig.event(EventKind::Relied {
+                    address: VA,
+                    bytes: 0x1000,
+                });
+            } else {
+                rig.sync();
+            }
+            rig.expect(rule);
+        }
+    }
+}
+
+#[test]
+fn an_asid_form_leaves_table_entries_that_lead_to_global_leaves() {
+    // A tree for the lower half with a global page: the pointers to its tables are not of the
+    // ASID alone, and a form for one ASID need not remove them.
+    for (leaf, rules) in [(NG, &[][..]), (0, &[Rule::FreedInUse])] {
+        for name in ["aside1is", "vae1is"] {
+            let mut rig = Rig::off(Config::default());
+            rig.fill(L0, 0x800, 0, 0);
+            rig.store(L3, RAM | PAGE | RW | leaf);
+            rig.store(L2, L3 | TABLE);
+            rig.store(L1, L2 | TABLE);
+            rig.store(L0, L1 | TABLE);
+            rig.event(EventKind::Cache {
+                op: CacheOp::InvalidateToPoc,
+                address: L0,
+                bytes: 0x4000,
+            });
+            rig.barrier(Barrier::DsbSy);
+            rig.turn_on(TCR | 1 << 23, L0 | 5 << 48, 0);
+            rig.store(L2, 0);
+            rig.barrier(Barrier::DsbIshst);
+            rig.tlbi(name, 5 << 48);
+            rig.barrier(Barrier::DsbIsh);
+            rig.isb();
+            rig.expect(&[]);
+            rig.event(EventKind::TableFreed {
+                address: L3,
+                bytes: 0x1000,
+            });
+            rig.expect(rules);
+        }
+    }
+}
+
+#[test]
+fn a_level_hint_is_for_table_entries_too() {
+    // A hint says the level of the leaf, and tables from there on are not on the way to it.
+    for (hint, rules) in [(3, &[][..]), (2, &[Rule::FreedInUse])] {
+        let mut rig = unlinked();
+        rig.tlbi("vaae1is", at(VA) | (0b01 << 2 | hint) << 44);
+        rig.barrier(Barrier::DsbIsh);
+        rig.isb();
+        rig.event(EventKind::TableFreed {
+            address: L3,
+            bytes: 0x1000,
+        });
+        rig.expect(rules);
+    }
 }

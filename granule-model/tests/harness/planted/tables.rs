@@ -56,6 +56,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "what it speculated",
     ),
     fault(
+        "no ISB after a TLBI",
+        scenes::unmap,
+        || drop_all(is_isb),
+        MissingIsb,
+        "no ISB after the TLBI",
+    ),
+    fault(
         "the TLBI comes before the store",
         scenes::protect,
         || delay(is_update, is_tlbi),

@@ -1,0 +1,207 @@
+//! Sizes that no machine has: events that name more than there is, and tables that share what is
+//! below them. Bounds are counts; time is none.
+
+use crate::rig::*;
+use granule_model::{
+    Access, Barrier, CacheOp, Config, Event, EventError, EventKind, Order, Purpose, Register, Rule,
+};
+
+const ALL: u64 = 1 << 52;
+
+fn give(rig: &mut Rig, kind: EventKind) -> Result<(), EventError> {
+    let cpu = rig.cpu;
+    rig.model.event(Event { cpu, kind })
+}
+
+#[test]
+fn an_event_may_name_all_of_memory() {
+    let data = |address, bytes| EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Data,
+    };
+    let clean = |address, bytes| EventKind::Cache {
+        op: CacheOp::CleanInvalidateToPoc,
+        address,
+        bytes,
+    };
+    let obtain = |address, bytes| EventKind::TableObtained { address, bytes };
+    let free = |address, bytes| EventKind::TableFreed { address, bytes };
+    let mut rig = Rig::with(Config::default());
+    let tables = (L0, 0x4000);
+    // Whoever has memory is known of all of it, and of pages that were something else.
+    rig.event(obtain(0, ALL));
+    rig.event(free(SPARE, 0x1000));
+    rig.expect(&[]);
+    rig.store(L2 + 8, SPARE | TABLE);
+    assert_eq!(rig.model.violations()[0].rule, Rule::NotTableMemory);
+    rig.model.clear_violations();
+    rig.store(L2 + 8, 0);
+    // What is in memory that was obtained is unknown, wherever it is.
+    rig.store(L2 + 16, 0x7_0000_0000 | TABLE);
+    assert_eq!(rig.model.violations()[0].rule, Rule::UninitialisedTable);
+    rig.model.clear_violations();
+    rig.event(free(0, tables.0));
+    rig.event(free(tables.0 + tables.1, ALL - tables.0 - tables.1));
+    // It is linked, and its pointer may be cached.
+    rig.expect(&[Rule::FreedInUse, Rule::FreedInUse]);
+
+    // Of all lines, those cleaned are told from those that are not.
+    let mut rig = Rig::with(Config::default());
+    rig.store(L3, RAM | PAGE | RW | DEVICE);
+    rig.publish();
+    rig.event(data(0, ALL));
+    rig.event(clean(0, RAM));
+    rig.event(clean(RAM + 0x40, ALL - RAM - 0x40));
+    rig.barrier(Barrier::DsbSy);
+    rig.expect(&[]);
+    rig.model.access(0, VA + 0x40, Access::READ);
+    rig.expect(&[]);
+    rig.model.access(0, VA, Access::READ);
+    rig.expect(&[Rule::NotCleaned]);
+    rig.register(Register::SctlrEl1, 0);
+    assert_eq!(rig.model.violations().len(), 1);
+    assert_eq!(rig.model.violations()[0].range, (RAM, RAM + 63));
+}
+
+#[test]
+fn more_descriptors_than_tables_have_are_refused() {
+    let mut rig = Rig::off(Config::default());
+    let fill = |count| EventKind::FillDescriptors {
+        address: 0,
+        count,
+        first: 0,
+        step: 0,
+        order: Order::Plain,
+    };
+    assert_eq!(give(&mut rig, fill(8192)), Ok(()));
+    for count in [1 << 20, ALL / 8] {
+        let refused = Err(EventError::TooManyDescriptors { count });
+        assert_eq!(give(&mut rig, fill(count)), refused);
+    }
+    assert_eq!(rig.model.events(), 1);
+    let beyond = give(&mut rig, fill(u64::MAX / 8));
+    assert!(matches!(beyond, Err(EventError::OutsideMemory { .. })));
+}
+
+#[test]
+fn tables_that_share_tables_are_given_up_on() {
+    // Each entry of each level leads to the one table of the next: 2^36 ways to a page.
+    let mut rig = Rig::off(Config::default());
+    for (table, below) in [(L0, L1), (L1, L2), (L2, L3)] {
+        rig.fill(table, 512, below | TABLE, 0);
+    }
+    rig.fill(L3, 512, RAM | PAGE | RW, 0x1000);
+    rig.event(EventKind::Cache {
+        op: CacheOp::InvalidateToPoc,
+        address: L0,
+        bytes: 0x4000,
+    });
+    rig.barrier(Barrier::DsbSy);
+    for (register, value) in [
+        (Register::MairEl1, MAIR),
+        (Register::TcrEl1, TCR | EPD0),
+        (Register::Ttbr1El1, L0),
+    ] {
+        rig.register(register, value);
+    }
+    rig.isb();
+    let (register, value) = (Register::SctlrEl1, MMU_ON);
+    let error = give(&mut rig, EventKind::RegisterWrite { register, value });
+    let Err(EventError::TooManyEntries { visits }) = error else {
+        panic!("{error:?}");
+    };
+    assert!(visits < 1 << 28, "{visits}");
+}
+
+#[test]
+fn a_table_shared_by_many_entries_is_no_trouble() {
+    // As a shadow that is one page everywhere: 64 * 512 * 512 leaves.
+    let mut rig = Rig::off(Config::default());
+    rig.fill(L0, 0x800, 0, 0);
+    rig.store(L0, L1 | TABLE);
+    rig.fill(L1, 64, L2 | TABLE, 0);
+    rig.fill(L2, 512, L3 | TABLE, 0);
+    rig.fill(L3, 512, RAM | PAGE | RW | RO, 0);
+    rig.event(EventKind::Cache {
+        op: CacheOp::InvalidateToPoc,
+        address: L0,
+        bytes: 0x4000,
+    });
+    rig.barrier(Barrier::DsbSy);
+    rig.turn_on(TCR | EPD0, 0, L0);
+    rig.store(L2, 0);
+    rig.invalidate("vmalle1is", 0);
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn address_spaces_and_attributes_that_come_and_do_not_go() {
+    // Each time another ASID, none of which is ever invalidated.
+    let mut rig = Rig::off(Config::default());
+    rig.fill(L0, 0x800, 0, 0);
+    rig.store(L3, RAM | PAGE | RW | NG);
+    rig.store(L2, L3 | TABLE);
+    rig.store(L1, L2 | TABLE);
+    rig.store(L0, L1 | TABLE);
+    rig.event(EventKind::Cache {
+        op: CacheOp::InvalidateToPoc,
+        address: L0,
+        bytes: 0x4000,
+    });
+    rig.barrier(Barrier::DsbSy);
+    rig.turn_on(TCR | 1 << 23, L0 | 1 << 48, 0);
+    for asid in 1..50_000 {
+        rig.register(Register::Ttbr0El1, L0 | asid << 48);
+        rig.isb();
+    }
+    rig.expect(&[]);
+    // Quadratic, this would be 1.25 * 10^9.
+    let visits = rig.model.visits();
+    assert!(visits < 200_000_000, "{visits}");
+
+    // More sets of attributes than 16 bits count; the first is not the last by then.
+    let mut rig = Rig::with(Config::default());
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    for other in 0..70_000 {
+        rig.register(Register::MairEl1, MAIR | other << 24);
+        rig.isb();
+    }
+    let visits = rig.model.visits();
+    // Each is one look at the whole tree, and not at those before.
+    assert!(visits < 1_000_000_000, "{visits}");
+    rig.expect(&[]);
+    rig.register(Register::MairEl1, MAIR & !0xff);
+    rig.expect(&[Rule::BreakBeforeMake]);
+}
+
+#[test]
+fn what_waits_for_a_dsb_or_isb_is_bounded() {
+    let mut rig = Rig::with(Config::default());
+    for _ in 0..100_000 {
+        rig.tlbi("vmalle1is", 0);
+        rig.event(EventKind::Cache {
+            op: CacheOp::CleanToPoc,
+            address: L0,
+            bytes: 0x1000,
+        });
+    }
+    assert!(rig.model.waiting() < 16, "{}", rig.model.waiting());
+    let mut refused = None;
+    for page in 0..2_000_000 {
+        let name = "vaae1is";
+        let Some(op) = granule_model::Tlbi::from_name(name, page) else {
+            panic!("there is no tlbi {name}");
+        };
+        if let Err(error) = give(&mut rig, EventKind::Tlbi(op)) {
+            refused = Some(error);
+            break;
+        }
+    }
+    assert!(matches!(
+        refused,
+        Some(EventError::TooManyPending { pending }) if pending <= 1 << 20
+    ));
+}
