@@ -16,8 +16,8 @@ use granule::linear::direct::{self, Arena, HasArena};
 use granule::linear::window::{Slot, WindowBuilder, Windows};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    Leaves, Liveness, Maintenance, PageTables, Parts, Piece, TableAllocator, TableRun, invalidate,
-    publish,
+    Leaves, Liveness, Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableRun,
+    invalidate, publish,
 };
 use granule_model::{Access, EventKind, Order, Outcome};
 use std::rc::Rc;
@@ -145,11 +145,14 @@ unsafe impl TableAllocator for ArenaPages {
     }
 }
 
-/// The map of pieces by `direct`, with a pool of so many pages. The pages of RAM it took.
-fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
+/// Live tables with an arena of so many pages, one of which the root takes.
+fn with_arena<P: Page>(
+    shape: &Shape,
+    pool: u64,
+) -> (Shared, PageTables<P, Parts<Memory, ArenaPages, Cpu>>) {
     let geometry = shape.geometry::<P>();
     let page = P::SIZE.bytes();
-    let world = World::shared(model(&shape), 1);
+    let world = World::shared(model(shape), 1);
     let (start, end) = (
         PhysicalAddress(TABLES),
         PhysicalAddress(TABLES + pool * page),
@@ -164,15 +167,23 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
         },
         maintenance: Cpu {
             world: Rc::clone(&world),
-            can: capabilities(&shape, geometry),
+            can: capabilities(shape, geometry),
         },
     };
     let mut tables = match PageTables::<P, _>::new(geometry, parts) {
         Ok(tables) => tables,
         Err(error) => panic!("{shape:?}: {error}"),
     };
-    turn_on(&world, &shape, &geometry, tables.root().0);
+    turn_on(&world, shape, &geometry, tables.root().0);
     tables.make_live();
+    (world, tables)
+}
+
+/// The map of pieces by `direct`, with a pool of so many pages. The pages of RAM it took.
+fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
+    let geometry = shape.geometry::<P>();
+    let page = P::SIZE.bytes();
+    let (world, mut tables) = with_arena::<P>(&shape, pool);
     let pieces = pieces(&geometry, leaves);
     let census = Census::new(&geometry, &pieces);
     let arena = tables.environment().arena();
@@ -333,7 +344,8 @@ impl Maintenance for Fixmap {
     }
 }
 
-fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers: Barriers) {
+/// Tables with a fixmap in them, far from the rest.
+fn with_fixmap<P: Page>(shape: Shape) -> (Bench<P>, Fixmap) {
     let mut bench = Bench::<P>::new(shape, 1);
     let geometry = bench.geometry;
     let page = P::SIZE.bytes();
@@ -351,7 +363,7 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers:
         entries = entry.table.0;
         true
     });
-    let mut fixmap = Fixmap {
+    let fixmap = Fixmap {
         cpu: Cpu {
             world: Rc::clone(&bench.world),
             can: capabilities(&shape, geometry),
@@ -361,6 +373,12 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers:
         va,
         open: [None; Slot::COUNT],
     };
+    (bench, fixmap)
+}
+
+fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers: Barriers) {
+    let (bench, mut fixmap) = with_fixmap::<P>(shape);
+    let geometry = bench.geometry;
     let pieces = pieces(&geometry, leaves);
     let root = bench.tables.root();
     let mut builder = WindowBuilder::<P, _>::new(geometry, strategy, barriers, &mut fixmap);
@@ -426,4 +444,75 @@ fn through_a_fixmap() {
         through::<Page16K>(Shape::kernel(47), Leaves::LARGEST, strategy, barriers);
         through::<Page64K>(Shape::kernel(42), Leaves::LARGEST, strategy, barriers);
     }
+}
+
+/// Every valid entry: its table, index and descriptor.
+fn entries<P: Page, E>(tables: &PageTables<P, E>) -> Vec<(u64, usize, u64)>
+where
+    E: granule::table::Environment,
+{
+    let mut found = Vec::new();
+    tables.visit_all(|entry| {
+        found.push((entry.table.0, entry.index, entry.descriptor.0));
+        true
+    });
+    found
+}
+
+/// Each builder runs out of pages at each single one that it needs: it says so, the tables are as
+/// they were, no slot is left open, and no rule is broken.
+fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
+    let geometry = shape.geometry::<P>();
+    let pieces = pieces(&geometry, leaves);
+    let needed = Census::new(&geometry, &pieces).tables();
+    let mut refused = 0;
+    for had in 0..needed {
+        let (world, mut tables) = with_arena::<P>(&shape, had + 1);
+        let before = entries(&tables);
+        let result = direct::create(&mut tables, &pieces);
+        let what = format!("direct: {had} of {needed} pages, {shape:?}");
+        assert!(
+            matches!(result, Err(TableError::OutOfTables { .. })),
+            "{what}: {result:?}"
+        );
+        assert_eq!(entries(&tables), before, "{what}");
+        world.borrow_mut().event(EventKind::Sync);
+        assert_eq!(world.borrow().model.violations(), [], "{what}");
+        refused += 1;
+    }
+    for strategy in Strategy::ALL.into_iter().filter_map(Strategy::published) {
+        let (bench, mut fixmap) = with_fixmap::<P>(shape);
+        let root = bench.tables.root();
+        let before = entries(&bench.tables);
+        for had in 0.. {
+            fixmap.pages.left = had;
+            let mut builder =
+                WindowBuilder::<P, _>::new(geometry, strategy, Barriers::Table, &mut fixmap);
+            let result = builder.create(root, &pieces);
+            let what = format!("{strategy:?}: {had} pages, {shape:?}");
+            assert_eq!(fixmap.open, [None; Slot::COUNT], "{what}");
+            bench.settle();
+            assert_eq!(bench.violations(), Vec::<String>::new(), "{what}");
+            let Err(error) = result else {
+                assert!(had > 0, "{what}: nothing was needed");
+                break;
+            };
+            assert!(
+                matches!(error, TableError::OutOfTables { needed } if needed as u64 > had),
+                "{what}: {error}"
+            );
+            assert_eq!(entries(&bench.tables), before, "{what}");
+            refused += 1;
+        }
+    }
+    refused
+}
+
+#[test]
+fn every_allocation_of_every_builder_fails() {
+    let refused = exhausted::<Page4K>(Shape::kernel(39), Leaves::LARGEST)
+        + exhausted::<Page4K>(Shape::kernel(48), Leaves::PAGES)
+        + exhausted::<Page16K>(Shape::kernel(47), Leaves::LARGEST)
+        + exhausted::<Page64K>(Shape::kernel(42), Leaves::PAGES);
+    assert!(refused > 50, "{refused} times");
 }

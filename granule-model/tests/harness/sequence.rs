@@ -1,5 +1,11 @@
-//! Random sequences on every shape: after each operation every sampled address translates as
-//! the reference says, under every TLB content that the model allows, and no rule is broken.
+//! Random sequences on every shape: after each operation every address translates as the
+//! reference says, under every TLB content that the model allows, and no rule is broken.
+//!
+//! Every address: each run of leaves is compared with the reference from end to end, and the bytes of all
+//! are counted, so that none is too many ([`Run::compare_leaves`]); whatever else a TLB may hold
+//! the model compares with the leaves, all of it, where they are relied on
+//! ([`Bench::settle`]). Accesses are made at the edges of each region that is mapped alike, on
+//! both sides, inside each, and at the edges of what the operation concerned.
 
 use crate::bench::Bench;
 use crate::machine::Tap;
@@ -8,14 +14,14 @@ use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
 use crate::watch::{Sample, conflict_allowed};
-use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, VirtualAddress};
-use granule_model::{Access, AccessKind, Regime};
+use granule::arch::{Attributes, Geometry, Kind, Page, Page4K, Page16K, Page64K, VirtualAddress};
+use granule_model::{Access, AccessKind, Barrier, CacheOp, Event, EventKind, Outcome, Regime};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Operations of a run unless told otherwise, over all shapes.
 const OPERATIONS: u64 = 60_000;
-/// Addresses looked at after each operation.
+/// Addresses looked at in the middle of each operation, and after it beside those of the regions.
 const SAMPLES: usize = 10;
 /// Operations after which a run goes on with an empty tree on a new machine.
 const PER_MACHINE: u64 = 200;
@@ -31,6 +37,9 @@ pub(crate) struct Done {
     merged: u64,
     /// Accesses after operations, and in the middle of them.
     accesses: (u64, u64),
+    /// Accesses at the regions of the reference, and leaves that were compared with it.
+    regions: u64,
+    leaves: u64,
 }
 
 const ACCESSES: [Access; 6] = {
@@ -162,8 +171,69 @@ impl<P: Page> Run<P> {
         for sample in samples {
             self.look(&sample, result.is_ok());
         }
+        self.look_at_regions();
+        self.compare_leaves();
         let violations = self.bench.violations();
         assert!(violations.is_empty(), "{operation:?}: {violations:#?}");
+    }
+
+    /// Accesses at the edges of each region of the reference, beside them, and inside.
+    fn look_at_regions(&mut self) {
+        let geometry = self.bench.geometry;
+        let (base, span) = (geometry.base().0, geometry.span());
+        for which in 0..self.reference.len() {
+            let Some((from, region)) = self.reference.nth(which) else {
+                break;
+            };
+            let inside = from + self.random.below(region.bytes);
+            let last = from + (region.bytes - 1);
+            for offset in [from.wrapping_sub(1), from, inside, last, last + 1] {
+                let offset = offset % span;
+                let access = self.random.of(&ACCESSES);
+                let now = self.reference.outcome(&geometry, offset, access);
+                let sample = Sample {
+                    va: base.wrapping_add(offset),
+                    access,
+                    before: now,
+                    after: now,
+                };
+                self.look(&sample, true);
+                self.done.regions += 1;
+            }
+        }
+    }
+
+    /// Every run of leaves that follow each other says of its first and its last address what the
+    /// reference says; a region that begins or ends inside one was looked at there. And there are
+    /// no more bytes.
+    fn compare_leaves(&mut self) {
+        let base = self.bench.geometry.base().0;
+        let geometry = self.bench.geometry;
+        let reference = &self.reference;
+        let (mut bytes, mut leaves, mut wrong) = (0, 0, None);
+        self.bench.tables.visit_runs(|entry| {
+            if entry.kind != Kind::Leaf {
+                return true;
+            }
+            let offset = entry.start.0.wrapping_sub(base);
+            let attributes = Some(Attributes::decode(entry.descriptor, &geometry));
+            let run = entry.bytes * entry.count as u64;
+            for inside in [0, run - 1] {
+                let expected = reference.at(offset + inside);
+                let output = entry.output.0 + inside;
+                if expected.map(|one| one.0) != Some(output)
+                    || expected.map(|one| one.1) != attributes
+                {
+                    wrong.get_or_insert((*entry, expected));
+                }
+            }
+            bytes += run;
+            leaves += entry.count as u64;
+            true
+        });
+        assert_eq!(wrong, None);
+        assert_eq!(bytes, reference.bytes(), "bytes mapped");
+        self.done.leaves += leaves;
     }
 
     /// One access by one CPU, and what the library says about the address.
@@ -181,6 +251,17 @@ impl<P: Page> Run<P> {
             outcomes.retain(|one| !conflict_allowed(&world.model, one));
             assert_eq!(outcomes, [expected], "CPU {cpu} by {sample:?}");
             self.done.accesses.0 += 1;
+            // What was stored here may be read past the caches by another mapping of it, or the
+            // other way round: whoever changes the mapping of memory maintains its lines.
+            if let (AccessKind::Write, Outcome::Memory(to)) = (sample.access.kind, expected) {
+                let (op, address, bytes) = (CacheOp::CleanInvalidateToPoc, to.address, 1);
+                for kind in [
+                    EventKind::Cache { op, address, bytes },
+                    EventKind::Barrier(Barrier::DsbSy),
+                ] {
+                    assert_eq!(world.model.event(Event { cpu, kind }), Ok(()));
+                }
+            }
         }
         let offset = sample.va.wrapping_sub(geometry.base().0);
         let found = self.bench.tables.query(VirtualAddress(sample.va));
@@ -213,6 +294,8 @@ fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
         total.merged += run.done.merged;
         total.accesses.0 += run.done.accesses.0;
         total.accesses.1 += run.done.accesses.1;
+        total.regions += run.done.regions;
+        total.leaves += run.done.leaves;
         for (name, times) in run.done.succeeded {
             *total.succeeded.entry(name).or_default() += times;
         }
@@ -275,6 +358,13 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
         total.merged
     );
     assert!(total.accesses.1 > total.operations / 4);
+    println!(
+        "harness: {} {} accesses at regions, {} leaves compared",
+        P::SIZE,
+        total.regions,
+        total.leaves
+    );
+    assert!(total.regions > 5 * total.operations && total.leaves > total.operations);
 }
 
 // Smaller pages are faster: their tables are, so they have the larger share.
