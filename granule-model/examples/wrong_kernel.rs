@@ -94,6 +94,15 @@ impl Kernel {
 }
 
 fn main() -> Result<(), EventError> {
+    for line in run()? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Both kernels, and what is said of them.
+pub(crate) fn run() -> Result<Vec<String>, EventError> {
+    let mut said = Vec::new();
     for forgets_the_tlbi in [false, true] {
         let config = Config {
             cpus: 2,
@@ -106,18 +115,18 @@ fn main() -> Result<(), EventError> {
         };
         kernel.start()?;
         kernel.write_protect()?;
-        println!("forgets the TLBI: {forgets_the_tlbi}");
+        said.push(format!("forgets the TLBI: {forgets_the_tlbi}"));
         let outcomes = kernel.model.outcomes(1, 0x1234, Access::WRITE);
         let may_write = outcomes
             .iter()
             .any(|outcome| matches!(outcome, Outcome::Memory(_)));
-        println!("  CPU 1 writes to the page: {outcomes:?}");
+        said.push(format!("  CPU 1 writes to the page: {outcomes:?}"));
         for violation in kernel.model.violations() {
-            println!("  {violation}");
+            said.push(format!("  {violation}"));
         }
         // The right kernel is clean, the wrong one is found out.
         assert_eq!(may_write, forgets_the_tlbi);
         assert_eq!(!kernel.model.violations().is_empty(), forgets_the_tlbi);
     }
-    Ok(())
+    Ok(said)
 }
