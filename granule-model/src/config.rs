@@ -22,11 +22,12 @@ pub struct Config {
     /// FEAT_HAFDBS: TCR.HA and TCR.HD work.
     pub hardware_update: bool,
     /// Also report what is legal but leaves more cached than a careful kernel would: making an
-    /// entry valid again without an invalidation, relying on widened permissions or a cleared
-    /// access flag while the old ones may be cached, size changes that may raise a TLB conflict
-    /// abort.
+    /// entry valid again without an invalidation, relying on a cleared access flag while the old
+    /// one may be cached, size changes that may raise a TLB conflict abort or come together with
+    /// other permissions.
     pub strict: bool,
-    /// Whether a TLB holds something unknown until it is first invalidated. The architecture
+    /// Whether a TLB holds something unknown until it is first invalidated, by its own CPU or, once
+    /// that did something, by another. The architecture
     /// says so; tests of operations on tables that are already in use turn it off.
     pub tlb_unknown_at_reset: bool,
     /// Whether an entry may point only to memory that was obtained for tables. `None`: from the

@@ -87,7 +87,8 @@ pub enum EventKind {
         order: Order,
     },
     /// A store to memory that is not a table, which matters because code with the MMU off (or
-    /// another observer past the caches) reads or executes it later.
+    /// another observer past the caches) reads or executes it later, or because it was made past
+    /// the caches and is read through them later.
     OtherStore {
         /// The first byte.
         address: u64,
@@ -129,7 +130,7 @@ pub enum EventKind {
         bytes: u64,
     },
     /// From here on the CPU relies on what the tables say about a range: every other CPU must
-    /// translate it as they do now.
+    /// translate it as they do now, and find what was stored past the caches where it leads to.
     Relied {
         /// The first virtual address.
         address: u64,

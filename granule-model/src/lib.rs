@@ -37,17 +37,24 @@
 //! it and nothing is written down; when it is replaced or can no longer be reached, it (and all
 //! that it led to) becomes a *run* of stale entries of those CPUs that could have walked to it,
 //! and it goes when an invalidation that the architecture says must remove it is complete. A run
-//! is a whole stretch of neighbouring entries, so that what is kept is bounded by the tables and
-//! not by the length of a trace.
+//! is a whole stretch of neighbouring entries, so a trace that invalidates what it replaces keeps
+//! the model as large as its tables. One that never does makes it grow with every entry that it
+//! replaces by another, and with every address space that it never invalidates, until
+//! [`EventError`] says that it is too much: descriptors of one event, pages of tables, TLBIs that
+//! wait for a DSB and entries to look at are all bounded.
 //!
 //! | | |
 //! | --- | --- |
 //! | walkers | may see the old or the new value of a store until the storing CPU's DSB; what a CPU speculated until its next ISB. Tables that a store or register write makes reachable must be sure to be seen first |
 //! | TLBs | any leaf with the access flag, any table entry, for as long as above; contiguous members one by one (RLQLSD) |
+//! | registers | the fields that TLBs hold (TG, TxSZ, IPS, DS, HPD, HA, HD, MAIR) must not change between two walks without an invalidation of all of the regime, whether the MMU is off in between or not |
+//! | groups | a lookup of a member may take any other member that has the contiguous bit for it (RJQQTC), or conflict with those that have not (RNGLXZ) |
+//! | blocks with nT | may translate or fault (RMRRPW), and are not to be relied on |
 //! | TLBI | reaches what its operand, form, scope, level and granule hints say, if walkers could no longer read the old value when it was issued; complete at a DSB of its CPU (NSH for local ones); for the CPU itself after an ISB |
 //! | changes | each entry that becomes valid is compared with every stale one for its addresses: RWHZWS, with the relaxations of the BBM level (RPVTFW) |
 //! | data caches | each line of 64 bytes may be unwritten (stored through the caches, not cleaned) or outdated (stored past them, not invalidated) for any length of time |
-//! | instruction caches | code stored is stale until it is cleaned and IC and DSB are done |
+//! | instruction caches | code stored is stale until it is cleaned, a DSB completed that, and then IC and DSB are done |
+//! | CPUs that start | read what was stored as data or code past the caches from their first event on, and hear of no TLBI before it |
 //!
 //! Stale entries are no violation by themselves. They are reported where they meet what they must
 //! not meet, when a table that they lead to is freed or filled, and when the tables are relied on:
@@ -56,13 +63,18 @@
 //! # What it takes for worse than it is
 //!
 //! * A CPU that leaves an address space may hold all of it until its ASID, or everything, is
-//!   invalidated; invalidations by address while it is away do not count towards that.
+//!   invalidated; invalidations by address while it is away do not count towards that, unless the
+//!   tree has no entry left by then.
+//! * Fields that TLBs hold count as held once a half was walked by them, were its tables empty:
+//!   who changes T0SZ between an invalidation and another tree of the lower half uses EPD0.
 //! * Entries of the upper half that are not global belong to an unknown ASID: only operations for
 //!   all ASIDs remove them.
 //! * An entry that points to another table than before needs break-before-make, whatever the two
 //!   hold. Read-only pages may move in place only with [`Config::equal_contents`].
 //! * Lines stored with the MMU off are outdated in the caches even if they were invalidated
 //!   before the store and nothing could have fetched them since.
+//! * Spurious faults are not taken for granted: permissions that were widened are relied on only
+//!   after an invalidation.
 //! * Tables of which entries were never stored since they were obtained are reported, even if
 //!   memory happens to be zero.
 //!
@@ -70,8 +82,14 @@
 //!
 //! * Contents of memory other than descriptors; who holds which lock. A store-release is taken to
 //!   order what other CPUs stored earlier in the trace, and DMB to order stores for walkers.
-//! * Stage 2, VMIDs, Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, tags, PAN, E0PD. The EL2&0 regime is
-//!   treated as EL1&0.
+//! * Stage 2, VMIDs, Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, FEAT_CnP's sharing of TLBs, tags, PAN,
+//!   E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`EventKind::Relied`] is about the
+//!   first regime of EL1&0, EL2, EL3 whose MMU the CPU has on.
+//! * Whether walks are shareable with who stores (TCR.SH0, SH1), and whether CPUs that share
+//!   tables agree on MAIR and TCR.
+//! * What firmware or a boot loader left in the data and instruction caches: all lines are clean
+//!   and no code is cached when a trace begins.
+//! * Data stored over a table, and table memory obtained while it still is a table.
 //! * Hardware updates: with TCR.HA a leaf without the access flag may be cached and with TCR.HD a
 //!   clean page is writable, but memory is not changed, so an update lost to a plain store goes
 //!   unnoticed.

@@ -149,7 +149,9 @@ impl fmt::Display for ReadError {
         match self {
             Self::Line { error, .. } => write!(f, "{error}"),
             Self::NotText { .. } => f.write_str("not UTF-8; expected a trace, which is text"),
-            Self::LongLine { .. } => f.write_str("the line is longer than any event"),
+            Self::LongLine { .. } => {
+                f.write_str("the line is longer than any event; expected at most 4096 bytes")
+            }
             Self::CutShort {
                 found, expected, ..
             } => write!(
