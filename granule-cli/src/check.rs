@@ -212,6 +212,7 @@ pub fn check(
         cpus: header.cpus,
         bbm_level: options.bbm_level.unwrap_or(header.bbm_level),
         strict: options.strict,
+        caches_unknown_at_reset: options.strict,
         most_violations: options.most_violations,
         ..Config::default()
     });

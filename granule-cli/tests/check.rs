@@ -172,7 +172,14 @@ fn strict_and_bbm_change_the_verdict() {
         "isb cpu0",
     ];
     assert_eq!(check(&good_and(&more), &[]).status.code(), Some(0));
-    let strict = check(&good_and(&more), &["--strict"]);
+    // Strictly, caches hold what ran before until they are maintained.
+    let before = ["dc cpu0 civac 0x1000 0x1000", "dsb cpu0 sy"];
+    let after = ["ic cpu0 iallu", "dsb cpu0 nsh", "isb cpu0"];
+    let strict = |parts: &[&[&str]]| check(&file(&parts.concat(), 1), &["--strict"]);
+    assert_eq!(strict(&[&before, GOOD, &after]).status.code(), Some(0));
+    assert!(text(&strict(&[GOOD, &after]).stdout).contains("dirty-line-behind"));
+    assert!(text(&strict(&[&before, GOOD]).stdout).contains("instruction-cache"));
+    let strict = strict(&[&before, GOOD, &more, &after]);
     assert_eq!(strict.status.code(), Some(1));
     assert!(text(&strict.stdout).contains("IWZCBG"));
     assert!(text(&strict.stdout).ends_with("1 violation, strict\n"));

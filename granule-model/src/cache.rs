@@ -31,6 +31,18 @@ const fn note_store(lines: &mut Lines, mask: u64, cached: bool, now: u64) -> u64
     behind
 }
 
+/// The lines that a store goes to past the caches although they were never maintained, and that
+/// count as maintained from now on.
+const fn note_unsettled(lines: &mut Lines, mask: u64, cached: bool) -> u64 {
+    let unsettled = if cached { 0 } else { mask & !lines.settled };
+    lines.settled |= mask;
+    unsettled
+}
+
+const BEHIND: &str = "stores past the caches to a line that a cache may write back over it";
+const LEFT: &str = "stores past the caches to a line that was never cleaned or invalidated: what \
+                    ran before may have left it dirty";
+
 impl Model {
     /// `cpu` stored to some lines of a page.
     pub(crate) fn lines_stored(&mut self, cpu: u32, number: u64, mask: u64) {
@@ -44,22 +56,21 @@ impl Model {
         let page = self.memory.page_mut(number);
         let event = page.lines.event;
         let behind = note_store(&mut page.lines, mask, cached, now);
+        let left = note_unsettled(&mut page.lines, mask, cached);
         self.lines_changed |= page.lines.other & mask != 0;
         if !page.tables.is_empty() && (!cached || self.uncached_walks) {
             self.suspect_pages.insert(number);
         }
         if behind != 0 {
-            self.report_behind(cpu, lines_range(number, behind), event);
+            self.report_behind(cpu, lines_range(number, behind), event, BEHIND);
+        }
+        if left != 0 && self.config.caches_unknown_at_reset {
+            self.report_behind(cpu, lines_range(number, left), 0, LEFT);
         }
     }
 
-    fn report_behind(&mut self, cpu: u32, range: (u64, u64), event: u64) {
-        let found = Found::in_memory(
-            Rule::DirtyLineBehind,
-            cpu,
-            range,
-            "stores past the caches to a line that a cache may write back over it",
-        );
+    fn report_behind(&mut self, cpu: u32, range: (u64, u64), event: u64, text: &str) {
+        let found = Found::in_memory(Rule::DirtyLineBehind, cpu, range, text);
         self.report(found.because_of(event));
     }
 
@@ -71,6 +82,7 @@ impl Model {
         let all_cpus = self.all_cpus();
         let cached = self.cpus[cpu as usize].data_cached();
         let now = self.now;
+        let unknown = self.config.caches_unknown_at_reset;
         let mut behind = Vec::new();
         let mut stored = Vec::new();
         self.memory
@@ -78,7 +90,11 @@ impl Model {
                 let event = lines.event;
                 let lost = note_store(lines, span.mask, cached, now);
                 if lost != 0 {
-                    behind.push((span.range(lost), event));
+                    behind.push((span.range(lost), event, BEHIND));
+                }
+                let left = note_unsettled(lines, span.mask, cached);
+                if left != 0 && unknown {
+                    behind.push((span.range(left), 0, LEFT));
                 }
                 if span.first == span.last {
                     stored.push(span.first);
@@ -102,8 +118,8 @@ impl Model {
                 self.suspect_pages.insert(number);
             }
         }
-        for (range, event) in behind {
-            self.report_behind(cpu, range, event);
+        for (range, event, text) in behind {
+            self.report_behind(cpu, range, event, text);
         }
     }
 
@@ -113,10 +129,15 @@ impl Model {
             return;
         }
         let pending = &mut self.cpus[cpu as usize].lines;
+        // Of lines of which nothing is known there is something to know then.
+        let all = self.config.caches_unknown_at_reset && op != CacheOp::CleanToPou;
         let mut lost = Vec::new();
         self.memory
-            .change_lines(address, bytes, false, |span, lines| {
+            .change_lines(address, bytes, all, |span, lines| {
                 let mask = span.mask;
+                if all {
+                    lines.settled |= mask;
+                }
                 let mut wait = |mask: u64, work| {
                     if mask != 0 {
                         *pending.entry((span.first, span.last, work)).or_default() |= mask;
@@ -169,6 +190,11 @@ impl Model {
             Scope::Local => 1 << cpu,
             Scope::Broadcast => self.all_cpus(),
         };
+        for (index, state) in self.cpus.iter_mut().enumerate() {
+            if cpus & (1 << index) != 0 && state.started {
+                state.unknown_code = false;
+            }
+        }
         for (span, lines) in self.memory.other_lines() {
             let reached = lines.code & !(lines.code_dirty | lines.code_cleaning);
             if reached != 0 {

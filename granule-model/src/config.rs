@@ -30,6 +30,11 @@ pub struct Config {
     /// that did something, by another. The architecture
     /// says so; tests of operations on tables that are already in use turn it off.
     pub tlb_unknown_at_reset: bool,
+    /// Whether the data caches hold, dirty, whatever ran before the trace began, and instruction
+    /// caches what they like, until they are maintained: a loader cleans what it loaded, and no
+    /// more than that. Who stores with the MMU off to a line that was never cleaned or invalidated
+    /// may lose that store, and a CPU translates only after an IC.
+    pub caches_unknown_at_reset: bool,
     /// Whether an entry may point only to memory that was obtained for tables. `None`: from the
     /// first [`TableObtained`](crate::EventKind::TableObtained) on.
     pub track_tables: Option<bool>,
@@ -52,6 +57,7 @@ impl Default for Config {
             hardware_update: true,
             strict: false,
             tlb_unknown_at_reset: true,
+            caches_unknown_at_reset: false,
             track_tables: None,
             equal_contents: false,
             most_violations: 1000,

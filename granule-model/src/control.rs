@@ -44,6 +44,7 @@ impl Model {
     /// The CPU does its first thing, which it fetched and found its data for with the MMU off.
     pub(crate) fn start(&mut self, cpu: u32) {
         self.cpus[cpu as usize].started = true;
+        self.cpus[cpu as usize].unknown_code = self.config.caches_unknown_at_reset;
         self.lines_changed = true;
         // Its instruction caches are as who switched it on left them, which is not told.
         self.check_past_caches(cpu, false);

@@ -73,6 +73,8 @@ pub(crate) struct Cpu {
     pub(crate) ceased: [u64; Space::COUNT],
     /// The TLB may hold something from before the trace, for each regime.
     pub(crate) unknown_tlb: [bool; 3],
+    /// Its instruction cache may hold something from before the trace.
+    pub(crate) unknown_code: bool,
     /// The last event that made an entry valid, and where.
     pub(crate) made_valid: (u64, u64),
     /// The last event that stored to an entry that walkers can reach, and where.

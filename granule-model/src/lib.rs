@@ -87,8 +87,8 @@
 //!   first regime of EL1&0, EL2, EL3 whose MMU the CPU has on.
 //! * Whether walks are shareable with who stores (TCR.SH0, SH1), and whether CPUs that share
 //!   tables agree on MAIR and TCR.
-//! * What firmware or a boot loader left in the data and instruction caches: all lines are clean
-//!   and no code is cached when a trace begins.
+//! * What firmware or a boot loader left in the data and instruction caches, but with
+//!   [`Config::caches_unknown_at_reset`]; loads with the MMU off of what it left there.
 //! * Data stored over a table, and table memory obtained while it still is a table.
 //! * Hardware updates: with TCR.HA a leaf without the access flag may be cached and with TCR.HD a
 //!   clean page is writable, but memory is not changed, so an update lost to a plain store goes

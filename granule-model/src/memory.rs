@@ -38,6 +38,8 @@ pub(crate) struct Lines {
     pub(crate) newer: u64,
     /// Being invalidated: the DSB is missing.
     pub(crate) invalidating: u64,
+    /// Stored, cleaned or invalidated since the trace began: what was cached before is gone.
+    pub(crate) settled: u64,
     /// Written as data or code for someone past the caches.
     pub(crate) other: u64,
     /// Code that the instruction caches may hold older versions of.

@@ -52,6 +52,16 @@ impl Model {
             return;
         }
         for cpu in 0..self.config.cpus {
+            let state = &mut self.cpus[cpu as usize];
+            let translates = state.registers.iter().any(Registers::mmu_on);
+            if translates && std::mem::take(&mut state.unknown_code) {
+                self.report(Found::at(
+                    Rule::InstructionCache,
+                    cpu,
+                    (0, u64::MAX),
+                    "fetches what its instruction cache held at reset: it was never invalidated",
+                ));
+            }
             if self.cpus[cpu as usize].runs_flat() {
                 self.check_past_caches(cpu, false);
             }

@@ -76,6 +76,18 @@ fn boot_tables_that_stay_in_a_cache_are_found() {
 }
 
 #[test]
+fn what_a_loader_left_in_caches_is_maintained() {
+    let text = TRACE.text();
+    let line = find(&text, 1, "dc cpu0 civac");
+    assert_eq!(
+        rules(&with_line(&text, line, None)).first(),
+        Some(&"dirty-line-behind")
+    );
+    let line = find(&text, 1, "ic cpu0 iallu");
+    assert_eq!(rules(&with_line(&text, line, None)), ["instruction-cache"]);
+}
+
+#[test]
 fn a_table_freed_early_or_behind_a_last_level_tlbi_is_found() {
     let text = TRACE.text();
     let free = find(&text, 1, "free ");

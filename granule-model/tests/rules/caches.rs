@@ -414,3 +414,34 @@ fn a_cached_store_by_an_access_is_missing_in_memory() {
     rig.model.access(0, VA + 0x1000, Access::READ);
     rig.expect(&[Rule::NotCleaned]);
 }
+
+#[test]
+fn what_ran_before_may_have_left_lines_dirty_and_code_cached() {
+    for (maintained, ic, rules) in [
+        (true, true, &[][..]),
+        (false, true, &[Rule::DirtyLineBehind]),
+        (true, false, &[Rule::InstructionCache]),
+    ] {
+        let mut rig = Rig::off(Config {
+            caches_unknown_at_reset: true,
+            ..Config::default()
+        });
+        if maintained {
+            rig.event(cache(CacheOp::CleanInvalidateToPoc, L0, 0x40_0000));
+            rig.barrier(Barrier::DsbSy);
+        }
+        rig.fill(L0, 512, 0, 0);
+        rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x1000));
+        rig.barrier(Barrier::DsbSy);
+        rig.turn_on(TCR | EPD0, 0, L0);
+        if ic {
+            rig.event(EventKind::InstructionCache {
+                scope: Scope::Local,
+            });
+            rig.barrier(Barrier::DsbNsh);
+            rig.isb();
+        }
+        rig.sync();
+        rig.expect(rules);
+    }
+}
