@@ -67,6 +67,29 @@ pub(super) fn hand_over(tap: Option<Tap>) -> Result {
     }
 }
 
+/// Another CPU is switched on, and reads with its MMU off what was written for it.
+pub(super) fn start_cpu(tap: Option<Tap>) -> Result {
+    let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
+    kernel.tap(tap);
+    let (address, bytes) = (OUTPUT, 128);
+    kernel.event(EventKind::OtherStore {
+        address,
+        bytes,
+        purpose: Purpose::Data,
+    });
+    kernel.event(EventKind::Cache {
+        op: CacheOp::CleanToPoc,
+        address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DsbSy);
+    kernel.world.borrow_mut().cpu = 1;
+    kernel.event(EventKind::Reset);
+    Result {
+        world: kernel.world,
+    }
+}
+
 /// What was written with the MMU off is read with it on.
 pub(super) fn write_with_mmu_off(tap: Option<Tap>) -> Result {
     let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);

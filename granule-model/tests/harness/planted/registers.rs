@@ -69,6 +69,20 @@ pub(super) const FAULTS: &[Fault] = &[
         InstructionCache,
         "",
     ),
+    fault(
+        "an IC does not wait for the clean of the code",
+        scenes::store_code,
+        || nth(0, is_ish, |_| Vec::new()),
+        InstructionCache,
+        "",
+    ),
+    fault(
+        "a CPU is switched on before what it reads is cleaned",
+        scenes::start_cpu,
+        || drop_all(is_cache),
+        NotCleaned,
+        "",
+    ),
     // Registers.
     fault(
         "the MMU goes on with a TLB that was never invalidated",

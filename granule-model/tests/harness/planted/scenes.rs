@@ -186,6 +186,20 @@ pub(super) fn unmap_table(tap: Option<Tap>) -> Result {
     kernel.end()
 }
 
+/// Eight pages that were read-only become writable.
+pub(super) fn widen(tap: Option<Tap>) -> Result {
+    let mut kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
+    kernel.read_only(8 * PAGE, 8 * PAGE);
+    kernel.tap(tap);
+    let change = PermissionChange {
+        writable: Some(true),
+        ..PermissionChange::default()
+    };
+    let at = kernel.at(8 * PAGE);
+    let _ = kernel.tables.protect(at, 8 * PAGE, change, Holes::Refuse);
+    kernel.end()
+}
+
 /// Eight pages become read-only.
 pub(super) fn protect(tap: Option<Tap>) -> Result {
     let mut kernel = with_pages(Shape::kernel(48), Leaves::PAGES);

@@ -21,6 +21,13 @@ pub(super) const FAULTS: &[Fault] = &[
         STALE,
     ),
     fault(
+        "the TLBI after permissions are widened is missing",
+        scenes::widen,
+        || drop_all(is_tlbi),
+        StaleTranslation,
+        "may still refuse",
+    ),
+    fault(
         "the TLBI after an unmap is missing",
         scenes::unmap,
         || drop_all(is_tlbi),
