@@ -236,9 +236,12 @@ fn half_a_terabyte_of_blocks_with_full_protection() {
             assert_eq!(figure(row, "tlbi"), 0);
             assert!(figure(row, "dsb") <= 16);
         }
-        for name in ["instructions", "descriptor_stores", "tables", "dsb"] {
+        for name in ["descriptor_stores", "tables", "dsb"] {
             assert_eq!(figure(&rows[0], name), figure(&rows[1], name), "{name}");
         }
+        // All that may differ is finding out how large leaves may be, once a map.
+        let [without, with] = [0, 1].map(|row| figure(&rows[row], "instructions"));
+        assert!(with.abs_diff(without) < 50, "{without} and {with}");
     }
 }
 
