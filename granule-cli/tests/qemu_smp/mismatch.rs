@@ -84,7 +84,7 @@ fn an_exception_before_its_mmu_is_on_is_told() {
         };
         assert!(
             line.starts_with(
-                "CPU 1 (MPIDR 0x1) is parked: it took an exception before its MMU was on, ESR 0x2000000, at 0x402"
+                "CPU 1 (MPIDR 0x1) is parked: it took an exception before its MMU was on, ESR 0x2000000, at 0x40"
             ),
             "{line}"
         );
