@@ -7,6 +7,7 @@
 mod bytes;
 mod parsers;
 mod records;
+mod replay;
 mod tables;
 
 // The kernel is a program, not a library: what of it is pure is taken in by its file, and finds
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("image_header", parsers::image_header),
     ("trace_line", parsers::trace_line),
     ("trace_file", parsers::trace_file),
+    ("trace_replay", replay::trace_replay),
     ("memblock", tables::memblock),
     ("descriptor", tables::descriptor),
     ("walker", tables::walker),
