@@ -4,7 +4,14 @@
 //! programs read it as bytes, and guessing wrong boots a machine that is a
 //! million times off. What a size may be used for is not decided here.
 
-const UNITS: [(char, u32); 5] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P', 50)];
+const UNITS: [(char, u32); 6] = [
+    ('B', 0),
+    ('K', 10),
+    ('M', 20),
+    ('G', 30),
+    ('T', 40),
+    ('P', 50),
+];
 
 /// Reads a size such as `4G`, `512M` or `64KiB` into bytes.
 ///
@@ -26,16 +33,17 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     }
     let upper = unit.to_ascii_uppercase();
     let letter = match upper.as_bytes() {
-        [letter] | [letter, b'B'] | [letter, b'I', b'B'] => char::from(*letter),
+        [letter] => char::from(*letter),
+        [letter, b'B'] | [letter, b'I', b'B'] if *letter != b'B' => char::from(*letter),
         _ => {
             return Err(say(&format!(
-                "has the unit {unit:?}, which is not one of K, M, G, T, P"
+                "has the unit {unit:?}, which is not one of B, K, M, G, T, P"
             )));
         }
     };
     let Some(&(_, shift)) = UNITS.iter().find(|(name, _)| *name == letter) else {
         return Err(say(&format!(
-            "has the unit {unit:?}, which is not one of K, M, G, T, P"
+            "has the unit {unit:?}, which is not one of B, K, M, G, T, P"
         )));
     };
     digits
@@ -75,7 +83,7 @@ pub fn show_size(bytes: u64) -> String {
             return format!("{}{name}", bytes >> shift);
         }
     }
-    format!("{bytes}B")
+    "0B".into()
 }
 
 #[cfg(test)]
@@ -91,6 +99,9 @@ mod tests {
         assert_eq!(parse_size("64KiB"), Ok(64 << 10));
         assert_eq!(parse_size("1TB"), Ok(1 << 40));
         assert_eq!(parse_size("0M"), Ok(0));
+        assert_eq!(parse_size("1000B"), Ok(1000));
+        assert_eq!(parse_size("0b"), Ok(0));
+        assert!(parse_size("1BB").is_err());
     }
 
     #[test]
