@@ -240,6 +240,10 @@ impl Dispatch for Exhausted {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn running_out_while_splitting() {
     let mut refused = 0;
     for geometry in shapes() {

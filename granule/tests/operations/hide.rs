@@ -157,6 +157,10 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn hidden_leaves_are_never_merged_with_others() {
     let mut bench = bench(3);
     bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();

@@ -192,6 +192,10 @@ impl Dispatch for Pair {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn every_size_down_to_every_smaller_one() {
     let mut found = Vec::new();
     for geometry in shapes() {
@@ -272,6 +276,10 @@ impl Dispatch for Refused {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn refused_exactly_where_the_rules_do_not_allow_it() {
     let mut refused = [0; 5];
     for geometry in shapes() {
@@ -327,6 +335,10 @@ const LIVE: Setting = Setting {
 };
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn a_range_with_everything_in_it() {
     for live in [true, false] {
         for repeat in [false, true] {
@@ -353,6 +365,10 @@ fn a_range_with_everything_in_it() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
     let mut bench = mixed(LIVE);
     let page = bench.arch.page();

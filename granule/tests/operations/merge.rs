@@ -52,6 +52,10 @@ fn leaves(tree: &Tree, level: i32) -> (usize, usize) {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn pages_and_blocks_become_the_largest_leaf() {
     for live in [false, true] {
         let mut bench = bench(live, 2);
@@ -77,6 +81,10 @@ fn pages_and_blocks_become_the_largest_leaf() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn no_larger_than_asked_for() {
     let cases = [
         (Leaves::PAGES, merged(0, 0)),
@@ -107,6 +115,10 @@ fn no_larger_than_asked_for() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn only_what_the_range_holds_whole() {
     let mut bench = bench(true, 3);
     bench
@@ -130,6 +142,10 @@ fn only_what_the_range_holds_whole() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn only_what_is_alike() {
     let block = |bench: &mut Bench<Page4K>, output: u64| {
         bench.map(BLOCK, output, BLOCK, RW, Leaves::PAGES).unwrap();
@@ -217,6 +233,10 @@ fn a_group_that_reaches_out_of_the_space_is_not_made() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn the_levels_of_bbm() {
     for (bbm, expected) in [
         (0, merged(0, 0)),
@@ -243,6 +263,10 @@ fn freed(events: &[Event]) -> usize {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn what_is_unlinked_waits_for_tlbis_over_every_small_leaf() {
     // 40 tables: 32 wait together, then 8. Without operations on ranges all of the TLB goes, for
     // that many pages; each table of its own takes one for each of its pages.
@@ -302,6 +326,10 @@ fn what_is_unlinked_waits_for_tlbis_over_every_small_leaf() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn one_address_reaches_all_of_what_was_merged() {
     // After the merge nothing small may be cached: the change of the block invalidates by one
     // address of it.

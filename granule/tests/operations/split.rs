@@ -198,6 +198,10 @@ fn every_size_into_every_smaller_one() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn both_ends_inside_one_leaf_share_its_tables() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
     let gib = 1 << 30;
@@ -335,6 +339,10 @@ impl Dispatch for Cut {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn refused_exactly_where_the_rules_do_not_allow_it() {
     let mut counts = [0; 5];
     for geometry in shapes() {
