@@ -48,6 +48,8 @@ readers! {
     id_aa64dfr0_el1 = "id_aa64dfr0_el1";
     /// Cache line sizes.
     ctr_el0 = "ctr_el0";
+    /// The upper half's tables.
+    ttbr1_el1 = "ttbr1_el1";
     /// MMU, caches, alignment: the kernel's own level's.
     sctlr_el1 = "sctlr_el1";
     /// The virtual counter, unordered: see [`counter_now`].

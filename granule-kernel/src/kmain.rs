@@ -2,6 +2,7 @@
 
 use crate::console::println;
 use crate::handover::{Conduit, Handover};
+use crate::memory::live;
 use crate::mmu_off::record;
 use crate::pl011::Pl011;
 use crate::smp::percpu;
@@ -89,7 +90,8 @@ fn no_way_to_power_off(handover: &Handover) {
 fn finish() -> ! {
     println!("@granule outcome=ok\n@granule end");
     record::finished(None);
-    recorder::finish(true);
+    // Other CPUs may be merging: not in the midst of it.
+    live::hold(|| recorder::finish(true));
     console::flush();
     psci::system_off();
     cpu::halt()

@@ -458,6 +458,11 @@ impl Taken {
     }
 }
 
+/// Calls `work` while nobody changes anything under the lock.
+pub(crate) fn hold<R>(work: impl FnOnce() -> R) -> R {
+    LIVE.with(|_| work())
+}
+
 /// What changing the tables took so far, by anyone.
 pub(crate) fn counted() -> Taken {
     LIVE.with(|live| Taken {

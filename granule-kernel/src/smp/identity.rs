@@ -6,18 +6,20 @@
 use crate::handover::Handover;
 use crate::memory::map::Request;
 use crate::memory::window::EarlyTables;
+use crate::trace::bring_up;
+use crate::trace::recorder::{OnEachCpu, Recorder};
 use crate::tree::Memory;
-use crate::{boot, cpu, image, refuse};
+use crate::{boot, image, refuse};
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule::arch::hw::{self, Hardware};
+use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::{
     Attributes, Descriptor, Geometry, Half, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
 use granule::table::{
-    Leaves, Liveness, PageTables, Parts, Reached, TableAllocator, TableError, TableMemory,
-    Visibility,
+    Leaves, Liveness, Maintenance, PageTables, Parts, Reached, TableAllocator, TableError,
+    TableMemory, Traced, Visibility,
 };
 
 /// TTBR values: the identity map, and nothing at all for each half.
@@ -61,10 +63,11 @@ pub(super) fn prepare<P: Page>(
     let bytes = P::SIZE.bytes();
     let mut capabilities = request.capabilities;
     capabilities.geometry = lower;
+    let sink = Recorder::of_this_cpu(bytes);
     let mut parts = Parts {
-        memory: Reached(request.reach),
-        allocator: EarlyTables::new(memory, bytes),
-        maintenance: Hardware::new(capabilities),
+        memory: Traced::new(Reached(request.reach), sink),
+        allocator: Traced::new(EarlyTables::new(memory, bytes), sink),
+        maintenance: Traced::new(Hardware::new(capabilities), sink),
     };
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = parts.allocate(1).ok_or(exhausted)?.first;
@@ -79,7 +82,7 @@ pub(super) fn prepare<P: Page>(
             Visibility::Private,
         );
     }
-    hw::dsb_ishst();
+    parts.dsb_ishst();
     EMPTY.store(Ttbr::new(&lower, empty, 0).0, Ordering::Relaxed);
     IDENTITY.store(handover.mmu.ttbr0, Ordering::Relaxed);
     IMAGE_DISTANCE.store(handover.mmu.virt_offset, Ordering::Relaxed);
@@ -117,6 +120,6 @@ pub(super) fn prepare<P: Page>(
 /// Takes this CPU off the identity map: until it is parked, its lower half has nothing in it.
 pub(super) fn leave() {
     // SAFETY: the kernel runs in the upper half; nothing is reached through the lower one.
-    unsafe { cpu::set_ttbr0_el1(empty()) };
-    cpu::tlbi_vmalle1_local();
+    unsafe { bring_up::set_ttbr0_el1(empty()) };
+    bring_up::tlbi_vmalle1_local();
 }

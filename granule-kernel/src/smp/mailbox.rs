@@ -143,6 +143,14 @@ pub(crate) fn leave(number: usize, command: &Command) -> Option<u64> {
     Some(start)
 }
 
+/// What was left for CPU `number`, which asks for itself.
+pub(super) fn command(number: usize) -> Option<Command> {
+    let Boxes(commands) = &COMMANDS;
+    let slot = commands.get(number)?.get();
+    // SAFETY: written before the CPU was started, and not since.
+    Some(unsafe { slot.read() })
+}
+
 /// The virtual address of CPU `number`'s report.
 pub(crate) fn report_address(number: usize) -> Option<u64> {
     let Boxes(reports) = &REPORTS;

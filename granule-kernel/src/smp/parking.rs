@@ -8,6 +8,7 @@
 use super::MOST_CPUS;
 use super::identity;
 use super::percpu::{self, PerCpu};
+use crate::trace::bring_up;
 use crate::{cpu, image, ipi};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,7 +98,16 @@ pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
         for number in others.iter() {
             wait_for(number, epoch);
         }
+        let roots = bring_up::Roots {
+            identity: identity::identity(),
+            empty: identity::empty(),
+        };
+        bring_up::parked(others, roots);
         let result = work();
+        // The walkers of the others see what was stored before they see the flag: no load-acquire of
+        // theirs orders their walks, and no barrier of `work` need have reached them.
+        bring_up::dsb_ishst();
+        bring_up::returning(others, roots);
         CONTROL.released.store(epoch, Ordering::Release);
         cpu::send_event();
         cpu::restore_interrupts(masked);

@@ -1,8 +1,9 @@
 //! A secondary CPU from its first instruction at a virtual address.
 
 use super::percpu::{self, PerCpu, STATE_FAILED, STATE_STARTING, STATE_UP};
-use super::{identity, jobs};
+use super::{identity, jobs, mailbox};
 use crate::console::println;
+use crate::trace::bring_up;
 use crate::{cpu, exception, gic, psci};
 use core::sync::atomic::Ordering;
 
@@ -16,6 +17,10 @@ pub(super) fn entry() -> u64 {
 extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
     percpu::take(this);
     exception::init();
+    let number = this.number();
+    if let (Some(command), Some(report)) = (mailbox::command(number), mailbox::look(number)) {
+        bring_up::came_up(&command, &report);
+    }
     identity::leave();
     let state = match gic::init_cpu(this) {
         Ok(()) => STATE_UP,

@@ -16,6 +16,8 @@ use crate::console::println;
 use crate::frames::tables::Tables;
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
+use crate::trace::bring_up;
+use crate::trace::recorder::{OnEachCpu, Recorder};
 use crate::{cpu, hooks, ipi, layout};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::hw::Hardware;
@@ -24,8 +26,8 @@ use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::boot::words;
 use granule::table::{
-    Environment, Leaves, Liveness, Maintenance, PageTables, Parts, Reached, TableAllocator,
-    TableError,
+    Environment, Leaves, Liveness, Maintenance, PageTables, Parts, Reached, Sink, TableAllocator,
+    TableError, Traced,
 };
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
@@ -173,7 +175,7 @@ fn interruptions() {
     );
 }
 
-/// Maintenance that tells no other CPU anything.
+/// Maintenance that tells no other CPU anything, nor this one's TLB.
 pub(crate) struct Unheard(pub(crate) TlbCapabilities);
 
 impl Maintenance for Unheard {
@@ -184,6 +186,21 @@ impl Maintenance for Unheard {
     fn dsb_ish(&mut self) {}
     fn isb(&mut self) {}
     fn tlbi(&mut self, _: TlbiOp) {}
+}
+
+/// Maintenance of this CPU's own TLB, of which no other CPU hears anything.
+struct OwnTlb(TlbCapabilities);
+
+impl Maintenance for OwnTlb {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    fn dsb_ishst(&mut self) {}
+    fn dsb_ish(&mut self) {}
+    fn isb(&mut self) {}
+    fn tlbi(&mut self, _: TlbiOp) {
+        bring_up::tlbi_vmalle1_local();
+    }
 }
 
 /// Points the scratch page at `output`.
@@ -209,10 +226,11 @@ pub(crate) fn tables<P: Page, T: Maintenance>(
     request: &Request<'_>,
     maintenance: T,
 ) -> Result<PageTables<P, impl Environment + use<P, T>>, TableError> {
+    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
     let parts = Parts {
-        memory: Reached(request.reach),
+        memory: Traced::new(Reached(request.reach), sink),
         // SAFETY: the frames are those that `pages::take_over` gave in, all in the linear map.
-        allocator: unsafe { Tables::new(Pages) },
+        allocator: Traced::new(unsafe { Tables::new(Pages) }, sink),
         maintenance,
     };
     // SAFETY: the tree that TTBR1 holds; the other CPUs change nothing in it.
@@ -233,12 +251,14 @@ fn park<P: Page>(request: &Request<'_>) -> Result<(), TableError> {
         unsafe { address.write_volatile(number) };
     }
     let [first, _] = pages;
+    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
+    let hardware = Hardware::new(request.capabilities);
     point(
-        &mut tables::<P, _>(request, Hardware::new(request.capabilities))?,
+        &mut tables::<P, _>(request, Traced::new(hardware, sink))?,
         first,
     )?;
     // From here on without a broadcast, which the parked CPUs must not need.
-    let mut tables = tables::<P, _>(request, Unheard(request.capabilities))?;
+    let mut tables = tables::<P, _>(request, OwnTlb(request.capabilities))?;
 
     let online = percpu::online();
     let others = online.without(0);
@@ -306,7 +326,7 @@ fn rounds<P: Page, E: Environment>(
             let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
             let start = cpu::counter_now();
             let result = point(tables, output);
-            cpu::tlbi_vmalle1_local();
+            bring_up::tlbi_vmalle1_local();
             expected.store(number, Ordering::Release);
             // A millisecond, in which a CPU that runs would count thousands of turns.
             while cpu::counter_now().wrapping_sub(start) < cpu::cntfrq_el0() / 1000 {
@@ -322,6 +342,8 @@ fn rounds<P: Page, E: Environment>(
             }
             result
         })?;
+        let sink = Recorder::of_this_cpu(P::SIZE.bytes());
+        sink.relied(VirtualAddress(layout::SCRATCH_VADDR), P::SIZE.bytes());
         assert_eq!(read_scratch(), number, "the page that the boot CPU reads");
     }
     wait_for_a_turn(turns);

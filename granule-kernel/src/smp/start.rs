@@ -15,8 +15,11 @@ use crate::gic::tree::Gic;
 use crate::handover::Handover;
 use crate::line::Line;
 use crate::memory::map::Request;
+use crate::memory::reach::KernelReach;
 use crate::memory::window::EarlyTables;
 use crate::mmu_off::cache;
+use crate::trace::bring_up;
+use crate::trace::recorder::{self, OnEachCpu, Recorder};
 use crate::tree::Memory;
 use crate::{cpu, gic, layout, psci};
 use arrayvec::ArrayVec;
@@ -29,7 +32,7 @@ use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Direction;
-use granule::table::{Leaves, Liveness, PageTables, Parts, Piece, Reached, TableError};
+use granule::table::{Leaves, Liveness, PageTables, Parts, Piece, Reached, TableError, Traced};
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
@@ -77,7 +80,6 @@ impl Started {
 
 /// Why no CPU but this one can be used.
 enum Obstacle {
-    Trace,
     NoPsci,
     Gic(gic::tree::GicTreeError),
     GicDriver(gic::Error),
@@ -89,7 +91,6 @@ enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Trace => f.write_str("what is done to translation is traced, on one CPU only"),
             Self::NoPsci => f.write_str(
                 "the device tree has no psci node of version 0.2 or later with a method",
             ),
@@ -151,7 +152,15 @@ pub(crate) fn start<P: Page>(machine: &mut Machine<'_, '_>) -> Started {
     }
     mailbox::check_words(machine.bootargs);
     match prepare::<P>(machine, &fdt, &mut started) {
-        Ok(needs) => start_all::<P>(machine, &cpus, &needs, &mut started),
+        Ok(needs) => {
+            // Those that do not come up too: which of them will is not known yet.
+            let numbers = cpus.others.len() + 1;
+            let level = started.common.bbm_level;
+            recorder::machine(numbers, P::SIZE.bytes(), level);
+            start_all::<P>(machine, &cpus, &needs, &mut started);
+            let level = started.common.bbm_level;
+            recorder::machine(numbers, P::SIZE.bytes(), level);
+        }
         Err(obstacle) => {
             started.complain(format_args!("no other CPU is started: {obstacle}"));
         }
@@ -165,10 +174,6 @@ fn prepare<P: Page>(
     fdt: &Fdt<'_>,
     started: &mut Started,
 ) -> Result<Needs, Obstacle> {
-    // What another CPU does to its registers and TLB nobody records, and without it a trace is wrong.
-    if machine.handover.trace.is_wanted() {
-        return Err(Obstacle::Trace);
-    }
     if !psci::is_there() || !tree::has_psci(fdt) {
         return Err(Obstacle::NoPsci);
     }
@@ -260,8 +265,9 @@ fn start_one<P: Page>(
     let number = cpu.number();
     let [stack, exceptions] = map_stacks::<P>(machine, number).map_err(Failure::Obstacle)?;
     cpu.prepare(affinity, exceptions.end);
+    let report_at = mailbox::report_address(number).map_or(0, identity::physical);
     let command = Command {
-        report: mailbox::report_address(number).map_or(0, identity::physical),
+        report: report_at,
         stack_bottom: stack.physical,
         stack_top: stack.physical + STACK_BYTES,
         stack_top_virtual: stack.end,
@@ -277,9 +283,12 @@ fn start_one<P: Page>(
     // What the CPU reads past the caches beyond its command is the image's text, which nobody has
     // written since the loader did.
     let entry = identity::physical(entry_address());
-    psci::cpu_on(affinity, entry, identity::physical(command)).map_err(Failure::Psci)?;
+    let command = identity::physical(command);
+    bring_up::command_left(command, size_of::<Command>() as u64);
+    psci::cpu_on(affinity, entry, command).map_err(Failure::Psci)?;
     wait(cpu)?;
     let report = mailbox::look(number).unwrap_or_default();
+    bring_up::report_read(report_at);
     Ok(Facts {
         number,
         affinity,
@@ -331,15 +340,20 @@ fn with_tables<P: Page, R>(
     work: impl FnOnce(
         &mut PageTables<
             P,
-            Parts<Reached<crate::memory::reach::KernelReach>, EarlyTables<'_>, Hardware>,
+            Parts<
+                Traced<Reached<KernelReach>, Recorder>,
+                Traced<EarlyTables<'_>, Recorder>,
+                Traced<Hardware, Recorder>,
+            >,
         >,
     ) -> Result<R, TableError>,
 ) -> Result<R, TableError> {
     let request = machine.request;
+    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
     let parts = Parts {
-        memory: Reached(request.reach),
-        allocator: EarlyTables::new(machine.memory, P::SIZE.bytes()),
-        maintenance: Hardware::new(request.capabilities),
+        memory: Traced::new(Reached(request.reach), sink),
+        allocator: Traced::new(EarlyTables::new(machine.memory, P::SIZE.bytes()), sink),
+        maintenance: Traced::new(Hardware::new(request.capabilities), sink),
     };
     // SAFETY: the tree that TTBR1 holds; secondary CPUs walk it but change nothing.
     let tables =

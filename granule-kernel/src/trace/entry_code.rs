@@ -1,5 +1,5 @@
-//! What the entry assembly does to translation, caches and order, as lists: one for each of its
-//! routines, in the order of the addresses of its instructions.
+//! What assembly does to translation, caches and order where it cannot be recorded as it happens, as
+//! lists: one for each routine, in the order of the addresses of its instructions.
 //!
 //! A trace tells these lists (`head`), and the check of the finished kernel (`cargo xtask image`)
 //! compares them with the instructions that are there. No values, and nothing of the kernel's:
@@ -31,7 +31,11 @@ pub(crate) enum When {
     Vhe,
     /// At EL2 of a CPU without.
     NoVhe,
-    /// On some machines, and left out of a trace: an ISB that only orders a register's reading, which
+    /// On the way off the kernel's tables.
+    Leaving,
+    /// On the way back to them.
+    Returning,
+    /// On some machines, or of no consequence, and left out of a trace: an ISB that only orders a register's reading, which
     /// can make a checker stricter and never more lenient, or a register that a trace knows nothing
     /// of.
     Untold,
@@ -55,6 +59,12 @@ pub(crate) const ENTRY: Routine = Routine {
         // The second after VBAR.
         (When::Always, &[ISB, ISB]),
     ],
+};
+
+/// `head::secondary`, all of it before its first call.
+pub(crate) const SECONDARY_ENTRY: Routine = Routine {
+    symbol: "secondary_entry",
+    parts: ENTRY.parts,
 };
 
 /// `head::el2`.
@@ -148,15 +158,43 @@ pub(crate) const ENABLE_MMU: Routine = Routine {
     )],
 };
 
+const EMPTY_TLB: [Step; 3] = [Step::System(System::VMALLE1), DSB_NSH, ISB];
+
+/// `head::parked`, in the kernel's text.
+pub(crate) const PARK: Routine = Routine {
+    symbol: "park_on_identity",
+    parts: &[
+        (When::Leaving, &[Step::System(System::TTBR0_EL1), ISB]),
+        (When::Returning, &[Step::System(System::TTBR0_EL1), ISB]),
+        (When::Returning, &EMPTY_TLB),
+    ],
+};
+
+/// `head::parked`, in the identity map.
+pub(crate) const PARK_CODE: Routine = Routine {
+    symbol: "park_identity_code",
+    parts: &[
+        (When::Leaving, &[Step::System(System::TTBR1_EL1), ISB]),
+        (When::Leaving, &EMPTY_TLB),
+        // Between AT and the reading of PAR.
+        (When::Untold, &[ISB]),
+        (When::Returning, &[Step::System(System::TTBR1_EL1), ISB]),
+        (When::Returning, &EMPTY_TLB),
+    ],
+};
+
 /// All of them, for the check.
 #[cfg_attr(target_os = "none", allow(dead_code))]
 pub(crate) const ALL: &[Routine] = &[
     ENTRY,
+    SECONDARY_ENTRY,
     SETUP_EL2,
     SETUP_RUN_LEVEL,
     APPLY_RELOCATIONS,
     CLEAN,
     CLEAN_AND_INVALIDATE,
     INVALIDATE,
+    PARK,
+    PARK_CODE,
     ENABLE_MMU,
 ];

@@ -7,76 +7,15 @@
 
 use super::early::Early;
 use super::entry_code::{
-    CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, Routine, SETUP_EL2,
-    SETUP_RUN_LEVEL, Step, When,
+    CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
 };
+use super::routine::{Teller, before_tables, with_tables};
 use crate::handover::{EntryInfo, MmuConfig};
-use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
 use crate::image;
 use crate::mmu_off::record;
-use granule::arch::PhysicalAddress;
-use granule::trace::{Event, System};
-
-/// What the entry code writes to a register before there are tables; nothing for a TLBI.
-fn before_tables(system: System) -> u64 {
-    if system == System::SCTLR_EL1 {
-        SCTLR_MMU_OFF
-    } else if system == System::SCTLR_EL2 {
-        SCTLR_EL2_MMU_OFF
-    } else {
-        0
-    }
-}
-
-/// What the switch writes.
-fn with_tables(mmu: &MmuConfig, system: System) -> u64 {
-    if system == System::SCTLR_EL1 {
-        SCTLR_MMU_ON
-    } else if system == System::MAIR_EL1 {
-        mmu.mair
-    } else if system == System::TCR_EL1 {
-        mmu.tcr
-    } else if system == System::TTBR0_EL1 {
-        mmu.ttbr0
-    } else if system == System::TTBR1_EL1 {
-        mmu.ttbr1
-    } else {
-        0
-    }
-}
+use granule::trace::Event;
 
 impl Early {
-    /// A routine as it ran: what always does, and what does `when` it did.
-    fn ran(&self, routine: &Routine, when: When, event: impl Fn(System) -> Event) {
-        for (part, steps) in routine.parts {
-            if *part != When::Always && *part != when {
-                continue;
-            }
-            for step in *steps {
-                self.push(match step {
-                    Step::Barrier(barrier) => Event::Barrier(*barrier),
-                    Step::System(system) => event(*system),
-                });
-            }
-        }
-    }
-
-    /// A routine of `head::cache`.
-    fn lines(&self, routine: &Routine, start: u64, bytes: u64) {
-        self.ran(routine, When::Always, |instruction| Event::Lines {
-            instruction,
-            start,
-            bytes,
-        });
-    }
-
-    fn data(&self, start: u64, bytes: u64) {
-        self.push(Event::Data {
-            start: PhysicalAddress(start),
-            bytes,
-        });
-    }
-
     /// `mmu_off::record` changes the boot record, which cleans it before and after its state.
     fn boot_record(&self) {
         let record = record::range();

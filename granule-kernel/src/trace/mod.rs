@@ -3,11 +3,14 @@
 //! `granule.trace=START,BYTES` names RAM that whoever starts the kernel wants the records in; the
 //! library has their format (`granule::trace`). [`early`] records with the MMU off, [`head`] what
 //! the entry code did before anyone could ask, [`recorder`] from the kernel's first instruction
-//! at a virtual address on. The records themselves, and what it takes to keep them, are not
+//! at a virtual address on, by every CPU; [`bring_up`] what another CPU does where it cannot record.
+//! The records themselves, and what it takes to keep them, are not
 //! recorded; nor are ISBs that only order a reading of a counter or of PAR: a barrier that a
 //! checker does not see can make it stricter, never more lenient.
 
 mod area;
+#[cfg(target_os = "none")]
+pub(crate) mod bring_up;
 #[cfg(target_os = "none")]
 pub(crate) mod early;
 #[cfg(target_os = "none")]
@@ -16,5 +19,7 @@ mod entry_code;
 pub(crate) mod head;
 #[cfg(target_os = "none")]
 pub(crate) mod recorder;
+#[cfg(target_os = "none")]
+mod routine;
 
 pub(crate) use area::Area;

@@ -1,4 +1,7 @@
-//! Recording with the MMU on, into the area's window.
+//! Recording with the MMU on, into the area's window, by all CPUs in one order.
+//!
+//! What no lock can be held for, because the CPU that does it cannot reach the records then, is
+//! written down by [`bring_up`](super::bring_up).
 
 use super::Area;
 use crate::cpu;
@@ -14,6 +17,8 @@ use granule::trace::{Event, Header, RECORD_WORDS, Record};
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {
     locked: AtomicBool,
+    /// What happens from here on is no part of the trace.
+    closed: AtomicBool,
     /// The first word of the area in its window; null where nothing is recorded.
     words: UnsafeCell<*mut u64>,
 }
@@ -24,6 +29,7 @@ unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer {
     locked: AtomicBool::new(false),
+    closed: AtomicBool::new(false),
     words: UnsafeCell::new(core::ptr::null_mut()),
 };
 
@@ -50,11 +56,20 @@ impl Recorder {
         recorder
     }
 
+    /// The same for what another CPU does.
+    pub(super) const fn on(&self, cpu: usize) -> Self {
+        Self {
+            cpu: cpu as u16,
+            page_bytes: self.page_bytes,
+        }
+    }
+
+    /// Adds a record. Only from within [`atomically`](Sink::atomically).
     #[inline(never)]
-    fn push(&self, event: Event) {
+    pub(super) fn push(&self, event: Event) {
         // SAFETY: written before this recorder was made, and not since.
         let words = unsafe { *BUFFER.words.get() };
-        if words.is_null() {
+        if words.is_null() || BUFFER.closed.load(Ordering::Relaxed) {
             return;
         }
         // SAFETY: the header and, as long as there is room, one record more, all inside the
@@ -74,6 +89,41 @@ impl Recorder {
             words.add(Header::RECORDS).write_volatile(count + 1);
         }
     }
+}
+
+/// Does something other than changing tables and records it, in one order with all that any CPU
+/// records; does only that where nothing is recorded.
+pub(super) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
+    let recorder = Recorder::of_this_cpu(0);
+    // SAFETY: as in `push`.
+    if unsafe { *BUFFER.words.get() }.is_null() {
+        action(&recorder)
+    } else {
+        recorder.atomically(action)
+    }
+}
+
+/// So many CPUs may be in the trace, and all of them have this level of FEAT_BBM.
+pub(crate) fn machine(cpus: usize, page_bytes: u64, bbm_level: u32) {
+    let header = Header {
+        page_bytes: page_bytes as u32,
+        cpus: cpus as u16,
+        bbm_level: bbm_level as u8,
+        ..Header::default()
+    };
+    let words = header.words();
+    tell(|_| {
+        // SAFETY: as in `push`, and the lock is held.
+        let first = unsafe { *BUFFER.words.get() };
+        if !first.is_null() {
+            // SAFETY: a word of the header.
+            unsafe {
+                first
+                    .add(Header::SHAPE)
+                    .write_volatile(words[Header::SHAPE])
+            };
+        }
+    });
 }
 
 /// A sink of which every CPU can have its own.
@@ -116,9 +166,11 @@ impl Sink for Recorder {
     }
 }
 
-/// The end of the kernel: whoever reads memory past this CPU's caches finds all records. Without
-/// the lock, which who panicked may hold.
+/// The end of the kernel: whoever reads memory past this CPU's caches finds all records, and none
+/// of what other CPUs do after this. Without the lock, which who panicked may hold: who wants a
+/// trace that is complete sees to it that nobody changes anything.
 pub(crate) fn finish(complete: bool) {
+    BUFFER.closed.store(true, Ordering::Relaxed);
     // SAFETY: as in `push`.
     let words = unsafe { *BUFFER.words.get() };
     if words.is_null() {

@@ -24,7 +24,7 @@ const MAGIC: [u64; 2] = [
 const VERSION: u32 = 1;
 
 /// The decoded head of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The page size in bytes.
     pub page_bytes: u32,
@@ -84,6 +84,8 @@ impl Header {
     pub const ROOM: usize = 6;
     /// The word that says whether the kernel came to its end.
     pub const STATE: usize = 2;
+    /// The word of the page size, the number of CPUs and their BBM level.
+    pub const SHAPE: usize = 3;
 
     /// The room for records in a buffer of so many bytes.
     #[must_use]

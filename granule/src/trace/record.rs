@@ -48,6 +48,8 @@ impl Barrier {
     pub const DSB_ISH: Self = Self::dsb(0b1011);
     /// DSB ISHST.
     pub const DSB_ISHST: Self = Self::dsb(0b1010);
+    /// DSB NSHST.
+    pub const DSB_NSHST: Self = Self::dsb(0b0110);
     /// DSB NSH.
     pub const DSB_NSH: Self = Self::dsb(0b0111);
     /// DMB SY.

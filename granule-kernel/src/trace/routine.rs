@@ -1,0 +1,89 @@
+//! Known sequences as events: a list of [`entry_code`](super::entry_code), with the values that its
+//! instructions had.
+//!
+//! Runs with the MMU off too: no function pointers, nothing that panics.
+
+use super::early::Early;
+use super::entry_code::{Routine, Step, When};
+use super::recorder::Recorder;
+use crate::handover::MmuConfig;
+use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
+use granule::arch::PhysicalAddress;
+use granule::trace::{Event, System};
+
+/// What takes events.
+pub(super) trait Teller {
+    fn push(&self, event: Event);
+
+    /// A routine as it ran: what always does, and what does `when` it did.
+    fn ran(&self, routine: &Routine, when: When, event: impl Fn(System) -> Event) {
+        for (part, steps) in routine.parts {
+            if *part != When::Always && *part != when {
+                continue;
+            }
+            for step in *steps {
+                self.push(match step {
+                    Step::Barrier(barrier) => Event::Barrier(*barrier),
+                    Step::System(system) => event(*system),
+                });
+            }
+        }
+    }
+
+    /// A routine of `head::cache`.
+    fn lines(&self, routine: &Routine, start: u64, bytes: u64) {
+        self.ran(routine, When::Always, |instruction| Event::Lines {
+            instruction,
+            start,
+            bytes,
+        });
+    }
+
+    /// Bytes that someone reads past the caches were stored.
+    fn data(&self, start: u64, bytes: u64) {
+        self.push(Event::Data {
+            start: PhysicalAddress(start),
+            bytes,
+        });
+    }
+}
+
+impl Teller for Early {
+    fn push(&self, event: Event) {
+        Self::push(self, event);
+    }
+}
+
+impl Teller for Recorder {
+    fn push(&self, event: Event) {
+        Self::push(self, event);
+    }
+}
+
+/// What the entry code writes to a register before there are tables; nothing for a TLBI.
+pub(super) fn before_tables(system: System) -> u64 {
+    if system == System::SCTLR_EL1 {
+        SCTLR_MMU_OFF
+    } else if system == System::SCTLR_EL2 {
+        SCTLR_EL2_MMU_OFF
+    } else {
+        0
+    }
+}
+
+/// What the switch writes.
+pub(super) fn with_tables(mmu: &MmuConfig, system: System) -> u64 {
+    if system == System::SCTLR_EL1 {
+        SCTLR_MMU_ON
+    } else if system == System::MAIR_EL1 {
+        mmu.mair
+    } else if system == System::TCR_EL1 {
+        mmu.tcr
+    } else if system == System::TTBR0_EL1 {
+        mmu.ttbr0
+    } else if system == System::TTBR1_EL1 {
+        mmu.ttbr1
+    } else {
+        0
+    }
+}
