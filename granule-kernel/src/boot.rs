@@ -230,6 +230,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
     selftest::run::<P>(&request, bootargs);
     conflict_test::run::<P>(&request, bootargs);
     memory::selftest::run(bootargs);
+    memory::selftest::bench::run(bootargs, request.counter);
     merge::settle();
     report::tlb_conflicts();
 }

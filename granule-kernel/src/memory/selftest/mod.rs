@@ -11,13 +11,16 @@
 //! | `hotplug-new` | the RAM behind the last bank, of which the device tree does not tell, added |
 //! | `guard` | a pool of guard pages, flipped while another CPU holds the lock |
 //! | `pagealloc` | with `debug_pagealloc=on`, pages allocated and freed |
+//! | `permissions-stress:CHANGES[:SEED]` | random changes while other CPUs use what lies beside them |
 //! | `write-read-only`, `execute`, `read-invalid`, `read-guard`, `use-after-free` | an access that must end in a panic |
 
+pub(crate) mod bench;
 mod changes;
 mod counts;
 mod faults;
 mod guards;
 mod plug;
+mod stress;
 
 use super::live;
 use super::pages::{self, Pages};
@@ -45,7 +48,10 @@ pub(crate) fn run(bootargs: &[u8]) {
             Some(b"hotplug-new") => plug::new_bank(),
             Some(b"guard") => guards::pool(),
             Some(b"pagealloc") => faults::pagealloc(),
-            Some(value) => faults::run(value),
+            Some(value) => match value.strip_prefix(b"permissions-stress:") {
+                Some(value) => stress::run(value),
+                None => faults::run(value),
+            },
             None => {}
         }
     }
@@ -149,6 +155,14 @@ impl Block {
         let Some(frame) = pages::allocate(order) else {
             panic!("no free block of {bytes:#x} bytes: the machine is too small for this test");
         };
+        Self::of(frame, order)
+    }
+
+    /// `2^order` pages that were allocated.
+    fn of(frame: Frame, order: u32) -> Self {
+        let Some(kernel) = live::kernel() else {
+            panic!("the tables do not change yet");
+        };
         let physical = frame.address(size());
         let start = kernel.placement.virtual_address(physical);
         let start = start.map_or(0, |start| start.0);
@@ -156,7 +170,7 @@ impl Block {
             frame,
             order,
             start,
-            page,
+            page: kernel.page(),
         }
     }
 
@@ -226,4 +240,33 @@ fn assert_allows(address: VirtualAddress, expected: Allows, what: &str) {
         "{what}: CPU {} does not say that {address} allows {expected:?}",
         wrong - 1
     );
+}
+
+/// xorshift64*: any spread will do, and the seed is in the record.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `end`, which is not 0.
+    fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 16) % end.max(1)
+    }
+
+    /// From 1 to `most`, each power of two about as often as any other.
+    fn length(&mut self, most: u64) -> u64 {
+        let bits = u64::from(most.max(1).ilog2()) + 1;
+        let end = 1u64 << (self.below(bits) + 1);
+        let length = end / 2 + self.below(end / 2);
+        length.clamp(1, most.max(1))
+    }
 }

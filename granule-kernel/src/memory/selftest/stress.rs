@@ -1,0 +1,535 @@
+//! Random changes of permissions while other CPUs use what lies beside them, in the same leaves.
+//!
+//! Three quarters of a block of 1 GiB are changed, the fourth is free memory that is removed and
+//! added. Among the changed pages lie neighbours, which nothing changes: every other CPU writes its
+//! own ones and reads back what it wrote, so that a translation that is wrong or missing for a moment
+//! is a wrong byte or a fault. Now and then it merges what it finds, beside the CPU that changes.
+//! That CPU keeps what each page allows, and asks its walker after each change.
+//!
+//! `granule.test=permissions-stress:CHANGES[:SEED]`
+
+use super::{Allows, Block, Random, Snapshot, assert_as, ok};
+use crate::console::println;
+use crate::cpu;
+use crate::memory::hotplug::{self, HotplugError};
+use crate::memory::permissions::{self, LinearError};
+use crate::memory::{live, merge};
+use crate::smp::percpu::PerCpu;
+use crate::smp::{MOST_CPUS, jobs, percpu};
+use arrayvec::ArrayVec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule::arch::{PhysicalAddress, VirtualAddress};
+
+const GIB: u64 = 1 << 30;
+const QUARTER: u64 = GIB / 4;
+/// Neighbours in each quarter that is changed.
+const EACH: u64 = 16;
+const NEIGHBOURS: usize = 3 * EACH as usize;
+/// Blocks that are looked through for quarters of one block.
+const MOST_BLOCKS: usize = 16;
+/// Words that a CPU writes to a neighbour at a time: a line.
+const WORDS: u64 = 8;
+/// Accesses of a CPU between two merges of its own.
+const ACCESSES_A_MERGE: u64 = 512;
+/// Seconds that others may take to come to their end.
+const PATIENCE_S: u64 = 60;
+
+/// What a page does not allow, as changed from what RAM begins with.
+const READ_ONLY: u8 = 1;
+const EXECUTABLE: u8 = 2;
+const INVALID: u8 = 4;
+
+/// Kinds of changes, and how often each is drawn.
+const KINDS: [(Kind, &str, u64); 9] = [
+    (Kind::ReadOnly, "ro", 4),
+    (Kind::Writable, "rw", 4),
+    (Kind::Executable, "x", 2),
+    (Kind::NotExecutable, "nx", 2),
+    (Kind::Invalid, "invalid", 4),
+    (Kind::Valid, "valid", 3),
+    (Kind::Default, "default", 6),
+    (Kind::Merge, "merge", 3),
+    (Kind::Plug, "plug", 2),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    ReadOnly,
+    Writable,
+    Executable,
+    NotExecutable,
+    Invalid,
+    Valid,
+    Default,
+    Merge,
+    /// Removed and added: two changes.
+    Plug,
+}
+
+/// Reads `CHANGES[:SEED]` and does it.
+#[inline(never)]
+pub(super) fn run(value: &[u8]) {
+    let text = core::str::from_utf8(value).unwrap_or_default();
+    let (changes, seed) = text.split_once(':').unwrap_or((text, "1"));
+    let (Ok(changes), Ok(seed)) = (changes.parse(), seed.parse()) else {
+        panic!("granule.test=permissions-stress: expected CHANGES[:SEED] as decimal numbers");
+    };
+    stress(changes, seed);
+}
+
+fn stress(changes: u64, seed: u64) {
+    let others = percpu::online().without(0);
+    assert!(!others.is_empty(), "the test takes more than one CPU");
+    let before = Snapshot::take();
+    let counted = live::counted();
+    let blocks = Quarters::find();
+    let mut work = Changes::new(&blocks, seed);
+    let (stop, accesses, merges) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let neighbours = work.neighbours.clone();
+    let others_do = |this: &'static PerCpu| {
+        let did = visit(this, &neighbours, others.len() as u64, seed, &stop, &blocks);
+        accesses.fetch_add(did.accesses, Ordering::Relaxed);
+        merges.fetch_add(did.merges, Ordering::Relaxed);
+    };
+    jobs::run_while(others, PATIENCE_S, &others_do, || {
+        while work.done() < changes {
+            work.change();
+        }
+        work.put_back();
+        stop.store(true, Ordering::Release);
+    });
+    let (done, refused, in_use) = (work.counts, work.refused, work.in_use);
+    work.shadow.free();
+    blocks.free();
+    merge::merge_noted();
+    assert_as(&before, "after all changes were put back and merged");
+    let accesses = accesses.load(Ordering::Relaxed);
+    let took = live::counted().since(counted);
+    for ((_, name, _), count) in KINDS.iter().zip(done) {
+        println!("@granule test.stress.{name}={count}");
+    }
+    for (key, value) in [
+        ("seed", seed),
+        ("cpus", others.len() as u64 + 1),
+        ("changes", done.iter().sum()),
+        ("refused", refused),
+        ("in_use", in_use),
+        ("accesses", accesses),
+        ("merges", merges.load(Ordering::Relaxed)),
+        ("stores", took.counts.stores),
+        ("tlbi", took.counts.tlbi),
+        ("locks", took.locks),
+        ("leaves", before.leaves),
+        ("tables", before.tables),
+    ] {
+        println!("@granule test.stress.{key}={value}");
+    }
+}
+
+/// Three quarters of an aligned GiB, allocated, and the fourth, which is free.
+struct Quarters {
+    blocks: ArrayVec<Block, 3>,
+    /// Linear-map address of the whole.
+    start: u64,
+    /// Physical address of the free quarter.
+    free: u64,
+}
+
+impl Quarters {
+    fn find() -> Self {
+        let whole = Block::new(GIB);
+        let (start, physical) = (whole.start, whole.physical().0);
+        whole.free();
+        let mut blocks = ArrayVec::<Block, 3>::new();
+        let mut elsewhere = ArrayVec::<Block, MOST_BLOCKS>::new();
+        while !blocks.is_full() {
+            let block = Block::new(QUARTER);
+            if block.physical().0 & !(GIB - 1) == physical {
+                blocks.push(block);
+            } else {
+                assert!(!elsewhere.is_full(), "too many other blocks are free");
+                elsewhere.push(block);
+            }
+        }
+        for block in elsewhere {
+            block.free();
+        }
+        let mut quarters = (0..4).map(|quarter| physical + quarter * QUARTER);
+        let free = quarters.find(|quarter| blocks.iter().all(|b| b.physical().0 != *quarter));
+        Self {
+            blocks,
+            start,
+            free: free.unwrap_or(physical),
+        }
+    }
+
+    fn free(self) {
+        for block in self.blocks {
+            block.free();
+        }
+    }
+}
+
+/// The CPU that changes.
+struct Changes<'q> {
+    quarters: &'q Quarters,
+    random: Random,
+    page: u64,
+    /// Pages in a quarter.
+    pages: u64,
+    neighbours: ArrayVec<u64, NEIGHBOURS>,
+    /// A byte for each page of the three quarters: what it does not allow.
+    shadow: Block,
+    /// Of each kind.
+    counts: [u64; KINDS.len()],
+    /// Changes that had to be refused, and were.
+    refused: u64,
+    /// Removals of memory that a table was in meanwhile.
+    in_use: u64,
+}
+
+impl<'q> Changes<'q> {
+    fn new(quarters: &'q Quarters, seed: u64) -> Self {
+        let page = live::kernel().map_or(1, |kernel| kernel.page());
+        let pages = QUARTER / page;
+        let mut random = Random::new(seed);
+        let mut neighbours = ArrayVec::new();
+        let stride = pages / EACH;
+        for block in &quarters.blocks {
+            for index in 0..EACH {
+                let at = index * stride + random.below(stride);
+                neighbours.push(block.at(at).0);
+            }
+        }
+        let shadow = Block::new((4 * pages).max(page).next_power_of_two());
+        let mut changes = Self {
+            quarters,
+            random,
+            page,
+            pages,
+            neighbours,
+            shadow,
+            counts: [0; KINDS.len()],
+            refused: 0,
+            in_use: 0,
+        };
+        changes.shadow().fill(0);
+        changes
+    }
+
+    fn shadow(&mut self) -> &mut [u8] {
+        let bytes = 3 * self.pages as usize;
+        // SAFETY: the block is this value's own, large enough, and writable RAM.
+        unsafe { core::slice::from_raw_parts_mut(self.shadow.start as *mut u8, bytes) }
+    }
+
+    fn done(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// A range between two neighbours, or a neighbour and an end: quarter, first page, pages.
+    fn range(&mut self) -> (usize, u64, u64) {
+        loop {
+            let quarter = self.random.below(3) as usize;
+            let gap = self.random.below(EACH + 1);
+            let base = self.quarters.blocks[quarter].start;
+            let page_of = |index: u64| {
+                let address = self.neighbours[quarter * EACH as usize + index as usize];
+                (address - base) / self.page
+            };
+            let first = if gap == 0 { 0 } else { page_of(gap - 1) + 1 };
+            let end = if gap == EACH {
+                self.pages
+            } else {
+                page_of(gap)
+            };
+            if first >= end {
+                continue;
+            }
+            // All of it as often as to have something to merge.
+            let count = match self.random.below(4) {
+                0 => end - first,
+                _ => self.random.length(end - first),
+            };
+            // Right beside a neighbour as often as anywhere.
+            let at = match self.random.below(3) {
+                0 => first,
+                1 => end - count,
+                _ => first + self.random.below(end - first - count + 1),
+            };
+            return (quarter, at, count);
+        }
+    }
+
+    fn change(&mut self) {
+        let total = KINDS.iter().map(|(_, _, weight)| weight).sum();
+        let mut draw = self.random.below(total);
+        let mut index = 0;
+        for (place, (_, _, weight)) in KINDS.iter().enumerate() {
+            index = place;
+            if draw < *weight {
+                break;
+            }
+            draw -= weight;
+        }
+        let (kind, ..) = KINDS[index];
+        let changes = match kind {
+            Kind::Plug => self.plug(),
+            Kind::Merge if self.random.below(2) == 0 => {
+                let start = VirtualAddress(self.quarters.start);
+                ok("merging", merge::merge_linear_map(start, 4 * self.pages));
+                1
+            }
+            _ => self.permissions(kind),
+        };
+        self.counts[index] += changes;
+    }
+
+    /// One change of permissions; how many came of it.
+    fn permissions(&mut self, kind: Kind) -> u64 {
+        let (quarter, first, count) = self.range();
+        let start = self.quarters.blocks[quarter].at(first);
+        let place = quarter * self.pages as usize + first as usize;
+        let page = self.page;
+        let pages = &mut self.shadow()[place..place + count as usize];
+        // The page that stands in the way, if there is one.
+        let forbids = |pages: &[u8], refused: fn(u8) -> bool| {
+            let at = pages.iter().position(|page| refused(*page))?;
+            Some(VirtualAddress(start.0 + at as u64 * page))
+        };
+        let expected = match kind {
+            Kind::Writable => forbids(pages, |page| page & EXECUTABLE != 0),
+            Kind::Executable => forbids(pages, |page| page & READ_ONLY == 0),
+            _ => None,
+        };
+        let result = match kind {
+            Kind::ReadOnly => permissions::set_memory_ro(start, count),
+            Kind::Writable => permissions::set_memory_rw(start, count),
+            Kind::Executable => permissions::set_memory_x(start, count),
+            Kind::NotExecutable => permissions::set_memory_nx(start, count),
+            Kind::Invalid => permissions::set_direct_map_invalid(start, count),
+            Kind::Valid => permissions::set_memory_valid(start, count, true),
+            Kind::Default => permissions::set_direct_map_default(start, count),
+            Kind::Merge | Kind::Plug => merge::merge_linear_map(start, count).map(|_| ()),
+        };
+        if let Some(address) = expected {
+            let refusal = Err(LinearError::WritableExecutable { address });
+            assert!(
+                result == refusal,
+                "{kind:?} of {count} pages at {start}: {result:?}, expected {refusal:?}"
+            );
+        } else {
+            assert!(
+                result.is_ok(),
+                "{kind:?} of {count} pages at {start}: {result:?}"
+            );
+            for page in &mut *pages {
+                *page = match kind {
+                    Kind::ReadOnly => *page | READ_ONLY,
+                    Kind::Writable => *page & !READ_ONLY,
+                    Kind::Executable => *page | EXECUTABLE,
+                    Kind::NotExecutable => *page & !EXECUTABLE,
+                    Kind::Invalid => *page | INVALID,
+                    Kind::Valid => *page & !INVALID,
+                    Kind::Default => 0,
+                    Kind::Merge | Kind::Plug => *page,
+                };
+            }
+        }
+        let end = Some(first + count).filter(|end| *end < self.pages);
+        let inside = [Some(first), Some(first + count - 1)];
+        for at in [first.checked_sub(1), end].iter().chain(&inside).flatten() {
+            self.assert_page(quarter, *at, kind);
+        }
+        if expected.is_some() {
+            self.refused += 1;
+            return 0;
+        }
+        1
+    }
+
+    /// What this CPU's walker says of a page must be what the shadow says.
+    fn assert_page(&mut self, quarter: usize, page: u64, after: Kind) {
+        let place = quarter * self.pages as usize + page as usize;
+        let lacks = self.shadow()[place];
+        let block = &self.quarters.blocks[quarter];
+        let address = block.at(page);
+        let allows = match lacks {
+            lacks if lacks & INVALID != 0 => Allows::Nothing,
+            lacks if lacks & READ_ONLY != 0 => Allows::Reading,
+            _ => Allows::Writing,
+        };
+        let physical = block.physical().0 + page * self.page;
+        let (read, write) = (
+            cpu::translate(address.0),
+            cpu::translate_to_write(address.0),
+        );
+        let readable = read == Ok(physical) && allows != Allows::Nothing
+            || read.is_err() && allows == Allows::Nothing;
+        let writable = write == Ok(physical) && allows == Allows::Writing
+            || write.is_err() && allows != Allows::Writing;
+        assert!(
+            readable && writable,
+            "after {after:?} {address} translates to {read:x?} and to write {write:x?}, expected {allows:?} at {physical:#x}"
+        );
+        let query = live::look(|_, _, tree| tree.query(address)).flatten();
+        let executable = query.map(|it| it.attributes.permissions.privileged_execute);
+        if lacks & INVALID == 0 {
+            assert!(
+                executable == Some(lacks & EXECUTABLE != 0),
+                "after {after:?} the entry of {address} allows execution: {executable:?}"
+            );
+        }
+    }
+
+    /// Removes memory and adds it again; how many changes came of it.
+    fn plug(&mut self) -> u64 {
+        let count = self.random.length(self.pages);
+        let at = self.random.below(self.pages - count + 1);
+        let start = self.quarters.free + at * self.page;
+        let bytes = count * self.page;
+        match hotplug::remove_memory(PhysicalAddress(start), bytes) {
+            Ok(()) => {}
+            // A table is in there.
+            Err(HotplugError::Frames(_)) => {
+                self.in_use += 1;
+                return 0;
+            }
+            Err(error) => panic!("removing {bytes:#x} bytes at {start:#x}: {error}"),
+        }
+        let edges = [start, start + bytes - self.page];
+        let address = |physical| {
+            let kernel = live::kernel();
+            let address =
+                kernel.and_then(|k| k.placement.virtual_address(PhysicalAddress(physical)));
+            address.map_or(0, |address| address.0)
+        };
+        for edge in edges {
+            let seen = cpu::translate(address(edge));
+            assert!(seen.is_err(), "removed memory at {edge:#x} is at {seen:x?}");
+        }
+        // SAFETY: RAM that was just removed, which nobody else knows of.
+        let added = unsafe { hotplug::add_memory(PhysicalAddress(start), bytes) };
+        ok("adding memory", added);
+        for edge in edges {
+            let seen = cpu::translate_to_write(address(edge));
+            assert!(
+                seen == Ok(edge),
+                "added memory at {edge:#x} is at {seen:x?}"
+            );
+        }
+        2
+    }
+
+    /// All as it began, and merged.
+    fn put_back(&mut self) {
+        for block in &self.quarters.blocks {
+            let default = permissions::set_direct_map_default(block.at(0), self.pages);
+            ok("default", default);
+        }
+        let start = VirtualAddress(self.quarters.start);
+        ok("merging", merge::merge_linear_map(start, 4 * self.pages));
+    }
+}
+
+/// What another CPU did.
+#[derive(Default)]
+struct Did {
+    accesses: u64,
+    merges: u64,
+}
+
+/// Reads and writes this CPU's neighbours until it is told to stop.
+fn visit(
+    this: &PerCpu,
+    neighbours: &[u64],
+    cpus: u64,
+    seed: u64,
+    stop: &AtomicBool,
+    quarters: &Quarters,
+) -> Did {
+    let number = this.number() as u64;
+    let page = live::kernel().map_or(1, |kernel| kernel.page());
+    let mut random = Random::new(seed ^ number << 32);
+    // How often each was written.
+    let mut written = [0u64; NEIGHBOURS];
+    let mut did = Did::default();
+    // CPUs have any numbers, their places among the others are 0 to `cpus` - 1.
+    let place = percpu::online()
+        .without(0)
+        .iter()
+        .position(|other| other as u64 == number)
+        .unwrap_or(MOST_CPUS) as u64;
+    let mine = |index: usize| index as u64 % cpus == place;
+    for (index, neighbour) in neighbours.iter().enumerate() {
+        if mine(index) {
+            write(*neighbour, page, 0);
+        }
+    }
+    while !stop.load(Ordering::Acquire) {
+        let index = random.below(NEIGHBOURS as u64) as usize;
+        if !mine(index) {
+            continue;
+        }
+        let (Some(neighbour), Some(times)) = (neighbours.get(index), written.get_mut(index)) else {
+            continue;
+        };
+        verify(number, *neighbour, page, *times);
+        *times += 1;
+        write(*neighbour, page, *times);
+        did.accesses += 2 * WORDS;
+        if did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
+            let pages = GIB / page;
+            // All of it as often as a part.
+            let count = match random.below(2) {
+                0 => pages,
+                _ => random.length(pages),
+            };
+            let first = random.below(pages - count + 1);
+            let start = VirtualAddress(quarters.start + first * page);
+            ok("merging", merge::merge_linear_map(start, count));
+            did.merges += 1;
+        }
+    }
+    for (index, (neighbour, times)) in neighbours.iter().zip(written).enumerate() {
+        if mine(index) {
+            verify(number, *neighbour, page, times);
+            did.accesses += WORDS;
+        }
+    }
+    did
+}
+
+/// The word that is written there the so many-th time.
+fn word(address: u64, times: u64) -> u64 {
+    (address ^ times << 48)
+        .wrapping_add(times)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Where in its page.
+fn line(neighbour: u64, page: u64, times: u64) -> u64 {
+    let bytes = 8 * WORDS;
+    neighbour + (word(neighbour, times) >> 32) % (page / bytes) * bytes
+}
+
+fn write(neighbour: u64, page: u64, times: u64) {
+    let line = line(neighbour, page, times);
+    for address in (line..line + 8 * WORDS).step_by(8) {
+        // SAFETY: a page of the test's blocks that only this CPU uses.
+        unsafe { (address as *mut u64).write_volatile(word(address, times)) };
+    }
+}
+
+fn verify(cpu: u64, neighbour: u64, page: u64, times: u64) {
+    let line = line(neighbour, page, times);
+    for address in (line..line + 8 * WORDS).step_by(8) {
+        // SAFETY: as in `write`.
+        let found = unsafe { (address as *const u64).read_volatile() };
+        let expected = word(address, times);
+        assert!(
+            found == expected,
+            "CPU {cpu} reads {found:#x} at {address:#x}, where it wrote {expected:#x}"
+        );
+    }
+}
