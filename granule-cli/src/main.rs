@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
-use granule_cli::bench::args::{LinearMapArgs, What};
+use granule_cli::bench::args::{LinearMapArgs, PermissionsArgs, What};
+use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::plan::args::PlanArgs;
 use granule_cli::{Boot, bench, boot, check, cost, report};
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check_command(&args),
         Command::Bench(args) => match args.what {
             What::LinearMap(args) => bench_command(&args),
+            What::Permissions(args) => permissions_command(&args),
         },
         Command::Plan(args) => plan_command(&args),
     }
@@ -67,14 +69,34 @@ fn bench_command(args: &LinearMapArgs) -> ExitCode {
     let done = bench::run(&bench, &mut bar, &interrupt);
     drop(bar);
     let table = bench::report::table(&bench, &done);
-    let printed = if args.json {
-        // With standard error gone there is nobody left to tell.
-        let _ = write!(io::stderr(), "{table}");
-        print(bench::report::json(&bench, &done))
-    } else {
-        print(table.trim_end())
+    let object = args.json.then(|| bench::report::json(&bench, &done));
+    exit_code(done.is_ok(), print_rows(&table, object))
+}
+
+fn permissions_command(args: &PermissionsArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
     };
-    exit_code(done.is_ok(), printed)
+    let bench = args.bench();
+    let mut listener = Listener::new(&bench);
+    let done = permissions::run(&bench, &mut listener, &interrupt);
+    drop(listener);
+    let table = permissions::table(&bench, &done);
+    let object = args.json.then(|| permissions::json(&bench, &done));
+    exit_code(done.is_ok(), print_rows(&table, object))
+}
+
+/// The table to people, or to a program the object and the table to who watches.
+fn print_rows(table: &str, object: Option<impl Display>) -> io::Result<()> {
+    match object {
+        Some(object) => {
+            // With standard error gone there is nobody left to tell.
+            let _ = write!(io::stderr(), "{table}");
+            print(object)
+        }
+        None => print(table.trim_end()),
+    }
 }
 
 fn plan_command(args: &PlanArgs) -> ExitCode {

@@ -2,8 +2,10 @@
 //!
 //! [`Bench`] is what is asked for, [`run`] boots it all and keeps what is done whatever happens;
 //! [`report`] turns the rows into a table and into JSON, [`progress`] says how far it is.
+//! [`permissions`] is another benchmark, with a boot for each page size.
 
 pub mod args;
+pub mod permissions;
 pub mod progress;
 pub mod report;
 

@@ -7,6 +7,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{Bench, Cell, Observer, Row};
 use crate::sizes::show_size;
 
+/// A bar of so many steps; hidden where standard error is no terminal.
+pub(super) fn bar(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let style = "{bar:24} {percent:>3} %  {elapsed} gone, {eta} left  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
 /// A progress bar on standard error; nothing where that is no terminal.
 #[derive(Debug)]
 pub struct Bar {
@@ -20,14 +31,8 @@ impl Bar {
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
         let cells = bench.cells();
-        let bar = ProgressBar::new(cells.iter().map(Cell::weight).sum());
-        let style = "{bar:24} {percent:>3} %  {elapsed} gone, {eta} left  {msg}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(500));
         Self {
-            bar,
+            bar: bar(cells.iter().map(Cell::weight).sum()),
             cells: cells.len(),
             begun: 0,
         }

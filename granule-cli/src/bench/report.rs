@@ -8,7 +8,7 @@ use super::{Bench, Done, Row};
 use crate::sizes::show_size;
 
 /// The schema's number. Keys may be added to a schema; none goes away.
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 
 /// The figures that are compared with `base`.
 const FIGURES: [&str; 6] = [
@@ -153,7 +153,7 @@ pub fn table(bench: &Bench, done: &Done) -> String {
 }
 
 /// A number with commas between its thousands.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! `granule bench linear-map` under QEMU: what each strategy takes, against the arithmetic that
+//! `granule bench` under QEMU: what each strategy takes, against the arithmetic that
 //! `granule plan` answers from, and against what the strategies are known for.
 //!
 //! Every figure here is exact: counts do not depend on the host.
@@ -7,4 +7,5 @@
 
 mod command;
 mod counts;
+mod permissions;
 mod rows;

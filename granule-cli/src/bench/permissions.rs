@@ -1,0 +1,483 @@
+//! `granule bench permissions`: one boot for each page size, in which the kernel changes its linear
+//! map and says what that took.
+//!
+//! The kernel's part is `memory/selftest/bench.rs` there. [`run`] boots, [`json()`] and [`table`] tell.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde_json::{Map, Value, json};
+
+use super::progress;
+use super::report::{SCHEMA, grouped};
+use crate::boot::{self, Boot};
+use crate::request::{PageSize, Request, Rodata};
+use crate::sizes::show_size;
+
+/// What to measure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bench {
+    /// Page sizes, a boot each.
+    pub page_size: Vec<PageSize>,
+    /// Bytes of RAM.
+    pub memory: u64,
+    /// Random changes of each size.
+    pub changes: u64,
+    /// The protection.
+    pub rodata: Rodata,
+    /// QEMU's text for the CPU.
+    pub cpu: String,
+    /// The QEMU to run.
+    pub qemu: PathBuf,
+    /// The kernel image; `None` looks for it as `granule boot` does.
+    pub image: Option<PathBuf>,
+    /// How long one boot may take.
+    pub timeout: Duration,
+}
+
+/// The kernel's names for the sizes of changes, and for what was done of each.
+const SIZES: [&str; 4] = ["page", "k64", "m2", "g1"];
+const KINDS: [&str; 4] = ["single", "single_merge", "random", "random_merge"];
+
+/// What it says of each.
+const FIGURES: [&str; 8] = [
+    "leaves_split",
+    "tables",
+    "stores",
+    "tlbi",
+    "dsb",
+    "isb",
+    "instructions",
+    "locks",
+];
+
+/// What one boot measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// The page size that was asked for.
+    pub page_size: PageSize,
+    /// The boot.
+    pub boot: Boot,
+}
+
+/// One line of what was measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The page size.
+    pub page_size: u64,
+    /// The bytes of each change.
+    pub bytes: u64,
+    /// What was done: `single`, `random`, or one of them with `-merge`.
+    pub kind: String,
+    /// What it took, in the order of the figures' names.
+    pub figures: [u64; FIGURES.len()],
+}
+
+impl Row {
+    /// A figure by its name in JSON.
+    #[must_use]
+    pub fn figure(&self, name: &str) -> Option<u64> {
+        let place = FIGURES.iter().position(|figure| *figure == name)?;
+        Some(self.figures[place])
+    }
+
+    fn json(&self) -> Value {
+        let mut row = Map::new();
+        row.insert("page_size".into(), self.page_size.into());
+        row.insert("bytes".into(), self.bytes.into());
+        row.insert("kind".into(), self.kind.as_str().into());
+        for (name, value) in FIGURES.iter().zip(self.figures) {
+            row.insert((*name).into(), value.into());
+        }
+        Value::Object(row)
+    }
+}
+
+impl Measured {
+    fn number(&self, path: &str) -> Option<u64> {
+        self.boot
+            .record
+            .get(&format!("bench.{path}"))
+            .and_then(Value::as_u64)
+    }
+
+    /// What the kernel said; whatever it did not come to is not there.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        let of = |size: &&str, kind: &str| {
+            let figure = |name| self.number(&format!("{size}.{kind}.{name}"));
+            let mut figures = [0; FIGURES.len()];
+            for (figure_of, name) in figures.iter_mut().zip(FIGURES) {
+                *figure_of = figure(name)?;
+            }
+            Some(Row {
+                page_size: self.page_size.bytes(),
+                bytes: self.number(&format!("{size}.bytes"))?,
+                kind: kind.replace('_', "-"),
+                figures,
+            })
+        };
+        let rows = SIZES
+            .iter()
+            .flat_map(|size| KINDS.iter().filter_map(move |kind| of(size, kind)));
+        rows.collect()
+    }
+
+    /// What is wrong with a boot that ended well but measured something else or not all of it.
+    fn other_than_asked(&self, bench: &Bench) -> Option<String> {
+        let told = self.boot.record.get("page_size").and_then(Value::as_u64);
+        if told != Some(self.page_size.bytes()) {
+            return Some(format!(
+                "page_size: {} was asked for, the kernel took {told:?}",
+                self.page_size.bytes()
+            ));
+        }
+        let changes = self.number("changes");
+        if changes != Some(bench.changes) {
+            return Some(format!(
+                "{} random changes were asked for, the kernel made {changes:?}",
+                bench.changes
+            ));
+        }
+        let sizes = SIZES
+            .iter()
+            .filter(|size| self.number(&format!("{size}.bytes")).is_some());
+        let (expected, rows) = (sizes.count() * KINDS.len(), self.rows().len());
+        (rows == 0 || rows != expected)
+            .then(|| format!("the kernel's record has {rows} rows, expected {expected}"))
+    }
+}
+
+/// All boots that were finished.
+#[derive(Debug)]
+pub struct Done {
+    /// In the order of the page sizes.
+    pub boots: Vec<Measured>,
+    /// Whether it was interrupted before the last.
+    pub interrupted: bool,
+}
+
+impl Done {
+    /// Whether every page size was measured, and every boot was ok.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        !self.interrupted && self.boots.iter().all(|measured| measured.boot.is_ok())
+    }
+
+    /// Every row.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        self.boots.iter().flat_map(Measured::rows).collect()
+    }
+}
+
+impl Bench {
+    fn request(&self, page_size: PageSize) -> Request {
+        Request {
+            image: self.image.clone(),
+            page_size: Some(page_size),
+            memory: self.memory,
+            cpu: self.cpu.clone(),
+            rodata: Some(self.rodata),
+            qemu: self.qemu.clone(),
+            icount: true,
+            timeout: self.timeout,
+            // What is merged is merged when it is asked for.
+            append: Some(format!(
+                "granule.merge=off granule.bench=permissions:{}",
+                self.changes
+            )),
+            ..Request::default()
+        }
+    }
+}
+
+/// A progress bar on standard error, which listens to the console: nothing where that is no
+/// terminal.
+#[derive(Debug)]
+pub struct Listener {
+    bar: ProgressBar,
+    line: Vec<u8>,
+}
+
+impl Listener {
+    /// For all of `bench`.
+    #[must_use]
+    pub fn new(bench: &Bench) -> Self {
+        Self {
+            bar: progress::bar((bench.page_size.len() * SIZES.len()) as u64),
+            line: Vec::new(),
+        }
+    }
+
+    fn begin(&self, page_size: PageSize, place: usize) {
+        self.bar.set_position((place * SIZES.len()) as u64);
+        self.bar.set_message(format!("{} pages", page_size.word()));
+    }
+}
+
+impl Write for Listener {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for &byte in bytes {
+            if byte == b'\n' {
+                // The last that the kernel says of a size.
+                let line = std::mem::take(&mut self.line);
+                let text = String::from_utf8_lossy(&line);
+                if text.starts_with("@granule bench.") && text.contains(".random_merge.locks=") {
+                    self.bar.inc(1);
+                }
+            } else if self.line.len() < 256 {
+                self.line.push(byte);
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The table that follows needs the line.
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
+/// request itself is at fault.
+pub fn run(bench: &Bench, listener: &mut Listener, interrupt: &AtomicBool) -> Done {
+    let mut boots = Vec::new();
+    for (place, &page_size) in bench.page_size.iter().enumerate() {
+        listener.begin(page_size, place);
+        let boot = boot::boot(&bench.request(page_size), listener, interrupt);
+        if interrupt.load(Ordering::Relaxed) {
+            // Cut short: whatever it had counted, it is no result.
+            return Done {
+                boots,
+                interrupted: true,
+            };
+        }
+        let mut measured = Measured { page_size, boot };
+        if measured.boot.is_ok()
+            && let Some(other) = measured.other_than_asked(bench)
+        {
+            measured.boot.outcome = boot::Outcome::Refused;
+            measured.boot.reason = Some(other);
+        }
+        let stop = measured.boot.bad_usage;
+        boots.push(measured);
+        if stop {
+            break;
+        }
+    }
+    Done {
+        boots,
+        interrupted: false,
+    }
+}
+
+/// The JSON object (schema 1, docs/bench-json.md).
+#[must_use]
+pub fn json(bench: &Bench, done: &Done) -> Value {
+    let first = done.boots.first().map(|measured| measured.boot.json());
+    let of_first = |key: &str| first.as_ref().map_or(Value::Null, |boot| boot[key].clone());
+    let boots: Vec<Value> = done
+        .boots
+        .iter()
+        .map(|measured| {
+            let boot = measured.boot.json();
+            json!({
+                "page_size": measured.page_size.bytes(),
+                "outcome": boot["outcome"],
+                "reason": boot["reason"],
+                "bbm_level": boot["bbm_level"],
+                "tlbi_range": boot["tlbi_range"],
+                "blocks": measured.number("blocks"),
+                "peak_resident_bytes": boot["qemu"]["peak_resident_bytes"],
+            })
+        })
+        .collect();
+    json!({
+        "schema": SCHEMA,
+        "image": of_first("image"),
+        "qemu": {
+            "version": of_first("qemu")["version"],
+            "cpu": bench.cpu,
+        },
+        "memory": bench.memory,
+        "rodata": bench.rodata.word(),
+        "changes": bench.changes,
+        "interrupted": done.interrupted,
+        "boots": boots,
+        "rows": done.rows().iter().map(Row::json).collect::<Vec<_>>(),
+    })
+}
+
+/// The table, in Markdown; boots that were not ok stand below it.
+#[must_use]
+pub fn table(bench: &Bench, done: &Done) -> String {
+    let mut text = String::new();
+    // Writing into a String cannot fail.
+    let _ = writeln!(
+        text,
+        "| pages | change | kind | leaves split | tables | stores | TLBI | DSB | ISB | instructions | locks |\n\
+         | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    );
+    for row in done.rows() {
+        let _ = write!(
+            text,
+            "| {} | {} | {} |",
+            show_size(row.page_size),
+            show_size(row.bytes),
+            row.kind
+        );
+        for figure in row.figures {
+            let _ = write!(text, " {} |", grouped(figure));
+        }
+        text.push('\n');
+    }
+    for measured in done.boots.iter().filter(|one| !one.boot.is_ok()) {
+        let _ = writeln!(
+            text,
+            "granule: {} pages: {}",
+            measured.page_size.word(),
+            measured.boot.last_line()
+        );
+    }
+    if done.interrupted {
+        let _ = writeln!(
+            text,
+            "granule: interrupted after {} of {} boots",
+            done.boots.len(),
+            bench.page_size.len()
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outcome;
+
+    fn bench() -> Bench {
+        Bench {
+            page_size: vec![PageSize::K4, PageSize::K64],
+            memory: 64 << 30,
+            changes: 100,
+            rodata: Rodata::Noalias,
+            cpu: "max".into(),
+            qemu: "/nonexistent/qemu".into(),
+            image: Some("/nonexistent/Image".into()),
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    /// A boot whose kernel said all of one size.
+    fn measured(bench: &Bench) -> Measured {
+        let page_size = PageSize::K4;
+        let mut boot = boot::run(&bench.request(page_size));
+        boot.outcome = Outcome::Ok;
+        boot.reason = None;
+        boot.record.line("page_size=4096");
+        boot.record.line("bench.changes=100");
+        boot.record.line("bench.blocks=62");
+        boot.record.line("bench.page.bytes=4096");
+        for (place, kind) in KINDS.iter().enumerate() {
+            for (figure, name) in FIGURES.iter().enumerate() {
+                let line = format!("bench.page.{kind}.{name}={}", 1000 * place + figure);
+                boot.record.line(&line);
+            }
+        }
+        Measured { page_size, boot }
+    }
+
+    #[test]
+    fn rows_are_what_the_kernel_said_in_order() {
+        let bench = bench();
+        let one = measured(&bench);
+        assert_eq!(one.other_than_asked(&bench), None);
+        let rows = one.rows();
+        let kinds: Vec<_> = rows.iter().map(|row| row.kind.as_str()).collect();
+        assert_eq!(kinds, ["single", "single-merge", "random", "random-merge"]);
+        assert_eq!(rows[2].figure("tlbi"), Some(2003));
+        assert_eq!(rows[0].figure("locks"), Some(7));
+        assert_eq!(rows[0].figure("none"), None);
+        let done = Done {
+            boots: vec![one],
+            interrupted: true,
+        };
+        assert!(!done.is_ok());
+        let text = table(&bench, &done);
+        assert!(
+            text.contains("| 4K | 4K | random | 2,000 | 2,001 |"),
+            "{text}"
+        );
+        assert!(text.contains("interrupted after 1 of 2 boots"), "{text}");
+    }
+
+    #[test]
+    fn a_record_with_a_hole_or_of_something_else_is_no_result() {
+        let bench = bench();
+        let mut hole = measured(&bench);
+        hole.boot.record.line("bench.m2.bytes=2097152");
+        let told = hole.other_than_asked(&bench).unwrap();
+        assert!(told.contains("4 rows, expected 8"), "{told}");
+        let mut less = measured(&bench);
+        less.boot.record.line("bench.changes=99");
+        let told = less.other_than_asked(&bench).unwrap();
+        assert!(told.contains("100 random changes"), "{told}");
+        let mut other = measured(&bench);
+        other.page_size = PageSize::K16;
+        assert!(other.other_than_asked(&bench).unwrap().contains("16384"));
+    }
+
+    #[test]
+    fn bad_usage_ends_it_and_an_interrupted_boot_is_no_row() {
+        let bench = bench();
+        let mut listener = Listener::new(&bench);
+        let done = run(&bench, &mut listener, &AtomicBool::new(false));
+        assert!(done.boots.len() == 1 && !done.is_ok() && done.boots[0].boot.bad_usage);
+        let done = run(&bench, &mut listener, &AtomicBool::new(true));
+        assert!(done.interrupted && done.boots.is_empty());
+    }
+
+    #[test]
+    fn the_bar_moves_when_a_size_is_done() {
+        let mut listener = Listener::new(&bench());
+        let said = "x\n@granule bench.page.random.locks=1\n@granule bench.page.random_merge.lo";
+        listener.write_all(said.as_bytes()).unwrap();
+        assert_eq!(listener.bar.position(), 0);
+        listener.write_all(b"cks=1\r\n").unwrap();
+        assert_eq!(listener.bar.position(), 1);
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        let bench = bench();
+        let done = Done {
+            boots: vec![measured(&bench)],
+            interrupted: false,
+        };
+        let object = json(&bench, &done);
+        let document = include_str!("../../../docs/bench-json.md");
+        let mut keys: Vec<String> = object.as_object().unwrap().keys().cloned().collect();
+        for list in ["boots", "rows"] {
+            let one = object[list][0].as_object().unwrap();
+            keys.extend(one.keys().map(|key| format!("{list}[].{key}")));
+        }
+        let (_, part) = document
+            .split_once("## `granule bench permissions`")
+            .unwrap();
+        for key in keys {
+            let known = part.contains(&format!("`{key}`")) || part.contains(&format!("`{key}."));
+            assert!(known, "docs/bench-json.md lacks {key}");
+        }
+    }
+}
