@@ -13,3 +13,4 @@ mod counts;
 mod faults;
 mod machine;
 mod plug;
+mod stress;

@@ -8,5 +8,6 @@
 
 mod boots;
 mod refusals;
+mod several_cpus;
 mod tampered;
 mod traces;

@@ -22,6 +22,9 @@ const OPERATIONS: u64 = 1_200_000;
 const FUZZ_CASES: u64 = 1_000_000;
 const FUZZ_SECONDS: u64 = 90;
 
+/// Changes of permissions for each page size.
+const STRESS_CHANGES: u64 = 1_000_000;
+
 /// What a case runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
@@ -96,6 +99,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     let mut cases = steps()?;
     cases.push(model(seed));
     cases.extend(fuzz(seed)?);
+    cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
     boots.sort();
@@ -203,6 +207,30 @@ fn fuzz(seed: u64) -> Result<Vec<Case>> {
     Ok(cases.collect())
 }
 
+/// Changes of permissions beside other CPUs' accesses, a case for each page size. The image is the
+/// one that the soak built.
+fn stress(seed: u64) -> impl Iterator<Item = Case> {
+    ["4k", "16k", "64k"].into_iter().map(move |size| {
+        let variables = [
+            ("GRANULE_STRESS_CHANGES", STRESS_CHANGES.to_string()),
+            ("GRANULE_STRESS_SEED", seed.to_string()),
+        ];
+        let test = format!("stress::in_{size}_pages");
+        let arguments = [
+            "test",
+            "-p",
+            "granule-cli",
+            "--test",
+            "qemu_permissions",
+            "--",
+            "--nocapture",
+            &test,
+        ];
+        let name = format!("permissions, {STRESS_CHANGES} changes in {size} pages");
+        Case::program(name, 6.0, cargo(&arguments, &variables, 360 * MINUTE)).alone()
+    })
+}
+
 /// The fuzz targets, as cargo-fuzz finds them: granule-fuzz's tests hold the list to the code's.
 fn targets() -> Result<Vec<String>> {
     let folder = root().join("granule-fuzz/fuzz/fuzz_targets");
@@ -260,7 +288,7 @@ mod tests {
             let typed = cases.into_iter().map(|case| case.typed);
             typed.filter(|text| text.contains("SEED=77")).count()
         };
-        assert_eq!(with(77), targets().unwrap().len() + 1);
+        assert_eq!(with(77), targets().unwrap().len() + 1 + 3);
         assert_eq!(with(1), 0);
     }
 
