@@ -7,7 +7,8 @@ use granule_cli::PageSize;
 use granule_cli::bench::{self, Observer, Row};
 use serde_json::Value;
 
-use crate::rows::{GIB, bench, image};
+use crate::image::image;
+use crate::rows::{GIB, bench};
 
 fn granule(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_granule"))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use granule_cli::bench::permissions::{self, Bench, Listener, Row};
 use granule_cli::{PageSize, Rodata};
 
-use crate::rows::image;
+use crate::image::image;
 
 /// Random changes of each size: a million is for people.
 const CHANGES: u64 = 2000;

@@ -1,9 +1,9 @@
 //! Booting the kernel and asking its record: what all rooms share.
 
-use std::path::PathBuf;
-
 use granule_cli::{Boot, Outcome, PageSize, Request, boot};
 use serde_json::Value;
+
+use crate::image::image;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 pub(crate) const GIB: u64 = 1 << 30;
@@ -11,21 +11,6 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// Where `virt` has its RAM, and where images lie unless told otherwise.
 pub(crate) const RAM: u64 = 0x4000_0000;
 pub(crate) const IMAGE: u64 = 0x4020_0000;
-
-/// The image, or the one line that says how to get it.
-pub(crate) fn image() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule/Image");
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `cargo xtask image`",
-        path.display()
-    );
-    path
-}
 
 /// A machine like most here: 4 GiB, neoverse-n1 (all page sizes, 48 bits, VHE), at EL2.
 pub(crate) fn request() -> Request {

@@ -1,0 +1,18 @@
+//! Where the kernel's image is: for every room of tests that boots it. Each includes this file.
+
+use std::path::PathBuf;
+
+/// The image, or the one line that says how to get it.
+pub(crate) fn image() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
+        PathBuf::from,
+    );
+    let path = target.join("granule/Image");
+    assert!(
+        path.is_file(),
+        "{} is missing: build it with `cargo xtask image`",
+        path.display()
+    );
+    path
+}
