@@ -13,6 +13,7 @@ mod entry;
 mod entry_code;
 mod image;
 mod matrix;
+mod miri;
 mod mmu_off;
 mod pool;
 mod run;

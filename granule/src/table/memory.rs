@@ -457,14 +457,16 @@ mod tests {
     #[test]
     fn update_changes_the_entries_that_are_named_and_concerned_and_no_others() {
         for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
-            for (first, count) in [
+            let runs = [
+                (5, 2 * CHUNK + 7),
+                (3, 1),
+                (2, LIVE_CHUNK + 1),
                 (0, 300),
                 (0, 0),
-                (3, 1),
                 (1, CHUNK),
-                (5, 2 * CHUNK + 7),
-                (2, LIVE_CHUNK + 1),
-            ] {
+            ];
+            // Under Miri those that reach every loop's whole rounds and its rest.
+            for (first, count) in runs.into_iter().take(if cfg!(miri) { 3 } else { 6 }) {
                 let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
                 check(first, count, visibility, |_| Is::Valid);
                 check(first, count, visibility, |_| Is::Empty);

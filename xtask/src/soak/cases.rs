@@ -136,14 +136,9 @@ fn steps() -> Result<Vec<Case>> {
     let cases = wanted.map(|one| {
         let long = LONG.iter().find(|(name, _)| *name == one.name);
         let minutes = long.map_or(0.5, |(_, minutes)| *minutes);
-        let case = Case::program(one.name, minutes, step(one.name))
-            .typed(format!("make test ONLY={}", one.name));
-        // Miri runs one test at a time, in a target folder of its own.
-        if one.name == "miri" {
-            case
-        } else {
-            case.alone()
-        }
+        Case::program(one.name, minutes, step(one.name))
+            .typed(format!("make test ONLY={}", one.name))
+            .alone()
     });
     Ok(cases.collect())
 }
