@@ -145,6 +145,31 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
     check::check(text.as_bytes(), &options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// A TLBI that comes later leaves what was there before in the TLB, whatever its size; nothing that is
+/// done meanwhile may rely on its being gone, or meet it.
+#[test]
+fn what_is_done_before_a_tlbi_that_comes_later_breaks_no_rule() {
+    for (size, cpu) in [
+        (PageSize::K4, "max"),
+        (PageSize::K16, "max"),
+        (PageSize::K64, "max"),
+        (PageSize::K4, "cortex-a72"),
+        (PageSize::K64, "cortex-a72"),
+    ] {
+        let recorded = several("granule.merge=off granule.test=noflush", |request| {
+            request.page_size = Some(size);
+            request.cpu = cpu.into();
+            request.rodata = Some(Rodata::Noalias);
+            request.memory = 3 << 30;
+        });
+        let level = recorded.number("bbm_level.system") as u8;
+        let checked = of_level(&recorded.text(), level, false);
+        assert!(checked.is_clean(), "{size:?} {cpu}:\n{}", checked.text());
+        // Where leaves may not be split live the TLBI cannot come later.
+        assert_eq!(recorded.number("test.noflush.tlbi") > 0, level == 0);
+    }
+}
+
 /// On one thread of the host, whose order is the machine's.
 fn changes(size: PageSize) {
     let recorded = several("granule.test=permissions-stress:20000:7", |request| {

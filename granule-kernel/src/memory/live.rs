@@ -66,7 +66,8 @@ type SetValid = fn(&Kernel, &Counters, VirtualAddress, u64, bool) -> Result<(), 
 pub(crate) enum Flush {
     /// It is.
     Now,
-    /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change.
+    /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change. The same as
+    /// [`Now`](Self::Now) where large leaves may not be split live.
     Later,
 }
 
@@ -237,7 +238,13 @@ pub(crate) fn begin<P: Page, S: OnEachCpu>(request: &Request<'_>) {
     KERNEL.call_once(|| Kernel {
         root: request.root,
         geometry: request.geometry,
-        capabilities: request.capabilities,
+        // Without level hints: where a leaf was split and its TLBI put off, the leaf of before may
+        // still be cached, and an operation that names the level of the small ones would leave it
+        // (RSQXYZ).
+        capabilities: TlbCapabilities {
+            level_hint: false,
+            ..request.capabilities
+        },
         placement: request.placement,
         bbm: request.trust.level,
         leaves: request.leaves(),
@@ -333,6 +340,10 @@ pub(super) fn change<R>(
 ) -> Option<R> {
     let kernel = kernel()?;
     TAKEN.fetch_add(1, Ordering::Relaxed);
+    // Leaves that are invalid may be split on any CPU, as nothing of them is cached: so below level
+    // 2, where no entry may meet one of another size (RWHZWS), they must not be invalid and cached.
+    let splits = kernel.bbm >= BbmLevel::Level2 || kernel.leaves == Leaves::PAGES;
+    let flush = if splits { flush } else { Flush::Now };
     LIVE.with(|live| run(kernel, live, flush, work))
 }
 

@@ -6,6 +6,7 @@
 //! | `permissions` | each call, seen by every CPU's own walker; what must be refused |
 //! | `permission-counts` | what changes of 1 page, 64K, 2M and 1G take, and that merging undoes them |
 //! | `exhaustion` | a split for which there are N tables too few, for every N |
+//! | `noflush` | changes whose TLBI comes later, and what is done beside them meanwhile |
 //! | `background` | idle CPUs merge what became alike |
 //! | `hotplug` | memory removed and added again |
 //! | `hotplug-new` | the RAM behind the last bank, of which the device tree does not tell, added |
@@ -17,6 +18,7 @@
 pub(crate) mod bench;
 mod changes;
 mod counts;
+mod deferred;
 mod faults;
 mod guards;
 mod plug;
@@ -41,6 +43,7 @@ pub(crate) fn run(bootargs: &[u8]) {
     for word in words {
         match word.value {
             Some(b"permissions") => changes::permissions(),
+            Some(b"noflush") => deferred::noflush(),
             Some(b"permission-counts") => counts::counts(),
             Some(b"exhaustion") => counts::exhaustion(),
             Some(b"background") => changes::background(),

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 
 const GIB: u64 = 1 << 30;
-const QUARTER: u64 = GIB / 4;
+pub(super) const QUARTER: u64 = GIB / 4;
 /// Neighbours in each quarter that is changed.
 const EACH: u64 = 16;
 const NEIGHBOURS: usize = 3 * EACH as usize;
@@ -127,16 +127,16 @@ fn stress(changes: u64, seed: u64) {
 }
 
 /// Three quarters of an aligned GiB, allocated, and the fourth, which is free.
-struct Quarters {
-    blocks: ArrayVec<Block, 3>,
+pub(super) struct Quarters {
+    pub(super) blocks: ArrayVec<Block, 3>,
     /// Linear-map address of the whole.
     start: u64,
     /// Physical address of the free quarter.
-    free: u64,
+    pub(super) free: u64,
 }
 
 impl Quarters {
-    fn find() -> Self {
+    pub(super) fn find() -> Self {
         let whole = Block::new(GIB);
         let (start, physical) = (whole.start, whole.physical().0);
         whole.free();
@@ -163,7 +163,7 @@ impl Quarters {
         }
     }
 
-    fn free(self) {
+    pub(super) fn free(self) {
         for block in self.blocks {
             block.free();
         }
