@@ -232,7 +232,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
     memory::selftest::run(bootargs);
     memory::selftest::bench::run(bootargs, request.counter);
     merge::settle();
-    report::tlb_conflicts();
+    report::exceptions();
 }
 
 /// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into

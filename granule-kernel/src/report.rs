@@ -99,9 +99,10 @@ pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
     say("memory.page_metadata_bytes", pages.metadata_bytes);
 }
 
-/// What was dealt with until now.
-pub(crate) fn tlb_conflicts() {
+/// The exceptions that were dealt with until now.
+pub(crate) fn exceptions() {
     say("tlb_conflicts", percpu::tlb_conflicts());
+    say("spurious_faults", percpu::spurious_faults());
 }
 
 /// The pieces of the linear map, `FIRST+BYTES` in hexadecimal, with commas between them.

@@ -50,6 +50,13 @@ pub(crate) fn panics(request: &Request) -> String {
 }
 
 impl Machine {
+    /// A number of the record.
+    #[track_caller]
+    pub(crate) fn number(&self, key: &str) -> u64 {
+        let number = self.json[key].as_u64();
+        number.unwrap_or_else(|| panic!("{key} is no number in {}", self.json))
+    }
+
     /// What a test in the kernel said: that it ran at all is in there.
     #[track_caller]
     pub(crate) fn tested(&self, path: &str) -> u64 {
