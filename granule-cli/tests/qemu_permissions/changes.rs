@@ -77,3 +77,22 @@ fn guard_pages_are_flipped_without_the_lock() {
         assert_eq!(tested("dsb"), 3 * PAGES);
     }
 }
+
+/// They are in what other leaves are split and merged beside, by the very CPU that an interrupt makes flip
+/// them.
+#[test]
+fn guard_pages_are_flipped_in_interrupts_beside_splits_and_merges() {
+    for (size, el, gic) in [
+        (PageSize::K4, 2, 3),
+        (PageSize::K16, 1, 2),
+        (PageSize::K64, 2, 3),
+    ] {
+        let made = ok(&Request {
+            el,
+            gic,
+            ..machine(3, size, "granule.test=guard-beside")
+        });
+        assert_eq!(made.tested("beside.flips"), 512);
+        assert!(made.tested("beside.merged") > 0, "{size:?}");
+    }
+}

@@ -11,6 +11,7 @@
 //! | `hotplug` | memory removed and added again |
 //! | `hotplug-new` | the RAM behind the last bank, of which the device tree does not tell, added |
 //! | `guard` | a pool of guard pages, flipped while another CPU holds the lock |
+//! | `guard-beside` | the same in interrupts of a CPU that splits and merges what lies round it |
 //! | `spurious` | a fault on a guard page that another CPU makes valid meanwhile |
 //! | `pagealloc` | with `debug_pagealloc=on`, pages allocated and freed |
 //! | `permissions-stress:CHANGES[:SEED]` | random changes while other CPUs use what lies beside them |
@@ -51,6 +52,7 @@ pub(crate) fn run(bootargs: &[u8]) {
             Some(b"hotplug") => plug::again(),
             Some(b"hotplug-new") => plug::new_bank(),
             Some(b"guard") => guards::pool(),
+            Some(b"guard-beside") => guards::beside(),
             Some(b"spurious") => faults::spurious(),
             Some(b"pagealloc") => faults::pagealloc(),
             Some(value) => match value.strip_prefix(b"permissions-stress:") {
