@@ -170,6 +170,24 @@ fn what_is_done_before_a_tlbi_that_comes_later_breaks_no_rule() {
     }
 }
 
+/// A CPU that allows no live splits comes up, and the map of blocks becomes one of pages with the
+/// others off the tables. The CPU that does it may split: the model knows one level for all.
+#[test]
+fn a_map_that_is_rewritten_to_pages() {
+    for size in SIZES {
+        let recorded = several("arm64.fake_cpu=2:bbm=0", |request| {
+            request.page_size = Some(size);
+            request.rodata = Some(Rodata::Full);
+        });
+        let map = &recorded.boot.json()["linear_map"];
+        assert_eq!(map["rewritten_to_pages"], true, "{size:?}");
+        assert_eq!(map["leaves"][0]["size"], size.bytes(), "{size:?}");
+        let checked = of_level(&recorded.text(), 2, false);
+        assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
+        assert!(checked.header.complete);
+    }
+}
+
 /// On one thread of the host, whose order is the machine's.
 fn changes(size: PageSize) {
     let recorded = several("granule.test=permissions-stress:20000:7", |request| {

@@ -32,6 +32,14 @@ impl Recorded {
         let value = path.split('.').fold(&json, |value, key| &value[key]);
         value.as_u64().unwrap_or_else(|| panic!("{path} in {json}"))
     }
+
+    pub(crate) fn text_of(&self, path: &str) -> String {
+        let json = self.boot.json();
+        let value = path.split('.').fold(&json, |value, key| &value[key]);
+        let text = value.as_str();
+        text.unwrap_or_else(|| panic!("{path} in {json}"))
+            .to_owned()
+    }
 }
 
 /// A small machine that records.
