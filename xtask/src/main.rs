@@ -12,6 +12,8 @@ mod entry;
 #[path = "../../granule-kernel/src/trace/entry_code.rs"]
 mod entry_code;
 mod image;
+#[cfg(test)]
+mod islands;
 mod matrix;
 mod miri;
 mod mmu_off;
