@@ -19,10 +19,19 @@ use crate::sizes::show_size;
 /// RAM is taken to be one bank from here on, as on QEMU's `virt` machine.
 const RAM_START: u64 = 1 << 30;
 /// Where the kernel's text and constants are taken to lie in it, and how long they are: as this
-/// repository's kernel is.
-const IMAGE: (u64, u64) = (RAM_START + (2 << 20), 384 << 10);
-/// Bytes of static table pool that such a kernel has, and the pages of it that the boot takes.
-const POOL: (u64, u64) = (1 << 20, 10);
+/// repository's kernel is, or was (they are whole 64K, so it takes some change to be another).
+const IMAGE: (u64, u64) = (RAM_START + (2 << 20), 0x17_0000);
+/// Bytes of static table pool that such a kernel has.
+const POOL: u64 = 1 << 20;
+
+/// Pages of it that the boot takes before the linear map is made.
+const fn taken_by_boot(page_size: PageSize) -> u64 {
+    match page_size {
+        PageSize::K4 => 11,
+        PageSize::K16 => 8,
+        _ => 7,
+    }
+}
 
 /// A linear map to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +92,7 @@ impl Job {
             ranges,
             placement.distance(),
             leaves(rodata, bbm),
-            POOL.0 / page_size.bytes() - POOL.1,
+            POOL / page_size.bytes() - taken_by_boot(page_size),
         ))
     }
 
