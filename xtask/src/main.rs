@@ -11,6 +11,7 @@ mod entry;
 // The kernel is a program, not a library: its list is taken in by its file.
 #[path = "../../granule-kernel/src/trace/entry_code.rs"]
 mod entry_code;
+mod fuzz;
 mod image;
 #[cfg(test)]
 mod islands;
@@ -63,6 +64,8 @@ enum Command {
     },
     /// Run every test, host and QEMU
     Test(ci::Options),
+    /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
+    Fuzz,
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -89,6 +92,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             tools::setup()?;
             run::run(&arguments)?;
         }
+        Command::Fuzz => fuzz::fuzz()?,
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }
