@@ -1,12 +1,11 @@
 //! The library's operations: done by the library, and done to the reference.
 
 use crate::bench::{Bench, capabilities};
-use crate::machine::{Cpu, Memory};
+use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Attributes, Geometry, OutputFormat, Page, Shareability, VirtualAddress};
 use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, flip};
-use std::rc::Rc;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -183,17 +182,12 @@ impl Operation {
                 })
             }
             &Self::Flip { from, bytes, valid } => {
-                let memory = Memory(Rc::clone(&bench.world));
-                let cpu = Cpu {
-                    world: Rc::clone(&bench.world),
-                    can: capabilities(&bench.shape, bench.geometry),
-                };
+                let can = capabilities(&bench.shape, bench.geometry);
+                let machine = machine(&bench.world, can);
                 let (root, at) = (tables.root(), address(from));
                 // SAFETY: the bench's own tree, in the model's memory, which nothing else is
                 // changing; nothing uses what is hidden but to see it fault.
-                unsafe {
-                    flip::set_valid::<P, _, _>(root, bench.geometry, memory, cpu, at, bytes, valid)
-                }
+                unsafe { flip::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid) }
             }
             &Self::Visit { from, bytes } => {
                 let mut last = None;

@@ -26,16 +26,20 @@ fn flip_pages<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, vali
     let counters = Counters::new();
     let Parts {
         memory,
+        allocator,
         maintenance,
-        ..
     } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
+    let environment = Parts {
+        memory: Counted::new(memory, &counters),
+        allocator,
+        maintenance: Counted::new(maintenance, &counters),
+    };
     // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
     let result = unsafe {
-        flip::set_valid::<P, _, _>(
+        flip::set_valid::<P, _>(
             bench.tables.root(),
             geometry,
-            Counted::new(memory, &counters),
-            Counted::new(maintenance, &counters),
+            environment,
             start,
             bytes,
             valid,
@@ -279,26 +283,22 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
         for valid in [false, true] {
             let Parts {
                 memory,
+                allocator,
                 maintenance,
-                ..
             } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
             let seen = Rc::default();
-            let memory = Watched {
-                inner: memory,
-                seen: Rc::clone(&seen),
+            let environment = Parts {
+                memory: Watched {
+                    inner: memory,
+                    seen: Rc::clone(&seen),
+                },
+                allocator,
+                maintenance,
             };
             let root = bench.tables.root();
             // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
             let result = unsafe {
-                flip::set_valid::<Page4K, _, _>(
-                    root,
-                    geometry,
-                    memory,
-                    maintenance,
-                    start,
-                    bytes,
-                    valid,
-                )
+                flip::set_valid::<Page4K, _>(root, geometry, environment, start, bytes, valid)
             };
             assert_eq!(result, Ok(()));
             assert_eq!(*seen.borrow(), way, "{count} pages from {start}, {valid}");

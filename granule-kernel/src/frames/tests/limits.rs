@@ -2,6 +2,7 @@
 //! what cannot be managed at all.
 
 use super::*;
+use crate::frames::span::ORDERS;
 
 const GIB_SHIFT: u32 = 30;
 
