@@ -105,7 +105,7 @@ pub(super) fn pool() {
 }
 
 /// Flips of guard pages beside other changes.
-const FLIPS: u64 = 512;
+const FLIPS: u64 = 128;
 /// Pages of a pool beside which others are split and merged, and of those: a group of each page size.
 const BESIDE_ORDER: u32 = 7;
 const BESIDE: u64 = 1 << BESIDE_ORDER;
