@@ -54,6 +54,16 @@ fn idle_cpus_merge_what_became_alike() {
     }
 }
 
+/// The CPU that was woken to merge may get a job first; another one is woken then.
+#[test]
+fn an_idle_cpu_merges_for_one_that_has_a_job() {
+    let made = ok(&Request {
+        append: Some("granule.test=background-busy".into()),
+        ..machine(4, PageSize::K4, "")
+    });
+    assert_eq!(made.tested("background.busy"), 1);
+}
+
 /// One store and one TLBI to make a page invalid, one store to make it valid, while another CPU has
 /// the lock; making the pool takes the lock once.
 #[test]

@@ -72,7 +72,9 @@ pub(super) fn serve(this: &'static PerCpu) -> ! {
         // pending interrupt ends the wait whether or not it is masked.
         let masked = cpu::mask_interrupts();
         let job = this.job.load(Ordering::Acquire);
-        if job.is_null() && merge::may_sleep() {
+        // With a job, too: whoever notes something must not take this CPU for one that merges.
+        let may_sleep = merge::may_sleep();
+        if job.is_null() && may_sleep {
             cpu::wait_for_interrupt();
         }
         cpu::restore_interrupts(masked);
@@ -81,6 +83,9 @@ pub(super) fn serve(this: &'static PerCpu) -> ! {
             cpu::relax();
         }
         if !job.is_null() {
+            if !may_sleep {
+                merge::wake();
+            }
             // SAFETY: who gave the job keeps it until this CPU crosses itself off.
             let job = unsafe { &*job };
             (job.work)(this);

@@ -8,6 +8,7 @@
 //! | `exhaustion` | a split for which there are N tables too few, for every N |
 //! | `noflush` | changes whose TLBI comes later, and what is done beside them meanwhile |
 //! | `background` | idle CPUs merge what became alike |
+//! | `background-busy` | the same when the CPU that was woken for it gets something else to do |
 //! | `hotplug` | memory removed and added again |
 //! | `hotplug-new` | the RAM behind the last bank, of which the device tree does not tell, added |
 //! | `guard` | a pool of guard pages, flipped while another CPU holds the lock |
@@ -49,6 +50,7 @@ pub(crate) fn run(bootargs: &[u8]) {
             Some(b"permission-counts") => counts::counts(),
             Some(b"exhaustion") => counts::exhaustion(),
             Some(b"background") => changes::background(),
+            Some(b"background-busy") => changes::background_busy(),
             Some(b"hotplug") => plug::again(),
             Some(b"hotplug-new") => plug::new_bank(),
             Some(b"guard") => guards::pool(),
