@@ -16,6 +16,10 @@ mod tables;
 #[path = "../../granule-kernel/src/trace/area.rs"]
 mod area;
 #[path = "../../granule-kernel/src/gic/mod.rs"]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "some of what it names is for the kernel's own target"
+)]
 mod gic;
 #[path = "../../granule-kernel/src/tree.rs"]
 #[allow(dead_code, reason = "reading memory is what is fuzzed of it")]
@@ -28,6 +32,10 @@ mod layout;
 mod options;
 #[path = "../../granule-kernel/src/smp/mod.rs"]
 #[allow(dead_code, reason = "what reads trees and words is fuzzed of it")]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "some of what it names is for the kernel's own target"
+)]
 mod smp;
 
 /// A target: its name, as cargo-fuzz calls it, and the function.
