@@ -279,8 +279,8 @@ impl Operation {
                 assert!(reason, "refused for no reason");
                 let (edge, leaf) = (offset(edge), offset(leaf));
                 let in_range = match self {
-                    // Whole leaves become smaller, wherever the range ends.
-                    Self::Limit { .. } => leaf < to && from < leaf + leaf_bytes,
+                    // Whole leaves become smaller, or would have to, wherever the range ends.
+                    Self::Limit { .. } | Self::Flip { .. } => leaf < to && from < leaf + leaf_bytes,
                     _ => edge == from || edge == to,
                 };
                 assert!(in_range, "an edge of the range");

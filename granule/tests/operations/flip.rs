@@ -4,7 +4,6 @@
 use crate::bench::{Bench, Setting};
 use crate::common::host::{self, Event};
 use crate::common::shape::PLAIN;
-use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     Attributes, Descriptor, Half, Kind, Page, Page4K, Page16K, Page64K, Permissions,
     PhysicalAddress, VirtualAddress,
@@ -139,42 +138,6 @@ fn pages_of<P: Page>() {
         assert!(matches!(result, Err(TableError::Misaligned { .. })));
     }
     assert_eq!(changed(&bench), []);
-}
-
-/// Any CPU allows to split what is hidden, but that is for those who have the lock and table pages:
-/// it would store in entries beside the page's own.
-#[test]
-fn nothing_hidden_is_split_either() {
-    let geometry = PLAIN.geometry(Page4K::SIZE, 48, Half::Upper);
-    for (bytes, takes) in [
-        (64 << 10, BbmLevel::Level1),
-        (2 << 20, BbmLevel::Level2),
-        (32 << 20, BbmLevel::Level2),
-    ] {
-        let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
-        bench.map(bytes, bytes, bytes, RW, Leaves::LARGEST).unwrap();
-        let leaf = bench.reference.address(bytes);
-        let (result, ..) = flip_pages(&bench, leaf, bytes, false);
-        assert_eq!(result, Ok(()));
-        let before = bench.dump();
-        let edge = VirtualAddress(leaf.0 + 4096);
-        let refused = TableError::InsideLeaf {
-            edge,
-            leaf,
-            leaf_bytes: bytes,
-            takes,
-        };
-        for start in [edge, leaf] {
-            let done = flip_pages(&bench, start, 4096, true);
-            assert_eq!(done, (Err(refused), 0, 0, 0));
-            // What is hidden already stays so at no cost.
-            let done = flip_pages(&bench, start, 4096, false);
-            assert_eq!(done, (Ok(()), 0, 0, 0));
-        }
-        assert_eq!(bench.dump(), before);
-        let (result, ..) = flip_pages(&bench, leaf, bytes, true);
-        assert_eq!(result, Ok(()));
-    }
 }
 
 #[test]
