@@ -181,7 +181,7 @@ fn model(seed: u64) -> Case {
     let program = cargo(&arguments, &variables, 120 * MINUTE);
     Case::program(
         format!("model harness, {OPERATIONS} operations"),
-        15.0,
+        8.0,
         program,
     )
     .alone()
@@ -238,7 +238,7 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
             &test,
         ];
         let name = format!("permissions, {STRESS_CHANGES} changes in {size} pages");
-        Case::program(name, 6.0, cargo(&arguments, &variables, 360 * MINUTE)).alone()
+        Case::program(name, 9.0, cargo(&arguments, &variables, 360 * MINUTE)).alone()
     })
 }
 
