@@ -72,8 +72,9 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("linear_map.time_us", Kind::Integer),
 ];
 
-/// Bytes of a line at most, what it begins with included.
-pub(crate) const LONGEST_LINE: usize = 4096;
+/// Bytes of a line at most, what it begins with included: room for the kernel's longest, the list of
+/// the linear map's pieces, of which there are up to 258 with 28 bytes each.
+pub(crate) const LONGEST_LINE: usize = 8192;
 /// What every line begins with.
 pub(crate) const PREFIX: &str = "@granule ";
 
@@ -470,7 +471,7 @@ mod tests {
         }
         for (line, expected) in [
             ("reason=caf\u{e9}".to_owned(), "ASCII"),
-            (format!("reason={}", "x".repeat(4081)), "4096 bytes"),
+            (format!("reason={}", "x".repeat(8177)), "8192 bytes"),
         ] {
             let record = record(&[&line]);
             let fault = &record.faults()[0];
