@@ -5,7 +5,7 @@
 
 use crate::bytes::Bytes;
 use crate::gic::tree::{Gic, MOST_REGIONS, gic};
-use crate::kernel_tree::memory;
+use crate::kernel_tree::{Memory, memory as read_memory};
 use crate::smp::tree::{Cpus, cpus, has_psci};
 use crate::smp::{AFFINITY, MOST_CPUS};
 use dtoolkit::fdt::Fdt;
@@ -197,8 +197,9 @@ fn one_line(text: &str) {
 pub(crate) fn device_tree_memory(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
     let page_size = PageSize::ALL[number as usize % 3];
-    match memory(&tree, page_size) {
-        Ok(memory) => {
+    let mut memory = Memory::new(page_size);
+    match read_memory(&tree, &mut memory) {
+        Ok(()) => {
             assert!(!memory.banks().is_empty());
             let ram = memory.totals();
             assert_eq!(ram.ram, ram.edges + ram.no_map + ram.mapped);
@@ -288,7 +289,7 @@ mod tests {
         for _ in 0..4000 {
             let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
             let (tree, _) = tree(&bytes);
-            banks += u32::from(memory(&tree, PageSize::K4).is_ok());
+            banks += u32::from(read_memory(&tree, &mut Memory::new(PageSize::K4)).is_ok());
             let Ok(tree) = Fdt::new(&tree) else { continue };
             parsed += 1;
             others += u32::from(!cpus(&tree, 0).others.is_empty());

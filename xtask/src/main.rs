@@ -20,6 +20,7 @@ mod miri;
 mod mmu_off;
 mod pool;
 mod run;
+mod size;
 mod soak;
 mod steps;
 mod strict_align;
@@ -66,6 +67,12 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Tell what an image for every page size costs over one for a single size
+    Size {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -97,6 +104,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             run::run(&arguments)?;
         }
         Command::Fuzz => fuzz::fuzz()?,
+        Command::Size { json } => size::size(json)?,
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }

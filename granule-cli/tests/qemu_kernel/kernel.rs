@@ -1,9 +1,11 @@
 //! Booting the kernel and asking its record: what all rooms share.
 
+use std::path::PathBuf;
+
 use granule_cli::{Boot, Outcome, PageSize, Request, boot};
 use serde_json::Value;
 
-use crate::image::image;
+use crate::image::{built, image};
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 pub(crate) const GIB: u64 = 1 << 30;
@@ -11,6 +13,18 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// Where `virt` has its RAM, and where images lie unless told otherwise.
 pub(crate) const RAM: u64 = 0x4000_0000;
 pub(crate) const IMAGE: u64 = 0x4020_0000;
+
+/// The image that has code for one page size only.
+pub(crate) fn fixed_image(size: PageSize) -> PathBuf {
+    let size = size.word();
+    built(
+        &format!("Image-{size}"),
+        &format!("cargo xtask image --fixed {size}"),
+    )
+}
+
+/// What no boot may use of the boot CPU's stack.
+const BOOT_STACK_ROOM: u64 = 12 << 10;
 
 /// A machine like most here: 4 GiB, neoverse-n1 (all page sizes, 48 bits, VHE), at EL2.
 pub(crate) fn request() -> Request {
@@ -185,6 +199,15 @@ impl Kernel {
         assert_eq!(
             self.number("linear_map.tlbi") == 0,
             self.text("linear_map.strategy") == "direct"
+        );
+        // All of a boot's frames, whatever it did, and room for an interrupt's at the deepest place.
+        let (used, stack) = (
+            self.number("memory.boot_stack_bytes_used"),
+            self.number("memory.boot_stack_bytes"),
+        );
+        assert!(
+            used > 4096 && used + BOOT_STACK_ROOM <= stack,
+            "{used} of the boot stack's {stack} bytes were used"
         );
         // M and C: both on, or the numbers are of another machine.
         assert_eq!(self.number("linear_map.sctlr") & 0b101, 0b101);
