@@ -110,6 +110,21 @@ unsafe impl TableMemory for Memory {
         });
     }
 
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise is handed on; between two events of the model nothing happens.
+        unsafe {
+            let old = self.load(table, index);
+            self.store(table, index, descriptor, visibility);
+            old
+        }
+    }
+
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

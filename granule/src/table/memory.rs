@@ -114,8 +114,26 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     );
 
+    /// Stores one entry and gives back what was there, in one step: an update by hardware (of the
+    /// access flag or the dirty state) comes either before it, and is in what is given back, or
+    /// finds the new entry.
+    ///
+    /// # Safety
+    ///
+    /// As for [`store`](Self::store).
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor;
+
     /// Changes bits of those among `count` entries from index `first` that the change concerns,
     /// and gives back how many those were. The others stay as they are.
+    ///
+    /// An update by hardware that comes in between is not lost: entries that hardware may update
+    /// ([`Descriptor::may_be_updated`]) are changed in one step each (RWLTNL).
     ///
     /// # Safety
     ///
@@ -253,6 +271,25 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
     }
 
     #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        let entry = self.entry(table, index);
+        // SAFETY: as for `store`.
+        Descriptor(unsafe {
+            match visibility {
+                Visibility::Private => entry.replace(descriptor.0),
+                Visibility::Live => atomic(entry).swap(descriptor.0, Ordering::Relaxed),
+                Visibility::Publish => atomic(entry).swap(descriptor.0, Ordering::Release),
+            }
+        })
+    }
+
+    #[inline(always)]
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,
@@ -350,9 +387,13 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
     let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
     let mut changed = 0;
     for chunk in chunks {
-        // Nobody else writes the entries between the loads and the stores.
+        // Nobody else writes the entries between the loads and the stores, hardware included if all
+        // have the access flag and none the dirty modifier.
         let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
-        if old.iter().fold(change.of, |all, old| all & old) != 0 {
+        let all = old.iter().fold(u64::MAX, |all, old| all & old);
+        let any = old.iter().fold(0, |any, old| any | old);
+        let settled = all & Descriptor::ACCESS_FLAG != 0 && any & Descriptor::DIRTY_MODIFIER == 0;
+        if settled && all & change.of != 0 {
             for (entry, old) in chunk.iter().zip(old) {
                 entry.store(change.apply(Descriptor(old)).0, order);
             }
@@ -382,12 +423,30 @@ fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -
     let mut changed = 0;
     for entry in entries {
         let old = Descriptor(entry.load(Ordering::Relaxed));
-        if change.concerns(old) {
-            entry.store(change.apply(old).0, order);
-            changed += 1;
+        if !change.concerns(old) {
+            continue;
         }
+        if old.may_be_updated() {
+            update_beside_hardware(entry, old, change, order);
+        } else {
+            entry.store(change.apply(old).0, order);
+        }
+        changed += 1;
     }
     changed
+}
+
+/// Changes an entry that hardware may be updating. It stays one that the change concerns: hardware
+/// makes no entry valid or invalid.
+fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
+    let mut old = old.0;
+    loop {
+        let new = change.apply(Descriptor(old)).0;
+        match entry.compare_exchange_weak(old, new, order, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => old = now,
+        }
+    }
 }
 
 #[cfg(test)]

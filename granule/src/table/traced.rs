@@ -156,6 +156,32 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
     }
 
     #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        if !S::ACTIVE {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.inner.exchange(table, index, descriptor, visibility) };
+        }
+        self.sink.atomically(|sink| {
+            sink.record(TableEvent::Store {
+                table,
+                first: index,
+                count: 1,
+                descriptor,
+                step: 0,
+                visibility,
+            });
+            // SAFETY: the caller's promise is handed on.
+            unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+        })
+    }
+
+    #[inline(always)]
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,
