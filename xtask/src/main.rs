@@ -22,6 +22,7 @@ mod strict_align;
 #[cfg(test)]
 mod test_elf;
 mod tools;
+mod user;
 mod workspace;
 
 use std::path::PathBuf;
@@ -46,6 +47,8 @@ enum Command {
     Setup,
     /// Build the kernel, check its MMU-off code and write the flat arm64 Image
     Image,
+    /// Build the user programs that tests run on the kernel
+    User,
     /// Check the kernel's MMU-off code only
     CheckMmuOff {
         /// An ELF file to check instead of building the kernel
@@ -78,6 +81,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
         Command::Image => image::image().map(drop)?,
+        Command::User => user::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
             let elf = elf.map_or_else(image::build_kernel, Ok)?;
             image::check_mmu_off(&elf)?;
