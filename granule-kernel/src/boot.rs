@@ -17,6 +17,7 @@ use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
 use crate::trace::recorder::{OnEachCpu, Recorder};
 use crate::tree::{self, Memory};
+use crate::user::init;
 use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
@@ -28,8 +29,11 @@ use granule::linear::{Placement, direct};
 use granule::memblock::{self, LeftOut};
 use granule::table::{Counters, NoSink};
 
-/// Boots on what was handed over.
-pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
+/// How user space ended, if it did not end well; well, too, if there was none.
+pub(crate) type Ended = Result<(), init::Failure>;
+
+/// Boots on what was handed over, and runs the programs that there are.
+pub(crate) fn run(handover: &Handover, bootargs: &[u8]) -> Ended {
     let Some(choice) = &handover.choice else {
         refuse::refuse(format_args!(
             "no page size was chosen before the MMU was on"
@@ -42,9 +46,9 @@ pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
         let page_bytes = choice.page.size.bytes();
         // SAFETY: the one call; the boot tables map the area, as it is in the handover.
         let sink = unsafe { Recorder::of_boot_cpu(handover.trace, page_bytes) };
-        dispatch(handover, choice, bootargs, sink);
+        dispatch(handover, choice, bootargs, sink)
     } else {
-        dispatch(handover, choice, bootargs, NoSink);
+        dispatch(handover, choice, bootargs, NoSink)
     }
 }
 
@@ -56,25 +60,35 @@ struct Boot<'a, S> {
 }
 
 impl<S: OnEachCpu> Dispatch for Boot<'_, S> {
-    type Output = ();
+    type Output = Ended;
 
-    fn run<P: Page>(self) {
-        boot::<P, S>(self.handover, self.choice, self.bootargs, self.sink);
+    fn run<P: Page>(self) -> Ended {
+        boot::<P, S>(self.handover, self.choice, self.bootargs, self.sink)
     }
 }
 
-fn dispatch<S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
+fn dispatch<S: OnEachCpu>(
+    handover: &Handover,
+    choice: &BootChoice,
+    bootargs: &[u8],
+    sink: S,
+) -> Ended {
     choice.page.size.dispatch(Boot {
         handover,
         choice,
         bootargs,
         sink,
-    });
+    })
 }
 
 // Its frame is half of the stack: not twice, in the function that chooses the instance as well.
 #[inline(never)]
-fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
+fn boot<P: Page, S: OnEachCpu>(
+    handover: &Handover,
+    choice: &BootChoice,
+    bootargs: &[u8],
+    sink: S,
+) -> Ended {
     let cpu = handover.entry.features();
     let forced = forced_errata(bootargs);
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
@@ -150,6 +164,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
+    let initrd = with_tree(handover, tree::initial_ramdisk);
     let mut cpus = with_tree(handover, |tree| {
         start::start::<P>(&mut Machine {
             request: &request,
@@ -159,6 +174,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
             bootargs,
             errata,
             translations: looked.translations,
+            has_programs: initrd.is_some(),
         })
     });
     // From here on tables change under several CPUs: what each of them can do.
@@ -232,7 +248,15 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
     memory::selftest::run(bootargs);
     memory::selftest::bench::run(bootargs, request.counter);
     merge::settle();
+    let ended = init::run(&init::Machine {
+        boot_cpu: cpu,
+        common,
+        capabilities: request.capabilities,
+        initrd,
+        bootargs,
+    });
     report::tlb_conflicts();
+    ended
 }
 
 /// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into

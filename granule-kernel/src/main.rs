@@ -33,6 +33,7 @@ mod pl011;
 mod smp;
 mod trace;
 mod tree;
+mod user;
 mod wrap;
 
 #[cfg(target_os = "none")]

@@ -301,18 +301,19 @@ impl<'m> Frames<'m> {
         taken
     }
 
-    /// Allocates a frame by itself, the first of `2^order` free ones that begin at a multiple of
-    /// that, if there are so many; the others stay free, so that whoever wants the next gets it
+    /// Allocates a frame by itself: number `index` of `2^order` free ones that begin at a multiple
+    /// of that, if there are so many. The others stay free, so that whoever wants the next gets it
     /// ([`allocate_exact`](Self::allocate_exact)) if nobody else was faster.
-    pub(crate) fn allocate_group_start(&mut self, order: u32) -> Option<Frame> {
-        if order > max_order(self.page_size) || self.unreserved() == 0 {
+    pub(crate) fn allocate_in_group(&mut self, order: u32, index: u64) -> Option<Frame> {
+        if order > max_order(self.page_size) || index >> order != 0 || self.unreserved() == 0 {
             return None;
         }
-        let (index, from) = self.best_fit(order)?;
-        let span = self.spans.get_mut(index)?;
-        let offset = span.take(0, from)?;
-        self.allocated += 1;
-        Some(Frame(span.number(offset)))
+        let (place, from) = self.best_fit(order)?;
+        let span = self.spans.get_mut(place)?;
+        let offset = span.first_free(from)?.checked_add(index as u32)?;
+        let taken = span.take_exactly(offset);
+        self.allocated += u64::from(taken);
+        taken.then_some(Frame(span.number(offset)))
     }
 
     /// One owner more for each of `count` frames from `first`, which must be allocated each by

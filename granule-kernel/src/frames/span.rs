@@ -212,6 +212,12 @@ impl<'m> Span<'m> {
         Some(offset)
     }
 
+    /// Where the block begins that [`take`](Self::take) would take one of `order` from.
+    pub(super) fn first_free(&self, order: u32) -> Option<u32> {
+        let offset = *self.lists.get(order as usize)?;
+        (offset != NONE).then_some(offset)
+    }
+
     /// Allocates the frame at `offset` by itself, if it is free. The rest of its block stays free.
     pub(super) fn take_exactly(&mut self, offset: u32) -> bool {
         // In a group that is filled from its start the frame heads its block: one look.

@@ -76,7 +76,40 @@ impl fmt::Display for GicTreeError {
 pub(crate) fn gic(tree: &Fdt<'_>) -> Result<Gic, GicTreeError> {
     let root = tree.root();
     let mut path = ArrayVec::new();
-    search(root, &mut path).unwrap_or(Err(GicTreeError::None))
+    let node = search_node(root, &mut path).ok_or(GicTreeError::None)?;
+    if node.is_compatible("arm,gic-v3") {
+        version_3(node, &path)
+    } else {
+        version_2(node, &path)
+    }
+}
+
+/// The number of the interrupt of the physical timer that a kernel at EL1, or at EL2 with VHE, uses:
+/// a private one of each CPU.
+///
+/// `interrupts` of the timer's node names five, the physical one of the Non-secure state second and
+/// that of EL2 fourth, each in as many cells as the interrupt controller says: kind (1 is private),
+/// number among its kind, flags.
+pub(crate) fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
+    let root = tree.root();
+    let timer = root
+        .children()
+        .find(|node| node.is_compatible("arm,armv8-timer"))?;
+    let mut cells = 3;
+    let mut path = ArrayVec::new();
+    if let Some(found) = search_node(root, &mut path) {
+        cells = found.property("#interrupt-cells")?.value_as::<u32>().ok()?;
+    }
+    let which = if at_el2 { 3 } else { 1 };
+    let property = timer.property("interrupts")?;
+    let (words, _) = property.value().as_chunks::<4>();
+    let interrupt = words.get(which * cells as usize..)?;
+    let [kind, number, ..] = *interrupt else {
+        return None;
+    };
+    let number = u32::from_be_bytes(number);
+    // Private ones are 16 to 31.
+    (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
 }
 
 /// Buses above a node that are followed.
@@ -84,21 +117,19 @@ const MOST_DEPTH: usize = 8;
 
 type Path<'a> = ArrayVec<FdtNode<'a>, MOST_DEPTH>;
 
-/// Looks at the children of `node`, depth first; `path` leads from below the root to `node`.
-fn search<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<Result<Gic, GicTreeError>> {
+/// Looks at the children of `node`, depth first, for an interrupt controller; `path` leads from
+/// below the root to `node`, and then to what was found.
+fn search_node<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<FdtNode<'a>> {
     for child in node.children() {
-        if child.is_compatible("arm,gic-v3") {
-            return Some(version_3(child, path));
-        }
-        if V2.iter().any(|name| child.is_compatible(name)) {
-            return Some(version_2(child, path));
+        if child.is_compatible("arm,gic-v3") || V2.iter().any(|name| child.is_compatible(name)) {
+            return Some(child);
         }
         if path.try_push(child).is_ok() {
-            let found = search(child, path);
-            path.pop();
+            let found = search_node(child, path);
             if found.is_some() {
                 return found;
             }
+            path.pop();
         }
     }
     None

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 enum Op {
     /// Allocate this very frame, by place.
     Exactly { place: u64 },
-    /// Allocate the first frame of a free group.
-    GroupStart { order: u32 },
+    /// Allocate a frame of a free group.
+    InGroup { order: u32, index: u64 },
     /// Allocate any single frame.
     Any,
     /// Share a run, by place: it may not be possible.
@@ -23,7 +23,8 @@ fn op() -> impl Strategy<Value = Op> {
     let count = || prop_oneof![4 => Just(1u64), 2 => 1u64..20, 1 => 1u64..300];
     prop_oneof![
         4 => any::<u64>().prop_map(|place| Op::Exactly { place }),
-        3 => (0u32..9).prop_map(|order| Op::GroupStart { order }),
+        3 => (0u32..9, any::<u64>())
+            .prop_map(|(order, index)| Op::InGroup { order, index: index % (1 << order) }),
         4 => Just(Op::Any),
         4 => (any::<u64>(), count()).prop_map(|(place, count)| Op::Share { place, count }),
         5 => (any::<u64>(), count()).prop_map(|(place, count)| Op::Release { place, count }),
@@ -93,14 +94,15 @@ proptest! {
                     prop_assert_eq!(taken, !owners.contains_key(&number));
                     owners.entry(number).or_insert(1);
                 }
-                Op::GroupStart { order } => {
+                Op::InGroup { order, index } => {
                     let there = expected_blocks(&owners).iter().any(|(_, found)| *found >= order);
-                    let got = frames.allocate_group_start(order);
+                    let got = frames.allocate_in_group(order, index);
                     prop_assert_eq!(got.is_some(), there);
                     if let Some(Frame(number)) = got {
-                        prop_assert!(number.is_multiple_of(1 << order));
+                        let start = number - index;
+                        prop_assert!(start.is_multiple_of(1 << order));
                         // The rest of the group is there for who asks for it.
-                        let group = number..number + (1 << order);
+                        let group = start..start + (1 << order);
                         prop_assert!(owners.range(group).next().is_none());
                         owners.insert(number, 1);
                     }
@@ -162,13 +164,14 @@ proptest! {
 fn a_group_is_filled_frame_after_frame() {
     let mut memory = uninitialised(64);
     let mut frames = filled(PageSize::K16, 0x80, 64, &mut memory);
-    let Frame(start) = frames.allocate_group_start(4).unwrap();
+    let Frame(start) = frames.allocate_in_group(4, 0).unwrap();
     assert!(start.is_multiple_of(16));
     for next in start + 1..start + 16 {
         assert!(frames.allocate_exact(Frame(next)), "{next:#x}");
         assert!(!frames.allocate_exact(Frame(next)), "{next:#x} twice");
     }
     assert_eq!(frames.allocated(), 16);
+    assert_eq!(frames.allocate_in_group(2, 4), None, "no such index");
     let mut freed = Vec::new();
     frames
         .release(Frame(start), 16, |frame, count| {
@@ -186,7 +189,7 @@ fn what_is_reserved_is_not_given_out() {
     assert!(frames.reserve(7));
     assert!(frames.allocate_exact(Frame(3)));
     assert!(!frames.allocate_exact(Frame(4)));
-    assert_eq!(frames.allocate_group_start(0), None);
+    assert_eq!(frames.allocate_in_group(0, 0), None);
     frames.unreserve(7);
     assert!(frames.allocate_exact(Frame(4)));
 }

@@ -1,0 +1,129 @@
+//! Copies between the kernel and what a program points to: through the frames that are, or by this
+//! become, the program's pages there, and the linear map.
+//!
+//! The kernel never uses a program's address itself, so a bad one is an error and no exception. The
+//! space's lock is held for one page at a time: the frame stays the program's while it is copied.
+
+use super::abi::Errno;
+use super::boxed::pointer;
+use super::memory::{self, AddressSpace};
+use core::ops::Range;
+use granule::space::{Access, SpaceError};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What a program is told of an error of its address space, where it named an address.
+fn fault(error: SpaceError) -> Errno {
+    match error {
+        SpaceError::OutOfFrames { .. } | SpaceError::AreasFull { .. } => Errno::ENOMEM,
+        _ => Errno::EFAULT,
+    }
+}
+
+/// The pieces, each inside a page, of `length` bytes from `address`, as addresses; a range that
+/// leaves user space is an error before anything is copied.
+fn pieces(address: u64, length: usize) -> Result<impl Iterator<Item = Range<u64>>, Errno> {
+    let end = address
+        .checked_add(length as u64)
+        .filter(|end| *end <= memory::end())
+        .ok_or(Errno::EFAULT)?;
+    let page = memory::page_bytes();
+    let mut at = address;
+    Ok(core::iter::from_fn(move || {
+        let start = at;
+        at = end.min((start | (page - 1)) + 1);
+        (start < end).then_some(start..at)
+    }))
+}
+
+impl AddressSpace {
+    /// Copies from `address` on; the bytes may change while they are copied.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        let mut rest = into;
+        for piece in pieces(address, rest.len())? {
+            let count = (piece.end - piece.start) as usize;
+            let (now, behind) = rest.split_at_mut_checked(count).ok_or(Errno::EFAULT)?;
+            rest = behind;
+            self.with_page(piece.start, Access::Read, |from| {
+                // SAFETY: inside a page of the program, which the linear map shows; the program may
+                // write it meanwhile, for which any byte will do.
+                unsafe { from.copy_to(now.as_mut_ptr(), count) };
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies to `address` on. After an error some of it may have been written.
+    pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
+        let mut rest = from;
+        for piece in pieces(address, rest.len())? {
+            let count = (piece.end - piece.start) as usize;
+            let (now, behind) = rest.split_at_checked(count).ok_or(Errno::EFAULT)?;
+            rest = behind;
+            self.with_page(piece.start, Access::Write, |to| {
+                // SAFETY: as in `read`, and this space alone has the page: it was asked for writing.
+                unsafe { to.copy_from(now.as_ptr(), count) };
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies a text up to its NUL, which is not copied; gives its length.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`; `ENAMETOOLONG` if there is no NUL among so many bytes and one more.
+    pub(crate) fn read_text(&self, address: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        let mut length = 0;
+        while length <= into.len() {
+            // To the page's end, and not behind it: there may be nothing.
+            let at = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
+            let page = memory::page_bytes();
+            let mut bytes = [0; 64];
+            let most = ((page - at % page) as usize).min(bytes.len());
+            let bytes = bytes.get_mut(..most).ok_or(Errno::EFAULT)?;
+            self.read(at, bytes)?;
+            let end = bytes.iter().position(|byte| *byte == 0);
+            let text = bytes.get(..end.unwrap_or(most)).ok_or(Errno::EFAULT)?;
+            let to = into.get_mut(length..length + text.len());
+            to.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(text);
+            length += text.len();
+            if end.is_some() {
+                return Ok(length);
+            }
+        }
+        Err(Errno::ENAMETOOLONG)
+    }
+
+    /// Reads a value.
+    pub(crate) fn read_value<T: FromBytes + IntoBytes>(&self, address: u64) -> Result<T, Errno> {
+        let mut value = T::new_zeroed();
+        self.read(address, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Writes a value.
+    pub(crate) fn write_value<T: IntoBytes + Immutable>(
+        &self,
+        address: u64,
+        value: &T,
+    ) -> Result<(), Errno> {
+        self.write(address, value.as_bytes())
+    }
+
+    /// Calls `what` with where the kernel reaches `address`, for the rest of its page, under the
+    /// lock.
+    fn with_page(
+        &self,
+        address: u64,
+        access: Access,
+        what: impl FnOnce(*mut u8),
+    ) -> Result<(), Errno> {
+        let offset = address % memory::page_bytes();
+        self.with(|tables| {
+            let frame = tables.frame_for(address, access).map_err(fault)?;
+            let start = pointer(frame).ok_or(Errno::EFAULT)?;
+            what(start.as_ptr().wrapping_add(offset as usize));
+            Ok(())
+        })
+    }
+}

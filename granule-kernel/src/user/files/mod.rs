@@ -1,0 +1,3 @@
+//! Files: so far the archive that they come in.
+
+pub(crate) mod cpio;
