@@ -15,7 +15,7 @@ use crate::memory::{self, live, merge, pagealloc, pages};
 use crate::options::{self, Unknown};
 use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
-use crate::trace::recorder::{OnEachCpu, Recorder};
+use crate::trace::recorder::{self, Recorder};
 use crate::tree::{self, Memory};
 use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
@@ -26,7 +26,7 @@ use granule::arch::{Dispatch, Geometry, Half, OutputFormat, PageSize, PhysicalAd
 use granule::boot::words;
 use granule::linear::{Placement, direct};
 use granule::memblock::{self, LeftOut};
-use granule::table::{Counters, NoSink};
+use granule::table::Counters;
 
 /// Boots on what was handed over.
 pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
@@ -38,43 +38,33 @@ pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
     for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
         println!("granule: {note}");
     }
-    if handover.trace.is_wanted() {
-        let page_bytes = choice.page.size.bytes();
-        // SAFETY: the one call; the boot tables map the area, as it is in the handover.
-        let sink = unsafe { Recorder::of_boot_cpu(handover.trace, page_bytes) };
-        dispatch(handover, choice, bootargs, sink);
-    } else {
-        dispatch(handover, choice, bootargs, NoSink);
-    }
-}
-
-struct Boot<'a, S> {
-    handover: &'a Handover,
-    choice: &'a BootChoice,
-    bootargs: &'a [u8],
-    sink: S,
-}
-
-impl<S: OnEachCpu> Dispatch for Boot<'_, S> {
-    type Output = ();
-
-    fn run<P: Page>(self) {
-        boot::<P, S>(self.handover, self.choice, self.bootargs, self.sink);
-    }
-}
-
-fn dispatch<S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
+    // SAFETY: the one call; the boot tables map the area, as it is in the handover.
+    unsafe { recorder::begin(handover.trace) };
     choice.page.size.dispatch(Boot {
         handover,
         choice,
         bootargs,
-        sink,
     });
+}
+
+struct Boot<'a> {
+    handover: &'a Handover,
+    choice: &'a BootChoice,
+    bootargs: &'a [u8],
+}
+
+impl Dispatch for Boot<'_> {
+    type Output = ();
+
+    fn run<P: Page>(self) {
+        boot::<P>(self.handover, self.choice, self.bootargs);
+    }
 }
 
 // Its frame is half of the stack: not twice, in the function that chooses the instance as well.
 #[inline(never)]
-fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootargs: &[u8], sink: S) {
+fn boot<P: Page>(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
+    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
     let cpu = handover.entry.features();
     let forced = forced_errata(bootargs);
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
@@ -133,7 +123,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
         barriers,
         counter: counter.as_ref(),
     };
-    let (mut map, mut tables) = match map::map_mem::<P, S>(&request, &mut memory, &counters, sink) {
+    let (mut map, mut tables) = match map::map_mem::<P>(&request, &mut memory, &counters, sink) {
         Ok(made) => made,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
@@ -194,7 +184,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
     }
     let unused_pool = direct::HasArena::arena(tables.environment()).unused_pool();
     let identity = cpus.needs_identity;
-    let given_back = match release::boot_leftovers::<P, S>(
+    let given_back = match release::boot_leftovers::<P>(
         &request,
         handover,
         &mut memory,
@@ -211,7 +201,7 @@ fn boot<P: Page, S: OnEachCpu>(handover: &Handover, choice: &BootChoice, bootarg
     };
     // What holds for all CPUs, and so for what the map may become.
     request.trust = trust;
-    live::begin::<P, S>(&request);
+    live::begin::<P>(&request);
     pagealloc::hide_free_pages();
     if !merge::configure(bootargs) {
         println!("granule: granule.merge=: expected idle or off; taking idle");

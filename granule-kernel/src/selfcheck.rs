@@ -6,6 +6,7 @@
 use crate::cpu;
 use crate::layout;
 use crate::memory::map::LinearMap;
+use crate::trace::recorder::Recorder;
 use crate::tree::Memory;
 use core::fmt;
 use granule::arch::page_size::{Level, Page};
@@ -139,13 +140,13 @@ pub(crate) enum Stage {
 }
 
 /// All checks; `before` hears of each stage, so that tests can make it fail.
-pub(crate) fn run<P: Page, E: Environment, S: Sink>(
+pub(crate) fn run<P: Page, E: Environment>(
     tables: &mut PageTables<P, E>,
     map: &LinearMap,
     placement: &Placement,
     memory: &Memory,
     seed: u64,
-    sink: S,
+    sink: Recorder,
     mut before: impl FnMut(Stage, &mut PageTables<P, E>),
 ) -> Result<Looked, Fault> {
     let mut looked = Looked::default();
@@ -201,11 +202,11 @@ pub(crate) fn translations(
 
 /// Writes a pattern into free pages through the linear map and reads it through a page of the
 /// fixmap.
-fn patterns<P: Page, E: Environment, S: Sink>(
+fn patterns<P: Page, E: Environment>(
     tables: &mut PageTables<P, E>,
     placement: &Placement,
     memory: &Memory,
-    sink: S,
+    sink: Recorder,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
     let page = P::SIZE.bytes();

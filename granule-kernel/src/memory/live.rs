@@ -16,7 +16,7 @@ use crate::frames::Frame;
 use crate::frames::tables::Source;
 use crate::image;
 use crate::lock::Lock;
-use crate::trace::recorder::OnEachCpu;
+use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -138,12 +138,12 @@ pub(crate) trait Tree {
 pub(crate) type Done = Result<(), TableError>;
 
 /// The tables, opened, and where it is recorded what happens to them.
-struct Opened<P: Page, E, S> {
+struct Opened<P: Page, E> {
     tables: PageTables<P, E>,
-    sink: S,
+    sink: Recorder,
 }
 
-impl<P: Page, E: Environment, S: Sink> Tree for Opened<P, E, S> {
+impl<P: Page, E: Environment> Tree for Opened<P, E> {
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done {
         self.tables.protect(start, bytes, change, Holes::Refuse)
     }
@@ -233,7 +233,7 @@ impl<T: Maintenance> Maintenance for Deferrable<T> {
 }
 
 /// From here on the tables change through this module only; `bbm` is the level to rely on.
-pub(crate) fn begin<P: Page, S: OnEachCpu>(request: &Request<'_>) {
+pub(crate) fn begin<P: Page>(request: &Request<'_>) {
     KERNEL.call_once(|| Kernel {
         root: request.root,
         geometry: request.geometry,
@@ -243,8 +243,8 @@ pub(crate) fn begin<P: Page, S: OnEachCpu>(request: &Request<'_>) {
         leaves: request.leaves(),
         image: request.image_start..request.image_start + image::bytes(),
         debug_pagealloc: request.debug_pagealloc,
-        open: open::<P, S>,
-        set_valid: set_valid_in::<P, S>,
+        open: open::<P>,
+        set_valid: set_valid_in::<P>,
     });
 }
 
@@ -254,9 +254,9 @@ pub(crate) fn kernel() -> Option<&'static Kernel> {
 }
 
 /// How tables are reached, and told of.
-type TableMemory<'c, S> = Traced<Counted<'c, Injecting<Reached<Offset>>>, S>;
+type TableMemory<'c> = Traced<Counted<'c, Injecting<Reached<Offset>>>, Recorder>;
 /// What is issued when they change.
-type TableMaintenance<'c, S> = Deferrable<Traced<Counted<'c, Hardware>, S>>;
+type TableMaintenance<'c> = Deferrable<Traced<Counted<'c, Hardware>, Recorder>>;
 
 impl Kernel {
     /// The bytes of a page.
@@ -275,12 +275,12 @@ impl Kernel {
         pages.any(own)
     }
 
-    fn parts<'c, S: OnEachCpu>(
+    fn parts<'c>(
         &self,
         counters: &'c Counters,
         flush: Flush,
-    ) -> (TableMemory<'c, S>, TableMaintenance<'c, S>) {
-        let sink = S::of_this_cpu(self.page());
+    ) -> (TableMemory<'c>, TableMaintenance<'c>) {
+        let sink = Recorder::of_this_cpu(self.page());
         // SAFETY: every table lies in memory that the linear map shows writable: the image's
         // alias, which never changes (`permissions` refuses it), what the boot reserved, and
         // frames that are allocated.
@@ -298,14 +298,14 @@ impl Kernel {
     }
 }
 
-fn open<P: Page, S: OnEachCpu>(
+fn open<P: Page>(
     kernel: &Kernel,
     counters: &Counters,
     flush: Flush,
     work: &mut dyn FnMut(&mut dyn Tree),
 ) {
-    let (memory, maintenance) = kernel.parts::<S>(counters, flush);
-    let sink = S::of_this_cpu(kernel.page());
+    let (memory, maintenance) = kernel.parts(counters, flush);
+    let sink = Recorder::of_this_cpu(kernel.page());
     // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
     let pages = unsafe { TablePages::new(kernel) };
     let parts = Parts {
@@ -407,14 +407,14 @@ pub(super) unsafe fn set_valid(
     Ok(counters.get())
 }
 
-fn set_valid_in<P: Page, S: OnEachCpu>(
+fn set_valid_in<P: Page>(
     kernel: &Kernel,
     counters: &Counters,
     start: VirtualAddress,
     bytes: u64,
     valid: bool,
 ) -> Done {
-    let (memory, maintenance) = kernel.parts::<S>(counters, Flush::Now);
+    let (memory, maintenance) = kernel.parts(counters, Flush::Now);
     let (root, geometry) = (kernel.root, kernel.geometry);
     // SAFETY: the tree that TTBR1 holds; for the pages the caller of `live::set_valid` vouched.
     unsafe {

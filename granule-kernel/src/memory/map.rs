@@ -9,6 +9,7 @@ use crate::counter::InstructionCounter;
 use crate::cpu;
 use crate::image;
 use crate::options::Rodata;
+use crate::trace::recorder::Recorder;
 use crate::tree::{MOST_RANGES, Memory};
 use crate::wrap::Lost;
 use arrayvec::ArrayVec;
@@ -109,12 +110,12 @@ fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(
 
 /// The tables of the kernel's half once the linear map is made, before anyone but the boot uses
 /// them.
-pub(crate) type BootPageTables<'c, P, S> = PageTables<
+pub(crate) type BootPageTables<'c, P> = PageTables<
     P,
     Parts<
-        Traced<Counted<'c, Reached<KernelReach>>, S>,
-        Traced<Counted<'c, Arena>, S>,
-        Traced<Counted<'c, Hardware>, S>,
+        Traced<Counted<'c, Reached<KernelReach>>, Recorder>,
+        Traced<Counted<'c, Arena>, Recorder>,
+        Traced<Counted<'c, Hardware>, Recorder>,
     >,
 >;
 
@@ -176,12 +177,12 @@ impl LinearMap {
 /// Makes the linear map of all that `memory` says is to be mapped.
 // Its own frame, as that of the boot is under all that follows.
 #[inline(never)]
-pub(crate) fn map_mem<'c, P: Page, S: Sink>(
+pub(crate) fn map_mem<'c, P: Page>(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &'c Counters,
-    sink: S,
-) -> Result<(LinearMap, BootPageTables<'c, P, S>), MapError> {
+    sink: Recorder,
+) -> Result<(LinearMap, BootPageTables<'c, P>), MapError> {
     let hardware = Hardware::new(request.capabilities);
     // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the
     // image; RAM that is added is taken from early memory.
@@ -209,7 +210,7 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
     let mut work = || {
-        create::<P, S>(
+        create::<P>(
             request,
             memory,
             counters,
@@ -244,12 +245,12 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     Ok((map, tables))
 }
 
-fn create<P: Page, S: Sink>(
+fn create<P: Page>(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &Counters,
-    sink: S,
-    tables: &mut BootPageTables<'_, P, S>,
+    sink: Recorder,
+    tables: &mut BootPageTables<'_, P>,
     fixmap: Option<(Published, FixmapPlace)>,
     pieces: &mut Pieces,
 ) -> Result<Census, MapError> {

@@ -5,24 +5,25 @@ use super::map::Request;
 use super::window::EarlyTables;
 use crate::console::println;
 use crate::handover::Handover;
+use crate::trace::recorder::Recorder;
 use crate::tree::{self, Memory};
 use crate::{image, layout};
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Error;
-use granule::table::{Liveness, PageTables, Parts, Reached, Sink, TableError, Traced};
+use granule::table::{Liveness, PageTables, Parts, Reached, TableError, Traced};
 
 /// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
 /// identity map is not among them if it is still needed.
 // Its own frame, as that of the boot is under all that follows.
 #[inline(never)]
-pub(crate) fn boot_leftovers<P: Page, S: Sink>(
+pub(crate) fn boot_leftovers<P: Page>(
     request: &Request<'_>,
     handover: &Handover,
     memory: &mut Memory,
     unused_pool: (PhysicalAddress, PhysicalAddress),
-    sink: S,
+    sink: Recorder,
     keep_identity: bool,
 ) -> Result<u64, TableError> {
     let page = P::SIZE.bytes();

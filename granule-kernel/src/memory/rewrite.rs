@@ -19,7 +19,7 @@ use granule::arch::trust::Decision;
 use granule::linear::Census;
 use granule::linear::direct::HasArena;
 use granule::memblock::{self, Direction};
-use granule::table::{Leaves, Sink, TableError};
+use granule::table::{Leaves, TableError};
 
 /// Why the map cannot be rewritten. It is as it was.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +68,9 @@ pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
 /// `looked` then tell of the map as it is.
 // Its own frame: the boot's lies under all that follows, and what it holds is large.
 #[inline(never)]
-pub(crate) fn to_pages<P: Page, S: Sink>(
+pub(crate) fn to_pages<P: Page>(
     request: &Request<'_>,
-    tables: &mut BootPageTables<'_, P, S>,
+    tables: &mut BootPageTables<'_, P>,
     memory: &mut Memory,
     map: &mut LinearMap,
     seed: u64,

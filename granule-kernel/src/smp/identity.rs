@@ -7,7 +7,7 @@ use crate::handover::Handover;
 use crate::memory::map::Request;
 use crate::memory::window::EarlyTables;
 use crate::trace::bring_up;
-use crate::trace::recorder::{OnEachCpu, Recorder};
+use crate::trace::recorder::Recorder;
 use crate::tree::Memory;
 use crate::{boot, image, refuse};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -17,7 +17,7 @@ use crate::frames::tables::Tables;
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
 use crate::trace::bring_up;
-use crate::trace::recorder::{OnEachCpu, Recorder};
+use crate::trace::recorder::Recorder;
 use crate::{cpu, hooks, ipi, layout};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::hw::Hardware;

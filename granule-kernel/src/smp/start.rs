@@ -19,7 +19,7 @@ use crate::memory::reach::KernelReach;
 use crate::memory::window::EarlyTables;
 use crate::mmu_off::cache;
 use crate::trace::bring_up;
-use crate::trace::recorder::{self, OnEachCpu, Recorder};
+use crate::trace::recorder::{self, Recorder};
 use crate::tree::Memory;
 use crate::{cpu, gic, layout, psci};
 use arrayvec::ArrayVec;
