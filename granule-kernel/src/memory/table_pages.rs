@@ -10,7 +10,7 @@ use granule::arch::PhysicalAddress;
 use granule::table::{TableAllocator, TableRun};
 
 /// Gives and takes back pages for the kernel's tables.
-pub(super) struct TablePages<'k> {
+pub(crate) struct TablePages<'k> {
     inner: Tables<Pages>,
     kernel: &'k Kernel,
 }
@@ -19,7 +19,7 @@ impl<'k> TablePages<'k> {
     /// # Safety
     ///
     /// As for [`Tables::new`], with the kernel's own pages.
-    pub(super) const unsafe fn new(kernel: &'k Kernel) -> Self {
+    pub(crate) const unsafe fn new(kernel: &'k Kernel) -> Self {
         Self {
             // SAFETY: the caller's promise.
             inner: unsafe { Tables::new(Pages) },
