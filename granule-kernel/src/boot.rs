@@ -1,7 +1,6 @@
 //! The boot from the choice of page size on: memory, linear map, self-check, record.
 //!
-//! [`run`] dispatches once to the code compiled for the chosen size; from there on no page size
-//! is loaded from memory.
+//! Nothing here is compiled for each page size: what is, `memory::walker` opens.
 
 use crate::console::println;
 use crate::counter::InstructionCounter;
@@ -15,19 +14,18 @@ use crate::memory::{self, live, merge, pagealloc, pages};
 use crate::options::{self, Unknown};
 use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
-use crate::trace::recorder::{OnEachCpu, Recorder};
+use crate::trace::recorder;
 use crate::tree::{self, Memory};
 use crate::user::init;
 use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
-use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Dispatch, Geometry, Half, OutputFormat, PageSize, PhysicalAddress, Regime};
+use granule::arch::{Geometry, Half, OutputFormat, PageSize, PhysicalAddress, Regime};
 use granule::boot::words;
-use granule::linear::{Placement, direct};
+use granule::linear::{Arena, Placement};
 use granule::memblock::{self, LeftOut};
-use granule::table::{Counters, NoSink};
+use granule::table::Counters;
 
 /// How user space ended, if it did not end well; well, too, if there was none.
 pub(crate) type Ended = Result<(), init::Failure>;
@@ -42,58 +40,25 @@ pub(crate) fn run(handover: &Handover, bootargs: &[u8]) -> Ended {
     for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
         println!("granule: {note}");
     }
-    if handover.trace.is_wanted() {
-        let page_bytes = choice.page.size.bytes();
-        // SAFETY: the one call; the boot tables map the area, as it is in the handover.
-        let sink = unsafe { Recorder::of_boot_cpu(handover.trace, page_bytes) };
-        dispatch(handover, choice, bootargs, sink)
-    } else {
-        dispatch(handover, choice, bootargs, NoSink)
-    }
+    // SAFETY: the one call; the boot tables map the area, as it is in the handover.
+    unsafe { recorder::begin(handover.trace) };
+    boot(handover, choice, bootargs)
 }
 
-struct Boot<'a, S> {
-    handover: &'a Handover,
-    choice: &'a BootChoice,
-    bootargs: &'a [u8],
-    sink: S,
-}
-
-impl<S: OnEachCpu> Dispatch for Boot<'_, S> {
-    type Output = Ended;
-
-    fn run<P: Page>(self) -> Ended {
-        boot::<P, S>(self.handover, self.choice, self.bootargs, self.sink)
-    }
-}
-
-fn dispatch<S: OnEachCpu>(
-    handover: &Handover,
-    choice: &BootChoice,
-    bootargs: &[u8],
-    sink: S,
-) -> Ended {
-    choice.page.size.dispatch(Boot {
-        handover,
-        choice,
-        bootargs,
-        sink,
-    })
-}
-
-// Its frame is half of the stack: not twice, in the function that chooses the instance as well.
+// Its own frame, as what follows has large ones of its own.
 #[inline(never)]
-fn boot<P: Page, S: OnEachCpu>(
-    handover: &Handover,
-    choice: &BootChoice,
-    bootargs: &[u8],
-    sink: S,
-) -> Ended {
+fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
+    let page_size = choice.page.size;
     let cpu = handover.entry.features();
     let forced = forced_errata(bootargs);
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
-    let geometry = match Geometry::new(&cpu, P::SIZE, choice.va.bits, Half::Upper, Regime::El1And0)
-    {
+    let geometry = match Geometry::new(
+        &cpu,
+        page_size,
+        choice.va.bits,
+        Half::Upper,
+        Regime::El1And0,
+    ) {
         Ok(geometry) => geometry,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
@@ -114,7 +79,7 @@ fn boot<P: Page, S: OnEachCpu>(
     tell(unknown);
     let system = trust::system(limit, forced);
 
-    let mut memory = read_memory(handover, P::SIZE);
+    let mut memory = read_memory(handover, page_size);
     let placement = place(&geometry, &mut memory);
     // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
     // table there is used.
@@ -147,18 +112,20 @@ fn boot<P: Page, S: OnEachCpu>(
         barriers,
         counter: counter.as_ref(),
     };
-    let (mut map, mut tables) = match map::map_mem::<P, S>(&request, &mut memory, &counters, sink) {
+    // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the image;
+    // RAM that is added is taken from early memory.
+    let mut arena = unsafe { Arena::new(request.pool.0, request.pool.1, page_size) };
+    let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
         Ok(made) => made,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
     println!("map_mem: time={} us", map.time_us);
     let mut looked = match selfcheck::run(
-        &mut tables,
+        &mut *tables,
         &map,
         &placement,
         &memory,
         handover.entry.counter,
-        sink,
         |stage, tables| hooks::corrupt(bootargs, stage, tables, &placement),
     ) {
         Ok(looked) => looked,
@@ -166,7 +133,7 @@ fn boot<P: Page, S: OnEachCpu>(
     };
     let initrd = with_tree(handover, tree::initial_ramdisk);
     let mut cpus = with_tree(handover, |tree| {
-        start::start::<P>(&mut Machine {
+        start::start(&mut Machine {
             request: &request,
             handover,
             memory: &mut memory,
@@ -189,7 +156,7 @@ fn boot<P: Page, S: OnEachCpu>(
     if rewrite::is_needed(&request, &trust) {
         let rewritten = rewrite::to_pages(
             &request,
-            &mut tables,
+            &mut *tables,
             &mut memory,
             &mut map,
             seed,
@@ -208,26 +175,21 @@ fn boot<P: Page, S: OnEachCpu>(
     if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
-    let unused_pool = direct::HasArena::arena(tables.environment()).unused_pool();
+    drop(tables);
+    let unused_pool = arena.unused_pool();
     let identity = cpus.needs_identity;
-    let given_back = match release::boot_leftovers::<P, S>(
-        &request,
-        handover,
-        &mut memory,
-        unused_pool,
-        sink,
-        identity,
-    ) {
-        Ok(bytes) => bytes,
-        Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
-    };
+    let given_back =
+        match release::boot_leftovers(&request, handover, &mut memory, unused_pool, identity) {
+            Ok(bytes) => bytes,
+            Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
+        };
     let pages = match pages::take_over(&memory, &placement) {
         Ok(pages) => pages,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
     // What holds for all CPUs, and so for what the map may become.
     request.trust = trust;
-    live::begin::<P, S>(&request);
+    live::begin(&request);
     pagealloc::hide_free_pages();
     if !merge::configure(bootargs) {
         println!("granule: granule.merge=: expected idle or off; taking idle");
@@ -236,15 +198,15 @@ fn boot<P: Page, S: OnEachCpu>(
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
     report::self_check(&looked, handover.entry.counter);
-    report::memory(given_back, &pages, P::SIZE.bytes());
-    report::cpus(&cpus, P::SIZE);
-    if let Err(error) = inject::init::<P>(&request, bootargs) {
+    report::memory(given_back, &pages, page_size.bytes());
+    report::cpus(&cpus, page_size);
+    if let Err(error) = inject::init(bootargs) {
         refuse::refuse(format_args!(
             "arm64.inject_conflict= cannot be granted: {error}"
         ));
     }
-    selftest::run::<P>(&request, bootargs);
-    conflict_test::run::<P>(&request, bootargs);
+    selftest::run(&request, bootargs);
+    conflict_test::run(&request, bootargs);
     memory::selftest::run(bootargs);
     memory::selftest::bench::run(bootargs, request.counter);
     merge::settle();

@@ -24,13 +24,12 @@
 
 use crate::console::println;
 use crate::counter::InstructionCounter;
+use crate::memory::walker::Tree;
 use crate::selfcheck::Stage;
-use granule::arch::page_size::Page;
-use granule::arch::tlbi::{Invalidation, Reach};
 use granule::arch::{Descriptor, Kind};
 use granule::boot::words;
 use granule::linear::Placement;
-use granule::table::{self, Entry, Environment, PageTables, Visibility};
+use granule::table::Entry;
 
 /// Does what `bootargs` asks for, if it asks for a failure.
 pub(crate) fn run(bootargs: &[u8]) {
@@ -94,12 +93,7 @@ const CONTIGUOUS: u64 = 1 << 52;
 const NEVER_EXECUTE: u64 = 0b11 << 53;
 
 /// Corrupts the linear map before `stage` of the self-check, if `bootargs` ask for it then.
-pub(crate) fn corrupt<P: Page, E: Environment>(
-    bootargs: &[u8],
-    stage: Stage,
-    tables: &mut PageTables<P, E>,
-    placement: &Placement,
-) {
+pub(crate) fn corrupt(bootargs: &[u8], stage: Stage, tables: &mut dyn Tree, placement: &Placement) {
     let what = words::find(bootargs, b"granule.test=").and_then(|w| w.strip_prefix(b"corrupt-"));
     let Some(what) = what else { return };
     let when = match what {
@@ -111,7 +105,7 @@ pub(crate) fn corrupt<P: Page, E: Environment>(
         return;
     }
     let mut largest: Option<Entry> = None;
-    tables.visit_all(|entry| {
+    tables.visit_all(&mut |entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
         if entry.kind == Kind::Leaf && in_linear && larger {
@@ -135,20 +129,10 @@ pub(crate) fn corrupt<P: Page, E: Environment>(
             return;
         }
     };
-    let environment = tables.environment();
     for descriptor in [Descriptor::INVALID, Descriptor(new)] {
-        // SAFETY: an entry of the tables, which nobody else changes. What is mapped there now is
-        // wrong, which is what was asked for: the boot ends with the self-check.
-        unsafe { environment.store(entry.table, entry.index, descriptor, Visibility::Live) };
-        let what = Invalidation {
-            start: entry.start,
-            bytes: entry.bytes,
-            stride: entry.bytes,
-            reach: Reach::LastLevel,
-            asid: None,
-            level: Some(entry.level),
-        };
-        table::invalidate(environment, &what);
+        // SAFETY: what is mapped there now is wrong, which is what was asked for: the boot ends
+        // with the self-check.
+        unsafe { tables.overwrite(&entry, descriptor) };
     }
 }
 

@@ -11,7 +11,6 @@ unsafe extern "C" {
     static __idmap_text_start: u8;
     static __idmap_text_end: u8;
     static __text_end: u8;
-    static __rodata_end: u8;
     static __relro_start: u8;
     static __relro_end: u8;
     static __bss_start: u8;
@@ -35,7 +34,7 @@ pub(crate) enum Permission {
     ReadWrite,
 }
 
-/// A part of the image with one permission; 64K aligned at both ends.
+/// A part of the image with one permission; whole pages of every size that there is code for.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// Offsets from the image's first byte.
@@ -67,18 +66,16 @@ pub(crate) fn constants_end() -> u64 {
 
 /// What is to be mapped, in address order. The stacks' guards belong to none of
 /// them: right below a stack nothing may be mapped.
-pub(crate) fn segments() -> [Segment; 6] {
+pub(crate) fn segments() -> [Segment; 5] {
     let segment = |start, end, permission| Segment {
         range: start..end,
         permission,
     };
-    let (text_end, rodata_end) = (offset!(__text_end), offset!(__rodata_end));
-    let relro_end = offset!(__relro_end);
+    let (text_end, relro_end) = (offset!(__text_end), offset!(__relro_end));
     [
         segment(0, text_end, Permission::Text),
-        segment(text_end, rodata_end, Permission::ReadOnly),
-        // Relocated before the MMU is on, constant from then on.
-        segment(rodata_end, relro_end, Permission::ReadOnly),
+        // Its end is relocated before the MMU is on, and constant from then on.
+        segment(text_end, relro_end, Permission::ReadOnly),
         segment(relro_end, offset!(__bss_end), Permission::ReadWrite),
         segment(
             offset!(__stack_start),

@@ -30,6 +30,7 @@ mod lock;
 mod memory;
 mod options;
 mod pl011;
+mod sizes;
 mod smp;
 mod trace;
 mod tree;

@@ -21,6 +21,8 @@ fn say(key: &str, value: impl Display) {
 }
 
 /// What was chosen, and on what CPU.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
 pub(crate) fn boot(
     handover: &Handover,
     choice: &BootChoice,
@@ -47,6 +49,8 @@ pub(crate) fn boot(
 }
 
 /// The linear map and what it took.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
 pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     let page_bytes = request.geometry.page_size().bytes();
     say("linear_map.strategy", request.strategy);
@@ -118,6 +122,8 @@ impl Display for PieceList<'_> {
 }
 
 /// The CPUs: those that are up, and why the others are not.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
 pub(crate) fn cpus(started: &Started, page_size: PageSize) {
     say("cpus", started.facts.len());
     say("cpus_expected", started.expected);

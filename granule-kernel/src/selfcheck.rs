@@ -6,12 +6,13 @@
 use crate::cpu;
 use crate::layout;
 use crate::memory::map::LinearMap;
+use crate::memory::walker::Tree;
 use crate::tree::Memory;
 use core::fmt;
-use granule::arch::page_size::{Level, Page};
+use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
-use granule::table::{Entry, Environment, Leaves, PageTables, Piece, Sink, TableError};
+use granule::table::{Entry, Leaves, Piece, TableError};
 
 /// Random addresses that are translated, and pages at most that are written and read.
 const SAMPLES: u64 = 4096;
@@ -139,14 +140,15 @@ pub(crate) enum Stage {
 }
 
 /// All checks; `before` hears of each stage, so that tests can make it fail.
-pub(crate) fn run<P: Page, E: Environment, S: Sink>(
-    tables: &mut PageTables<P, E>,
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn run(
+    tables: &mut dyn Tree,
     map: &LinearMap,
     placement: &Placement,
     memory: &Memory,
     seed: u64,
-    sink: S,
-    mut before: impl FnMut(Stage, &mut PageTables<P, E>),
+    mut before: impl FnMut(Stage, &mut dyn Tree),
 ) -> Result<Looked, Fault> {
     let mut looked = Looked::default();
     before(Stage::Walk, tables);
@@ -154,7 +156,7 @@ pub(crate) fn run<P: Page, E: Environment, S: Sink>(
     before(Stage::Translations, tables);
     translations(map, placement, seed, &mut looked)?;
     before(Stage::Patterns, tables);
-    patterns(tables, placement, memory, sink, &mut looked)?;
+    patterns(tables, placement, memory, &mut looked)?;
     Ok(looked)
 }
 
@@ -201,23 +203,23 @@ pub(crate) fn translations(
 
 /// Writes a pattern into free pages through the linear map and reads it through a page of the
 /// fixmap.
-fn patterns<P: Page, E: Environment, S: Sink>(
-    tables: &mut PageTables<P, E>,
+fn patterns(
+    tables: &mut dyn Tree,
     placement: &Placement,
     memory: &Memory,
-    sink: S,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
-    let page = P::SIZE.bytes();
+    let size = tables.geometry().page_size();
+    let page = size.bytes();
     let second = VirtualAddress(layout::CHECK_VADDR);
     let pages: u64 = memory
         .free_pages()
-        .map(|range| range.len() >> P::SIZE.shift())
+        .map(|range| range.len() >> size.shift())
         .sum();
     let stride = pages.div_ceil(SAMPLES).max(1);
     let mut number = 0u64;
     for range in memory.free_pages() {
-        let in_range = range.len() >> P::SIZE.shift();
+        let in_range = range.len() >> size.shift();
         let mut at = number.div_ceil(stride) * stride - number;
         while at < in_range {
             let output = PhysicalAddress(range.start() + at * page);
@@ -227,7 +229,7 @@ fn patterns<P: Page, E: Environment, S: Sink>(
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;
-            sink.relied(second, page);
+            tables.relied(second, page);
             // SAFETY: the page was just mapped there.
             let seen = unsafe { (second.0 as *const u64).read_volatile() };
             tables.unmap(second, page)?;
@@ -319,8 +321,8 @@ impl LeafWalk<'_> {
 
 /// Every entry of the kernel's half: the linear map against the plan, both ends of each run of
 /// like leaves against the CPU, and nothing anywhere that is writable and executable.
-pub(crate) fn walk<P: Page, E: Environment>(
-    tables: &PageTables<P, E>,
+pub(crate) fn walk(
+    tables: &dyn Tree,
     map: &LinearMap,
     placement: &Placement,
     looked: &mut Looked,
@@ -338,7 +340,7 @@ pub(crate) fn walk<P: Page, E: Environment>(
     };
     let mut linear_tables = 0;
     let mut result = Ok(());
-    tables.visit_runs(|entry| {
+    tables.visit_runs(&mut |entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         if entry.kind == Kind::Table {
             looked.tables += 1;

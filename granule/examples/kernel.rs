@@ -51,6 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let asked = host::page_size_argument()?;
     let choice = choose_page_size(&PageSizeInputs {
         cpu: (&cpu).into(),
+        built: SizeSet::ALL,
         command_line: asked.map_or(Wish::Absent, Wish::Wanted),
         machine: None,
         build_default: None,

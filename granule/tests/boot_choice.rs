@@ -125,6 +125,7 @@ fn every_cpu_with_every_wish() {
                     let machine = machine.as_ref();
                     let inputs = PageSizeInputs {
                         cpu,
+                        built: SizeSet::ALL,
                         command_line,
                         machine,
                         build_default,
@@ -155,6 +156,7 @@ fn choose(
     let cpu = cpu.iter().copied().collect();
     let choice = choose_page_size(&PageSizeInputs {
         cpu,
+        built: SizeSet::ALL,
         command_line,
         machine,
         build_default,
@@ -221,6 +223,7 @@ fn where_all_is_forbidden_the_smallest_size_is_taken_and_said() {
 fn a_cpu_without_any_size_is_an_error() {
     let inputs = PageSizeInputs {
         cpu: SizeSet::NONE,
+        built: SizeSet::ALL,
         command_line: Wish::Wanted(K4),
         machine: None,
         build_default: None,

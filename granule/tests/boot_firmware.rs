@@ -88,6 +88,7 @@ fn grace_gets_its_page_size_by_what_firmware_says() {
         };
         let choice = choose_page_size(&PageSizeInputs {
             cpu: SizeSet::from_iter([K4, K16, K64]),
+            built: SizeSet::ALL,
             command_line,
             machine: find(&identity),
             build_default: None,

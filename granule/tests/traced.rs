@@ -12,8 +12,8 @@ use common::host::{self, Event, Host};
 use common::shape::PLAIN;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
-    Attributes, Descriptor, Dispatch, Half, Level, Page, PageSize, Permissions, PhysicalAddress,
-    Regime, VirtualAddress,
+    Attributes, Descriptor, Dispatch, Half, Level, Page, Page4K, PageSize, Permissions,
+    PhysicalAddress, Regime, VirtualAddress,
 };
 use granule::linear::TracedWindows;
 use granule::linear::window::{Entries, Slot, Windows};
@@ -28,10 +28,16 @@ use std::cell::{Cell, RefCell};
 struct Kept {
     events: RefCell<Vec<TableEvent>>,
     inside: Cell<bool>,
+    off: bool,
 }
 
 impl Sink for &Kept {
+    fn is_active(&self) -> bool {
+        !self.off
+    }
+
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        assert!(!self.off, "taken though it is off");
         assert!(
             !self.inside.replace(true),
             "nested: a lock would be taken twice"
@@ -261,6 +267,76 @@ fn stores_through_slots_are_recorded_by_their_table() {
         ];
         assert_eq!(kept.events.take(), expected);
     }
+}
+
+/// Maps, changes and unmaps, recorded in `kept`; what the host noted of it.
+fn some_work(kept: &Kept) -> Vec<Event> {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let host = Host::new(&geometry, 0x4000_0000, 64);
+    let capabilities = TlbCapabilities {
+        geometry,
+        range: false,
+        level_hint: true,
+        repeat: false,
+    };
+    let inner = host::environment(&host, capabilities);
+    let environment = Parts {
+        memory: Traced::new(inner.memory, kept),
+        allocator: Traced::new(inner.allocator, kept),
+        maintenance: Traced::new(inner.maintenance, kept),
+    };
+    let mut tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
+    tables.make_live();
+    let (start, output) = (geometry.base(), PhysicalAddress(0x8000_0000));
+    let attributes = Attributes::normal(Permissions::READ_WRITE);
+    let bytes = 40 << 12;
+    tables
+        .map(start, output, bytes, attributes, Leaves::PAGES)
+        .unwrap();
+    let change = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::default()
+    };
+    tables.protect(start, bytes, change, Holes::Refuse).unwrap();
+    tables.unmap(start, bytes).unwrap();
+    (&kept).relied(start, bytes);
+    host.take_events()
+}
+
+#[test]
+fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
+    let on = Kept::default();
+    let off = Kept {
+        off: true,
+        ..Kept::default()
+    };
+    assert_eq!(some_work(&on), some_work(&off));
+    assert!(!on.events.take().is_empty());
+    assert!(off.events.take().is_empty());
+
+    let capabilities = TlbCapabilities {
+        geometry: PLAIN.geometry(PageSize::K4, 48, Half::Upper),
+        range: false,
+        level_hint: false,
+        repeat: false,
+    };
+    let mut windows = TracedWindows::new(Still(capabilities), &off);
+    let slot = Slot::Level(Level::L3);
+    let entries = Entries {
+        first: 9,
+        count: 3,
+        descriptor: Descriptor(0x1003),
+        step: 0x1000,
+        barriers: true,
+    };
+    windows.open(slot, PhysicalAddress(0x9000));
+    // SAFETY: nothing is stored.
+    unsafe {
+        windows.store(slot, 7, Descriptor(3));
+        windows.zero(slot);
+        assert_eq!(windows.write(slot, &entries), entries.count);
+    }
+    assert!(off.events.take().is_empty());
 }
 
 #[test]

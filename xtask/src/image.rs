@@ -34,29 +34,74 @@ impl Image {
     }
 }
 
-/// Builds the kernel's ELF file.
-pub(crate) fn build_kernel() -> Result<PathBuf> {
-    build_executable(&[
-        "-p",
-        "granule-kernel",
-        "--target",
-        KERNEL_TARGET,
-        "--profile",
-        "kernel",
-    ])
+/// Which page sizes the kernel has code for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Fixed {
+    /// 4 KiB pages only.
+    #[value(name = "4k")]
+    K4,
+    /// 16 KiB pages only.
+    #[value(name = "16k")]
+    K16,
+    /// 64 KiB pages only.
+    #[value(name = "64k")]
+    K64,
+}
+
+impl Fixed {
+    /// As on command lines.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::K4 => "4k",
+            Self::K16 => "16k",
+            Self::K64 => "64k",
+        }
+    }
+
+    /// The Image header's number for it.
+    const fn in_header(self) -> u64 {
+        match self {
+            Self::K4 => 1,
+            Self::K16 => 2,
+            Self::K64 => 3,
+        }
+    }
+}
+
+/// Builds the kernel's ELF file, for all page sizes or one.
+pub(crate) fn build_kernel(fixed: Option<Fixed>) -> Result<PathBuf> {
+    let mut arguments = vec![
+        "-p".to_owned(),
+        "granule-kernel".to_owned(),
+        "--target".to_owned(),
+        KERNEL_TARGET.to_owned(),
+        "--profile".to_owned(),
+        "kernel".to_owned(),
+    ];
+    arguments.extend(fixed.map(|size| format!("--features=fixed-{}", size.name())));
+    build_executable(&arguments)
 }
 
 /// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no
 /// image, so that nothing boots, and passes with, the one before.
-pub(crate) fn image() -> Result<Image> {
-    build().inspect_err(|_| drop(std::fs::remove_file(image_path())))
+pub(crate) fn image(fixed: Option<Fixed>) -> Result<Image> {
+    let path = path(fixed);
+    build(fixed, &path).inspect_err(|_| drop(std::fs::remove_file(&path)))
 }
 
-fn build() -> Result<Image> {
-    let elf_path = build_kernel()?;
+/// Where the image for all page sizes goes, or that for one.
+pub(crate) fn path(fixed: Option<Fixed>) -> PathBuf {
+    match fixed {
+        None => image_path(),
+        Some(size) => image_path().with_file_name(format!("Image-{}", size.name())),
+    }
+}
+
+fn build(fixed: Option<Fixed>, to: &Path) -> Result<Image> {
+    let elf_path = build_kernel(fixed)?;
     check_mmu_off(&elf_path)?;
-    let image = write(&elf_path, &image_path())?;
-    println!("{}", image.line());
+    let image = write(&elf_path, to, fixed)?;
+    eprintln!("{}", image.line());
     Ok(image)
 }
 
@@ -96,7 +141,7 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
         "mmu-off: {count} finding(s) in {}: this code would fault or misbehave before the MMU is on",
         elf_path.display()
     );
-    println!(
+    eprintln!(
         "mmu-off: {} functions, {} instructions reachable with the MMU off, {} of them on CPUs but \
          the first, no finding",
         report.functions, report.instructions, secondary.instructions
@@ -109,10 +154,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Flattens an ELF file into an image file.
-fn write(elf_path: &Path, to: &Path) -> Result<Image> {
+fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     let flat =
         elf::flatten(&read(elf_path)?).with_context(|| format!("in {}", elf_path.display()))?;
-    check_header(&flat).with_context(|| format!("in {}", elf_path.display()))?;
+    check_header(&flat, fixed).with_context(|| format!("in {}", elf_path.display()))?;
     let folder = to.parent().context("the image needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Written aside and moved, so that a boot running at this moment sees the old file or
@@ -140,7 +185,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Checks the Image header against the memory that the segments ask for.
-fn check_header(flat: &Flat) -> Result<()> {
+fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
     let header = flat
         .bytes
         .get(..64)
@@ -177,10 +222,13 @@ fn check_header(flat: &Flat) -> Result<()> {
         flags & 1 == 0,
         "Image header: flags {flags:#x} say big-endian"
     );
+    let expected = fixed.map_or(0, Fixed::in_header);
     ensure!(
-        flags >> 1 & 3 == 0,
-        "Image header: flags {flags:#x} name one page size; this image runs with any, so the \
-         field must be 0 (unspecified)"
+        flags >> 1 & 3 == expected,
+        "Image header: flags {flags:#x} have {} for the page size, bits 2:1; expected {expected} \
+         ({})",
+        flags >> 1 & 3,
+        fixed.map_or("any", Fixed::name)
     );
     Ok(())
 }
@@ -207,7 +255,7 @@ mod tests {
             .segment(0x1000, b"data", 0x800)
             .build();
         std::fs::write(&elf, file)?;
-        let made = write(&elf, &image)?;
+        let made = write(&elf, &image, None)?;
         let bytes = std::fs::read(&image)?;
         Ok((made, bytes))
     }

@@ -46,7 +46,11 @@ enum Command {
     /// Install what building and testing need, saying so first
     Setup,
     /// Build the kernel, check its MMU-off code and write the flat arm64 Image
-    Image,
+    Image {
+        /// Build for one page size only, into a file of its own: target/granule/Image-4k
+        #[arg(long, value_name = "SIZE")]
+        fixed: Option<image::Fixed>,
+    },
     /// Build the user programs that tests run on the kernel
     User,
     /// Check the kernel's MMU-off code only
@@ -80,10 +84,10 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
-        Command::Image => image::image().map(drop)?,
+        Command::Image { fixed } => image::image(fixed).map(drop)?,
         Command::User => user::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
-            let elf = elf.map_or_else(image::build_kernel, Ok)?;
+            let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;
             image::check_mmu_off(&elf)?;
         }
         Command::Run { arguments } => {

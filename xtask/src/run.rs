@@ -14,7 +14,7 @@ const PAGE_SIZES: [&str; 3] = ["4k", "16k", "64k"];
 
 /// Builds, boots three times and prints. Arguments are handed to each boot.
 pub(crate) fn run(extra: &[String]) -> Result<()> {
-    let image = image::image()?;
+    let image = image::image(None)?;
     let granule = boot::build_cli()?;
     let mut table = Table::new();
     table

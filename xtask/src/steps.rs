@@ -231,7 +231,7 @@ fn boots_guests(test: &str) -> bool {
 }
 
 fn build_image() -> Result<()> {
-    image::image().map(drop)
+    image::image(None).map(drop)
 }
 
 fn build_user() -> Result<()> {
@@ -250,7 +250,7 @@ fn qemu_tests() -> Result<()> {
         "{CLI} has no integration tests named qemu*: nothing was booted"
     );
     // The tests boot this file; a build that fails leaves none.
-    image::image()?;
+    image::image(None)?;
     user::build()?;
     let mut command = cargo(&["test", "-p", CLI]);
     command.args(
@@ -267,7 +267,7 @@ fn qemu_tests() -> Result<()> {
 }
 
 fn qemu_matrix() -> Result<()> {
-    let image = image::image()?;
+    let image = image::image(None)?;
     let granule = boot::build_cli()?;
     let cases = matrix::covering();
     let (mut ran, mut failed) = (0, 0);

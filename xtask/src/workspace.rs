@@ -107,7 +107,7 @@ pub(crate) fn passed_in(line: &str) -> u64 {
 }
 
 /// Builds and returns the path of the one executable that cargo made.
-pub(crate) fn build_executable(args: &[&str]) -> Result<PathBuf> {
+pub(crate) fn build_executable<A: AsRef<std::ffi::OsStr>>(args: &[A]) -> Result<PathBuf> {
     let mut command = cargo(&["build", "--message-format=json-render-diagnostics"]);
     command.args(args);
     let text = show(&command);

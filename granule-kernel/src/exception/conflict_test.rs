@@ -17,17 +17,16 @@ use super::inject;
 use crate::console::println;
 use crate::cpu;
 use crate::ipi;
+use crate::memory::live::{self, Flush};
 use crate::memory::map::Request;
 use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu, registers, selftest};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::boot::words;
-use granule::table::{Holes, PermissionChange, TableError};
-use ground::{Ground, PAGE_AT, Supply, read, seen_in, write};
+use granule::table::{Counters, PermissionChange, TableError};
+use ground::{Ground, PAGE_AT, read, seen_in, write};
 use stacks::{on_stack, wait_on_stack};
 
 /// Pages from the changed one to what else is used: for tables, a stack, and the other CPUs' data.
@@ -40,23 +39,25 @@ const INTERRUPTIONS: u64 = 20;
 const PATIENCE_S: u64 = 30;
 
 /// Does what `bootargs` asks for.
-pub(crate) fn run<P: Page>(request: &Request<'_>, bootargs: &[u8]) {
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
     for word in words::words(bootargs).filter(|word| word.key == b"granule.test") {
-        let work: fn(&Ground<'_, P>) -> Result<(), TableError> = match word.value {
+        let work: fn(&Ground<'_>) -> Result<(), TableError> = match word.value {
             Some(b"conflict") => conflicts,
             Some(b"conflict-again") => again,
             Some(b"splits") => splits,
             _ => continue,
         };
-        if let Err(error) = Ground::<P>::prepare(request).and_then(|ground| work(&ground)) {
+        if let Err(error) = Ground::prepare(request).and_then(|ground| work(&ground)) {
             panic!("{}: {error}", word.value.unwrap_or_default().escape_ascii());
         }
     }
 }
 
-fn conflicts<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
+fn conflicts(ground: &Ground<'_>) -> Result<(), TableError> {
     let (page, neighbour) = (ground.page(0), ground.page(1));
-    ground.each_split("load", Ground::<P>::free_pages(), 1, &mut |tables| {
+    ground.each_split("load", None, 1, &mut |tables| {
         write(page, 0x6c6f_6164);
         ground.change(tables, false, false)?;
         seen_in(|| {
@@ -64,7 +65,7 @@ fn conflicts<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
             Ok(())
         })
     })?;
-    ground.each_split("store", Ground::<P>::free_pages(), 1, &mut |tables| {
+    ground.each_split("store", None, 1, &mut |tables| {
         write(neighbour, 1);
         ground.change(tables, false, false)?;
         seen_in(|| {
@@ -73,7 +74,7 @@ fn conflicts<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
             Ok(())
         })
     })?;
-    ground.each_split("fetch", Ground::<P>::free_pages(), 1, &mut |tables| {
+    ground.each_split("fetch", None, 1, &mut |tables| {
         let function = write_code(page);
         ground.change(tables, false, true)?;
         seen_in(|| {
@@ -82,19 +83,16 @@ fn conflicts<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
         })
     })?;
     let distance = ground.request.placement.distance();
-    let own = Supply::Own {
-        next: PhysicalAddress(ground.page(TABLES_AT).0.wrapping_sub(distance)),
-        page_bytes: P::SIZE.bytes(),
-    };
+    let own = PhysicalAddress(ground.page(TABLES_AT).0.wrapping_sub(distance));
     // The tables that are linked lie in what they translate.
-    ground.each_split("tables", own, 1, &mut |tables| {
+    ground.each_split("tables", Some(own), 1, &mut |tables| {
         write(page, 2);
         let seen = seen_in(|| ground.change(tables, false, false))?;
         assert_eq!(read(page), 2);
         Ok(seen)
     })?;
     let top = ground.page(STACK_END_AT).0;
-    ground.each_split("own_stack", Ground::<P>::free_pages(), 1, &mut |tables| {
+    ground.each_split("own_stack", None, 1, &mut |tables| {
         write(page, 3);
         let mut result = Ok(0);
         on_stack(top, &mut || {
@@ -116,22 +114,21 @@ fn conflicts<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
 
 /// What an emulator can show of the TLB being emptied: a translation that was changed without a word
 /// to the TLB is the new one once a conflict was dealt with.
-fn flush<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
-    let request = ground.request;
-    let distance = request.placement.distance();
+fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
+    let distance = ground.request.placement.distance();
     let pages = [ground.page(2), ground.page(3)];
     let [old, new] = pages.map(|page| page.0.wrapping_sub(distance));
-    ground.each_split("flush", Ground::<P>::free_pages(), 1, &mut |tables| {
+    ground.each_split("flush", None, 1, &mut |tables| {
         for (page, number) in pages.into_iter().zip([6, 7]) {
             write(page, number);
         }
-        let heard = Hardware::new(request.capabilities);
-        selftest::point(&mut selftest::tables::<P, _>(request, heard)?, old)?;
+        let counters = Counters::new();
+        let open = |flush| live::open_for_test(&counters, flush, None);
+        selftest::point(&mut *open(Flush::Now)?, old)?;
         ground.change(tables, false, false)?;
         let pending = inject::is_pending();
         assert_eq!(selftest::read_scratch(), 6, "the scratch page");
-        let unheard = selftest::Unheard(request.capabilities);
-        selftest::point(&mut selftest::tables::<P, _>(request, unheard)?, new)?;
+        selftest::point(&mut *open(Flush::Nobody)?, new)?;
         let seen = seen_in(|| {
             read(ground.page(0));
             Ok(())
@@ -148,7 +145,7 @@ fn flush<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
 }
 
 /// Interrupts of a CPU whose stack is elsewhere and whose registers all hold something.
-fn interrupted_registers<P: Page>(ground: &Ground<'_, P>, other: CpuSet) {
+fn interrupted_registers(ground: &Ground<'_>, other: CpuSet) {
     let top = ground.page(STACK_END_AT).0;
     let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
     let work = |_: &'static percpu::PerCpu| {
@@ -172,54 +169,49 @@ fn interrupted_registers<P: Page>(ground: &Ground<'_, P>, other: CpuSet) {
 
 /// Another CPU waits on a stack in what is split, which it does not touch meanwhile; an interrupt comes
 /// and must not touch it either. Then it does.
-fn interrupted_stack<P: Page>(ground: &Ground<'_, P>, other: CpuSet) -> Result<(), TableError> {
+fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableError> {
     let top = ground.page(STACK_END_AT).0;
-    ground.each_split(
-        "interrupted_stack",
-        Ground::<P>::free_pages(),
-        1,
-        &mut |tables| {
-            write(ground.page(0), 4);
-            let (ready, go, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-            let met = AtomicU64::new(0);
-            let work = |_: &'static percpu::PerCpu| {
-                let seen = seen_in(|| {
-                    let whole = wait_on_stack(top, &ready, &go);
-                    lost.store(!whole, Ordering::Relaxed);
-                    Ok(())
-                });
-                met.store(seen.unwrap_or_default(), Ordering::Relaxed);
-            };
-            jobs::run_while(other, PATIENCE_S, &work, || {
-                while ready.load(Ordering::Acquire) == 0 {
-                    cpu::relax();
-                }
-                let changed = ground.change(tables, false, false);
-                let before = percpu::tlb_conflicts();
-                let pending = inject::is_pending();
-                ipi::call(other, &|_| ());
-                assert_eq!(
-                    (percpu::tlb_conflicts(), inject::is_pending()),
-                    (before, pending),
-                    "conflicts in an interrupt that has no business with the stack it came to"
-                );
-                go.store(1, Ordering::Release);
-                changed
-            })?;
-            assert!(
-                !lost.load(Ordering::Relaxed),
-                "the other CPU's stack is not what it was"
+    ground.each_split("interrupted_stack", None, 1, &mut |tables| {
+        write(ground.page(0), 4);
+        let (ready, go, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let met = AtomicU64::new(0);
+        let work = |_: &'static percpu::PerCpu| {
+            let seen = seen_in(|| {
+                let whole = wait_on_stack(top, &ready, &go);
+                lost.store(!whole, Ordering::Relaxed);
+                Ok(())
+            });
+            met.store(seen.unwrap_or_default(), Ordering::Relaxed);
+        };
+        jobs::run_while(other, PATIENCE_S, &work, || {
+            while ready.load(Ordering::Acquire) == 0 {
+                cpu::relax();
+            }
+            let changed = ground.change(tables, false, false);
+            let before = percpu::tlb_conflicts();
+            let pending = inject::is_pending();
+            ipi::call(other, &|_| ());
+            assert_eq!(
+                (percpu::tlb_conflicts(), inject::is_pending()),
+                (before, pending),
+                "conflicts in an interrupt that has no business with the stack it came to"
             );
-            assert_eq!(read(ground.page(0)), 4);
-            Ok(met.load(Ordering::Relaxed))
-        },
-    )
+            go.store(1, Ordering::Release);
+            changed
+        })?;
+        assert!(
+            !lost.load(Ordering::Relaxed),
+            "the other CPU's stack is not what it was"
+        );
+        assert_eq!(read(ground.page(0)), 4);
+        Ok(met.load(Ordering::Relaxed))
+    })
 }
 
 /// All others write and read in what is split.
-fn crowd<P: Page>(ground: &Ground<'_, P>, others: CpuSet) -> Result<(), TableError> {
+fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
     let most = percpu::online().len() as u64;
-    ground.each_split("crowd", Ground::<P>::free_pages(), most, &mut |tables| {
+    ground.each_split("crowd", None, most, &mut |tables| {
         write(ground.page(0), 5);
         let stop = AtomicBool::new(false);
         let (turns, met) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -257,19 +249,21 @@ fn crowd<P: Page>(ground: &Ground<'_, P>, others: CpuSet) -> Result<(), TableErr
 }
 
 /// The handler itself runs into the split.
-fn again<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
-    let mut tables = ground.tables(Ground::<P>::free_pages())?;
+fn again(ground: &Ground<'_>) -> Result<(), TableError> {
+    let counters = Counters::new();
+    let mut tables = ground.tables(None, &counters)?;
     inject::set_probe(ground.page(1).0);
     inject::arm(1);
-    ground.change(&mut tables, false, false)?;
+    ground.change(&mut *tables, false, false)?;
     read(ground.page(0));
     panic!("the handler met no second conflict");
 }
 
 /// Changes one page in each of several parts of the ground and reads it.
-fn splits<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
-    let mut tables = ground.tables(Ground::<P>::free_pages())?;
-    let page = P::SIZE.bytes();
+fn splits(ground: &Ground<'_>) -> Result<(), TableError> {
+    let counters = Counters::new();
+    let mut tables = ground.tables(None, &counters)?;
+    let page = ground.page_bytes();
     for part in 0..4u64 {
         let start = VirtualAddress(ground.start.0 + part * (100 << 20) + PAGE_AT + page);
         write(start, part);
@@ -277,7 +271,7 @@ fn splits<P: Page>(ground: &Ground<'_, P>) -> Result<(), TableError> {
             writable: Some(false),
             ..PermissionChange::default()
         };
-        tables.protect(start, page, change, Holes::Refuse)?;
+        tables.protect(start, page, change)?;
         assert_eq!(read(start), part, "page {part}");
     }
     println!("@granule test.splits={}", inject::splits());

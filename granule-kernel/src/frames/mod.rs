@@ -26,15 +26,13 @@ pub(crate) use error::FrameError;
 use core::fmt;
 use granule::arch::{PageSize, PhysicalAddress};
 use metadata::{Entry, Word, metadata_words};
-use span::{Block, ORDERS, Span};
+use span::{Block, Span};
 
 /// The base-2 logarithm of the bytes of the largest block: 16 GiB, the largest leaf there is
 /// without the 52-bit formats (16 contiguous blocks of 1 GiB with 4K pages, 32 of 512 MiB with
 /// 64K). Larger blocks would have no user; smaller ones would have more heads, and so more
 /// metadata to write for free memory.
 const MAX_BLOCK_SHIFT: u32 = 34;
-
-const _: () = assert!(ORDERS as u32 == max_order(PageSize::MIN) + 1);
 
 /// The bits of a physical address, at most.
 const PHYSICAL_BITS: u32 = 52;

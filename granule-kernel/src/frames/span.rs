@@ -11,7 +11,7 @@
 use super::metadata::{Entries, Entry, NONE, Word};
 
 /// One more than the largest order with any page size, [`max_order`](super::max_order).
-pub(super) const ORDERS: usize = 23;
+pub(super) const ORDERS: usize = super::max_order(crate::sizes::MIN) as usize + 1;
 
 /// A block of frames: allocated or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -121,7 +121,7 @@ entry:
     // All we wrote went past the caches, which may meanwhile have fetched the old
     // bytes of the same lines on speculation. Drop those lines. No line in the
     // range is dirty (cleaned above, and written with the MMU off since), and the
-    // range begins and ends at 64K, so nothing is lost.
+    // range begins and ends at whole pages, so nothing is lost.
     adrp    x0, __relro_start
     adrp    x1, __image_end
     bl      dcache_inval_poc

@@ -1,7 +1,19 @@
 //! The image header of the arm64 Linux boot protocol, and nothing else: the
 //! first 64 bytes of the image.
 
+use crate::sizes;
 use core::arch::global_asm;
+use granule::arch::PageSize;
+
+/// The header's field: 1 to 3 for an image of one page size, 0, unspecified, for more.
+const fn page_size() -> u64 {
+    match (sizes::MIN, sizes::MAX) {
+        (PageSize::K4, PageSize::K4) => 1,
+        (PageSize::K16, PageSize::K16) => 2,
+        (PageSize::K64, PageSize::K64) => 3,
+        _ => 0,
+    }
+}
 
 global_asm!(
     r#"
@@ -12,12 +24,12 @@ _start:
     .long   0                       // code1
     .quad   0                       // text_offset: none, 2 MiB aligned is all we ask
     .quad   __image_size            // with .bss, stacks and the table pool
-    .quad   {anywhere}              // little endian, page size unspecified, placed anywhere
+    .quad   {flags}                 // little endian, the page size, placed anywhere
     .quad   0
     .quad   0
     .quad   0
     .ascii  "ARM\x64"
     .long   0                       // no PE header
 "#,
-    anywhere = const 1u64 << 3,
+    flags = const 1u64 << 3 | page_size() << 1,
 );

@@ -4,33 +4,28 @@
 //! entries holds [`LIVE`]'s lock, has the tables opened for as long, and does there all that
 //! belongs together. Only [`set_valid`] goes without, in pages that nothing else changes.
 //!
-//! Callers know no page size: which instance of the library's code opens the tables was chosen at
-//! boot ([`begin`]), so the choice costs one indirect call an operation.
+//! Callers know no page size: [`walker`](super::walker) does.
 
 use super::map::Request;
 use super::notes::Notes;
 use super::pages::Pages;
+use super::reach::KernelReach;
 use super::table_pages::TablePages;
-use crate::exception::inject::Injecting;
+use super::walker::{self, KernelParts, Opened, Supply};
 use crate::frames::Frame;
 use crate::frames::tables::Source;
 use crate::image;
 use crate::lock::Lock;
-use crate::trace::recorder::OnEachCpu;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::bbm::BbmLevel;
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
-use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
-use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Geometry, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
-use granule::table::{
-    self, Counted, Counters, Counts, Entry, Environment, Holes, Leaves, Liveness, Maintenance,
-    Mapping, Merged, Offset, PageTables, Parts, PermissionChange, Reached, Sink, TableError,
-    Traced,
-};
+use granule::table::{Counters, Counts, Leaves, TableError};
+
+pub(crate) use super::walker::{Done, Flush, Tree};
 
 /// Pools of guard pages at most.
 pub(crate) const MOST_POOLS: usize = 8;
@@ -51,23 +46,6 @@ pub(crate) struct Kernel {
     pub(crate) image: Range<u64>,
     /// Whether free pages are invalid.
     pub(crate) debug_pagealloc: bool,
-    open: Open,
-    set_valid: SetValid,
-}
-
-/// Opens the tables for one piece of work.
-type Open = fn(&Kernel, &Counters, Flush, &mut dyn FnMut(&mut dyn Tree));
-
-/// See [`set_valid`].
-type SetValid = fn(&Kernel, &Counters, VirtualAddress, u64, bool) -> Result<(), TableError>;
-
-/// Whether the TLB is invalidated before an operation returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flush {
-    /// It is.
-    Now,
-    /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change.
-    Later,
 }
 
 /// What is known of the tables while they change; behind the lock.
@@ -90,150 +68,8 @@ static LIVE: Lock<Live> = Lock::new(Live {
 /// Times that the lock was taken to change something.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// Operations on the kernel's tables, of whatever page size.
-pub(crate) trait Tree {
-    /// See [`PageTables::protect`]; holes are refused.
-    fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done;
-    /// See [`PageTables::hide`].
-    fn hide(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::show`].
-    fn show(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::map`].
-    fn map(
-        &mut self,
-        start: VirtualAddress,
-        output: PhysicalAddress,
-        bytes: u64,
-        attributes: Attributes,
-        leaves: Leaves,
-    ) -> Done;
-    /// See [`PageTables::unmap`].
-    fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::merge`].
-    fn merge(
-        &mut self,
-        start: VirtualAddress,
-        bytes: u64,
-        leaves: Leaves,
-    ) -> Result<Merged, TableError>;
-    /// See [`PageTables::query`].
-    fn query(&self, address: VirtualAddress) -> Option<Mapping>;
-    /// See [`PageTables::visit`].
-    fn visit(
-        &self,
-        start: VirtualAddress,
-        bytes: u64,
-        visit: &mut dyn FnMut(&Entry) -> bool,
-    ) -> Done;
-    /// Sets pages for so many tables aside, for several operations that are all to succeed.
-    fn reserve(&mut self, tables: usize) -> bool;
-    /// Invalidates the TLB for a range in which leaves of any size were changed with
-    /// [`Flush::Later`].
-    fn flush(&mut self, start: VirtualAddress, bytes: u64);
-    /// From here on a range is used as the tables say: for the trace.
-    fn relied(&mut self, start: VirtualAddress, bytes: u64);
-}
-
-/// What most operations return.
-pub(crate) type Done = Result<(), TableError>;
-
-/// The tables, opened, and where it is recorded what happens to them.
-struct Opened<P: Page, E, S> {
-    tables: PageTables<P, E>,
-    sink: S,
-}
-
-impl<P: Page, E: Environment, S: Sink> Tree for Opened<P, E, S> {
-    fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done {
-        self.tables.protect(start, bytes, change, Holes::Refuse)
-    }
-    fn hide(&mut self, start: VirtualAddress, bytes: u64) -> Done {
-        self.tables.hide(start, bytes)
-    }
-    fn show(&mut self, start: VirtualAddress, bytes: u64) -> Done {
-        self.tables.show(start, bytes)
-    }
-    fn map(
-        &mut self,
-        start: VirtualAddress,
-        output: PhysicalAddress,
-        bytes: u64,
-        attributes: Attributes,
-        leaves: Leaves,
-    ) -> Done {
-        self.tables.map(start, output, bytes, attributes, leaves)
-    }
-    fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done {
-        self.tables.unmap(start, bytes)
-    }
-    fn merge(
-        &mut self,
-        start: VirtualAddress,
-        bytes: u64,
-        leaves: Leaves,
-    ) -> Result<Merged, TableError> {
-        self.tables.merge(start, bytes, leaves)
-    }
-    fn query(&self, address: VirtualAddress) -> Option<Mapping> {
-        self.tables.query(address)
-    }
-    fn visit(
-        &self,
-        start: VirtualAddress,
-        bytes: u64,
-        visit: &mut dyn FnMut(&Entry) -> bool,
-    ) -> Done {
-        self.tables.visit(start, bytes, visit)
-    }
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.tables.environment().reserve(tables)
-    }
-    fn flush(&mut self, start: VirtualAddress, bytes: u64) {
-        let what = Invalidation {
-            start,
-            bytes,
-            stride: P::SIZE.bytes(),
-            reach: Reach::LastLevel,
-            asid: None,
-            level: None,
-        };
-        table::invalidate(self.tables.environment(), &what);
-    }
-    fn relied(&mut self, start: VirtualAddress, bytes: u64) {
-        self.sink.relied(start, bytes);
-    }
-}
-
-/// Barriers and TLBIs, or only the barriers.
-struct Deferrable<T> {
-    inner: T,
-    flush: Flush,
-}
-
-impl<T: Maintenance> Maintenance for Deferrable<T> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.inner.capabilities()
-    }
-    fn dsb_ishst(&mut self) {
-        self.inner.dsb_ishst();
-    }
-    fn dsb_ish(&mut self) {
-        if self.flush == Flush::Now {
-            self.inner.dsb_ish();
-        }
-    }
-    fn isb(&mut self) {
-        self.inner.isb();
-    }
-    fn tlbi(&mut self, op: TlbiOp) {
-        if self.flush == Flush::Now {
-            self.inner.tlbi(op);
-        }
-    }
-}
-
 /// From here on the tables change through this module only; `bbm` is the level to rely on.
-pub(crate) fn begin<P: Page, S: OnEachCpu>(request: &Request<'_>) {
+pub(crate) fn begin(request: &Request<'_>) {
     KERNEL.call_once(|| Kernel {
         root: request.root,
         geometry: request.geometry,
@@ -243,8 +79,6 @@ pub(crate) fn begin<P: Page, S: OnEachCpu>(request: &Request<'_>) {
         leaves: request.leaves(),
         image: request.image_start..request.image_start + image::bytes(),
         debug_pagealloc: request.debug_pagealloc,
-        open: open::<P, S>,
-        set_valid: set_valid_in::<P, S>,
     });
 }
 
@@ -252,11 +86,6 @@ pub(crate) fn begin<P: Page, S: OnEachCpu>(request: &Request<'_>) {
 pub(crate) fn kernel() -> Option<&'static Kernel> {
     KERNEL.get()
 }
-
-/// How tables are reached, and told of.
-type TableMemory<'c, S> = Traced<Counted<'c, Injecting<Reached<Offset>>>, S>;
-/// What is issued when they change.
-type TableMaintenance<'c, S> = Deferrable<Traced<Counted<'c, Hardware>, S>>;
 
 impl Kernel {
     /// The bytes of a page.
@@ -275,54 +104,50 @@ impl Kernel {
         pages.any(own)
     }
 
-    fn parts<'c, S: OnEachCpu>(
-        &self,
-        counters: &'c Counters,
+    fn parts<'a>(
+        &'a self,
+        counters: &'a Counters,
+        supply: Supply<'a>,
         flush: Flush,
-    ) -> (TableMemory<'c, S>, TableMaintenance<'c, S>) {
-        let sink = S::of_this_cpu(self.page());
+    ) -> KernelParts<'a> {
         // SAFETY: every table lies in memory that the linear map shows writable: the image's
         // alias, which never changes (`permissions` refuses it), what the boot reserved, and
         // frames that are allocated.
-        let reached = Reached(unsafe { Offset::new(self.placement.distance()) });
-        let hardware = Counted::new(Hardware::new(self.capabilities), counters);
-        let distance = self.placement.distance();
-        let injecting = Injecting::new(reached, self.geometry, self.root, distance);
-        (
-            Traced::new(Counted::new(injecting, counters), sink),
-            Deferrable {
-                inner: Traced::new(hardware, sink),
-                flush,
-            },
-        )
+        let reach = unsafe { KernelReach::linear(self.placement.distance()) };
+        walker::parts(self.root, self.capabilities, reach, counters, supply, flush)
+    }
+
+    /// The tables, with pages from the page allocator or from `supply`.
+    ///
+    /// # Safety
+    ///
+    /// Who has them is the only one who changes them, but for what `set_valid` changes.
+    unsafe fn open<'a>(
+        &'a self,
+        counters: &'a Counters,
+        flush: Flush,
+        supply: Option<Supply<'a>>,
+    ) -> Result<Opened<'a>, TableError> {
+        // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
+        let pages = || Supply::Pages(unsafe { TablePages::new(self) });
+        let parts = self.parts(counters, supply.unwrap_or_else(pages), flush);
+        // SAFETY: the tree that TTBR1 holds, in all CPUs; the rest is the caller's promise.
+        let mut tables = unsafe { walker::open(self.root, parts)? };
+        tables.set_bbm(self.bbm);
+        Ok(tables)
     }
 }
 
-fn open<P: Page, S: OnEachCpu>(
-    kernel: &Kernel,
-    counters: &Counters,
+/// The kernel's tables for a test that plays with what it alone uses of them, and changes nothing
+/// else meanwhile: not under the lock, since it waits for other CPUs.
+pub(crate) fn open_for_test<'a>(
+    counters: &'a Counters,
     flush: Flush,
-    work: &mut dyn FnMut(&mut dyn Tree),
-) {
-    let (memory, maintenance) = kernel.parts::<S>(counters, flush);
-    let sink = S::of_this_cpu(kernel.page());
-    // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
-    let pages = unsafe { TablePages::new(kernel) };
-    let parts = Parts {
-        memory,
-        allocator: Traced::new(Counted::new(pages, counters), sink),
-        maintenance,
-    };
-    // SAFETY: the tree that TTBR1 holds, in all CPUs. It is opened here only, under the lock; what
-    // `set_valid` changes meanwhile are entries that nobody else does.
-    let tables = unsafe {
-        PageTables::<P, _>::from_root(kernel.root, kernel.geometry, Liveness::Live, parts)
-    };
-    // The geometry is of `P`: it was chosen with it.
-    if let Ok(mut tables) = tables {
-        tables.set_bbm(kernel.bbm);
-        work(&mut Opened { tables, sink });
-    }
+    supply: Option<Supply<'a>>,
+) -> Result<Opened<'a>, TableError> {
+    let none = TableError::OutOfTables { needed: 0 };
+    // SAFETY: tests run when the boot is done, and nothing else then changes tables.
+    unsafe { kernel().ok_or(none)?.open(counters, flush, supply) }
 }
 
 /// Calls `work` with the kernel's tables, under the lock, counted as one taking of it. `work` runs
@@ -348,7 +173,7 @@ pub(super) fn try_change<R>(
 }
 
 /// Calls `look` with the kernel's tables, under the lock, not counted.
-pub(super) fn look<R>(
+pub(crate) fn look<R>(
     look: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
@@ -370,13 +195,12 @@ fn run<R>(
     work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let counters = Counters::new();
-    let mut work = Some(work);
-    let mut result = None;
-    (kernel.open)(kernel, &counters, flush, &mut |tree| {
-        if let Some(work) = work.take() {
-            result = Some(work(kernel, live, tree));
-        }
-    });
+    // SAFETY: here only, under the lock; what `set_valid` changes meanwhile are entries that
+    // nobody else does. The geometry is of a page size that this build has: the boot has used it.
+    let tables = unsafe { kernel.open(&counters, flush, None) };
+    let result = tables
+        .ok()
+        .map(|mut tables| work(kernel, live, &mut *tables));
     let did = counters.get();
     live.counters.add(|all| {
         all.stores += did.stores;
@@ -403,23 +227,10 @@ pub(super) unsafe fn set_valid(
     valid: bool,
 ) -> Result<Counts, TableError> {
     let counters = Counters::new();
-    (kernel.set_valid)(kernel, &counters, start, bytes, valid)?;
+    let parts = kernel.parts(&counters, Supply::Nothing, Flush::Now);
+    // SAFETY: the tree that TTBR1 holds; for the pages the caller vouched.
+    unsafe { walker::set_valid(kernel.root, parts, start, bytes, valid)? };
     Ok(counters.get())
-}
-
-fn set_valid_in<P: Page, S: OnEachCpu>(
-    kernel: &Kernel,
-    counters: &Counters,
-    start: VirtualAddress,
-    bytes: u64,
-    valid: bool,
-) -> Done {
-    let (memory, maintenance) = kernel.parts::<S>(counters, Flush::Now);
-    let (root, geometry) = (kernel.root, kernel.geometry);
-    // SAFETY: the tree that TTBR1 holds; for the pages the caller of `live::set_valid` vouched.
-    unsafe {
-        table::flip::set_valid::<P, _, _>(root, geometry, memory, maintenance, start, bytes, valid)
-    }
 }
 
 impl Live {

@@ -4,28 +4,28 @@
 //! the whole map. Nothing here is undone: when it fails the boot ends.
 
 use super::reach::KernelReach;
+use super::walker::{self, Flush, KernelParts, Opened, Supply, Tree};
 use super::window::{EarlyTables, Fixmap, FixmapPlace};
 use crate::counter::InstructionCounter;
-use crate::cpu;
-use crate::image;
 use crate::options::Rodata;
+use crate::trace::recorder::Recorder;
 use crate::tree::{MOST_RANGES, Memory};
 use crate::wrap::Lost;
+use crate::{cpu, image, sizes};
 use arrayvec::ArrayVec;
 use core::fmt;
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::trust::Decision;
-use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
-use granule::linear::window::WindowBuilder;
+use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
+use granule::linear::window::{WindowBuilder, Windows};
 use granule::linear::{
     Arena, Barriers, Census, Placement, Published, Strategy, TracedWindows, direct,
 };
 use granule::memblock::{self, Direction};
 use granule::table::{
-    Counted, Counters, Counts, Leaves, Liveness, PageTables, Parts, Piece, Reached, Sink,
-    TableError, Traced,
+    Counted, Counters, Counts, Leaves, Parts, Piece, Reached, TableAllocator, TableError, Traced,
 };
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
@@ -107,17 +107,6 @@ fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(
     Ok(())
 }
 
-/// The tables of the kernel's half once the linear map is made, before anyone but the boot uses
-/// them.
-pub(crate) type BootPageTables<'c, P, S> = PageTables<
-    P,
-    Parts<
-        Traced<Counted<'c, Reached<KernelReach>>, S>,
-        Traced<Counted<'c, Arena>, S>,
-        Traced<Counted<'c, Hardware>, S>,
-    >,
->;
-
 /// What it takes to make the map.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
@@ -148,6 +137,29 @@ impl Request<'_> {
             Leaves::LARGEST
         }
     }
+
+    /// What the tables of the kernel's half stand on during the boot.
+    pub(crate) fn parts<'a>(
+        &self,
+        supply: Supply<'a>,
+        counters: &'a Counters,
+        flush: Flush,
+    ) -> KernelParts<'a> {
+        let (root, capabilities) = (self.root, self.capabilities);
+        walker::parts(root, capabilities, self.reach, counters, supply, flush)
+    }
+
+    /// Opens the tables of the kernel's half during the boot.
+    pub(crate) fn open<'a>(
+        &self,
+        supply: Supply<'a>,
+        counters: &'a Counters,
+    ) -> Result<Opened<'a>, TableError> {
+        let parts = self.parts(supply, counters, Flush::Now);
+        // SAFETY: the root is what TTBR1 holds, all tables below it lie in the static pool or came
+        // from early memory, and only the boot CPU changes them, in one place at a time.
+        unsafe { walker::open(self.root, parts) }
+    }
 }
 
 /// What was made, and what it took.
@@ -173,34 +185,22 @@ impl LinearMap {
     }
 }
 
-/// Makes the linear map of all that `memory` says is to be mapped.
+/// Makes the linear map of all that `memory` says is to be mapped, with tables out of `arena` if it
+/// is to be `direct`. The tables of the kernel's half are left open.
 // Its own frame, as that of the boot is under all that follows.
 #[inline(never)]
-pub(crate) fn map_mem<'c, P: Page, S: Sink>(
+pub(crate) fn map_mem<'c>(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &'c Counters,
-    sink: S,
-) -> Result<(LinearMap, BootPageTables<'c, P, S>), MapError> {
-    let hardware = Hardware::new(request.capabilities);
-    // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the
-    // image; RAM that is added is taken from early memory.
-    let arena = unsafe { Arena::new(request.pool.0, request.pool.1, P::SIZE) };
-    let parts = Parts {
-        memory: Traced::new(Counted::new(Reached(request.reach), counters), sink),
-        allocator: Traced::new(Counted::new(arena, counters), sink),
-        maintenance: Traced::new(Counted::new(hardware, counters), sink),
-    };
-    // SAFETY: the root is what TTBR1 holds, all tables below it lie in the static pool, and
-    // nothing else changes them.
-    let mut tables = unsafe {
-        PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
-    };
+    arena: &'c mut Arena,
+) -> Result<(LinearMap, Opened<'c>), MapError> {
+    let mut tables = request.open(Supply::Arena(arena), counters)?;
     let fixmap = match request.strategy.published() {
         None => None,
         Some(strategy) => {
             let constants = PhysicalAddress(request.image_start);
-            Some((strategy, FixmapPlace::find(&mut tables, constants)?))
+            Some((strategy, FixmapPlace::find(&mut *tables, constants)?))
         }
     };
     // The fixmap is not the linear map's: counting begins here.
@@ -208,17 +208,7 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
-    let mut work = || {
-        create::<P, S>(
-            request,
-            memory,
-            counters,
-            sink,
-            &mut tables,
-            fixmap,
-            &mut pieces,
-        )
-    };
+    let mut work = || create(request, memory, counters, &mut *tables, fixmap, &mut pieces);
     let (made, instructions) = match request.counter {
         Some(counter) => {
             let (made, instructions) = counter.measure(&mut work);
@@ -229,7 +219,7 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     let ticks = cpu::counter_now().wrapping_sub(before);
     let census = made?;
     for piece in &pieces {
-        sink.relied(piece.start, piece.bytes);
+        tables.relied(piece.start, piece.bytes);
     }
     let time_us = cpu::microseconds(ticks);
     let map = LinearMap {
@@ -244,22 +234,22 @@ pub(crate) fn map_mem<'c, P: Page, S: Sink>(
     Ok((map, tables))
 }
 
-fn create<P: Page, S: Sink>(
+fn create(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &Counters,
-    sink: S,
-    tables: &mut BootPageTables<'_, P, S>,
+    tables: &mut dyn Tree,
     fixmap: Option<(Published, FixmapPlace)>,
     pieces: &mut Pieces,
 ) -> Result<Census, MapError> {
     plan(request, memory, pieces)?;
     let Some((strategy, place)) = fixmap else {
         let census = Census::new(&request.geometry, pieces);
-        let arena = direct::HasArena::arena(tables.environment());
-        let pages = direct::arena_pages(&census, arena);
+        let pages = tables
+            .arena()
+            .map_or(0, |arena| direct::arena_pages(&census, arena));
         if pages > 0 {
-            let page_bytes = P::SIZE.bytes();
+            let page_bytes = request.geometry.page_size().bytes();
             let bytes = pages * page_bytes;
             // One piece, so that tables follow each other and are linked in runs.
             let start = memory
@@ -270,13 +260,16 @@ fn create<P: Page, S: Sink>(
                     error,
                 })?;
             let end = PhysicalAddress(start + bytes);
-            direct::HasArena::arena(tables.environment()).extend(PhysicalAddress(start), end);
+            if let Some(arena) = tables.arena() {
+                arena.extend(PhysicalAddress(start), end);
+            }
         }
-        direct::create(tables, pieces)?;
+        tables.make_direct(pieces)?;
         return Ok(census);
     };
-    let root = tables.root();
-    let early = Counted::new(EarlyTables::new(memory, P::SIZE.bytes()), counters);
+    let size = request.geometry.page_size();
+    let sink = Recorder::of_this_cpu(size.bytes());
+    let early = Counted::new(EarlyTables::new(memory, size.bytes()), counters);
     let hardware = Counted::new(Hardware::new(request.capabilities), counters);
     let slots = Counted::new(Reached(request.reach), counters);
     let parts = Parts {
@@ -284,8 +277,38 @@ fn create<P: Page, S: Sink>(
         allocator: Traced::new(early, sink),
         maintenance: Traced::new(hardware, sink),
     };
-    let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts), sink);
-    WindowBuilder::<P, _>::new(request.geometry, strategy, request.barriers, &mut windows)
-        .create(root, pieces)
-        .map_err(MapError::Table)
+    let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts, sink), sink);
+    let made = sizes::dispatch(
+        size,
+        Stepwise {
+            request,
+            strategy,
+            windows: &mut windows,
+            pieces,
+        },
+    );
+    made.map_err(MapError::Table)
+}
+
+/// A map by one of the published strategies.
+struct Stepwise<'a, 'r, W> {
+    request: &'a Request<'r>,
+    strategy: Published,
+    windows: &'a mut W,
+    pieces: &'a [Piece],
+}
+
+impl<W: Windows + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
+    type Output = Result<Census, TableError>;
+
+    fn run<P: Page>(self) -> Self::Output {
+        let Request {
+            geometry,
+            barriers,
+            root,
+            ..
+        } = *self.request;
+        WindowBuilder::<P, _>::new(geometry, self.strategy, barriers, self.windows)
+            .create(root, self.pieces)
+    }
 }

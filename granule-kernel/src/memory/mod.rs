@@ -1,5 +1,7 @@
 //! Memory once the MMU is on: how tables are reached, the linear map, and what is given out.
 //!
+//! [`walker`] has the library's walker for each page size, and operations that know none.
+//!
 //! While the kernel boots: [`reach`] is where a table's physical address becomes a pointer;
 //! [`window`] reaches tables through the fixmap; [`map`] makes the linear map and counts what it
 //! took; [`rewrite`] splits all its blocks for a CPU that does not allow live splits; [`release`]
@@ -41,5 +43,7 @@ pub(crate) mod rewrite;
 pub(crate) mod selftest;
 #[cfg(target_os = "none")]
 pub(crate) mod table_pages;
+#[cfg(target_os = "none")]
+pub(crate) mod walker;
 #[cfg(target_os = "none")]
 pub(crate) mod window;

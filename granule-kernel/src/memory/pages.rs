@@ -6,17 +6,18 @@ use crate::frames::metadata::{Word, metadata_at, metadata_bytes};
 use crate::frames::tables::Source;
 use crate::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use crate::lock::Lock;
+use crate::sizes;
 use crate::tree::Memory;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
-use granule::arch::{PageSize, PhysicalAddress};
+use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
 use granule::memblock::Region;
 
 /// In its place from the start, since it is too large to be moved through the boot stack. Nobody
 /// has a page before the hand-over: an allocator without any.
-static PAGES: Lock<Frames<'static>> = Lock::new(Frames::new(PageSize::MIN));
+static PAGES: Lock<Frames<'static>> = Lock::new(Frames::new(sizes::MIN));
 
 /// Why the frame allocator cannot take over.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +174,7 @@ fn spans(memory: &Memory) -> ArrayVec<(u64, u64), MOST_SPANS> {
         if fits {
             return spans;
         }
-        hole = (hole * 2).max(PageSize::MAX.bytes());
+        hole = (hole * 2).max(sizes::MAX.bytes());
     }
 }
 

@@ -6,8 +6,7 @@ use granule::table::Reach;
 
 /// How this kernel reaches tables while it boots. Not after the leftovers of the boot are dropped:
 /// the unused part of the static pool is then in no mapping of the image any more, and tables may
-/// come from it; from there on all tables are reached through the linear map
-/// ([`Offset`](granule::table::Offset)).
+/// come from it; from there on all tables are reached through the linear map ([`linear`](Self::linear)).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelReach {
     image_start: u64,
@@ -36,6 +35,25 @@ impl KernelReach {
             image_distance,
             linear_distance,
         }
+    }
+
+    /// All through the linear map at `distance`, once the boot is done.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Offset::new`](granule::table::Offset::new).
+    pub(crate) const unsafe fn linear(distance: u64) -> Self {
+        Self {
+            image_start: 0,
+            image_bytes: 0,
+            image_distance: 0,
+            linear_distance: distance,
+        }
+    }
+
+    /// Where the linear map is, from what it maps.
+    pub(crate) const fn linear_distance(&self) -> u64 {
+        self.linear_distance
     }
 }
 

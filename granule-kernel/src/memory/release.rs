@@ -2,33 +2,32 @@
 //! of the static table pool that holds no table.
 
 use super::map::Request;
+use super::walker::{self, Flush, Supply};
 use super::window::EarlyTables;
 use crate::console::println;
 use crate::handover::Handover;
 use crate::tree::{self, Memory};
 use crate::{image, layout};
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Error;
-use granule::table::{Liveness, PageTables, Parts, Reached, Sink, TableError, Traced};
+use granule::table::{Counters, TableError};
 
 /// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
 /// identity map is not among them if it is still needed.
 // Its own frame, as that of the boot is under all that follows.
 #[inline(never)]
-pub(crate) fn boot_leftovers<P: Page, S: Sink>(
+pub(crate) fn boot_leftovers(
     request: &Request<'_>,
     handover: &Handover,
     memory: &mut Memory,
     unused_pool: (PhysicalAddress, PhysicalAddress),
-    sink: S,
     keep_identity: bool,
 ) -> Result<u64, TableError> {
-    let page = P::SIZE.bytes();
+    let size = request.geometry.page_size();
+    let page = size.bytes();
     let before = memory.totals().free;
     // The window that it is read from goes further down.
-    let firmware = crate::boot::firmware_memory(handover, P::SIZE);
+    let firmware = crate::boot::firmware_memory(handover, size);
     let (entry, tree_info) = (&handover.entry, &handover.tree);
 
     // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped. Where
@@ -43,20 +42,24 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
     if !keep_identity {
         let mut capabilities = request.capabilities;
         capabilities.geometry = lower;
-        let parts = Parts {
-            memory: Traced::new(Reached(request.reach), sink),
-            allocator: Traced::new(EarlyTables::keeping(memory, page, &firmware), sink),
-            maintenance: Traced::new(Hardware::new(capabilities), sink),
-        };
         let root = crate::boot::root(handover.mmu.ttbr0, &lower);
+        let supply = Supply::Early(EarlyTables::keeping(memory, page, &firmware));
+        let counters = Counters::new();
+        let parts = walker::parts(
+            root,
+            capabilities,
+            request.reach,
+            &counters,
+            supply,
+            Flush::Now,
+        );
         // SAFETY: this is the tree that TTBR0 holds, in the static pool, and nobody else
         // changes it.
-        let mut tables =
-            unsafe { PageTables::<P, _>::from_root(root, lower, Liveness::Live, parts)? };
+        let mut tables = unsafe { walker::open(root, parts)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
         let mut leaves = 0;
         let mut sound = true;
-        tables.visit_all(|found| {
+        tables.visit_all(&mut |found| {
             if found.kind == Kind::Leaf {
                 leaves += 1;
                 let permissions = Permissions::decode(found.descriptor, lower.regime());
@@ -71,7 +74,7 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
         }
         tables.unmap(VirtualAddress(code), page)?;
         let mut left = 0;
-        tables.visit_all(|_| {
+        tables.visit_all(&mut |_| {
             left += 1;
             true
         });
@@ -82,21 +85,16 @@ pub(crate) fn boot_leftovers<P: Page, S: Sink>(
         }
     }
 
-    let parts = Parts {
-        memory: Traced::new(Reached(request.reach), sink),
-        allocator: Traced::new(EarlyTables::keeping(memory, page, &firmware), sink),
-        maintenance: Traced::new(Hardware::new(request.capabilities), sink),
-    };
-    // SAFETY: the tree that TTBR1 holds; whoever used it before is done with it.
-    let mut tables = unsafe {
-        PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
-    };
+    let supply = Supply::Early(EarlyTables::keeping(memory, page, &firmware));
+    let counters = Counters::new();
+    let mut tables = request.open(supply, &counters)?;
     let dtb = entry.dtb & !(page - 1);
     let dtb_bytes = (entry.dtb + tree_info.bytes).next_multiple_of(page) - dtb;
     tables.unmap(VirtualAddress(layout::dtb_vaddr(dtb)), dtb_bytes)?;
     let (start, end) = (unused_pool.0.0, unused_pool.1.0);
     let in_image = VirtualAddress(start.wrapping_add(handover.mmu.virt_offset));
     tables.unmap(in_image, end - start)?;
+    drop(tables);
     give_back(memory, Some(&firmware), start, end);
     Ok(memory.totals().free - before)
 }

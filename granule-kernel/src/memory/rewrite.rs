@@ -8,20 +8,19 @@
 //! in one piece, as those of the map did, so that most are linked in runs; and before the other
 //! CPUs check their translations, which then are those of the map that stays.
 
-use super::map::{BootPageTables, LinearMap, Request};
+use super::map::{LinearMap, Request};
+use super::walker::Tree;
 use crate::selfcheck::{self, Fault, Looked};
 use crate::smp::parking;
 use crate::tree::Memory;
 use core::fmt;
 use granule::arch::PhysicalAddress;
-use granule::arch::page_size::Page;
 use granule::arch::trust::Decision;
 use granule::linear::Census;
-use granule::linear::direct::HasArena;
 use granule::memblock::{self, Direction};
-use granule::table::{Leaves, Sink, TableError};
+use granule::table::{Leaves, TableError};
 
-/// Why the map cannot be rewritten. It is as it was.
+/// Why the map cannot be rewritten. The tables are as they were; the plan of them is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     /// There is no memory for the tables.
@@ -68,23 +67,25 @@ pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
 /// `looked` then tell of the map as it is.
 // Its own frame: the boot's lies under all that follows, and what it holds is large.
 #[inline(never)]
-pub(crate) fn to_pages<P: Page, S: Sink>(
+pub(crate) fn to_pages(
     request: &Request<'_>,
-    tables: &mut BootPageTables<'_, P, S>,
+    tables: &mut dyn Tree,
     memory: &mut Memory,
     map: &mut LinearMap,
     seed: u64,
     looked: &mut Looked,
 ) -> Result<(), Failure> {
-    let mut pieces = map.pieces.clone();
-    for piece in &mut pieces {
+    // In place: a second list of them is a quarter of the boot's stack, and where this fails the
+    // boot ends.
+    for piece in &mut map.pieces {
         piece.leaves = Leaves::PAGES;
     }
-    let census = Census::new(&request.geometry, &pieces);
+    let pieces = map.pieces.as_slice();
+    let census = Census::new(&request.geometry, pieces);
     let added = census.tables().saturating_sub(map.census.tables());
-    let pages = added.saturating_sub(tables.environment().arena().available());
+    let pages = added.saturating_sub(tables.arena().map_or(0, |arena| arena.available()));
     if pages > 0 {
-        let page_bytes = P::SIZE.bytes();
+        let page_bytes = request.geometry.page_size().bytes();
         let bytes = pages * page_bytes;
         let start = memory
             .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
@@ -95,8 +96,9 @@ pub(crate) fn to_pages<P: Page, S: Sink>(
             })?;
         let end = PhysicalAddress(start + bytes);
         // The linear map has all of early memory.
-        let arena = tables.environment().arena();
-        arena.extend_mapped(PhysicalAddress(start), end);
+        if let Some(arena) = tables.arena() {
+            arena.extend_mapped(PhysicalAddress(start), end);
+        }
     }
     tables.set_bbm(request.trust.level);
     let (Some(lowest), Some(highest)) = (pieces.first(), pieces.last()) else {
@@ -109,7 +111,6 @@ pub(crate) fn to_pages<P: Page, S: Sink>(
     let added =
         parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
     map.rewritten = Some(added as u64);
-    map.pieces = pieces;
     map.census = census;
 
     // What was walked before is no more; what the CPU was asked counts on.

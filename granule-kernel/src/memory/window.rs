@@ -5,28 +5,34 @@
 //! invalidates the TLB for the page. What is stored, and the instructions for it, are in
 //! [`Fixmap`]; in which order is the library's.
 
+use super::reach::KernelReach;
+use super::walker::Tree;
 use crate::layout;
+use crate::trace::recorder::Recorder;
 use crate::tree::Memory;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
 use granule::arch::hw::Hardware;
-use granule::arch::page_size::{Level, Page};
+use granule::arch::page_size::Level;
 use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
-    Counters, Environment, Leaves, Maintenance, PageTables, TableAllocator, TableError, TableRun,
-    Visibility, invalidate, publish,
+    Counted, Counters, Leaves, Maintenance, Parts, Reached, Sink, TableAllocator, TableError,
+    TableMemory, TableRun, Traced, Visibility, invalidate, publish,
 };
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
 /// mapped or not) and the TLB is kept by `parts`.
 #[derive(Debug)]
-pub(crate) struct Fixmap<'c, E> {
-    parts: E,
+pub(crate) struct Fixmap<'c> {
+    parts: SlotParts<'c>,
+    /// Whether anything is recorded. Looked at once for opening and closing: for each store, barrier
+    /// and TLBI of it, it would be seen in what is measured.
+    recorded: bool,
     counters: &'c Counters,
     place: FixmapPlace,
     attributes: u64,
@@ -36,6 +42,13 @@ pub(crate) struct Fixmap<'c, E> {
     /// holds against the form without them.
     shown: Shown,
 }
+
+/// What the slots stand on.
+pub(crate) type SlotParts<'c> = Parts<
+    Traced<Counted<'c, Reached<KernelReach>>, Recorder>,
+    Traced<Counted<'c, EarlyTables<'c>>, Recorder>,
+    Traced<Counted<'c, Hardware>, Recorder>,
+>;
 
 /// Where the slots' own entries are.
 #[derive(Clone, Copy, Debug)]
@@ -49,25 +62,26 @@ impl FixmapPlace {
     /// Finds the table that translates the slots, making it if the console's slot did not. Part
     /// of setting the fixmap up, not of making a linear map. `constant` is a page that nobody
     /// writes.
-    pub(crate) fn find<P: Page, E: Environment>(
-        tables: &mut PageTables<P, E>,
+    pub(crate) fn find(
+        tables: &mut dyn Tree,
         constant: PhysicalAddress,
     ) -> Result<Self, TableError> {
         debug_assert!(tables.geometry().half() == Half::Upper);
         let attributes = Attributes::normal(Permissions::READ);
         let start = VirtualAddress(layout::FIXMAP_ANCHOR_VADDR);
-        let page = P::SIZE.bytes();
+        let size = tables.geometry().page_size();
+        let page = size.bytes();
         // It stays mapped, so that the table stays too.
         tables.map(start, constant, page, attributes, Leaves::PAGES)?;
         let mut table = None;
-        tables.visit(start, page, |entry| {
+        tables.visit(start, page, &mut |entry| {
             if entry.kind == Kind::Leaf {
                 table = Some(entry.table);
             }
             true
         })?;
         let table = table.ok_or(TableError::NotMapped { address: start })?;
-        let page_shift = P::SIZE.shift();
+        let page_shift = size.shift();
         Ok(Self { table, page_shift })
     }
 
@@ -91,13 +105,19 @@ impl FixmapPlace {
     }
 }
 
-impl<'c, E: Environment> Fixmap<'c, E> {
+impl<'c> Fixmap<'c> {
     /// Slots at `place`.
-    pub(crate) fn new(place: FixmapPlace, counters: &'c Counters, parts: E) -> Self {
+    pub(crate) fn new(
+        place: FixmapPlace,
+        counters: &'c Counters,
+        parts: SlotParts<'c>,
+        sink: Recorder,
+    ) -> Self {
         let capabilities = *parts.capabilities();
         let attributes = Attributes::normal(Permissions::READ_WRITE);
         Self {
             parts,
+            recorded: sink.is_active(),
             counters,
             place,
             attributes: attributes.encode(&capabilities.geometry),
@@ -108,28 +128,46 @@ impl<'c, E: Environment> Fixmap<'c, E> {
         }
     }
 
-    fn set(&mut self, slot: Slot, descriptor: Descriptor) {
-        let index = self.place.index(slot);
-        // SAFETY: the entry is this slot's in the fixmap's table, which `find` found; this CPU is
-        // the only one that runs.
-        unsafe {
-            self.parts
-                .store(self.place.table, index, descriptor, Visibility::Live)
-        };
+    /// Closes `count` slots from `first` on, which follow each other.
+    fn close_all(&mut self, first: Slot, count: usize) {
+        let place = self.place;
+        let (memory, maintenance) = (&mut self.parts.memory, &mut self.parts.maintenance);
+        if self.recorded {
+            close(memory, maintenance, place, first, count);
+        } else {
+            close(memory.inner(), maintenance.inner(), place, first, count);
+        }
     }
+}
 
-    fn invalidate(&mut self, first: Slot, count: usize) {
-        let stride = 1 << self.place.page_shift;
-        let what = Invalidation {
-            start: self.place.address(first),
-            bytes: count as u64 * stride,
-            stride,
-            reach: TlbiReach::LastLevel,
-            asid: None,
-            level: Some(Level::L3),
-        };
-        invalidate(&mut self.parts, &what);
+#[inline(always)]
+fn set(memory: &mut impl TableMemory, place: FixmapPlace, slot: Slot, descriptor: Descriptor) {
+    // SAFETY: the entry is this slot's in the fixmap's table, which `find` found; this CPU is the
+    // only one that runs.
+    unsafe { memory.store(place.table, place.index(slot), descriptor, Visibility::Live) };
+}
+
+fn close(
+    memory: &mut impl TableMemory,
+    maintenance: &mut impl Maintenance,
+    place: FixmapPlace,
+    first: Slot,
+    count: usize,
+) {
+    set(memory, place, first, Descriptor::INVALID);
+    for index in 1..count {
+        set(memory, place, Slot::Series(index), Descriptor::INVALID);
     }
+    let stride = 1 << place.page_shift;
+    let what = Invalidation {
+        start: place.address(first),
+        bytes: count as u64 * stride,
+        stride,
+        reach: TlbiReach::LastLevel,
+        asid: None,
+        level: Some(Level::L3),
+    };
+    invalidate(maintenance, &what);
 }
 
 /// Entries zeroed a round, enough that they are stored in pairs.
@@ -137,30 +175,30 @@ const ZERO_CHUNK: usize = 64;
 
 // SAFETY: a slot's address translates to the table it was last opened for, because opening stores
 // its descriptor where nothing was valid, and closing invalidates the TLB for it.
-unsafe impl<E: Environment> Windows for Fixmap<'_, E> {
+unsafe impl Windows for Fixmap<'_> {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }
 
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let geometry = self.parts.capabilities().geometry;
-        self.set(
-            slot,
-            Descriptor::leaf(&geometry, Level::L3, table, self.attributes),
-        );
-        publish(&mut self.parts);
+        let shown = Descriptor::leaf(&geometry, Level::L3, table, self.attributes);
+        let (memory, maintenance) = (&mut self.parts.memory, &mut self.parts.maintenance);
+        if self.recorded {
+            set(memory, self.place, slot, shown);
+            publish(maintenance);
+        } else {
+            set(memory.inner(), self.place, slot, shown);
+            publish(maintenance.inner());
+        }
     }
 
     fn close(&mut self, slot: Slot) {
-        self.set(slot, Descriptor::INVALID);
-        self.invalidate(slot, 1);
+        self.close_all(slot, 1);
     }
 
     fn close_series(&mut self, count: usize) {
-        for index in 0..count {
-            self.set(Slot::Series(index), Descriptor::INVALID);
-        }
-        self.invalidate(Slot::Series(0), count);
+        self.close_all(Slot::Series(0), count);
     }
 
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
@@ -204,7 +242,7 @@ unsafe impl<E: Environment> Windows for Fixmap<'_, E> {
     }
 }
 
-impl<E> Fixmap<'_, E> {
+impl Fixmap<'_> {
     /// Counts `count` of these entries as written, wrapping.
     #[inline(always)]
     fn count(&self, entries: &Entries, count: usize) {
@@ -284,11 +322,11 @@ impl Maintenance for Shown {
 }
 
 // SAFETY: every call goes to the allocator.
-unsafe impl<E: TableAllocator> TableAllocator for Fixmap<'_, E> {
+unsafe impl TableAllocator for Fixmap<'_> {
     forward!(self.parts: reserve allocate free);
 }
 
-impl<E: Maintenance> Maintenance for Fixmap<'_, E> {
+impl Maintenance for Fixmap<'_> {
     forward!(self.parts: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 

@@ -9,6 +9,7 @@ use super::park;
 use super::record::Reason;
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use crate::image;
+use crate::sizes;
 use crate::trace::Area;
 use granule::arch::PageSize;
 use granule::boot::choice::{self, PageSizeInputs, SizeSet};
@@ -246,6 +247,7 @@ fn choose(entry: &EntryInfo, seen: &Peek<'_>, conduit: Conduit) -> BootChoice {
     };
     let inputs = PageSizeInputs {
         cpu: SizeSet::from(&cpu),
+        built: sizes::BUILT,
         command_line: words::page_size(seen.bootargs),
         machine: machines::find(&identity),
         build_default: BUILD_DEFAULT,

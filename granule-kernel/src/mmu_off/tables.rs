@@ -7,6 +7,7 @@ use super::record::Reason;
 use crate::handover::{BootChoice, EntryInfo, MmuConfig, TreeInfo};
 use crate::image::{self, Permission};
 use crate::layout;
+use crate::sizes;
 use crate::trace::Area;
 use crate::trace::early::Early;
 use granule::arch::hw::Hardware;
@@ -64,7 +65,7 @@ pub(super) fn build(
             b"the image lies beyond the CPU's virtual addresses",
         );
     };
-    page_size.dispatch(Build {
+    let build = Build {
         entry,
         tree,
         cpu: &cpu,
@@ -72,7 +73,8 @@ pub(super) fn build(
         lower,
         trace,
         early,
-    })
+    };
+    sizes::dispatch(page_size, build)
 }
 
 struct Build<'a> {

@@ -18,6 +18,8 @@ struct Seen(UnsafeCell<Option<Result<u64, Fault>>>);
 unsafe impl Sync for Seen {}
 
 /// Asks every CPU but this one; fills in how many addresses each of them translated.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
 pub(crate) fn translations(
     map: &LinearMap,
     placement: &Placement,

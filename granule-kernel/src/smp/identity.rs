@@ -5,21 +5,18 @@
 
 use crate::handover::Handover;
 use crate::memory::map::Request;
+use crate::memory::walker::{self, Flush, Supply};
 use crate::memory::window::EarlyTables;
 use crate::trace::bring_up;
-use crate::trace::recorder::{OnEachCpu, Recorder};
 use crate::tree::Memory;
 use crate::{boot, image, refuse};
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::{
     Attributes, Descriptor, Geometry, Half, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
 use granule::table::{
-    Leaves, Liveness, Maintenance, PageTables, Parts, Reached, TableAllocator, TableError,
-    TableMemory, Traced, Visibility,
+    Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility,
 };
 
 /// TTBR values: the identity map, and nothing at all for each half.
@@ -53,22 +50,28 @@ pub(super) fn lower_half(request: &Request<'_>, handover: &Handover) -> Option<G
 
 /// Adds the writable page at `page`, an address in the image, to the identity map, and makes the
 /// empty root.
-pub(super) fn prepare<P: Page>(
+pub(super) fn prepare(
     request: &Request<'_>,
     handover: &Handover,
     lower: Geometry,
     memory: &mut Memory,
     page: u64,
 ) -> Result<(), TableError> {
-    let bytes = P::SIZE.bytes();
+    let size = request.geometry.page_size();
+    let bytes = size.bytes();
     let mut capabilities = request.capabilities;
     capabilities.geometry = lower;
-    let sink = Recorder::of_this_cpu(bytes);
-    let mut parts = Parts {
-        memory: Traced::new(Reached(request.reach), sink),
-        allocator: Traced::new(EarlyTables::new(memory, bytes), sink),
-        maintenance: Traced::new(Hardware::new(capabilities), sink),
-    };
+    let root = boot::root(handover.mmu.ttbr0, &lower);
+    let supply = Supply::Early(EarlyTables::new(memory, bytes));
+    let counters = Counters::new();
+    let mut parts = walker::parts(
+        root,
+        capabilities,
+        request.reach,
+        &counters,
+        supply,
+        Flush::Now,
+    );
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = parts.allocate(1).ok_or(exhausted)?.first;
     // SAFETY: a page that was just allocated, for a table, which nobody else knows.
@@ -76,7 +79,7 @@ pub(super) fn prepare<P: Page>(
         parts.fill(
             empty,
             0,
-            P::SIZE.entries(),
+            size.entries(),
             Descriptor::INVALID,
             0,
             Visibility::Private,
@@ -87,9 +90,8 @@ pub(super) fn prepare<P: Page>(
     IDENTITY.store(handover.mmu.ttbr0, Ordering::Relaxed);
     IMAGE_DISTANCE.store(handover.mmu.virt_offset, Ordering::Relaxed);
 
-    let root = boot::root(handover.mmu.ttbr0, &lower);
     // SAFETY: the tree that TTBR0 holds, in the static pool; nobody else changes it.
-    let mut tables = unsafe { PageTables::<P, _>::from_root(root, lower, Liveness::Live, parts)? };
+    let mut tables = unsafe { walker::open(root, parts)? };
     let page = physical(page) & !(bytes - 1);
     debug_assert!(page >= handover.entry.load && page < handover.entry.load + image::bytes());
     let writable = Attributes::normal(Permissions::READ_WRITE);
@@ -101,7 +103,7 @@ pub(super) fn prepare<P: Page>(
         Leaves::PAGES,
     )?;
     let (mut leaves, mut sound) = (0, true);
-    tables.visit_all(|found| {
+    tables.visit_all(&mut |found| {
         if found.kind == Kind::Leaf {
             leaves += 1;
             let permissions = Permissions::decode(found.descriptor, lower.regime());

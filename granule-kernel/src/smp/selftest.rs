@@ -14,21 +14,15 @@ use super::percpu::{self, PerCpu};
 use super::{jobs, parking, registers};
 use crate::console::println;
 use crate::frames::tables::Tables;
+use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
 use crate::trace::bring_up;
-use crate::trace::recorder::{OnEachCpu, Recorder};
 use crate::{cpu, hooks, ipi, layout};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::boot::words;
-use granule::table::{
-    Environment, Leaves, Liveness, Maintenance, PageTables, Parts, Reached, Sink, TableAllocator,
-    TableError, Traced,
-};
+use granule::table::{Counters, Leaves, TableAllocator, TableError};
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
 /// has CPUs, a round costs as many turns of its scheduler.
@@ -62,12 +56,14 @@ fn get(counts: &Counts, cpu: usize) -> u64 {
 }
 
 /// Does what `bootargs` asks for.
-pub(crate) fn run<P: Page>(request: &Request<'_>, bootargs: &[u8]) {
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
     let words = words::words(bootargs).filter(|word| word.key == b"granule.test");
     for word in words {
         match word.value {
             Some(b"ipi") => calls(),
-            Some(b"park") => match park::<P>(request) {
+            Some(b"park") => match park(request) {
                 Ok(()) => {}
                 Err(error) => panic!("granule.test=park: {error}"),
             },
@@ -175,40 +171,9 @@ fn interruptions() {
     );
 }
 
-/// Maintenance that tells no other CPU anything, nor this one's TLB.
-pub(crate) struct Unheard(pub(crate) TlbCapabilities);
-
-impl Maintenance for Unheard {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
-    }
-    fn dsb_ishst(&mut self) {}
-    fn dsb_ish(&mut self) {}
-    fn isb(&mut self) {}
-    fn tlbi(&mut self, _: TlbiOp) {}
-}
-
-/// Maintenance of this CPU's own TLB, of which no other CPU hears anything.
-struct OwnTlb(TlbCapabilities);
-
-impl Maintenance for OwnTlb {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
-    }
-    fn dsb_ishst(&mut self) {}
-    fn dsb_ish(&mut self) {}
-    fn isb(&mut self) {}
-    fn tlbi(&mut self, _: TlbiOp) {
-        bring_up::tlbi_vmalle1_local();
-    }
-}
-
 /// Points the scratch page at `output`.
-pub(crate) fn point<P: Page, E: Environment>(
-    tables: &mut PageTables<P, E>,
-    output: u64,
-) -> Result<(), TableError> {
-    let page = P::SIZE.bytes();
+pub(crate) fn point(tables: &mut dyn Tree, output: u64) -> Result<(), TableError> {
+    let page = tables.geometry().page_size().bytes();
     let scratch = VirtualAddress(layout::SCRATCH_VADDR);
     tables.unmap(scratch, page)?;
     let output = granule::arch::PhysicalAddress(output);
@@ -221,23 +186,7 @@ pub(crate) fn read_scratch() -> u64 {
     unsafe { (layout::SCRATCH_VADDR as *const u64).read_volatile() }
 }
 
-/// The kernel's tables, with `maintenance`.
-pub(crate) fn tables<P: Page, T: Maintenance>(
-    request: &Request<'_>,
-    maintenance: T,
-) -> Result<PageTables<P, impl Environment + use<P, T>>, TableError> {
-    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
-    let parts = Parts {
-        memory: Traced::new(Reached(request.reach), sink),
-        // SAFETY: the frames are those that `pages::take_over` gave in, all in the linear map.
-        allocator: Traced::new(unsafe { Tables::new(Pages) }, sink),
-        maintenance,
-    };
-    // SAFETY: the tree that TTBR1 holds; the other CPUs change nothing in it.
-    unsafe { PageTables::from_root(request.root, request.geometry, Liveness::Live, parts) }
-}
-
-fn park<P: Page>(request: &Request<'_>) -> Result<(), TableError> {
+fn park(request: &Request<'_>) -> Result<(), TableError> {
     // SAFETY: as for tables; the pages hold data for once.
     let mut frames = unsafe { Tables::new(Pages) };
     let mut allocate = || {
@@ -251,14 +200,11 @@ fn park<P: Page>(request: &Request<'_>) -> Result<(), TableError> {
         unsafe { address.write_volatile(number) };
     }
     let [first, _] = pages;
-    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
-    let hardware = Hardware::new(request.capabilities);
-    point(
-        &mut tables::<P, _>(request, Traced::new(hardware, sink))?,
-        first,
-    )?;
+    let counters = Counters::new();
+    let open = |flush| live::open_for_test(&counters, flush, None);
+    point(&mut *open(Flush::Now)?, first)?;
     // From here on without a broadcast, which the parked CPUs must not need.
-    let mut tables = tables::<P, _>(request, OwnTlb(request.capabilities))?;
+    let mut tables = open(Flush::ThisCpu)?;
 
     let online = percpu::online();
     let others = online.without(0);
@@ -281,7 +227,7 @@ fn park<P: Page>(request: &Request<'_>) -> Result<(), TableError> {
         }
     };
     let mut rounds = || {
-        let result = rounds(&mut tables, pages, &turns, &expected);
+        let result = rounds(&mut *tables, pages, &turns, &expected);
         stop.store(true, Ordering::Release);
         result
     };
@@ -310,8 +256,8 @@ fn parked(cpu: usize) -> u64 {
 }
 
 /// Parks the others, changes the page, lets them go, until it was done often enough.
-fn rounds<P: Page, E: Environment>(
-    tables: &mut PageTables<P, E>,
+fn rounds(
+    tables: &mut dyn Tree,
     pages: [u64; 2],
     turns: &Counts,
     expected: &AtomicU64,
@@ -342,8 +288,8 @@ fn rounds<P: Page, E: Environment>(
             }
             result
         })?;
-        let sink = Recorder::of_this_cpu(P::SIZE.bytes());
-        sink.relied(VirtualAddress(layout::SCRATCH_VADDR), P::SIZE.bytes());
+        let page = tables.geometry().page_size().bytes();
+        tables.relied(VirtualAddress(layout::SCRATCH_VADDR), page);
         assert_eq!(read_scratch(), number, "the page that the boot CPU reads");
     }
     wait_for_a_turn(turns);

@@ -15,11 +15,11 @@ use crate::gic::tree::Gic;
 use crate::handover::Handover;
 use crate::line::Line;
 use crate::memory::map::Request;
-use crate::memory::reach::KernelReach;
+use crate::memory::walker::Supply;
 use crate::memory::window::EarlyTables;
 use crate::mmu_off::cache;
 use crate::trace::bring_up;
-use crate::trace::recorder::{self, OnEachCpu, Recorder};
+use crate::trace::recorder;
 use crate::tree::Memory;
 use crate::user::timer;
 use crate::{cpu, gic, layout, psci};
@@ -29,11 +29,9 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use dtoolkit::fdt::Fdt;
 use granule::arch::errata::Errata;
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Direction;
-use granule::table::{Leaves, Liveness, PageTables, Parts, Piece, Reached, TableError, Traced};
+use granule::table::{Counters, Leaves, Piece, TableError};
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
@@ -120,7 +118,9 @@ pub(crate) struct Machine<'a, 'r> {
 }
 
 /// Starts all that the device tree names.
-pub(crate) fn start<P: Page>(machine: &mut Machine<'_, '_>) -> Started {
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
     let boot_cpu = machine.handover.entry.features();
     let affinity = percpu::this().affinity.load(Ordering::Relaxed);
     let mut started = Started {
@@ -152,7 +152,7 @@ pub(crate) fn start<P: Page>(machine: &mut Machine<'_, '_>) -> Started {
     }
     if cpus.others.is_empty() {
         if machine.has_programs {
-            match prepare_interrupts::<P>(machine, &fdt) {
+            match prepare_interrupts(machine, &fdt) {
                 Ok(()) => cpu::unmask_interrupts(),
                 Err(obstacle) => println!("granule: there are no interrupts: {obstacle}"),
             }
@@ -160,15 +160,16 @@ pub(crate) fn start<P: Page>(machine: &mut Machine<'_, '_>) -> Started {
         return started;
     }
     mailbox::check_words(machine.bootargs);
-    match prepare::<P>(machine, &fdt, &mut started) {
+    match prepare(machine, &fdt, &mut started) {
         Ok(needs) => {
             // Those that do not come up too: which of them will is not known yet.
             let numbers = cpus.others.len() + 1;
+            let page_bytes = machine.request.geometry.page_size().bytes();
             let level = started.common.bbm_level;
-            recorder::machine(numbers, P::SIZE.bytes(), level);
-            start_all::<P>(machine, &cpus, &needs, &mut started);
+            recorder::machine(numbers, page_bytes, level);
+            start_all(machine, &cpus, &needs, &mut started);
             let level = started.common.bbm_level;
-            recorder::machine(numbers, P::SIZE.bytes(), level);
+            recorder::machine(numbers, page_bytes, level);
         }
         Err(obstacle) => {
             started.complain(format_args!("no other CPU is started: {obstacle}"));
@@ -178,7 +179,7 @@ pub(crate) fn start<P: Page>(machine: &mut Machine<'_, '_>) -> Started {
 }
 
 /// All that is needed once: a way to start CPUs and to call them, and a place to park them.
-fn prepare<P: Page>(
+fn prepare(
     machine: &mut Machine<'_, '_>,
     fdt: &Fdt<'_>,
     started: &mut Started,
@@ -187,10 +188,10 @@ fn prepare<P: Page>(
         return Err(Obstacle::NoPsci);
     }
     let (request, handover) = (machine.request, machine.handover);
-    prepare_interrupts::<P>(machine, fdt)?;
+    prepare_interrupts(machine, fdt)?;
     let lower = identity::lower_half(request, handover).ok_or(Obstacle::IdentityMap)?;
     started.needs_identity = true;
-    identity::prepare::<P>(request, handover, lower, machine.memory, parking::page())
+    identity::prepare(request, handover, lower, machine.memory, parking::page())
         .map_err(Obstacle::Tables)?;
     let entry = &handover.entry;
     Ok(Needs::new(
@@ -202,12 +203,12 @@ fn prepare<P: Page>(
 }
 
 /// Interrupts on this CPU, and what the others need for theirs.
-fn prepare_interrupts<P: Page>(
+fn prepare_interrupts(
     machine: &mut Machine<'_, '_>,
     fdt: &Fdt<'_>,
 ) -> Result<(), Obstacle> {
     let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
-    let mapped = map_gic::<P>(machine, &gic).map_err(Obstacle::Tables)?;
+    let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
     let at_el2 = machine.handover.entry.run_el == 2;
     if let Some(number) = gic::tree::timer(fdt, at_el2).filter(|_| machine.has_programs) {
         timer::use_interrupt(number);
@@ -216,12 +217,7 @@ fn prepare_interrupts<P: Page>(
     unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
 }
 
-fn start_all<P: Page>(
-    machine: &mut Machine<'_, '_>,
-    cpus: &Cpus,
-    needs: &Needs,
-    started: &mut Started,
-) {
+fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started: &mut Started) {
     // Answers are due as soon as somebody else is up.
     cpu::unmask_interrupts();
     for (index, affinity) in cpus.others.iter().enumerate() {
@@ -230,7 +226,7 @@ fn start_all<P: Page>(
         let Some(cpu) = percpu::of(number) else {
             break;
         };
-        match start_one::<P>(machine, cpu, *affinity, needs) {
+        match start_one(machine, cpu, *affinity, needs) {
             Ok(facts) => {
                 percpu::now_online(number);
                 started.common = started.common.and(&facts.features);
@@ -277,14 +273,14 @@ impl fmt::Display for Failure {
     }
 }
 
-fn start_one<P: Page>(
+fn start_one(
     machine: &mut Machine<'_, '_>,
     cpu: &'static PerCpu,
     affinity: u64,
     needs: &Needs,
 ) -> Result<Facts, Failure> {
     let number = cpu.number();
-    let [stack, exceptions] = map_stacks::<P>(machine, number).map_err(Failure::Obstacle)?;
+    let [stack, exceptions] = map_stacks(machine, number).map_err(Failure::Obstacle)?;
     cpu.prepare(affinity, exceptions.end);
     let report_at = mailbox::report_address(number).map_or(0, identity::physical);
     let command = Command {
@@ -355,31 +351,13 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
     }
 }
 
-/// The kernel's tables, with tables from early memory.
-fn with_tables<P: Page, R>(
-    machine: &mut Machine<'_, '_>,
-    work: impl FnOnce(
-        &mut PageTables<
-            P,
-            Parts<
-                Traced<Reached<KernelReach>, Recorder>,
-                Traced<EarlyTables<'_>, Recorder>,
-                Traced<Hardware, Recorder>,
-            >,
-        >,
-    ) -> Result<R, TableError>,
-) -> Result<R, TableError> {
+/// Maps something in the kernel's half, with tables from early memory.
+fn map(machine: &mut Machine<'_, '_>, piece: Piece) -> Result<(), TableError> {
     let request = machine.request;
-    let sink = Recorder::of_this_cpu(P::SIZE.bytes());
-    let parts = Parts {
-        memory: Traced::new(Reached(request.reach), sink),
-        allocator: Traced::new(EarlyTables::new(machine.memory, P::SIZE.bytes()), sink),
-        maintenance: Traced::new(Hardware::new(request.capabilities), sink),
-    };
-    // SAFETY: the tree that TTBR1 holds; secondary CPUs walk it but change nothing.
-    let tables =
-        unsafe { PageTables::from_root(request.root, request.geometry, Liveness::Live, parts) };
-    work(&mut tables?)
+    let page_bytes = request.geometry.page_size().bytes();
+    let supply = Supply::Early(EarlyTables::new(machine.memory, page_bytes));
+    // Secondary CPUs walk the tables but change nothing.
+    request.open(supply, &Counters::new())?.map_pieces(&[piece])
 }
 
 struct Stack {
@@ -389,16 +367,13 @@ struct Stack {
 }
 
 /// Allocates and maps the stacks of a CPU.
-fn map_stacks<P: Page>(
-    machine: &mut Machine<'_, '_>,
-    number: usize,
-) -> Result<[Stack; 2], Obstacle> {
-    let stacks = [0, 1].map(|which| map_stack::<P>(machine, stacks::bottom(number, which)));
+fn map_stacks(machine: &mut Machine<'_, '_>, number: usize) -> Result<[Stack; 2], Obstacle> {
+    let stacks = [0, 1].map(|which| map_stack(machine, stacks::bottom(number, which)));
     let [own, exceptions] = stacks;
     Ok([own?, exceptions?])
 }
 
-fn map_stack<P: Page>(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
+fn map_stack(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
     let physical = machine
         .memory
         .allocate(STACK_BYTES, STACK_BYTES, 0..u64::MAX, Direction::TopDown)
@@ -410,7 +385,7 @@ fn map_stack<P: Page>(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stac
         attributes: Attributes::normal(Permissions::READ_WRITE),
         leaves: Leaves::PAGES,
     };
-    with_tables::<P, _>(machine, |tables| tables.map_pieces(&[piece])).map_err(Obstacle::Tables)?;
+    map(machine, piece).map_err(Obstacle::Tables)?;
     // The CPU uses it with its MMU off first: nothing of what any cache has of it may be written
     // back over that.
     cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
@@ -421,7 +396,7 @@ fn map_stack<P: Page>(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stac
 }
 
 /// Maps the registers of the interrupt controller.
-fn map_gic<P: Page>(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
+fn map_gic(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
     let slot = layout::FIXMAP_SLOT_BYTES;
     // Of a distributor or CPU interface one slot's worth of registers is all there is to know.
     let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
@@ -430,8 +405,8 @@ fn map_gic<P: Page>(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Map
             distributor,
             cpu_interface,
         } => Ok(gic::Mapped::V2 {
-            distributor: map_device::<P>(machine, layout::GIC_VADDR, slot, &frame(distributor))?,
-            cpu_interface: map_device::<P>(
+            distributor: map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?,
+            cpu_interface: map_device(
                 machine,
                 layout::GIC_VADDR + 4 * slot,
                 slot,
@@ -442,14 +417,13 @@ fn map_gic<P: Page>(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Map
             distributor,
             redistributors,
         } => {
-            let distributor =
-                map_device::<P>(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
+            let distributor = map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
             let mut mapped = ArrayVec::new();
             for (region, window) in redistributors.iter().zip(0..) {
                 let window = layout::REDISTRIBUTORS_VADDR + window * layout::REDISTRIBUTORS_BYTES;
                 let bytes = (region.end - region.start).min(MOST_REDISTRIBUTORS);
                 let region = region.start..region.start + bytes;
-                let start = map_device::<P>(machine, window, 2 << 20, &region)?;
+                let start = map_device(machine, window, 2 << 20, &region)?;
                 // As many as the tree can name, so there is room.
                 let _ = mapped.try_push(start..start + bytes);
             }
@@ -462,13 +436,13 @@ fn map_gic<P: Page>(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Map
 }
 
 /// Maps `registers` in the window at `window`, which keeps the offset in `align`; where they are.
-fn map_device<P: Page>(
+fn map_device(
     machine: &mut Machine<'_, '_>,
     window: u64,
     align: u64,
     registers: &Range<u64>,
 ) -> Result<u64, TableError> {
-    let page = P::SIZE.bytes();
+    let page = machine.request.geometry.page_size().bytes();
     let first = registers.start & !(page - 1);
     // Where pages are larger than the registers, what they share a page with is never touched.
     let bytes = (registers.end - first).next_multiple_of(page);
@@ -480,6 +454,6 @@ fn map_device<P: Page>(
         attributes: Attributes::device(),
         leaves: Leaves::LARGEST,
     };
-    with_tables::<P, _>(machine, |tables| tables.map_pieces(&[piece]))?;
+    map(machine, piece)?;
     Ok(start + (registers.start - first))
 }

@@ -11,7 +11,7 @@ use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
-use granule::table::{NoSink, Sink, TableEvent};
+use granule::table::{Sink, TableEvent};
 use granule::trace::{Event, Header, RECORD_WORDS, Record};
 
 /// The buffer, and the lock under which an event happens and is recorded.
@@ -33,42 +33,61 @@ static BUFFER: Buffer = Buffer {
     words: UnsafeCell::new(core::ptr::null_mut()),
 };
 
-/// A CPU's access to the buffer.
+/// The first word of the area in its window, if anything is recorded.
+fn words() -> *mut u64 {
+    // SAFETY: written before the first recorder was made, and not since.
+    unsafe { *BUFFER.words.get() }
+}
+
+/// Goes on in the trace that was begun with the MMU off, if one is wanted.
+///
+/// # Safety
+///
+/// To be called once, before a recorder is made, for an area that the boot tables map in its
+/// window.
+pub(crate) unsafe fn begin(area: Area) {
+    if !area.is_wanted() {
+        return;
+    }
+    let window = layout::trace_vaddr(area.start) as *mut u64;
+    // SAFETY: no recorder exists yet, so nobody looks.
+    unsafe { *BUFFER.words.get() = window };
+    // Image, stack and tree have been in use for some time, and now the window is.
+    tell(|recorder| recorder.push(Event::Settled));
+}
+
+/// A CPU's access to the buffer: one type whether anything is recorded or not, so that what is
+/// generic over it exists once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorder {
+    /// Whether anything is recorded.
+    on: bool,
     cpu: u16,
     page_bytes: u64,
 }
 
 impl Recorder {
-    /// The boot CPU's, which goes on in the trace that was begun with the MMU off.
-    ///
-    /// # Safety
-    ///
-    /// To be called once, for an area that the boot tables map in its window.
-    pub(crate) unsafe fn of_boot_cpu(area: Area, page_bytes: u64) -> Self {
-        let window = layout::trace_vaddr(area.start) as *mut u64;
-        // SAFETY: no recorder exists yet, so nobody looks.
-        unsafe { *BUFFER.words.get() = window };
-        let recorder = Self { cpu: 0, page_bytes };
-        // Image, stack and tree have been in use for some time, and now the window is.
-        recorder.atomically(|recorder| recorder.push(Event::Settled));
-        recorder
+    /// That of the CPU that asks.
+    pub(crate) fn of_this_cpu(page_bytes: u64) -> Self {
+        Self {
+            on: !words().is_null(),
+            cpu: percpu::this().number() as u16,
+            page_bytes,
+        }
     }
 
     /// The same for what another CPU does.
     pub(super) const fn on(&self, cpu: usize) -> Self {
         Self {
             cpu: cpu as u16,
-            page_bytes: self.page_bytes,
+            ..*self
         }
     }
 
     /// Adds a record. Only from within [`atomically`](Sink::atomically).
     #[inline(never)]
     pub(super) fn push(&self, event: Event) {
-        // SAFETY: written before this recorder was made, and not since.
-        let words = unsafe { *BUFFER.words.get() };
+        let words = words();
         if words.is_null() || BUFFER.closed.load(Ordering::Relaxed) {
             return;
         }
@@ -95,11 +114,10 @@ impl Recorder {
 /// records; does only that where nothing is recorded.
 pub(super) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
     let recorder = Recorder::of_this_cpu(0);
-    // SAFETY: as in `push`.
-    if unsafe { *BUFFER.words.get() }.is_null() {
-        action(&recorder)
-    } else {
+    if recorder.is_active() {
         recorder.atomically(action)
+    } else {
+        action(&recorder)
     }
 }
 
@@ -111,43 +129,23 @@ pub(crate) fn machine(cpus: usize, page_bytes: u64, bbm_level: u32) {
         bbm_level: bbm_level as u8,
         ..Header::default()
     };
-    let words = header.words();
+    let shape = header.words()[Header::SHAPE];
     tell(|_| {
-        // SAFETY: as in `push`, and the lock is held.
-        let first = unsafe { *BUFFER.words.get() };
+        let first = words();
         if !first.is_null() {
-            // SAFETY: a word of the header.
-            unsafe {
-                first
-                    .add(Header::SHAPE)
-                    .write_volatile(words[Header::SHAPE])
-            };
+            // SAFETY: a word of the header; the lock is held.
+            unsafe { first.add(Header::SHAPE).write_volatile(shape) };
         }
     });
 }
 
-/// A sink of which every CPU can have its own.
-pub(crate) trait OnEachCpu: Sink {
-    /// That of the CPU that asks.
-    fn of_this_cpu(page_bytes: u64) -> Self;
-}
-
-impl OnEachCpu for NoSink {
-    fn of_this_cpu(_page_bytes: u64) -> Self {
-        Self
-    }
-}
-
-impl OnEachCpu for Recorder {
-    fn of_this_cpu(page_bytes: u64) -> Self {
-        let cpu = percpu::this().number() as u16;
-        Self { cpu, page_bytes }
-    }
-}
-
 impl Sink for Recorder {
-    // A call from each place that does something, so that the copy of the walker that records
-    // is not much larger than the one that does not. With interrupts masked: what they run may
+    #[inline(always)]
+    fn is_active(&self) -> bool {
+        self.on
+    }
+
+    // One call from each place that does something. With interrupts masked: what they run may
     // change an entry too, and would wait for whom it interrupted.
     #[inline(never)]
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
@@ -171,8 +169,7 @@ impl Sink for Recorder {
 /// trace that is complete sees to it that nobody changes anything.
 pub(crate) fn finish(complete: bool) {
     BUFFER.closed.store(true, Ordering::Relaxed);
-    // SAFETY: as in `push`.
-    let words = unsafe { *BUFFER.words.get() };
+    let words = words();
     if words.is_null() {
         return;
     }

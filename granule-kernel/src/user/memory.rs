@@ -13,6 +13,7 @@ use crate::cpu;
 use crate::lock::Lock;
 use crate::memory::live;
 use crate::memory::table_pages::TablePages;
+use crate::sizes;
 use crate::smp::MOST_CPUS;
 use crate::smp::percpu;
 use core::cell::UnsafeCell;
@@ -123,7 +124,7 @@ pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, setting
             || make::<P>().map(erase)
         }
     }
-    let make = geometry.page_size().dispatch(Make);
+    let make = sizes::dispatch(geometry.page_size(), Make);
     PLATFORM.call_once(|| Platform {
         geometry,
         capabilities,

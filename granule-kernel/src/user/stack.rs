@@ -10,8 +10,8 @@ use super::MOST_TASKS;
 use crate::exception;
 use crate::frames::Frame;
 use crate::layout;
-use crate::memory::live::{self, Flush};
-use crate::memory::pages;
+use crate::memory::walker::Flush;
+use crate::memory::{live, pages};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::Leaves;
 

@@ -104,8 +104,8 @@ struct ArenaPages {
 }
 
 impl HasArena for ArenaPages {
-    fn arena(&mut self) -> &mut Arena {
-        &mut self.arena
+    fn arena(&mut self) -> Option<&mut Arena> {
+        Some(&mut self.arena)
     }
 }
 
@@ -186,7 +186,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let (world, mut tables) = with_arena::<P>(&shape, pool);
     let pieces = pieces(&geometry, leaves);
     let census = Census::new(&geometry, &pieces);
-    let arena = tables.environment().arena();
+    let arena = tables.environment().arena().unwrap();
     let more = direct::arena_pages(&census, arena);
     if more > 0 {
         // In the middle of a piece.
@@ -196,7 +196,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     }
     assert_eq!(direct::create(&mut tables, &pieces), Ok(()), "{shape:?}");
     assert_eq!(
-        tables.environment().arena().available(),
+        tables.environment().arena().unwrap().available(),
         pool.saturating_sub(census.tables() + 1)
     );
     check(&world, &shape, &geometry, &pieces, 3);

@@ -25,6 +25,13 @@ impl SizeSet {
         k64: false,
     };
 
+    /// Every size.
+    pub const ALL: Self = Self {
+        k4: true,
+        k16: true,
+        k64: true,
+    };
+
     /// This set and `size`.
     #[must_use]
     pub const fn with(mut self, size: PageSize) -> Self {
@@ -43,6 +50,16 @@ impl SizeSet {
             PageSize::K4 => self.k4,
             PageSize::K16 => self.k16,
             PageSize::K64 => self.k64,
+        }
+    }
+
+    /// The sizes that are in both sets.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            k4: self.k4 && other.k4,
+            k16: self.k16 && other.k16,
+            k64: self.k64 && other.k64,
         }
     }
 
@@ -143,6 +160,9 @@ impl fmt::Display for Source {
 pub struct PageSizeInputs<'a> {
     /// The sizes that the CPU has: [`CpuFeatures`] give them by [`Into`].
     pub cpu: SizeSet,
+    /// The sizes that the kernel has code for: [`SizeSet::ALL`], or fewer where it was built for
+    /// fewer.
+    pub built: SizeSet,
     /// The command line, as [`words::page_size`](super::words::page_size) reads it.
     pub command_line: Wish<PageSize>,
     /// The machine's entry, as [`machines::find`](super::machines::find) finds it.
@@ -173,7 +193,7 @@ impl NoPageSize {
     /// What happened, as one line.
     #[must_use]
     pub const fn text(self) -> &'static str {
-        "this CPU has none of the page sizes 4k, 16k and 64k (ID_AA64MMFR0_EL1)"
+        "this CPU has none of the page sizes that this kernel was built for (ID_AA64MMFR0_EL1)"
     }
 }
 
@@ -186,7 +206,7 @@ impl fmt::Display for NoPageSize {
 impl core::error::Error for NoPageSize {}
 
 /// Chooses the page size: the command line, else what the machine prefers, else the build's
-/// default, else the smallest size that the CPU has and the machine may use.
+/// default, else the smallest size that the CPU and the kernel have and the machine may use.
 ///
 /// The fallback is the smallest size and not the largest, because small pages are what software
 /// and devices take for granted and waste the least memory. A machine that may use none of its
@@ -195,7 +215,7 @@ impl core::error::Error for NoPageSize {}
 ///
 /// # Errors
 ///
-/// [`NoPageSize`] if the CPU has no page size.
+/// [`NoPageSize`] if the CPU has no page size that the kernel has code for.
 pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, NoPageSize> {
     let forbidden = inputs
         .machine
@@ -211,7 +231,12 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
     }
     let mut ask = |source, size| {
         if granted.is_none() {
-            if !inputs.cpu.has(size) {
+            if !inputs.built.has(size) {
+                notes.push(Note {
+                    by: source,
+                    wish: Refused::PageSizeNotBuilt(size, inputs.built),
+                });
+            } else if !inputs.cpu.has(size) {
                 notes.push(Note {
                     by: source,
                     wish: Refused::PageSizeCpuLacks(size),
@@ -236,15 +261,13 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
         ask(Source::BuildDefault, size);
     }
 
+    let usable = inputs.cpu.and(inputs.built);
     let (size, source) = match granted {
         Some(granted) => granted,
-        None => match inputs.cpu.smallest_except(forbidden) {
+        None => match usable.smallest_except(forbidden) {
             Some(size) => (size, Source::Fallback),
             None => {
-                let size = inputs
-                    .cpu
-                    .smallest_except(SizeSet::NONE)
-                    .ok_or(NoPageSize)?;
+                let size = usable.smallest_except(SizeSet::NONE).ok_or(NoPageSize)?;
                 notes.push(Note {
                     by: Source::MachineTable,
                     wish: Refused::AllForbidden(size),
@@ -333,6 +356,8 @@ pub struct Note {
 pub enum Refused {
     /// This text is not a page size.
     NotAPageSize(Text),
+    /// The kernel was built without code for this page size, for these only.
+    PageSizeNotBuilt(PageSize, SizeSet),
     /// The CPU does not have this page size.
     PageSizeCpuLacks(PageSize),
     /// The machine must not use this page size.
@@ -359,6 +384,12 @@ impl fmt::Display for Note {
         match self.wish {
             Refused::NotAPageSize(text) => {
                 write!(f, "arm64.pagesize={text} ignored: expected 4k, 16k or 64k")
+            }
+            Refused::PageSizeNotBuilt(size, built) => {
+                write!(
+                    f,
+                    "page size {size} ignored: this kernel was built for {built} only"
+                )
             }
             Refused::PageSizeCpuLacks(size) => {
                 write!(

@@ -181,32 +181,32 @@ unsafe impl TableAllocator for Arena {
     }
 }
 
-/// An allocator that is, or wraps, an [`Arena`].
+/// An allocator that may be, or wrap, an [`Arena`].
 pub trait HasArena {
-    /// The arena.
-    fn arena(&mut self) -> &mut Arena;
+    /// The arena, if tables come from one.
+    fn arena(&mut self) -> Option<&mut Arena>;
 }
 
 impl HasArena for Arena {
-    fn arena(&mut self) -> &mut Arena {
-        self
+    fn arena(&mut self) -> Option<&mut Arena> {
+        Some(self)
     }
 }
 
 impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
-    fn arena(&mut self) -> &mut Arena {
+    fn arena(&mut self) -> Option<&mut Arena> {
         self.inner().arena()
     }
 }
 
 impl<A: HasArena, S: crate::table::Sink> HasArena for crate::table::Traced<A, S> {
-    fn arena(&mut self) -> &mut Arena {
+    fn arena(&mut self) -> Option<&mut Arena> {
         self.inner().arena()
     }
 }
 
 impl<M, A: HasArena, T> HasArena for Parts<M, A, T> {
-    fn arena(&mut self) -> &mut Arena {
+    fn arena(&mut self) -> Option<&mut Arena> {
         self.allocator.arena()
     }
 }
@@ -237,11 +237,14 @@ where
     T: Maintenance,
 {
     let span = tables.geometry().span();
-    let (first, end) = tables.environment().arena().unused_ram();
-    let home = pieces
-        .iter()
-        .find(|piece| first < end && piece.output <= first && end <= piece.output_end());
-    let Some(home) = home else {
+    let ram = tables.environment().arena().map(|arena| arena.unused_ram());
+    let home = ram
+        .filter(|(first, end)| first < end)
+        .and_then(|(first, end)| {
+            let holds = |piece: &&Piece| piece.output <= first && end <= piece.output_end();
+            Some((pieces.iter().find(holds)?, first, end))
+        });
+    let Some((home, first, end)) = home else {
         tables.map_unpublished(pieces, (0, span))?;
         tables.publish();
         return Ok(());
@@ -299,7 +302,8 @@ where
             low + span
         } else {
             // A table for each span, one more for each table's worth of those, and one a level.
-            let available = tables.environment().arena().available();
+            let arena = tables.environment().arena();
+            let available = arena.map_or(0, |arena| arena.available());
             let upper = available / P::SIZE.entries() as u64 + Level::ALL.len() as u64;
             let spans = available.saturating_sub(upper).max(1);
             spans
@@ -311,10 +315,9 @@ where
         // The next round, or whoever comes next, writes tables through this mapping.
         tables.publish();
         high = next;
-        tables
-            .environment()
-            .arena()
-            .mapped_to(high.wrapping_sub(distance));
+        if let Some(arena) = tables.environment().arena() {
+            arena.mapped_to(high.wrapping_sub(distance));
+        }
     }
     Ok((low, high))
 }

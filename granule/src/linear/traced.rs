@@ -44,6 +44,87 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
             action(&mut self.inner)
         })
     }
+
+    #[cold]
+    #[inline(never)]
+    fn open_recorded(&mut self, slot: Slot, table: PhysicalAddress) {
+        if let Some(shown) = self.shown.get_mut(slot.number()) {
+            *shown = table;
+        }
+        self.inner.open(slot, table);
+        let bytes = self.inner.capabilities().geometry.page_size().bytes();
+        self.sink.relied(self.inner.address(slot), bytes);
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Windows::store`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn store_recorded(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+        let entries = Entries {
+            first: index,
+            count: 1,
+            descriptor,
+            step: 0,
+            barriers: false,
+        };
+        self.record(slot, &entries, |inner| {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { inner.store(slot, index, descriptor) }
+        });
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Windows::zero`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn zero_recorded(&mut self, slot: Slot) {
+        let entries = Entries {
+            first: 0,
+            count: self.inner.capabilities().geometry.page_size().entries(),
+            descriptor: Descriptor::INVALID,
+            step: 0,
+            barriers: false,
+        };
+        self.record(slot, &entries, |inner| {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { inner.zero(slot) }
+        });
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Windows::write`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn write_recorded(&mut self, slot: Slot, entries: &Entries) -> usize {
+        // As many at a time as have no barrier between them.
+        let together = if entries.barriers { 1 } else { entries.count };
+        let mut part = Entries {
+            count: together,
+            barriers: false,
+            ..*entries
+        };
+        let mut all = 0;
+        for _ in 0..if entries.barriers { entries.count } else { 1 } {
+            let written = self.record(slot, &part, |inner| {
+                // SAFETY: the caller's promise is handed on.
+                unsafe { inner.write(slot, &part) }
+            });
+            all += written;
+            if written < together {
+                return all;
+            }
+            if entries.barriers {
+                publish(self);
+            }
+            part.first += together;
+            part.descriptor.0 = part.descriptor.0.wrapping_add(part.step);
+        }
+        all
+    }
 }
 
 // SAFETY: each call is passed on as it is.
@@ -54,15 +135,10 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 
     #[inline(always)]
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        if S::ACTIVE
-            && let Some(shown) = self.shown.get_mut(slot.number())
-        {
-            *shown = table;
-        }
-        self.inner.open(slot, table);
-        if S::ACTIVE {
-            let bytes = self.inner.capabilities().geometry.page_size().bytes();
-            self.sink.relied(self.inner.address(slot), bytes);
+        if self.sink.is_active() {
+            self.open_recorded(slot, table);
+        } else {
+            self.inner.open(slot, table);
         }
     }
 
@@ -84,72 +160,38 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 
     #[inline(always)]
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.store(slot, index, descriptor) };
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.store_recorded(slot, index, descriptor);
+            } else {
+                self.inner.store(slot, index, descriptor);
+            }
         }
-        let entries = Entries {
-            first: index,
-            count: 1,
-            descriptor,
-            step: 0,
-            barriers: false,
-        };
-        self.record(slot, &entries, |inner| {
-            // SAFETY: as above.
-            unsafe { inner.store(slot, index, descriptor) }
-        });
     }
 
     #[inline(always)]
     unsafe fn zero(&mut self, slot: Slot) {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.zero(slot) };
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.zero_recorded(slot);
+            } else {
+                self.inner.zero(slot);
+            }
         }
-        let entries = Entries {
-            first: 0,
-            count: self.inner.capabilities().geometry.page_size().entries(),
-            descriptor: Descriptor::INVALID,
-            step: 0,
-            barriers: false,
-        };
-        self.record(slot, &entries, |inner| {
-            // SAFETY: as above.
-            unsafe { inner.zero(slot) }
-        });
     }
 
     #[inline(always)]
     unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.write(slot, entries) };
-        }
-        // As many at a time as have no barrier between them.
-        let together = if entries.barriers { 1 } else { entries.count };
-        let mut part = Entries {
-            count: together,
-            barriers: false,
-            ..*entries
-        };
-        let mut all = 0;
-        for _ in 0..if entries.barriers { entries.count } else { 1 } {
-            let written = self.record(slot, &part, |inner| {
-                // SAFETY: as above.
-                unsafe { inner.write(slot, &part) }
-            });
-            all += written;
-            if written < together {
-                return all;
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.write_recorded(slot, entries)
+            } else {
+                self.inner.write(slot, entries)
             }
-            if entries.barriers {
-                publish(self);
-            }
-            part.first += together;
-            part.descriptor.0 = part.descriptor.0.wrapping_add(part.step);
         }
-        all
     }
 }
 

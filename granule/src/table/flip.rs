@@ -4,24 +4,9 @@
 //! That is possible where the tables are split to pages beforehand and stay so: one store in an
 //! entry that nobody else changes. For guard pages that are moved from where nothing may wait.
 
-use super::{Liveness, Maintenance, PageTables, Parts, TableAllocator, TableError};
-use super::{TableMemory, TableRun};
+use super::{Environment, Liveness, PageTables, TableError};
 use crate::arch::page_size::Page;
 use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
-
-/// Has no table pages, and needs none.
-struct NoTables;
-
-// SAFETY: never gives a page.
-unsafe impl TableAllocator for NoTables {
-    fn reserve(&mut self, _tables: usize) -> bool {
-        false
-    }
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        None
-    }
-    fn free(&mut self, _table: PhysicalAddress) {}
-}
 
 /// Makes the pages of `bytes` bytes from `start`, in the tables below `root`, invalid (every access
 /// faults; address and permissions are kept) or valid again: one store a page. The TLB is
@@ -37,27 +22,21 @@ unsafe impl TableAllocator for NoTables {
 /// # Safety
 ///
 /// `root` must be a full table page of `geometry`'s start level, and every table on the way to the
-/// pages one that `memory` reaches. While this runs others may change the tree, but neither an
+/// pages one that `environment` reaches; its allocator is not asked. While this runs others may change the tree, but neither an
 /// entry of these pages nor one on the way to them; what is hidden must not be in use.
-pub unsafe fn set_valid<P: Page, M: TableMemory, T: Maintenance>(
+pub unsafe fn set_valid<P: Page, E: Environment>(
     root: PhysicalAddress,
     geometry: Geometry,
-    memory: M,
-    maintenance: T,
+    environment: E,
     start: VirtualAddress,
     bytes: u64,
     valid: bool,
 ) -> Result<(), TableError> {
-    let parts = Parts {
-        memory,
-        allocator: NoTables,
-        maintenance,
-    };
     // SAFETY: what others change meanwhile is not looked at, let alone written: below, only the
     // entries of the pages and those on the way to them are. At level 0 of FEAT_BBM, as tables
     // begin, no leaf is split and no entry beside the pages' own is stored.
     let mut tables =
-        unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Live, parts)? };
+        unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Live, environment)? };
     if valid {
         tables.show(start, bytes)
     } else {

@@ -299,39 +299,17 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         step: u64,
         visibility: Visibility,
     ) {
-        let mut next = descriptor.0;
-        let mut entry = self.entry(table, first);
-        if visibility != Visibility::Private {
-            for _ in 0..count {
-                // SAFETY: as for `store`, for each of the `count` entries.
-                unsafe {
-                    match visibility {
-                        Visibility::Publish => atomic(entry).store(next, Ordering::Release),
-                        _ => atomic(entry).store(next, Ordering::Relaxed),
-                    }
+        let start = self.entry(table, first);
+        // SAFETY: as for `store`, for each of the `count` entries; who says that they are private
+        // says that nobody else reads or writes them.
+        unsafe {
+            match visibility {
+                Visibility::Private => fill_private(start, count, descriptor.0, step),
+                Visibility::Live => fill_live(start, count, descriptor.0, step, Ordering::Relaxed),
+                Visibility::Publish => {
+                    fill_live(start, count, descriptor.0, step, Ordering::Release)
                 }
-                entry = entry.wrapping_add(1);
-                next = next.wrapping_add(step);
             }
-            return;
-        }
-        for _ in 0..count / CHUNK {
-            // SAFETY: the chunk lies inside the `count` entries, which nobody else reads or
-            // writes: the table is private.
-            let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
-            let mut value = next;
-            for slot in chunk {
-                slot.write(value);
-                value = value.wrapping_add(step);
-            }
-            entry = entry.wrapping_add(CHUNK);
-            next = next.wrapping_add(step.wrapping_mul(CHUNK as u64));
-        }
-        for _ in 0..count % CHUNK {
-            // SAFETY: as for the chunks.
-            unsafe { entry.write(next) };
-            entry = entry.wrapping_add(1);
-            next = next.wrapping_add(step);
         }
     }
 
@@ -358,6 +336,73 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
         update_live(entries, change, order)
+    }
+}
+
+/// [`TableMemory::fill`] of private entries. One copy serves all callers and page sizes: a call for
+/// each run costs less than the room that loops of paired stores take wherever there is one.
+///
+/// # Safety
+///
+/// The `count` entries from `entry` on must be valid for writes, and read or written by nobody else.
+#[inline(never)]
+unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64) {
+    let mut next = first;
+    if step == 0 {
+        // A third of the instructions: there is nothing to add.
+        for _ in 0..count / CHUNK {
+            // SAFETY: as below.
+            let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
+            for slot in chunk {
+                slot.write(next);
+            }
+            entry = entry.wrapping_add(CHUNK);
+        }
+        for _ in 0..count % CHUNK {
+            // SAFETY: as below.
+            unsafe { entry.write(next) };
+            entry = entry.wrapping_add(1);
+        }
+        return;
+    }
+    for _ in 0..count / CHUNK {
+        // SAFETY: the chunk lies inside the `count` entries.
+        let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
+        let mut value = next;
+        for slot in chunk {
+            slot.write(value);
+            value = value.wrapping_add(step);
+        }
+        entry = entry.wrapping_add(CHUNK);
+        next = next.wrapping_add(step.wrapping_mul(CHUNK as u64));
+    }
+    for _ in 0..count % CHUNK {
+        // SAFETY: as for the chunks.
+        unsafe { entry.write(next) };
+        entry = entry.wrapping_add(1);
+        next = next.wrapping_add(step);
+    }
+}
+
+/// [`TableMemory::fill`] of entries that walkers may read at any time.
+///
+/// # Safety
+///
+/// The `count` entries from `entry` on must be valid for writes, and written by nobody else.
+#[inline(never)]
+unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, order: Ordering) {
+    let mut next = first;
+    for _ in 0..count {
+        // SAFETY: one of the entries.
+        unsafe {
+            if order == Ordering::Release {
+                atomic(entry).store(next, Ordering::Release);
+            } else {
+                atomic(entry).store(next, Ordering::Relaxed);
+            }
+        }
+        entry = entry.wrapping_add(1);
+        next = next.wrapping_add(step);
     }
 }
 

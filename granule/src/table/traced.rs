@@ -1,9 +1,11 @@
 //! Recording what the walker does: every store, table, barrier and TLBI, in order.
 //!
 //! [`Traced`] wraps any of the three traits' implementations and tells a [`Sink`]. Which sink is
-//! a type, so that with [`NoSink`] nothing is left of it: each call is then the inner one and not
-//! a closure round it, which may or may not be inlined. What becomes of the events (a buffer, a
-//! file, a model) is the sink's.
+//! a type, so that with [`NoSink`] nothing is left of it. A sink may also be one that is on or off
+//! ([`Sink::is_active`]): one instance of the walker then serves both, at the price of one look a
+//! call, and a call stores a whole run of entries. What is recorded is made out of line, so that
+//! the calls that are not stay small. What becomes of the events (a buffer, a file, a model) is
+//! the sink's.
 
 use super::allocator::{TableAllocator, TableRun};
 use super::maintenance::Maintenance;
@@ -70,8 +72,12 @@ pub enum TableEvent {
 
 /// Takes the events of [`Traced`].
 pub trait Sink: Copy {
-    /// False when events are thrown away, so that none need be made.
-    const ACTIVE: bool = true;
+    /// False when events are thrown away, so that none need be made. Looked at once a call, and
+    /// not to change while a wrapper has the sink.
+    #[inline(always)]
+    fn is_active(&self) -> bool {
+        true
+    }
 
     /// Calls `action`, which does something and records it, in one order with all other calls
     /// of any clone of this sink: what is recorded first happened first. A sink that several
@@ -84,7 +90,7 @@ pub trait Sink: Copy {
     /// Records that `bytes` bytes from `start` are used from here on.
     #[inline(always)]
     fn relied(&self, start: VirtualAddress, bytes: u64) {
-        if Self::ACTIVE {
+        if self.is_active() {
             self.atomically(|sink| sink.record(TableEvent::Relied { start, bytes }));
         }
     }
@@ -95,7 +101,10 @@ pub trait Sink: Copy {
 pub struct NoSink;
 
 impl Sink for NoSink {
-    const ACTIVE: bool = false;
+    #[inline(always)]
+    fn is_active(&self) -> bool {
+        false
+    }
 
     #[inline(always)]
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
@@ -125,22 +134,20 @@ impl<T, S: Sink> Traced<T, S> {
     }
 }
 
-// SAFETY: each call is passed on as it is.
-unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    forward!(self.inner: load find_mapped);
-
-    #[inline(always)]
-    unsafe fn store(
+// What is recorded, out of line.
+impl<T: TableMemory, S: Sink> Traced<T, S> {
+    /// # Safety
+    ///
+    /// As for [`TableMemory::store`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn store_recorded(
         &mut self,
         table: PhysicalAddress,
         index: usize,
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.store(table, index, descriptor, visibility) };
-        }
         self.sink.atomically(|sink| {
             sink.record(TableEvent::Store {
                 table,
@@ -155,18 +162,18 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         });
     }
 
-    #[inline(always)]
-    unsafe fn exchange(
+    /// # Safety
+    ///
+    /// As for [`TableMemory::exchange`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn exchange_recorded(
         &mut self,
         table: PhysicalAddress,
         index: usize,
         descriptor: Descriptor,
         visibility: Visibility,
     ) -> Descriptor {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.exchange(table, index, descriptor, visibility) };
-        }
         self.sink.atomically(|sink| {
             sink.record(TableEvent::Store {
                 table,
@@ -181,8 +188,12 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         })
     }
 
-    #[inline(always)]
-    unsafe fn fill(
+    /// # Safety
+    ///
+    /// As for [`TableMemory::fill`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn fill_recorded(
         &mut self,
         table: PhysicalAddress,
         first: usize,
@@ -191,13 +202,6 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         step: u64,
         visibility: Visibility,
     ) {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe {
-                self.inner
-                    .fill(table, first, count, descriptor, step, visibility)
-            };
-        }
         self.sink.atomically(|sink| {
             if count > 0 {
                 sink.record(TableEvent::Store {
@@ -217,8 +221,12 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         });
     }
 
-    #[inline(always)]
-    unsafe fn update(
+    /// # Safety
+    ///
+    /// As for [`TableMemory::update`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn update_recorded(
         &mut self,
         table: PhysicalAddress,
         first: usize,
@@ -226,10 +234,6 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        if !S::ACTIVE {
-            // SAFETY: the caller's promise is handed on.
-            return unsafe { self.inner.update(table, first, count, change, visibility) };
-        }
         self.sink.atomically(|sink| {
             if count > 0 {
                 sink.record(TableEvent::Update {
@@ -247,14 +251,90 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
 }
 
 // SAFETY: each call is passed on as it is.
-unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
-    forward!(self.inner: reserve);
+unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
+    forward!(self.inner: load find_mapped);
 
     #[inline(always)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        if !S::ACTIVE {
-            return self.inner.allocate(most);
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.store_recorded(table, index, descriptor, visibility);
+            } else {
+                self.inner.store(table, index, descriptor, visibility);
+            }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.exchange_recorded(table, index, descriptor, visibility)
+            } else {
+                self.inner.exchange(table, index, descriptor, visibility)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.fill_recorded(table, first, count, descriptor, step, visibility);
+            } else {
+                self.inner
+                    .fill(table, first, count, descriptor, step, visibility);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.update_recorded(table, first, count, change, visibility)
+            } else {
+                self.inner.update(table, first, count, change, visibility)
+            }
+        }
+    }
+}
+
+impl<T: TableAllocator, S: Sink> Traced<T, S> {
+    #[cold]
+    #[inline(never)]
+    fn allocate_recorded(&mut self, most: usize) -> Option<TableRun> {
         self.sink.atomically(|sink| {
             let run = self.inner.allocate(most);
             if let Some(run) = run {
@@ -264,15 +344,63 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
         })
     }
 
-    #[inline(always)]
-    fn free(&mut self, table: PhysicalAddress) {
-        if !S::ACTIVE {
-            return self.inner.free(table);
-        }
+    #[cold]
+    #[inline(never)]
+    fn free_recorded(&mut self, table: PhysicalAddress) {
         self.sink.atomically(|sink| {
             // Before the page is given back: from then on someone else may get it.
             sink.record(TableEvent::Freed(table));
             self.inner.free(table);
+        });
+    }
+}
+
+// SAFETY: each call is passed on as it is.
+unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
+    forward!(self.inner: reserve);
+
+    #[inline(always)]
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        if self.sink.is_active() {
+            self.allocate_recorded(most)
+        } else {
+            self.inner.allocate(most)
+        }
+    }
+
+    #[inline(always)]
+    fn free(&mut self, table: PhysicalAddress) {
+        if self.sink.is_active() {
+            self.free_recorded(table);
+        } else {
+            self.inner.free(table);
+        }
+    }
+}
+
+impl<T: Maintenance, S: Sink> Traced<T, S> {
+    /// A barrier, then its event.
+    #[cold]
+    #[inline(never)]
+    fn barrier_recorded(&mut self, event: TableEvent) {
+        self.sink.atomically(|sink| {
+            match event {
+                TableEvent::DsbIshst => self.inner.dsb_ishst(),
+                TableEvent::DsbIsh => self.inner.dsb_ish(),
+                // There is no other.
+                _ => self.inner.isb(),
+            }
+            sink.record(event);
+        });
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tlbi_recorded(&mut self, op: TlbiOp) {
+        self.sink.atomically(|sink| {
+            let regime = self.inner.capabilities().geometry.regime();
+            sink.record(TableEvent::Tlbi(regime, op));
+            self.inner.tlbi(op);
         });
     }
 }
@@ -282,48 +410,37 @@ impl<T: Maintenance, S: Sink> Maintenance for Traced<T, S> {
 
     #[inline(always)]
     fn dsb_ishst(&mut self) {
-        if !S::ACTIVE {
-            return self.inner.dsb_ishst();
-        }
-        self.sink.atomically(|sink| {
+        if self.sink.is_active() {
+            self.barrier_recorded(TableEvent::DsbIshst);
+        } else {
             self.inner.dsb_ishst();
-            sink.record(TableEvent::DsbIshst);
-        });
+        }
     }
 
     #[inline(always)]
     fn dsb_ish(&mut self) {
-        if !S::ACTIVE {
-            return self.inner.dsb_ish();
-        }
-        self.sink.atomically(|sink| {
+        if self.sink.is_active() {
+            self.barrier_recorded(TableEvent::DsbIsh);
+        } else {
             self.inner.dsb_ish();
-            sink.record(TableEvent::DsbIsh);
-        });
+        }
     }
 
     #[inline(always)]
     fn isb(&mut self) {
-        if !S::ACTIVE {
-            return self.inner.isb();
-        }
-        self.sink.atomically(|sink| {
+        if self.sink.is_active() {
+            self.barrier_recorded(TableEvent::Isb);
+        } else {
             self.inner.isb();
-            sink.record(TableEvent::Isb);
-        });
+        }
     }
 
     #[inline(always)]
     fn tlbi(&mut self, op: TlbiOp) {
-        if !S::ACTIVE {
-            return self.inner.tlbi(op);
-        }
-        self.sink.atomically(|sink| {
-            sink.record(TableEvent::Tlbi(
-                self.inner.capabilities().geometry.regime(),
-                op,
-            ));
+        if self.sink.is_active() {
+            self.tlbi_recorded(op);
+        } else {
             self.inner.tlbi(op);
-        });
+        }
     }
 }

@@ -19,16 +19,20 @@ fn flip_pages<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, vali
     let counters = Counters::new();
     let Parts {
         memory,
+        allocator,
         maintenance,
-        ..
     } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
+    let environment = Parts {
+        memory: Counted::new(memory, &counters),
+        allocator,
+        maintenance: Counted::new(maintenance, &counters),
+    };
     // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
     let result = unsafe {
-        flip::set_valid::<P, _, _>(
+        flip::set_valid::<P, _>(
             bench.tables.root(),
             geometry,
-            Counted::new(memory, &counters),
-            Counted::new(maintenance, &counters),
+            environment,
             start,
             bytes,
             valid,

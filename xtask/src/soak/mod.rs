@@ -71,7 +71,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
          which nobody can look at: commit first"
     );
     let stop = Stop::at(Instant::now() + Duration::from_secs(60 * options.minutes))?;
-    let image = image::image()?;
+    let image = image::image(None)?;
     let granule = boot::build_cli()?;
     let folder = target_dir().join("soak");
     let fresh = State {

@@ -1,21 +1,17 @@
 //! What the tests split: a free gigabyte, the tables that show it, and going through its splits.
 
-use super::super::inject::{self, Injecting};
+use super::super::inject;
 use crate::console::println;
-use crate::frames::tables::{Source, Tables};
+use crate::frames::tables::Source;
+use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
+use crate::memory::walker::{Opened, Supply};
 use crate::smp::percpu;
-use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::Page;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::{
-    Holes, Leaves, Liveness, Offset, PageTables, Parts, PermissionChange, Reached, TableAllocator,
-    TableError, TableRun,
-};
+use granule::table::{Counters, Leaves, PermissionChange, TableError};
 
 /// The base-2 logarithm of the bytes that are worked on: with each page size at least one block.
 const GROUND_SHIFT: u32 = 30;
@@ -25,37 +21,27 @@ pub(super) const PAGE_AT: u64 = 4 << 20;
 const SPLIT_BEFORE: [Option<u64>; 4] = [None, Some(64 << 20), Some(8 << 20), Some(5 << 20)];
 
 /// Free memory of which the linear map shows at least one block, and what is needed to change it.
-pub(super) struct Ground<'r, P> {
+pub(super) struct Ground<'r> {
     pub(super) request: &'r Request<'r>,
     pub(super) start: VirtualAddress,
-    page_size: PhantomData<P>,
 }
 
-/// The kernel's tables.
-pub(super) type Changing<P> = PageTables<P, Parts<Injecting<Reached<Offset>>, Supply, Hardware>>;
-
-impl<'r, P: Page> Ground<'r, P> {
+impl<'r> Ground<'r> {
     pub(super) fn prepare(request: &'r Request<'r>) -> Result<Self, TableError> {
-        inject::prepare::<P>(request)?;
-        let order = GROUND_SHIFT - P::SIZE.shift();
+        inject::prepare()?;
+        let size = request.geometry.page_size();
+        let order = GROUND_SHIFT - size.shift();
         let frame = Pages.with(|frames| frames.allocate(order));
         let Some(frame) = frame else {
             panic!("there is no free gigabyte for it");
         };
-        let physical = frame.address(P::SIZE).0;
+        let physical = frame.address(size).0;
         let start = VirtualAddress(physical.wrapping_add(request.placement.distance()));
-        let page_size = PhantomData;
-        let ground = Self {
-            request,
-            start,
-            page_size,
-        };
-        let leaf = ground
-            .tables(Ground::<P>::free_pages())?
-            .query(ground.page(0));
+        let ground = Self { request, start };
+        let leaf = ground.tables(None, &Counters::new())?.query(ground.page(0));
         let bytes = leaf.map_or(0, |leaf| leaf.bytes);
         assert!(
-            bytes > P::SIZE.bytes(),
+            bytes > size.bytes(),
             "the linear map shows {:?} in leaves of {bytes} bytes: boot with rodata=noalias",
             ground.page(0)
         );
@@ -63,34 +49,26 @@ impl<'r, P: Page> Ground<'r, P> {
         Ok(ground)
     }
 
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.request.geometry.page_size().bytes()
+    }
+
     /// The page that is changed, or the one `pages` further.
     pub(super) fn page(&self, pages: u64) -> VirtualAddress {
-        VirtualAddress(self.start.0 + PAGE_AT + (1 + pages) * P::SIZE.bytes())
+        VirtualAddress(self.start.0 + PAGE_AT + (1 + pages) * self.page_bytes())
     }
 
-    pub(super) fn free_pages() -> Supply {
-        // SAFETY: the frames are those that `pages::take_over` gave in, all in the linear map.
-        Supply::Free(unsafe { Tables::new(Pages) })
-    }
-
-    pub(super) fn tables(&self, allocator: Supply) -> Result<Changing<P>, TableError> {
-        let Request {
-            root,
-            geometry,
-            placement,
-            capabilities,
-            ..
-        } = *self.request;
-        let distance = placement.distance();
-        // SAFETY: all tables are in RAM, which the linear map shows.
-        let memory = Reached(unsafe { Offset::new(distance) });
-        let parts = Parts {
-            memory: Injecting::new(memory, geometry, root, distance),
-            allocator,
-            maintenance: Hardware::new(capabilities),
-        };
-        // SAFETY: the tree that TTBR1 holds, which nobody else changes.
-        let mut tables = unsafe { PageTables::from_root(root, geometry, Liveness::Live, parts)? };
+    /// The kernel's tables, with pages from the page allocator, or from `own` on in the ground.
+    pub(super) fn tables<'a>(
+        &self,
+        own: Option<PhysicalAddress>,
+        counters: &'a Counters,
+    ) -> Result<Opened<'a>, TableError> {
+        let supply = own.map(|next| Supply::Range {
+            next,
+            page: self.page_bytes(),
+        });
+        let mut tables = live::open_for_test(counters, Flush::Now, supply)?;
         // Conflicts are dealt with, which is what level 2 takes.
         tables.set_bbm(BbmLevel::Level2);
         Ok(tables)
@@ -99,7 +77,7 @@ impl<'r, P: Page> Ground<'r, P> {
     /// Changes the page's permissions, for which everything larger is split.
     pub(super) fn change(
         &self,
-        tables: &mut Changing<P>,
+        tables: &mut dyn Tree,
         writable: bool,
         executable: bool,
     ) -> Result<(), TableError> {
@@ -109,7 +87,7 @@ impl<'r, P: Page> Ground<'r, P> {
             ..PermissionChange::default()
         };
         let page = self.page(0);
-        tables.protect(page, P::SIZE.bytes(), change, Holes::Refuse)
+        tables.protect(page, self.page_bytes(), change)
     }
 
     /// Splits, with each of the splits in turn looking like a conflict, which `work` must meet;
@@ -117,12 +95,13 @@ impl<'r, P: Page> Ground<'r, P> {
     pub(super) fn each_split(
         &self,
         name: &str,
-        allocator: Supply,
+        own: Option<PhysicalAddress>,
         at_most: u64,
-        work: &mut dyn FnMut(&mut Changing<P>) -> Result<u64, TableError>,
+        work: &mut dyn FnMut(&mut dyn Tree) -> Result<u64, TableError>,
     ) -> Result<(), TableError> {
-        let mut tables = self.tables(allocator)?;
-        let page = P::SIZE.bytes();
+        let counters = Counters::new();
+        let mut tables = self.tables(own, &counters)?;
+        let page = self.page_bytes();
         let (mut injected, mut seen) = (0, 0);
         let whole = tables.query(self.page(0));
         for before in SPLIT_BEFORE {
@@ -133,11 +112,11 @@ impl<'r, P: Page> Ground<'r, P> {
                         writable: Some(false),
                         ..PermissionChange::default()
                     };
-                    tables.protect(start, page, change, Holes::Refuse)?;
+                    tables.protect(start, page, change)?;
                 }
                 inject::arm(number);
                 let count = percpu::tlb_conflicts();
-                seen += work(&mut tables)?;
+                seen += work(&mut *tables)?;
                 let count = percpu::tlb_conflicts() - count;
                 assert!(
                     !inject::is_pending(),
@@ -150,7 +129,7 @@ impl<'r, P: Page> Ground<'r, P> {
                     "{name}: {count} conflicts at split {number} (before: {before:?}), expected {fits:?}"
                 );
                 inject::disarm();
-                self.restore(&mut tables)?;
+                self.restore(&mut *tables)?;
                 assert_eq!(
                     tables.query(self.page(0)),
                     whole,
@@ -169,14 +148,14 @@ impl<'r, P: Page> Ground<'r, P> {
     }
 
     /// Everything writable again and as large as it was.
-    pub(super) fn restore(&self, tables: &mut Changing<P>) -> Result<(), TableError> {
+    pub(super) fn restore(&self, tables: &mut dyn Tree) -> Result<(), TableError> {
         let bytes = 1 << GROUND_SHIFT;
         let change = PermissionChange {
             writable: Some(true),
             privileged_execute: Some(false),
             ..PermissionChange::default()
         };
-        tables.protect(self.start, bytes, change, Holes::Refuse)?;
+        tables.protect(self.start, bytes, change)?;
         tables.merge(self.start, bytes, Leaves::LARGEST)?;
         Ok(())
     }
@@ -198,44 +177,4 @@ pub(super) fn seen_in(work: impl FnOnce() -> Result<(), TableError>) -> Result<u
     let before = this.tlb_conflicts.load(Ordering::Relaxed);
     work()?;
     Ok(this.tlb_conflicts.load(Ordering::Relaxed) - before)
-}
-
-/// Pages for tables: one type, so that there is one copy of what works with either.
-pub(super) enum Supply {
-    /// From the page allocator.
-    Free(Tables<Pages>),
-    /// Out of the ground, each given once and never again.
-    Own {
-        next: PhysicalAddress,
-        page_bytes: u64,
-    },
-}
-
-// SAFETY: the page allocator's implementer vouched for its pages; the others are the ground's, which
-// is allocated, and no one else's; they differ.
-unsafe impl TableAllocator for Supply {
-    fn reserve(&mut self, tables: usize) -> bool {
-        match self {
-            Self::Free(free) => free.reserve(tables),
-            Self::Own { .. } => true,
-        }
-    }
-
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        match self {
-            Self::Free(free) => free.allocate(most),
-            Self::Own { next, page_bytes } => {
-                let first = *next;
-                next.0 += *page_bytes;
-                (most > 0).then_some(TableRun { first, count: 1 })
-            }
-        }
-    }
-
-    fn free(&mut self, table: PhysicalAddress) {
-        match self {
-            Self::Free(free) => free.free(table),
-            Self::Own { .. } => {}
-        }
-    }
 }

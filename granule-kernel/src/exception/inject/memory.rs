@@ -142,8 +142,8 @@ unsafe impl<M: TableMemory> TableMemory for Injecting<M> {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: the caller's promise is handed on.
         let stored = unsafe { self.memory.load(table, index) };
-        if pending::is_on() && pending::concerns(entry(table, index), 1) {
-            return meant(stored);
+        if pending::is_on() {
+            return as_meant(stored, entry(table, index));
         }
         stored
     }
@@ -154,8 +154,8 @@ unsafe impl<M: TableMemory> TableMemory for Injecting<M> {
         first: usize,
         count: usize,
     ) -> Option<usize> {
-        if pending::is_on() && pending::concerns(entry(table, first), count) {
-            pending::mend();
+        if pending::is_on() {
+            mend_read(entry(table, first), count);
         }
         // SAFETY: the caller's promise is handed on.
         unsafe { self.memory.find_mapped(table, first, count) }
@@ -208,10 +208,7 @@ unsafe impl<M: TableMemory> TableMemory for Injecting<M> {
         visibility: Visibility,
     ) {
         if pending::is_on() && visibility != Visibility::Private {
-            let entry = entry(table, first);
-            if pending::concerns(entry, count) || pending::leads(entry, count) {
-                pending::mend();
-            }
+            mend_for(entry(table, first), count);
         }
         // SAFETY: the caller's promise is handed on.
         unsafe {
@@ -240,12 +237,42 @@ unsafe impl<M: TableMemory> TableMemory for Injecting<M> {
     }
 }
 
+/// What was stored in an entry as it was meant.
+#[cold]
+#[inline(never)]
+fn as_meant(stored: Descriptor, entry: u64) -> Descriptor {
+    if pending::concerns(entry, 1) {
+        meant(stored)
+    } else {
+        stored
+    }
+}
+
+/// Before `count` entries from `entry` on are looked at.
+#[cold]
+#[inline(never)]
+fn mend_read(entry: u64, count: usize) {
+    if pending::concerns(entry, count) {
+        pending::mend();
+    }
+}
+
+/// Before `count` entries from `entry` on are written.
+#[cold]
+#[inline(never)]
+fn mend_for(entry: u64, count: usize) {
+    if pending::concerns(entry, count) || pending::leads(entry, count) {
+        pending::mend();
+    }
+}
+
 impl<M: TableMemory> Injecting<M> {
     /// [`TableMemory::store`] to a table that may be live.
     ///
     /// # Safety
     ///
     /// As for that.
+    #[cold]
     #[inline(never)]
     unsafe fn store_watched(
         &mut self,
@@ -282,6 +309,7 @@ impl<M: TableMemory> Injecting<M> {
     /// # Safety
     ///
     /// As for that.
+    #[cold]
     #[inline(never)]
     unsafe fn update_watched(
         &mut self,

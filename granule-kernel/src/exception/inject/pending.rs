@@ -8,17 +8,14 @@
 use super::{KEY, covers, parse};
 use crate::console::println;
 use crate::cpu;
-use crate::frames::tables::Tables;
 use crate::layout;
-use crate::memory::map::Request;
-use crate::memory::pages::Pages;
+use crate::memory::live;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use granule::arch::hw::Hardware;
-use granule::arch::page_size::{Level, Page};
+use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
 use granule::boot::words;
-use granule::table::{Leaves, Liveness, Offset, PageTables, Parts, Reached, TableError};
+use granule::table::{Leaves, TableError};
 
 /// Levels of tables at most.
 const MOST_LEVELS: usize = Level::ALL.len();
@@ -79,7 +76,7 @@ pub(super) struct Slot {
 }
 
 /// Reads the word, if there is one, and prepares for it.
-pub(crate) fn init<P: Page>(request: &Request<'_>, bootargs: &[u8]) -> Result<(), TableError> {
+pub(crate) fn init(bootargs: &[u8]) -> Result<(), TableError> {
     let Some(value) = words::find(bootargs, KEY) else {
         return Ok(());
     };
@@ -91,42 +88,37 @@ pub(crate) fn init<P: Page>(request: &Request<'_>, bootargs: &[u8]) -> Result<()
         );
         return Ok(());
     };
-    prepare::<P>(request)?;
+    prepare()?;
     arm(number);
     Ok(())
 }
 
 /// Makes the fixmap slot, through which entries are reached. Once, before any split.
-pub(crate) fn prepare<P: Page>(request: &Request<'_>) -> Result<(), TableError> {
+pub(crate) fn prepare() -> Result<(), TableError> {
     if SLOT_ATTRIBUTES.load(RELAXED) != 0 {
         return Ok(());
     }
-    let parts = Parts {
-        // SAFETY: all tables are in RAM, which the linear map shows.
-        memory: Reached(unsafe { Offset::new(request.placement.distance()) }),
-        // SAFETY: the frames are those that `pages::take_over` gave in, all in the linear map.
-        allocator: unsafe { Tables::new(Pages) },
-        maintenance: Hardware::new(request.capabilities),
+    let Some(kernel) = live::kernel() else {
+        return Ok(());
     };
-    // SAFETY: the tree that TTBR1 holds, which nobody else changes.
-    let mut tables = unsafe {
-        PageTables::<P, _>::from_root(request.root, request.geometry, Liveness::Live, parts)?
-    };
-    let page = P::SIZE.bytes();
+    let page = kernel.page();
     let slot = VirtualAddress(layout::INJECT_VADDR);
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     // Anything that is a table, until there is one to be shown.
-    let shown = PhysicalAddress(request.root.0 & !(page - 1));
-    tables.map(slot, shown, page, attributes, Leaves::PAGES)?;
-    tables.visit(slot, page, |entry| {
-        if entry.level.is_last() {
-            SLOT_TABLE.store(entry.table.0, RELAXED);
-            SLOT_INDEX.store(entry.index as u64, RELAXED);
-        }
-        true
-    })?;
+    let shown = PhysicalAddress(kernel.root.0 & !(page - 1));
+    live::look(|_, _, tree| {
+        tree.map(slot, shown, page, attributes, Leaves::PAGES)?;
+        tree.visit(slot, page, &mut |entry| {
+            if entry.level.is_last() {
+                SLOT_TABLE.store(entry.table.0, RELAXED);
+                SLOT_INDEX.store(entry.index as u64, RELAXED);
+            }
+            true
+        })
+    })
+    .unwrap_or(Ok(()))?;
     OFFSET_MASK.store(page - 1, RELAXED);
-    SLOT_ATTRIBUTES.store(attributes.encode(&request.geometry), RELAXED);
+    SLOT_ATTRIBUTES.store(attributes.encode(&kernel.geometry), RELAXED);
     Ok(())
 }
 
