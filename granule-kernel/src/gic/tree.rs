@@ -100,10 +100,10 @@ pub(crate) fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
     if let Some(found) = search_node(root, &mut path) {
         cells = found.property("#interrupt-cells")?.value_as::<u32>().ok()?;
     }
-    let which = if at_el2 { 3 } else { 1 };
+    let which: usize = if at_el2 { 3 } else { 1 };
     let property = timer.property("interrupts")?;
     let (words, _) = property.value().as_chunks::<4>();
-    let interrupt = words.get(which * cells as usize..)?;
+    let interrupt = words.get(which.checked_mul(cells as usize)?..)?;
     let [kind, number, ..] = *interrupt else {
         return None;
     };
@@ -347,5 +347,47 @@ mod tests {
         assert_eq!(read(vec![v3(&[], &odd)]), Err(GicTreeError::BadReg));
         let no_reg = node("intc", &[("compatible", b"arm,gic-v3\0".to_vec())], vec![]);
         assert_eq!(read(vec![no_reg]), Err(GicTreeError::BadReg));
+    }
+
+    fn timer_of(interrupts: &[u32], interrupt_cells: u32, at_el2: bool) -> Option<u32> {
+        let mut tree = DeviceTree::new();
+        let gic = v3(&[("#interrupt-cells", cells(&[interrupt_cells]))], &VIRT);
+        let properties = [
+            ("compatible", b"arm,armv8-timer\0".to_vec()),
+            ("interrupts", cells(interrupts)),
+        ];
+        tree.root = node(
+            "",
+            &two_cells(),
+            vec![node("timer", &properties, vec![]), gic],
+        );
+        let bytes = tree.to_dtb();
+        timer(&Fdt::new(&bytes).unwrap(), at_el2)
+    }
+
+    #[test]
+    fn the_timer_s_interrupt_is_that_of_the_level() {
+        // As QEMU has them: secure, physical, virtual, of the hypervisor.
+        let qemu = [1, 13, 4, 1, 14, 4, 1, 11, 4, 1, 10, 4];
+        assert_eq!(timer_of(&qemu, 3, false), Some(30));
+        assert_eq!(timer_of(&qemu, 3, true), Some(26));
+        // A fourth cell, of which CPUs it is.
+        let wide = [1, 13, 4, 9, 1, 14, 4, 9, 1, 11, 4, 9, 1, 10, 4, 9];
+        assert_eq!(timer_of(&wide, 4, false), Some(30));
+        assert_eq!(timer_of(&wide, 4, true), Some(26));
+    }
+
+    #[test]
+    fn a_timer_that_is_no_private_interrupt_is_none() {
+        for (interrupts, cells) in [
+            (&[][..], 3),
+            (&[1, 13, 4], 3),
+            (&[1, 13, 4, 0, 14, 4], 3),
+            (&[1, 13, 4, 1, 16, 4], 3),
+            (&[1, 13, 4, 1], 3),
+            (&[1, 13, 4, 1, 14, 4], u32::MAX),
+        ] {
+            assert_eq!(timer_of(interrupts, cells, false), None, "{interrupts:?}");
+        }
     }
 }

@@ -203,10 +203,7 @@ fn prepare(
 }
 
 /// Interrupts on this CPU, and what the others need for theirs.
-fn prepare_interrupts(
-    machine: &mut Machine<'_, '_>,
-    fdt: &Fdt<'_>,
-) -> Result<(), Obstacle> {
+fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<(), Obstacle> {
     let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
     let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
     let at_el2 = machine.handover.entry.run_el == 2;

@@ -118,11 +118,9 @@ impl AddressSpace {
         access: Access,
         what: impl FnOnce(*mut u8),
     ) -> Result<(), Errno> {
-        let offset = address % memory::page_bytes();
         self.with(|tables| {
-            let frame = tables.frame_for(address, access).map_err(fault)?;
-            let start = pointer(frame).ok_or(Errno::EFAULT)?;
-            what(start.as_ptr().wrapping_add(offset as usize));
+            let physical = tables.frame_for(address, access).map_err(fault)?;
+            what(pointer(physical).ok_or(Errno::EFAULT)?.as_ptr());
             Ok(())
         })
     }

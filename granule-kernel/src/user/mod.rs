@@ -23,27 +23,54 @@ pub(crate) mod program;
 pub(crate) mod queue;
 pub(crate) mod start_stack;
 pub(crate) mod turn;
+#[cfg_attr(
+    target_os = "none",
+    allow(
+        dead_code,
+        reason = "some of it serves system calls that are yet to come"
+    )
+)]
 pub(crate) mod waiters;
 
 #[cfg(target_os = "none")]
+#[allow(
+    dead_code,
+    reason = "some of it serves system calls that are yet to come"
+)]
 pub(crate) mod access;
 #[cfg(target_os = "none")]
 pub(crate) mod boxed;
 #[cfg(target_os = "none")]
 pub(crate) mod entry;
 #[cfg(target_os = "none")]
+#[allow(
+    dead_code,
+    reason = "some of it serves system calls that are yet to come"
+)]
 pub(crate) mod exec;
 #[cfg(target_os = "none")]
 pub(crate) mod frames;
 #[cfg(target_os = "none")]
 pub(crate) mod init;
 #[cfg(target_os = "none")]
+#[allow(
+    dead_code,
+    reason = "some of it serves system calls that are yet to come"
+)]
 pub(crate) mod memory;
 #[cfg(target_os = "none")]
+#[allow(
+    dead_code,
+    reason = "some of it serves system calls that are yet to come"
+)]
 pub(crate) mod process;
 #[cfg(target_os = "none")]
 pub(crate) mod registers;
 #[cfg(target_os = "none")]
+#[allow(
+    dead_code,
+    reason = "some of it serves system calls that are yet to come"
+)]
 pub(crate) mod sched;
 #[cfg(target_os = "none")]
 pub(crate) mod stack;

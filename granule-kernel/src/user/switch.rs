@@ -118,7 +118,8 @@ save_fp:
     stp     q30, q31, [x0, #480]
     mrs     x1, fpsr
     mrs     x2, fpcr
-    stp     x1, x2, [x0, #{fpsr}]
+    str     x1, [x0, #{fpsr}]
+    str     x2, [x0, #{fpcr}]
     ret
 
     .global load_fp
@@ -139,7 +140,8 @@ load_fp:
     ldp     q26, q27, [x0, #416]
     ldp     q28, q29, [x0, #448]
     ldp     q30, q31, [x0, #480]
-    ldp     x1, x2, [x0, #{fpsr}]
+    ldr     x1, [x0, #{fpsr}]
+    ldr     x2, [x0, #{fpcr}]
     msr     fpsr, x1
     msr     fpcr, x2
     ret
@@ -148,7 +150,5 @@ load_fp:
 "#,
     sp = const offset_of!(Context, sp),
     fpsr = const offset_of!(FpState, fpsr),
+    fpcr = const offset_of!(FpState, fpcr),
 );
-
-// Stored as a pair.
-const _: () = assert!(offset_of!(FpState, fpcr) == offset_of!(FpState, fpsr) + 8);

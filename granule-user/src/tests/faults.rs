@@ -97,7 +97,8 @@ const ALL: [(fn(), u32); 18] = [
         // SAFETY: nothing is read or written through it before the process ends itself by a fault.
         || unsafe {
             asm!(
-                "mov sp, xzr",
+                "mov x9, #0",
+                "mov sp, x9",
                 "mov x8, {pid}",
                 "svc #0",
                 "ldr x9, [sp]",
