@@ -1,9 +1,10 @@
 //! Where exceptions of EL0 arrive, and the way back: nothing that a program does ends the kernel.
 
 use super::abi::process::Status;
-use super::abi::signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+use super::abi::signal::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTRAP};
 use super::task::Current;
 use super::{process, sched, syscall};
+use crate::console::println;
 use crate::exception::{Frame, syndrome};
 use crate::{cpu, irq, panic};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -123,10 +124,11 @@ fn abort(current: &mut Current<'_>, fetch: bool, esr: u64, far: u64) {
             FAULTS.fetch_add(1, Ordering::Relaxed);
         }
         // There is no memory left: whoever wants some now is ended.
-        Err(SpaceError::OutOfFrames { .. } | SpaceError::Tables(_))
+        Err(error @ (SpaceError::OutOfFrames { .. } | SpaceError::Tables(_)))
             if far < super::memory::end() =>
         {
-            end_by(current, super::abi::signal::SIGKILL);
+            println!("granule: process {} is ended: {error}", current.task.pid());
+            end_by(current, SIGKILL);
         }
         Err(_) => end_by(current, SIGSEGV),
     }
