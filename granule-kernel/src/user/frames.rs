@@ -15,11 +15,12 @@ pub(crate) struct UserMemory;
 // knows only RAM that the linear map reaches, below the kernel's physical address size.
 unsafe impl UserFrames for UserMemory {
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
-        match wanted {
+        let best = match wanted {
             Wanted::Exactly(frame) => pages::allocate_exactly(frame),
             Wanted::Group { frames, index } => pages::allocate_in_group(frames, index),
-            _ => pages::allocate_one(),
-        }
+            _ => None,
+        };
+        best.or_else(pages::allocate_one)
     }
 
     fn zero(&mut self, frame: PhysicalAddress) {
