@@ -70,6 +70,11 @@ pub(super) fn open(open: bool) {
     OPEN.store(open, Ordering::Release);
 }
 
+/// Whether there is user space.
+pub(crate) fn is_open() -> bool {
+    OPEN.load(Ordering::Acquire)
+}
+
 /// How often a CPU took up a task.
 pub(super) fn switches() -> u64 {
     SWITCHES.load(Ordering::Relaxed)
@@ -138,7 +143,7 @@ pub(crate) fn interrupt(task: &Task) {
 /// Takes the first task of the queue and runs it until it leaves this CPU; false if there is none.
 /// For the loop of a CPU without one, with interrupts let in.
 pub(crate) fn run_one() -> bool {
-    if !OPEN.load(Ordering::Acquire) {
+    if !is_open() {
         return false;
     }
     wake_timed();
@@ -321,7 +326,7 @@ pub(super) fn take_again() -> bool {
 /// Before a CPU without a task waits for an interrupt, which must be masked: whether it may. Whoever
 /// makes a task ready after this sends one. Then [`woke`] is to be called.
 pub(crate) fn may_sleep() -> bool {
-    if !OPEN.load(Ordering::Acquire) {
+    if !is_open() {
         return true;
     }
     IDLE.fetch_or(CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);
@@ -337,7 +342,7 @@ pub(crate) fn may_sleep() -> bool {
 
 /// After the wait.
 pub(crate) fn woke() {
-    if OPEN.load(Ordering::Acquire) {
+    if is_open() {
         IDLE.fetch_and(!CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);
     }
 }
