@@ -6,7 +6,7 @@ use crate::cpu::{self, Hardware, Outcome};
 use crate::frames::Frames;
 use crate::reference::{Page as Known, Reference};
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, Page, VirtualAddress};
+use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
 use granule::space::{Access, Area, Fault, Rights, Settings, Space, SpaceError};
 use granule::table::TableError;
 use std::rc::Rc;
@@ -46,11 +46,11 @@ impl<P: Page> World<P> {
         let (tables, count) = if cfg!(miri) { (40, 300) } else { (400, 1500) };
         let host = Host::new(&geometry, 0x4000_0000, tables);
         host.set_runs(Runs::Scattered);
-        // Where 52-bit formats keep the address bits from 48 up elsewhere, frames are on both sides.
-        let first = if geometry.pa_bits() > 48 {
-            (1 << 48) - page * 512
-        } else {
-            0x8000_0000 + 3 * page
+        // Where 52-bit formats keep the upper address bits elsewhere, frames are on both sides.
+        let first = match geometry.format() {
+            OutputFormat::Lpa => (1 << 48) - page * 64,
+            OutputFormat::Lpa2 => (1 << 50) - page * 64,
+            _ => 0x8000_0000 + 3 * page,
         };
         Self {
             geometry,
