@@ -123,7 +123,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         by: By,
         frames: &mut impl UserFrames,
     ) -> Result<PhysicalAddress, SpaceError> {
-        let frame = self.new_frame(area, offset, slot, frames)?;
+        let frame = self
+            .new_frame(area, offset, slot, frames)
+            .inspect_err(|_| {
+                // There may be new tables on the way to where no page comes.
+                self.tables.publish();
+            })?;
         frames.zero(frame);
         if area.rights.execute {
             frames.sync_instructions(frame);

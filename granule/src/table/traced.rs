@@ -174,7 +174,11 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
                 count: 1,
                 descriptor,
                 step: 0,
-                visibility,
+                visibility: match visibility {
+                    // Nobody else can have changed it.
+                    Visibility::Private => Visibility::Private,
+                    _ => Visibility::Exchange,
+                },
             });
             // SAFETY: the caller's promise is handed on.
             unsafe { self.inner.exchange(table, index, descriptor, visibility) }
