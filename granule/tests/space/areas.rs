@@ -110,7 +110,7 @@ proptest! {
                 Step::Gap(low, high, bytes, align) => {
                     let align = 1 << align;
                     let fits = |start: u64| {
-                        start % align == 0
+                        start.is_multiple_of(align)
                             && start + bytes <= high
                             && (start..start + bytes).all(|page| pages[page as usize].is_none())
                     };

@@ -166,6 +166,9 @@ fn members_that_hardware_may_update_are_taken_out_one_by_one() {
 #[test]
 fn tables_that_are_left_empty_are_given_back_whatever_was_taken_away() {
     for geometry in geometries() {
+        if cfg!(miri) && geometry.page_size() != PageSize::K4 {
+            continue;
+        }
         geometry.page_size().dispatch(Emptied(geometry));
     }
 }

@@ -75,7 +75,7 @@ impl<P: Page> World<P> {
     pub fn new_space(&mut self) -> Result<Tested<P>, SpaceError> {
         let capabilities = TlbCapabilities {
             geometry: self.geometry,
-            range: self.next_asid % 2 == 0,
+            range: self.next_asid.is_multiple_of(2),
             level_hint: true,
             repeat: false,
         };
