@@ -140,6 +140,8 @@ impl<W: Word> Default for AsidCpu<W> {
 pub struct AsidMap<'m> {
     /// A bit a number.
     taken: &'m mut [u64],
+    /// The first number that there is not.
+    numbers: u64,
     /// Where the search goes on.
     next: u64,
 }
@@ -154,9 +156,17 @@ impl<'m> AsidMap<'m> {
     /// No number taken. `words` are [`map_words`]; fewer make fewer numbers.
     #[must_use]
     pub fn new(words: &'m mut [u64]) -> Self {
+        Self::with_numbers(words, u64::MAX)
+    }
+
+    /// As [`new`](Self::new), but only numbers below `numbers`.
+    #[must_use]
+    pub fn with_numbers(words: &'m mut [u64], numbers: u64) -> Self {
         words.fill(0);
+        let numbers = numbers.min(words.len() as u64 * u64::from(u64::BITS));
         let mut map = Self {
             taken: words,
+            numbers,
             next: 1,
         };
         map.take(0);
@@ -179,13 +189,15 @@ impl<'m> AsidMap<'m> {
     /// The next free number, taken.
     fn take_next(&mut self) -> Option<u64> {
         let bits = u64::from(u64::BITS);
-        let numbers = self.taken.len() as u64 * bits;
         let mut at = self.next;
-        while at < numbers {
+        while at < self.numbers {
             let word = self.taken.get((at / bits) as usize)?;
             let free = !word & (u64::MAX << (at % bits));
             if free != 0 {
                 let number = at / bits * bits + u64::from(free.trailing_zeros());
+                if number >= self.numbers {
+                    break;
+                }
                 self.take(number);
                 self.next = number + 1;
                 return Some(number);

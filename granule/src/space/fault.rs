@@ -123,7 +123,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         by: By,
         frames: &mut impl UserFrames,
     ) -> Result<PhysicalAddress, SpaceError> {
-        let frame = self.new_frame(area, offset, slot, frames)?;
+        let frame = self
+            .new_frame(area, offset, slot, frames)
+            .inspect_err(|_| {
+                // There may be new tables on the way to where no page comes.
+                self.tables.publish();
+            })?;
         frames.zero(frame);
         if area.rights.execute {
             frames.sync_instructions(frame);
@@ -154,7 +159,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
                 // Members with other permissions than the rest are no group (RJQQTC).
                 self.unfold(offset);
             }
-            let entry = self.tables.page(offset).map_or(entry, |(_, entry)| entry);
+            let entry = self.tables.entry(slot);
             self.allow_writing(offset, slot, entry);
             self.stats.reused += 1;
             self.fold(offset, slot);
@@ -248,9 +253,10 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
                 continue;
             }
             let at = start + other as u64 * page;
-            let Some((_, entry)) = self.tables.page(at) else {
-                continue;
-            };
+            let entry = self.tables.entry(Slot {
+                table: slot.table,
+                index: slot.index - index + other,
+            });
             // What is shared will not be in a group with a page that is not.
             if !entry.is_valid() || (area.rights.write && !is_writable(entry)) {
                 continue;

@@ -68,8 +68,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
         let mut tables = 0;
         let mut index = 0;
-        while let Some(found) = self.find_mapped(table, index, P::SIZE.entries() - index) {
-            index += found;
+        while let Some(found) = self.next_mapped(table, index, P::SIZE.entries()) {
+            index = found;
             let entry = self.load(table, index);
             if entry.is_table(level) {
                 let below = self.geometry.address_of(entry, level);
@@ -100,14 +100,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         // An error half way leaves tables that can be walked, and freed.
         let mut result = Some(());
         while index < entries {
-            let rest = entries - index;
-            let found = self
-                .find_mapped(from, index, rest)
-                .filter(|_| result.is_some());
-            let empty = found.unwrap_or(rest);
-            if empty > 0 {
-                other.leave_empty(to, index, empty);
-                index += empty;
+            let found = self.next_mapped(from, index, entries);
+            let mapped = found.filter(|_| result.is_some()).unwrap_or(entries);
+            if mapped > index {
+                other.leave_empty(to, index, mapped - index);
+                index = mapped;
                 continue;
             }
             if level.is_last() {
@@ -151,14 +148,25 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let most = self.most_in_run(output, P::SIZE.entries() - index);
         let count = self.run_length(from, index, Level::L3, first, most);
         let shared = sharing.change.apply(first);
+        let copy = Descriptor(shared.0 | sharing.more);
         if shared.0 != first.0 {
-            self.update(from, index, count, sharing.change);
             let at = offset + index as u64 * page;
             done.first = done.first.min(at);
             done.last = at + count as u64 * page;
         }
-        let copy = Descriptor(shared.0 | sharing.more);
-        other.fill(to, index, count, copy, page, Visibility::Private);
+        if count == 1 && !first.may_be_updated() {
+            // Frames that came one by one from all over memory: no loop is worth setting up.
+            if shared.0 != first.0 {
+                let how = self.visibility();
+                self.store(from, index, shared, how);
+            }
+            other.store(to, index, copy, Visibility::Private);
+        } else {
+            if shared.0 != first.0 {
+                self.update(from, index, count, sharing.change);
+            }
+            other.fill(to, index, count, copy, page, Visibility::Private);
+        }
         share(output, count as u64);
         done.pages += count as u64;
         count

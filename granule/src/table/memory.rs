@@ -19,6 +19,9 @@ pub enum Visibility {
     /// this one: links tables that were filled before (a store-release, in place of a DSB ISHST
     /// between filling and linking).
     Publish,
+    /// As [`Live`](Self::Live), in one step with loading what was there: what a recorder tells of an
+    /// [exchange](TableMemory::exchange).
+    Exchange,
 }
 
 /// A change of some bits of a descriptor.
@@ -264,7 +267,9 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         unsafe {
             match visibility {
                 Visibility::Private => entry.write(descriptor.0),
-                Visibility::Live => atomic(entry).store(descriptor.0, Ordering::Relaxed),
+                Visibility::Live | Visibility::Exchange => {
+                    atomic(entry).store(descriptor.0, Ordering::Relaxed);
+                }
                 Visibility::Publish => atomic(entry).store(descriptor.0, Ordering::Release),
             }
         }
@@ -283,7 +288,9 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         Descriptor(unsafe {
             match visibility {
                 Visibility::Private => entry.replace(descriptor.0),
-                Visibility::Live => atomic(entry).swap(descriptor.0, Ordering::Relaxed),
+                Visibility::Live | Visibility::Exchange => {
+                    atomic(entry).swap(descriptor.0, Ordering::Relaxed)
+                }
                 Visibility::Publish => atomic(entry).swap(descriptor.0, Ordering::Release),
             }
         })
@@ -330,7 +337,7 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
                 return update_private(entries, change);
             }
-            Visibility::Live => Ordering::Relaxed,
+            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
             Visibility::Publish => Ordering::Release,
         };
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.

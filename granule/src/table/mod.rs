@@ -385,6 +385,17 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         unsafe { self.environment.find_mapped(table, first, count) }
     }
 
+    /// The index of the first entry before `end` that holds something, from `index` on.
+    #[inline(always)]
+    fn next_mapped(&self, table: PhysicalAddress, index: usize, end: usize) -> Option<usize> {
+        // Mostly it is the next one: not worth looking at a whole chunk.
+        if index < end && self.load(table, index).0 & BitChange::LEAVES != 0 {
+            return Some(index);
+        }
+        let found = self.find_mapped(table, index, end - index)?;
+        Some(index + found)
+    }
+
     #[inline(always)]
     fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
         // SAFETY: as for `load`; `&mut self` is the only writer, and private stores are made to

@@ -35,6 +35,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Some((Slot { table, index }, self.load(table, index)))
     }
 
+    /// What an entry holds.
+    pub(crate) fn entry(&self, slot: Slot) -> Descriptor {
+        self.load(slot.table, slot.index)
+    }
+
     /// As [`page`](Self::page), with the tables on the way made where they are missing: all or
     /// none of them. They are empty, and linked by one store-release.
     pub(crate) fn make_page(&mut self, offset: u64) -> Result<(Slot, Descriptor), TableError> {

@@ -176,8 +176,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             pages = self.release_runs(table, 0, P::SIZE.entries(), release);
         } else {
             let mut index = 0;
-            while let Some(found) = self.find_mapped(table, index, P::SIZE.entries() - index) {
-                index += found;
+            while let Some(found) = self.next_mapped(table, index, P::SIZE.entries()) {
+                index = found;
                 pages += self.dismantle(self.load(table, index), below, release);
                 index += 1;
             }
@@ -234,8 +234,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let end = first + count;
         let mut index = first;
         let mut pages = 0;
-        while let Some(empty) = self.find_mapped(table, index, end - index) {
-            index += empty;
+        while let Some(found) = self.next_mapped(table, index, end) {
+            index = found;
             let entry = self.load(table, index);
             let output = self
                 .geometry

@@ -181,7 +181,11 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
                 count: 1,
                 descriptor,
                 step: 0,
-                visibility,
+                visibility: match visibility {
+                    // Nobody else can have changed it.
+                    Visibility::Private => Visibility::Private,
+                    _ => Visibility::Exchange,
+                },
             });
             // SAFETY: the caller's promise is handed on.
             unsafe { self.inner.exchange(table, index, descriptor, visibility) }
