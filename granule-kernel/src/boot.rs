@@ -21,7 +21,7 @@ use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, Half, OutputFormat, PageSize, PhysicalAddress, Regime};
+use granule::arch::{Geometry, Half, OutputFormat, PhysicalAddress, Regime};
 use granule::boot::words;
 use granule::linear::{Arena, Placement};
 use granule::memblock::{self, LeftOut};
@@ -79,7 +79,8 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     tell(unknown);
     let system = trust::system(limit, forced);
 
-    let mut memory = read_memory(handover, page_size);
+    let mut memory = Memory::new(page_size);
+    read_memory(handover, &mut memory);
     let placement = place(&geometry, &mut memory);
     // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
     // table there is used.
@@ -281,17 +282,16 @@ pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -
 
 /// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
 /// nothing of ours.
-pub(crate) fn firmware_memory(handover: &Handover, page_size: PageSize) -> Memory {
-    match with_tree(handover, |tree| tree::memory(tree, page_size)) {
-        Ok(memory) => memory,
-        Err(error) => refuse::refuse(format_args!("{error}")),
+pub(crate) fn firmware_memory(handover: &Handover, memory: &mut Memory) {
+    if let Err(error) = with_tree(handover, |tree| tree::memory(tree, memory)) {
+        refuse::refuse(format_args!("{error}"));
     }
 }
 
 /// Early memory: the device tree's, less the image and the tree itself.
-fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
+fn read_memory(handover: &Handover, memory: &mut Memory) {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    let mut memory = firmware_memory(handover, page_size);
+    firmware_memory(handover, memory);
     let trace = &handover.trace;
     let own = [
         (entry.load, image::bytes(), "image"),
@@ -324,7 +324,6 @@ fn read_memory(handover: &Handover, page_size: PageSize) -> Memory {
             entry.load
         ));
     }
-    memory
 }
 
 /// Where the linear map goes, and which RAM it and the CPU can reach; the rest is left out.

@@ -90,6 +90,11 @@ pub(crate) fn segments() -> [Segment; 5] {
     ]
 }
 
+/// The boot CPU's stack.
+pub(crate) fn stack() -> Range<u64> {
+    offset!(__stack_start)..offset!(__stack_top)
+}
+
 /// The address of the top of the boot CPU's exception stack.
 pub(crate) fn exception_stack_top() -> u64 {
     &raw const __exception_stack_top as u64

@@ -8,12 +8,13 @@ use crate::mmu_off::record;
 use crate::pl011::Pl011;
 use crate::smp::percpu;
 use crate::trace::recorder;
-use crate::{boot, console, cpu, exception, hooks, layout, psci};
+use crate::{boot, console, cpu, exception, hooks, layout, psci, report, stack};
 
 /// Where `head::mmu_on` jumps: on the boot stack, in the boot tables, with the
 /// identity map still in TTBR0.
 #[unsafe(no_mangle)]
 extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
+    stack::paint();
     percpu::init_boot_cpu();
     exception::init();
     psci::init(handover.tree.psci);
@@ -88,6 +89,7 @@ fn no_way_to_power_off(handover: &Handover) {
 
 /// The good end, of the kernel if not of the programs.
 fn finish(ended: Ended) -> ! {
+    report::boot_stack(stack::most_used(), stack::bytes());
     match ended {
         Ok(()) => println!("@granule outcome=ok\n@granule end"),
         Err(why) => {

@@ -70,6 +70,8 @@ mod report;
 #[cfg(target_os = "none")]
 mod selfcheck;
 #[cfg(target_os = "none")]
+mod stack;
+#[cfg(target_os = "none")]
 mod trust;
 
 #[cfg(not(target_os = "none"))]

@@ -103,6 +103,12 @@ pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
     say("memory.page_metadata_bytes", pages.metadata_bytes);
 }
 
+/// How much of the boot CPU's stack was used, tests included, and how much there is.
+pub(crate) fn boot_stack(used: u64, bytes: u64) {
+    say("memory.boot_stack_bytes_used", used);
+    say("memory.boot_stack_bytes", bytes);
+}
+
 /// What was dealt with until now.
 pub(crate) fn tlb_conflicts() {
     say("tlb_conflicts", percpu::tlb_conflicts());

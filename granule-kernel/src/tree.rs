@@ -8,7 +8,6 @@ use core::ops::Range;
 use dtoolkit::error::FdtErrorKind;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
-use granule::arch::PageSize;
 use granule::memblock::{self, Memblock, Region};
 
 /// Ranges that early memory can hold of each kind.
@@ -64,11 +63,11 @@ impl From<memblock::Error> for TreeError {
     }
 }
 
-/// Reads all memory that `tree` tells of.
-pub(crate) fn memory(tree: &[u8], page_size: PageSize) -> Result<Memory, TreeError> {
+/// Reads all memory that `tree` tells of into `memory`, which is empty: where it is to be, as it is
+/// too large to be moved about on a stack.
+pub(crate) fn memory(tree: &[u8], memory: &mut Memory) -> Result<(), TreeError> {
     let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
     let root = tree.root();
-    let mut memory = Memory::new(page_size);
     for node in root
         .children()
         .filter(|node| is_memory(node) && is_usable(node))
@@ -99,7 +98,7 @@ pub(crate) fn memory(tree: &[u8], page_size: PageSize) -> Result<Memory, TreeErr
     if let Some((start, end)) = initrd(root) {
         memory.reserve(start, end.saturating_sub(start))?;
     }
-    Ok(memory)
+    Ok(())
 }
 
 /// The whole pages from `start` to `end` that `firmware`, memory as the tree tells of it, neither
@@ -206,7 +205,8 @@ mod tests {
             child.add_property(DeviceTreeProperty::new_unchecked(property, 1u32));
             let mut tree = DeviceTree::new();
             tree.root.add_child(child);
-            memory(&tree.to_dtb(), K4).unwrap_err().to_string()
+            let mut early = Memory::new(K4);
+            memory(&tree.to_dtb(), &mut early).unwrap_err().to_string()
         };
         let none = "names no memory";
         let long = "a".repeat(32);

@@ -16,6 +16,8 @@ use crate::{entry, entry_code, mmu_off, strict_align};
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     pub(crate) path: PathBuf,
+    /// What it was made of. Of the build that was made last, whichever that is.
+    pub(crate) elf: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) memory: u64,
     pub(crate) sha256: String,
@@ -49,6 +51,9 @@ pub(crate) enum Fixed {
 }
 
 impl Fixed {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
+
     /// As on command lines.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -174,6 +179,7 @@ fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
         .with_context(|| format!("cannot write {}", to.display()))?;
     Ok(Image {
         path: to.to_path_buf(),
+        elf: elf_path.to_path_buf(),
         bytes: flat.bytes.len() as u64,
         memory: flat.memory_end,
         sha256: hex(&Sha256::digest(&flat.bytes)),

@@ -16,6 +16,7 @@ mod matrix;
 mod mmu_off;
 mod pool;
 mod run;
+mod size;
 mod soak;
 mod steps;
 mod strict_align;
@@ -65,6 +66,12 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Tell what an image for every page size costs over one for a single size
+    Size {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// The long form of the tests, resumable, at most six hours
@@ -94,6 +101,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             tools::setup()?;
             run::run(&arguments)?;
         }
+        Command::Size { json } => size::size(json)?,
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }

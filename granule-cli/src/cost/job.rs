@@ -18,9 +18,14 @@ use crate::sizes::show_size;
 
 /// RAM is taken to be one bank from here on, as on QEMU's `virt` machine.
 const RAM_START: u64 = 1 << 30;
-/// Where the kernel's text and constants are taken to lie in it, and how long they are: as this
-/// repository's kernel is.
-const IMAGE: (u64, u64) = (RAM_START + (2 << 20), 384 << 10);
+/// Where the kernel's text and constants are taken to lie in it, and how long they are: about as
+/// this repository's kernel is, whose length changes from build to build. Any length below
+/// [`MOST_IMAGE_BYTES`] gives the same counts.
+const IMAGE_START: u64 = RAM_START + (2 << 20);
+const IMAGE_BYTES: u64 = 768 << 10;
+/// Text and constants of the kernel are taken to be shorter than this: what one table of 4K pages
+/// translates.
+pub const MOST_IMAGE_BYTES: u64 = 2 << 20;
 /// Bytes of static table pool that such a kernel has, and the pages of it that the boot takes.
 const POOL: (u64, u64) = (1 << 20, 10);
 
@@ -50,6 +55,19 @@ impl Job {
         bbm: BbmLevel,
         tlbi_range: bool,
     ) -> Result<Self, String> {
+        let shape = (page_size, va_bits);
+        Self::with_image(IMAGE_BYTES, memory, shape, rodata, bbm, tlbi_range)
+    }
+
+    /// The same with so many bytes of text and constants.
+    fn with_image(
+        image_bytes: u64,
+        memory: u64,
+        (page_size, va_bits): (PageSize, u32),
+        rodata: Rodata,
+        bbm: BbmLevel,
+        tlbi_range: bool,
+    ) -> Result<Self, String> {
         let geometry = geometry(page_size, va_bits)?;
         let end = RAM_START.saturating_add(memory & !(page_size.bytes() - 1));
         let placement = place(&geometry, RAM_START, end);
@@ -64,7 +82,7 @@ impl Job {
         }
         let cuts = match rodata {
             Rodata::Off => vec![RAM_START, end],
-            _ => vec![RAM_START, IMAGE.0, IMAGE.0 + IMAGE.1, end],
+            _ => vec![RAM_START, IMAGE_START, IMAGE_START + image_bytes, end],
         };
         if cuts.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(format!(
@@ -174,4 +192,41 @@ fn place(geometry: &Geometry, start: u64, end: u64) -> Placement {
         PhysicalAddress(start),
         PhysicalAddress(end),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_the_image_is_changes_no_count() {
+        for (page_size, va_bits) in [
+            (PageSize::K4, 48),
+            (PageSize::K16, 48),
+            (PageSize::K16, 52),
+            (PageSize::K64, 48),
+        ] {
+            for bbm in [BbmLevel::Level0, BbmLevel::Level2] {
+                for strategy in Strategy::ALL {
+                    let counts = |image_bytes| {
+                        let shape = (page_size, va_bits);
+                        let job =
+                            Job::with_image(image_bytes, 4 << 30, shape, Rodata::Full, bbm, false)
+                                .unwrap();
+                        let expected = job.expect(strategy, strategy.barriers()).unwrap();
+                        let leaves: Vec<_> = job.census().leaves().collect();
+                        (expected.counts, leaves)
+                    };
+                    let usual = counts(IMAGE_BYTES);
+                    for image_bytes in [64 << 10, 704 << 10, MOST_IMAGE_BYTES - (64 << 10)] {
+                        assert_eq!(
+                            counts(image_bytes),
+                            usual,
+                            "{image_bytes:#x} bytes, {page_size} {va_bits} {bbm:?} {strategy}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

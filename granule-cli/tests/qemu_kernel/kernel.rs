@@ -14,18 +14,34 @@ pub(crate) const IMAGE: u64 = 0x4020_0000;
 
 /// The image, or the one line that says how to get it.
 pub(crate) fn image() -> PathBuf {
+    built("Image", "cargo xtask image")
+}
+
+/// The image that has code for one page size only.
+pub(crate) fn fixed_image(size: PageSize) -> PathBuf {
+    let size = size.word();
+    built(
+        &format!("Image-{size}"),
+        &format!("cargo xtask image --fixed {size}"),
+    )
+}
+
+fn built(name: &str, by: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
         PathBuf::from,
     );
-    let path = target.join("granule/Image");
+    let path = target.join("granule").join(name);
     assert!(
         path.is_file(),
-        "{} is missing: build it with `cargo xtask image`",
+        "{} is missing: build it with `{by}`",
         path.display()
     );
     path
 }
+
+/// What no boot may use of the boot CPU's stack.
+const BOOT_STACK_ROOM: u64 = 12 << 10;
 
 /// A machine like most here: 4 GiB, neoverse-n1 (all page sizes, 48 bits, VHE), at EL2.
 pub(crate) fn request() -> Request {
@@ -200,6 +216,15 @@ impl Kernel {
         assert_eq!(
             self.number("linear_map.tlbi") == 0,
             self.text("linear_map.strategy") == "direct"
+        );
+        // All of a boot's frames, whatever it did, and room for an interrupt's at the deepest place.
+        let (used, stack) = (
+            self.number("memory.boot_stack_bytes_used"),
+            self.number("memory.boot_stack_bytes"),
+        );
+        assert!(
+            used > 4096 && used + BOOT_STACK_ROOM <= stack,
+            "{used} of the boot stack's {stack} bytes were used"
         );
         // M and C: both on, or the numbers are of another machine.
         assert_eq!(self.number("linear_map.sctlr") & 0b101, 0b101);

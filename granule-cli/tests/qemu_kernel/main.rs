@@ -13,6 +13,7 @@ mod banks;
 mod big;
 mod counts;
 mod errata;
+mod fixed;
 mod kernel;
 mod left_out;
 mod levels;

@@ -1,5 +1,6 @@
 //! `rodata=`: what of the linear map is read-only, and which leaves that leaves room for.
 
+use granule_cli::cost::job::MOST_IMAGE_BYTES;
 use granule_cli::{LinearMap, PageSize, Request, Rodata};
 
 use crate::kernel::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, ok, sized};
@@ -19,7 +20,7 @@ fn boot(size: PageSize, rodata: Rodata, linear_map: LinearMap) -> Kernel {
 fn read_only(kernel: &Kernel) -> u64 {
     let bytes = kernel.number("self_check.read_only_bytes");
     assert!(
-        bytes.is_multiple_of(64 << 10) && (64 << 10..2 * MIB).contains(&bytes),
+        bytes.is_multiple_of(64 << 10) && (64 << 10..MOST_IMAGE_BYTES).contains(&bytes),
         "{bytes}"
     );
     bytes

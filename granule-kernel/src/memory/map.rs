@@ -14,7 +14,6 @@ use crate::wrap::Lost;
 use crate::{cpu, image, sizes};
 use arrayvec::ArrayVec;
 use core::fmt;
-use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::trust::Decision;
@@ -24,9 +23,7 @@ use granule::linear::{
     Arena, Barriers, Census, Placement, Published, Strategy, TracedWindows, direct,
 };
 use granule::memblock::{self, Direction};
-use granule::table::{
-    Counted, Counters, Counts, Leaves, Parts, Piece, Reached, TableAllocator, TableError, Traced,
-};
+use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
 pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;
@@ -269,14 +266,8 @@ fn create(
     };
     let size = request.geometry.page_size();
     let sink = Recorder::of_this_cpu(size.bytes());
-    let early = Counted::new(EarlyTables::new(memory, size.bytes()), counters);
-    let hardware = Counted::new(Hardware::new(request.capabilities), counters);
-    let slots = Counted::new(Reached(request.reach), counters);
-    let parts = Parts {
-        memory: Traced::new(slots, sink),
-        allocator: Traced::new(early, sink),
-        maintenance: Traced::new(hardware, sink),
-    };
+    let early = Supply::Early(EarlyTables::new(memory, size.bytes()));
+    let parts = request.parts(early, counters, Flush::Now);
     let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts, sink), sink);
     let made = sizes::dispatch(
         size,

@@ -27,7 +27,8 @@ pub(crate) fn boot_leftovers(
     let page = size.bytes();
     let before = memory.totals().free;
     // The window that it is read from goes further down.
-    let firmware = crate::boot::firmware_memory(handover, size);
+    let mut firmware = Memory::new(size);
+    crate::boot::firmware_memory(handover, &mut firmware);
     let (entry, tree_info) = (&handover.entry, &handover.tree);
 
     // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped. Where

@@ -118,6 +118,13 @@ pub(crate) struct Upkeep<T> {
     flush: Flush,
 }
 
+impl<T: Maintenance> Upkeep<Traced<T, Recorder>> {
+    /// All of it, on all CPUs, for who has seen that nothing is recorded.
+    pub(super) const fn unrecorded(&mut self) -> &mut T {
+        self.inner.inner()
+    }
+}
+
 impl<T: Maintenance> Maintenance for Upkeep<T> {
     fn capabilities(&self) -> &TlbCapabilities {
         self.inner.capabilities()

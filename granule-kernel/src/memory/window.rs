@@ -5,8 +5,7 @@
 //! invalidates the TLB for the page. What is stored, and the instructions for it, are in
 //! [`Fixmap`]; in which order is the library's.
 
-use super::reach::KernelReach;
-use super::walker::Tree;
+use super::walker::{KernelParts, Tree};
 use crate::layout;
 use crate::trace::recorder::Recorder;
 use crate::tree::Memory;
@@ -21,15 +20,14 @@ use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
-    Counted, Counters, Leaves, Maintenance, Parts, Reached, Sink, TableAllocator, TableError,
-    TableMemory, TableRun, Traced, Visibility, invalidate, publish,
+    Counters, Leaves, Maintenance, Sink, TableAllocator, TableError, TableMemory, TableRun,
+    Visibility, invalidate, publish,
 };
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
 /// mapped or not) and the TLB is kept by `parts`.
-#[derive(Debug)]
 pub(crate) struct Fixmap<'c> {
-    parts: SlotParts<'c>,
+    parts: KernelParts<'c>,
     /// Whether anything is recorded. Looked at once for opening and closing: for each store, barrier
     /// and TLBI of it, it would be seen in what is measured.
     recorded: bool,
@@ -42,13 +40,6 @@ pub(crate) struct Fixmap<'c> {
     /// holds against the form without them.
     shown: Shown,
 }
-
-/// What the slots stand on.
-pub(crate) type SlotParts<'c> = Parts<
-    Traced<Counted<'c, Reached<KernelReach>>, Recorder>,
-    Traced<Counted<'c, EarlyTables<'c>>, Recorder>,
-    Traced<Counted<'c, Hardware>, Recorder>,
->;
 
 /// Where the slots' own entries are.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +101,7 @@ impl<'c> Fixmap<'c> {
     pub(crate) fn new(
         place: FixmapPlace,
         counters: &'c Counters,
-        parts: SlotParts<'c>,
+        parts: KernelParts<'c>,
         sink: Recorder,
     ) -> Self {
         let capabilities = *parts.capabilities();
@@ -131,11 +122,21 @@ impl<'c> Fixmap<'c> {
     /// Closes `count` slots from `first` on, which follow each other.
     fn close_all(&mut self, first: Slot, count: usize) {
         let place = self.place;
-        let (memory, maintenance) = (&mut self.parts.memory, &mut self.parts.maintenance);
+        let stride = 1 << place.page_shift;
+        let what = Invalidation {
+            start: place.address(first),
+            bytes: count as u64 * stride,
+            stride,
+            reach: TlbiReach::LastLevel,
+            asid: None,
+            level: Some(Level::L3),
+        };
         if self.recorded {
-            close(memory, maintenance, place, first, count);
+            empty(&mut self.parts, place, first, count);
+            invalidate(&mut self.parts, &what);
         } else {
-            close(memory.inner(), maintenance.inner(), place, first, count);
+            empty(self.parts.memory.inner(), place, first, count);
+            invalidate(self.parts.maintenance.unrecorded(), &what);
         }
     }
 }
@@ -147,27 +148,13 @@ fn set(memory: &mut impl TableMemory, place: FixmapPlace, slot: Slot, descriptor
     unsafe { memory.store(place.table, place.index(slot), descriptor, Visibility::Live) };
 }
 
-fn close(
-    memory: &mut impl TableMemory,
-    maintenance: &mut impl Maintenance,
-    place: FixmapPlace,
-    first: Slot,
-    count: usize,
-) {
+/// Empties `count` slots from `first` on.
+#[inline(always)]
+fn empty(memory: &mut impl TableMemory, place: FixmapPlace, first: Slot, count: usize) {
     set(memory, place, first, Descriptor::INVALID);
     for index in 1..count {
         set(memory, place, Slot::Series(index), Descriptor::INVALID);
     }
-    let stride = 1 << place.page_shift;
-    let what = Invalidation {
-        start: place.address(first),
-        bytes: count as u64 * stride,
-        stride,
-        reach: TlbiReach::LastLevel,
-        asid: None,
-        level: Some(Level::L3),
-    };
-    invalidate(maintenance, &what);
 }
 
 /// Entries zeroed a round, enough that they are stored in pairs.
@@ -183,13 +170,12 @@ unsafe impl Windows for Fixmap<'_> {
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let geometry = self.parts.capabilities().geometry;
         let shown = Descriptor::leaf(&geometry, Level::L3, table, self.attributes);
-        let (memory, maintenance) = (&mut self.parts.memory, &mut self.parts.maintenance);
         if self.recorded {
-            set(memory, self.place, slot, shown);
-            publish(maintenance);
+            set(&mut self.parts, self.place, slot, shown);
+            publish(&mut self.parts);
         } else {
-            set(memory.inner(), self.place, slot, shown);
-            publish(maintenance.inner());
+            set(self.parts.memory.inner(), self.place, slot, shown);
+            publish(self.parts.maintenance.unrecorded());
         }
     }
 

@@ -1,0 +1,372 @@
+//! `cargo xtask size`: what an image for every page size costs over one for a single size, on disk
+//! and in memory, and which code there is once for each.
+//!
+//! Sizes come from the finished files and, for what a boot gives back, from the boot's own record;
+//! what belongs to a page size is told by the types in the symbols' names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use object::{Object, ObjectSymbol, SymbolKind};
+use serde::Serialize;
+
+use crate::boot;
+use crate::image::{self, Fixed, Image};
+
+/// All that is told; `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Sizes {
+    schema: u32,
+    builds: Vec<Build>,
+    /// What the image for all page sizes has more than each one for a single size.
+    over_fixed: Vec<Over>,
+    /// Functions of the image for all sizes of which there is one for each.
+    per_page_size: Vec<PerSize>,
+}
+
+/// One image, booted with one page size.
+#[derive(Clone, Debug, Serialize)]
+struct Build {
+    /// `boot`, or `fixed-` and a size.
+    build: String,
+    page_size: &'static str,
+    /// The file.
+    image_bytes: u64,
+    /// Code.
+    code_bytes: u64,
+    /// The same in whole pages of the largest size there is code for: what it takes in memory.
+    text_bytes: u64,
+    /// All else that the image takes in memory once the boot is done.
+    data_bytes: u64,
+    /// What was given back by then.
+    given_back_bytes: u64,
+    /// The most of the boot CPU's stack that the boot used.
+    stack_bytes: u64,
+}
+
+/// The differences to one fixed build, with the same page size.
+#[derive(Debug, Serialize)]
+struct Over {
+    page_size: &'static str,
+    image: Difference,
+    code: Difference,
+    text: Difference,
+    data: Difference,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Difference {
+    bytes: i64,
+    percent: f64,
+}
+
+impl Difference {
+    fn of(boot: u64, fixed: u64) -> Self {
+        let bytes = boot as i64 - fixed as i64;
+        let percent = 100.0 * bytes as f64 / fixed.max(1) as f64;
+        Self { bytes, percent }
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kib = self.bytes as f64 / 1024.0;
+        write!(f, "{kib:+.1} KiB ({:+.1} %)", self.percent)
+    }
+}
+
+/// A function, with the bytes of each of its instances.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct PerSize {
+    symbol: String,
+    #[serde(rename = "4k")]
+    k4: u64,
+    #[serde(rename = "16k")]
+    k16: u64,
+    #[serde(rename = "64k")]
+    k64: u64,
+}
+
+/// Builds all images, boots each, and prints.
+pub(crate) fn size(json: bool) -> Result<()> {
+    let granule = boot::build_cli()?;
+    let mut fixed = Vec::new();
+    for size in Fixed::ALL {
+        let image = image::image(Some(size))?;
+        fixed.push(measure(&granule, &image, Some(size), size)?);
+    }
+    // Last, so that its ELF file is the one that is left, as after `cargo xtask image`.
+    let image = image::image(None)?;
+    let mut builds = Vec::new();
+    for size in Fixed::ALL {
+        builds.push(measure(&granule, &image, None, size)?);
+    }
+    let pairs = builds.iter().zip(&fixed);
+    let over_fixed = pairs.map(|(boot, fixed)| over(boot, fixed)).collect();
+    builds.extend(fixed);
+    let per_page_size = per_page_size(&functions(&read(&image.elf)?)?);
+    ensure!(
+        !per_page_size.is_empty(),
+        "no symbol of {} names a page size: it must be built with v0 names (.cargo/config.toml)",
+        image.elf.display()
+    );
+    let sizes = Sizes {
+        schema: 1,
+        builds,
+        over_fixed,
+        per_page_size,
+    };
+    if json {
+        println!("{}", serde_json::to_string(&sizes)?);
+    } else {
+        print(&sizes);
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Boots an image with a page size, and says how large it is.
+fn measure(granule: &Path, image: &Image, fixed: Option<Fixed>, size: Fixed) -> Result<Build> {
+    let build = fixed.map_or("boot".to_owned(), |size| format!("fixed-{}", size.name()));
+    let arguments = [format!("--page-size={}", size.name())];
+    let boot = boot::boot(granule, &image.path, &arguments)?;
+    if let Some(failure) = boot.failure() {
+        bail!("{build} with {} pages: {failure}", size.name());
+    }
+    let record = boot
+        .record
+        .as_ref()
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
+    let given_back_bytes = boot::number(record, "memory.static_bytes_given_back")?;
+    let symbols = edges(&read(&image.elf)?)?;
+    let edge = |name: &str| {
+        let address = symbols.get(name).copied();
+        address.with_context(|| format!("{} has no symbol {name}", image.elf.display()))
+    };
+    let text_bytes = edge("__text_end")?;
+    Ok(Build {
+        build,
+        page_size: size.name(),
+        image_bytes: image.bytes,
+        code_bytes: edge("__code_end")?,
+        text_bytes,
+        data_bytes: image.memory.saturating_sub(text_bytes + given_back_bytes),
+        given_back_bytes,
+        stack_bytes: boot::number(record, "memory.boot_stack_bytes_used")?,
+    })
+}
+
+/// The linker script's symbols; the image is linked at 0.
+fn edges(elf: &[u8]) -> Result<BTreeMap<String, u64>> {
+    let file = object::File::parse(elf)?;
+    let named = file.symbols().filter_map(|symbol| {
+        let name = symbol.name().ok()?;
+        Some((name.to_owned(), symbol.address()))
+    });
+    Ok(named.filter(|(name, _)| name.starts_with("__")).collect())
+}
+
+/// Functions, each with its demangled name and its bytes.
+fn functions(elf: &[u8]) -> Result<Vec<(String, u64)>> {
+    let file = object::File::parse(elf)?;
+    let code = file.symbols().filter(|s| s.kind() == SymbolKind::Text);
+    let named = code.filter_map(|symbol| {
+        let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
+        Some((name, symbol.size()))
+    });
+    Ok(named.collect())
+}
+
+fn over(boot: &Build, fixed: &Build) -> Over {
+    Over {
+        page_size: boot.page_size,
+        image: Difference::of(boot.image_bytes, fixed.image_bytes),
+        code: Difference::of(boot.code_bytes, fixed.code_bytes),
+        text: Difference::of(boot.text_bytes, fixed.text_bytes),
+        data: Difference::of(boot.data_bytes, fixed.data_bytes),
+    }
+}
+
+/// The page sizes' types, by which instances differ.
+const TYPES: [&str; 3] = ["Page4K", "Page16K", "Page64K"];
+
+/// The functions whose names have one of the types, largest first, the instances of each together.
+fn per_page_size(functions: &[(String, u64)]) -> Vec<PerSize> {
+    let mut all = BTreeMap::<String, PerSize>::new();
+    for (name, bytes) in functions {
+        let Some(of) = TYPES.iter().position(|page| name.contains(page)) else {
+            continue;
+        };
+        let symbol = short(&name.replace(TYPES[of], "P"));
+        let row = all.entry(symbol.clone()).or_default();
+        row.symbol = symbol;
+        let sum = [&mut row.k4, &mut row.k16, &mut row.k64];
+        if let Some(sum) = sum.into_iter().nth(of) {
+            *sum += bytes;
+        }
+    }
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by_key(|row| std::cmp::Reverse(row.k4 + row.k16 + row.k64));
+    all
+}
+
+/// A name that fits a line: without paths, and without what tables stand on, which is one of two
+/// kinds.
+fn short(name: &str) -> String {
+    let mut short = String::new();
+    let mut word = String::new();
+    let mut characters = name.chars().peekable();
+    let mut depth = 0;
+    while let Some(character) = characters.next() {
+        if character.is_alphanumeric() || character == '_' {
+            word.push(character);
+            continue;
+        }
+        if character == ':' && characters.next_if_eq(&':').is_some() {
+            // Of a path the last part is kept; what follows a type in brackets belongs to it.
+            let path = !word.is_empty() && characters.peek() != Some(&'<');
+            if !path && depth < DEEPEST {
+                short.push_str(&word);
+                short.push_str("::");
+            }
+            word.clear();
+            continue;
+        }
+        if depth < DEEPEST {
+            short.push_str(&word);
+        }
+        word.clear();
+        depth -= i32::from(character == '>');
+        if depth < DEEPEST {
+            short.push(character);
+        }
+        depth += i32::from(character == '<');
+        if character == '<' && depth == DEEPEST {
+            short.push('…');
+        }
+    }
+    short.push_str(&word);
+    if name.contains("mmu_off::") {
+        short.push_str(" (MMU off)");
+    }
+    short
+}
+
+/// Brackets within brackets from here on are left out.
+const DEEPEST: i32 = 3;
+
+fn kib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1024.0)
+}
+
+fn print(sizes: &Sizes) {
+    let right = |table: &mut Table, from: usize| {
+        for column in table.column_iter_mut().skip(from) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    };
+    let new = |header: &[&str]| {
+        let mut table = Table::new();
+        table
+            .load_style(UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(header.iter().copied());
+        table
+    };
+    let mut table = new(&[
+        "build",
+        "pages",
+        "Image",
+        "code",
+        "text",
+        "data",
+        "given back",
+        "boot stack",
+    ]);
+    for build in &sizes.builds {
+        let numbers = [
+            build.image_bytes,
+            build.code_bytes,
+            build.text_bytes,
+            build.data_bytes,
+            build.given_back_bytes,
+            build.stack_bytes,
+        ];
+        let mut row = vec![build.build.clone(), build.page_size.to_owned()];
+        row.extend(numbers.map(kib));
+        table.add_row(row);
+    }
+    right(&mut table, 2);
+    println!(
+        "KiB. Image: the file. Code; text: the same in whole pages; data: all else in memory after the boot.\n{table}"
+    );
+
+    let mut table = new(&["pages", "Image", "code", "text", "data"]);
+    for over in &sizes.over_fixed {
+        let cells = [over.image, over.code, over.text, over.data].map(|d| d.to_string());
+        let mut row = vec![over.page_size.to_owned()];
+        row.extend(cells);
+        table.add_row(row);
+    }
+    right(&mut table, 1);
+    println!("The image for all page sizes against that for one.\n{table}");
+
+    let mut table = new(&["instantiated for each page size, bytes", "4k", "16k", "64k"]);
+    let mut sums = [0; 3];
+    for row in &sizes.per_page_size {
+        let numbers = [row.k4, row.k16, row.k64];
+        for (sum, number) in sums.iter_mut().zip(numbers) {
+            *sum += number;
+        }
+        let mut cells = vec![row.symbol.clone()];
+        cells.extend(numbers.map(|number| number.to_string()));
+        table.add_row(cells);
+    }
+    let mut cells = vec!["all of them".to_owned()];
+    cells.extend(sums.map(|number| number.to_string()));
+    table.add_row(cells);
+    right(&mut table, 1);
+    println!("{table}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_put_together_by_their_page_size() {
+        let parts = "Parts<a::Traced<b::mmu_off::Flat>>";
+        let tables = format!("<t::PageTables<p::Page16K, {parts}> as x::Tree>::map");
+        assert_eq!(
+            short(&tables),
+            "<PageTables<Page16K, Parts<…>> as Tree>::map (MMU off)"
+        );
+        let functions = [
+            ("a::b::<granule::arch::page_size::Page4K>::c", 8),
+            ("a::b::<granule::arch::page_size::Page64K>::c", 12),
+            ("a::b::<granule::arch::page_size::Page16K>::c", 10),
+            ("a::b::<granule::arch::page_size::Page4K>::d", 100),
+            ("a::other", 1000),
+        ]
+        .map(|(name, bytes)| (name.to_owned(), bytes));
+        let rows = per_page_size(&functions);
+        let numbers: Vec<_> = rows.iter().map(|r| [r.k4, r.k16, r.k64]).collect();
+        assert_eq!(numbers, [[100, 0, 0], [8, 10, 12]]);
+        assert!(
+            rows[1].symbol.ends_with("c") && rows[1].symbol.contains("<P>"),
+            "{rows:?}"
+        );
+    }
+
+    #[test]
+    fn differences_are_told_in_kib_and_percent() {
+        let more = Difference::of(300 << 10, 200 << 10);
+        assert_eq!(more.to_string(), "+100.0 KiB (+50.0 %)");
+        assert_eq!(Difference::of(512, 1024).to_string(), "-0.5 KiB (-50.0 %)");
+    }
+}
