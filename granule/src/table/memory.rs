@@ -312,7 +312,9 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         unsafe {
             match visibility {
                 Visibility::Private => fill_private(start, count, descriptor.0, step),
-                Visibility::Live => fill_live(start, count, descriptor.0, step, Ordering::Relaxed),
+                Visibility::Live | Visibility::Exchange => {
+                    fill_live(start, count, descriptor.0, step, Ordering::Relaxed);
+                }
                 Visibility::Publish => {
                     fill_live(start, count, descriptor.0, step, Ordering::Release)
                 }
