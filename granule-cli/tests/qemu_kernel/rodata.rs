@@ -3,7 +3,7 @@
 use granule_cli::cost::job::MOST_IMAGE_BYTES;
 use granule_cli::{LinearMap, PageSize, Request, Rodata};
 
-use crate::kernel::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, ok, sized};
+use crate::kernel::{GIB, IMAGE, Kernel, RAM, SIZES, ok, sized};
 use crate::reference::{Reference, range};
 
 const END: u64 = RAM + 4 * GIB;
