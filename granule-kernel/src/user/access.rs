@@ -9,7 +9,7 @@ use super::boxed::pointer;
 use super::memory::{self, AddressSpace};
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{Immutable, IntoBytes};
 
 /// What a program is told of an error of its address space, where it named an address.
 fn fault(error: SpaceError) -> Errno {
@@ -67,38 +67,12 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Copies a text up to its NUL, which is not copied; gives its length.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT`; `ENAMETOOLONG` if there is no NUL among so many bytes and one more.
-    pub(crate) fn read_text(&self, address: u64, into: &mut [u8]) -> Result<usize, Errno> {
-        let mut length = 0;
-        while length <= into.len() {
-            // To the page's end, and not behind it: there may be nothing.
-            let at = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
-            let page = memory::page_bytes();
-            let mut bytes = [0; 64];
-            let most = ((page - at % page) as usize).min(bytes.len());
-            let bytes = bytes.get_mut(..most).ok_or(Errno::EFAULT)?;
-            self.read(at, bytes)?;
-            let end = bytes.iter().position(|byte| *byte == 0);
-            let text = bytes.get(..end.unwrap_or(most)).ok_or(Errno::EFAULT)?;
-            let to = into.get_mut(length..length + text.len());
-            to.ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(text);
-            length += text.len();
-            if end.is_some() {
-                return Ok(length);
-            }
+    /// Sees to it that `bytes` bytes from `address` on can be written, without writing any.
+    pub(crate) fn make_writable(&self, address: u64, bytes: u64) -> Result<(), Errno> {
+        for piece in pieces(address, bytes as usize)? {
+            self.with_page(piece.start, Access::Write, |_| ())?;
         }
-        Err(Errno::ENAMETOOLONG)
-    }
-
-    /// Reads a value.
-    pub(crate) fn read_value<T: FromBytes + IntoBytes>(&self, address: u64) -> Result<T, Errno> {
-        let mut value = T::new_zeroed();
-        self.read(address, value.as_mut_bytes())?;
-        Ok(value)
+        Ok(())
     }
 
     /// Writes a value.

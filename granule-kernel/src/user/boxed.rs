@@ -25,7 +25,7 @@ pub(crate) fn pointer(address: PhysicalAddress) -> Option<NonNull<u8>> {
 }
 
 /// Frames for so many bytes, with anything in them.
-fn allocate(bytes: usize) -> Option<NonNull<u8>> {
+pub(super) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let kernel = live::kernel()?;
     let order = order_of(kernel, bytes)?;
     let frame = pages::allocate(order)?;
@@ -38,7 +38,7 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 /// Gives back what [`allocate`] gave for so many bytes.
-fn free(start: NonNull<u8>, bytes: usize) {
+pub(super) fn free(start: NonNull<u8>, bytes: usize) {
     let Some(kernel) = live::kernel() else {
         return;
     };

@@ -1,7 +1,13 @@
 //! Where exceptions of EL0 arrive, and the way back: nothing that a program does ends the kernel.
 
 use super::abi::process::Status;
-use super::abi::signal::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTRAP};
+use super::abi::signal::{
+    BUS_ADRALN, BUS_ADRERR, ILL_ILLOPC, SEGV_ACCERR, SEGV_MAPERR, SI_KERNEL, SIGBUS, SIGFPE,
+    SIGILL, SIGKILL, SIGSEGV, SIGTRAP, TRAP_BRKPT,
+};
+use super::signals::Cause;
+use super::syscall::deliver::{After, Interrupted, deliver};
+use super::syscall::env::Env;
 use super::task::Current;
 use super::{process, sched, syscall};
 use crate::console::println;
@@ -28,10 +34,11 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
     let Some(mut current) = entered(frame) else {
         panic!("an exception from EL0 on a CPU that runs no task");
     };
+    let mut interrupted = None;
     match vector {
         SYNCHRONOUS => {
             cpu::unmask_interrupts();
-            synchronous(&mut current);
+            interrupted = synchronous(&mut current);
             let _ = cpu::mask_interrupts();
         }
         IRQ => {
@@ -48,14 +55,14 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
             format_args!("unexpected exception {vector} from EL0"),
         ),
     }
-    before_return(&mut current);
+    before_return(&mut current, interrupted);
 }
 
 /// The first steps of a task, masked; the vectors go to EL0 by the frame when it returns.
 #[unsafe(no_mangle)]
 extern "C" fn user_task_begun(frame: &mut Frame) {
     if let Some(mut current) = entered(frame) {
-        before_return(&mut current);
+        before_return(&mut current, None);
     }
 }
 
@@ -67,11 +74,22 @@ fn entered(frame: &mut Frame) -> Option<Current<'_>> {
 }
 
 /// What is to be done before a task goes on at EL0, with interrupts masked from the last look on.
-fn before_return(current: &mut Current<'_>) {
+/// What becomes of a call that was interrupted is a matter of signals.
+fn before_return(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
     loop {
         if let Some(status) = current.task.killed() {
             cpu::unmask_interrupts();
             process::end(current, status);
+        }
+        let notified = current.task.notified.swap(false, Ordering::AcqRel);
+        if notified || interrupted.is_some() {
+            cpu::unmask_interrupts();
+            if let After::Ends { signal, dump } = deliver(current, interrupted.take()) {
+                let status = Status::Killed { signal, core: dump };
+                current.task.set_killed(status.word());
+            }
+            let _ = cpu::mask_interrupts();
+            continue;
         }
         if !sched::take_again() {
             return;
@@ -82,12 +100,13 @@ fn before_return(current: &mut Current<'_>) {
     }
 }
 
-fn synchronous(current: &mut Current<'_>) {
-    let (esr, far) = (current.frame.esr, current.frame.far);
+/// Deals with it; a call that a signal interrupted is told of.
+fn synchronous(current: &mut Current<'_>) -> Option<Interrupted> {
+    let (esr, far, pc) = (current.frame.esr, current.frame.far, current.frame.elr);
     let status = esr & 0x3f;
     match syndrome::class(esr) {
         // SVC.
-        0x15 => syscall::call(current),
+        0x15 => return syscall::enter(current),
         // Instruction and data aborts.
         0x20 | 0x24 if status == syndrome::TLB_CONFLICT => {
             // Of a group in the lower half: as `exception::conflict` does for the kernel's own.
@@ -95,13 +114,14 @@ fn synchronous(current: &mut Current<'_>) {
         }
         class @ (0x20 | 0x24) => abort(current, class == 0x20, esr, far),
         // A misaligned program counter or stack pointer.
-        0x22 | 0x26 => end_by(current, SIGBUS),
-        0x2c => end_by(current, SIGFPE),
+        0x22 | 0x26 => fault(current, SIGBUS, BUS_ADRALN, pc),
+        0x2c => fault(current, SIGFPE, SI_KERNEL, pc),
         // Breakpoints, steps, watchpoints, BRK.
-        0x30..=0x35 | 0x3c => end_by(current, SIGTRAP),
+        0x30..=0x35 | 0x3c => fault(current, SIGTRAP, TRAP_BRKPT, pc),
         // Undefined, trapped, illegal state, and whatever comes with later CPUs.
-        _ => end_by(current, SIGILL),
+        _ => fault(current, SIGILL, ILL_ILLOPC, pc),
     }
+    None
 }
 
 /// An instruction or data abort.
@@ -114,7 +134,7 @@ fn abort(current: &mut Current<'_>, fetch: bool, esr: u64, far: u64) {
     };
     // Address size, translation, access flag and permission faults of any level.
     if !matches!(esr & 0x3f, 0x00..=0x0f | 0x29 | 0x2b) {
-        return end_by(current, SIGBUS);
+        return fault(current, SIGBUS, BUS_ADRERR, far);
     }
     let Some(space) = current.memory() else {
         return;
@@ -128,17 +148,28 @@ fn abort(current: &mut Current<'_>, fetch: bool, esr: u64, far: u64) {
             if far < super::memory::end() =>
         {
             println!("granule: process {} is ended: {error}", current.task.pid());
-            end_by(current, SIGKILL);
+            let status = Status::Killed {
+                signal: SIGKILL,
+                core: false,
+            };
+            current.task.set_killed(status.word());
         }
-        Err(_) => end_by(current, SIGSEGV),
+        Err(SpaceError::Denied { .. }) => fault(current, SIGSEGV, SEGV_ACCERR, far),
+        Err(_) => fault(current, SIGSEGV, SEGV_MAPERR, far),
     }
 }
 
-/// The program did what ends it by this signal.
-fn end_by(current: &mut Current<'_>, signal: u8) {
-    let status = Status::Killed {
-        signal,
-        core: false,
+/// An instruction of the program caused this: a handler of its own deals with it, or it ends.
+fn fault(current: &mut Current<'_>, signal: u8, code: i32, address: u64) {
+    let cause = Cause {
+        code,
+        status: 0,
+        value: address,
     };
-    current.task.set_killed(status.word());
+    current.with(|world, place| {
+        if let Ok(own) = world.own_mut(place) {
+            own.signals.force(signal, cause);
+        }
+    });
+    current.task.notified.store(true, Ordering::Release);
 }

@@ -3,7 +3,6 @@
 use super::abi::Errno;
 use super::boxed::Slice;
 use super::memory::{self, AddressSpace};
-use super::process;
 use super::program::{self, Place, Program};
 use super::start_stack::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,
@@ -11,6 +10,7 @@ use super::start_stack::{
 };
 use super::syscall::LOWEST;
 use super::task::Current;
+use super::{process, random};
 use crate::console::println;
 use crate::{cpu, exception};
 use core::ops::Range;
@@ -38,7 +38,7 @@ pub(crate) struct Loaded {
     pub(crate) heap: Range<u64>,
 }
 
-/// Behind the last address of the stack: the last page of user space stays free.
+/// Behind the last address of the stack: the last 64K of user space hold nothing but a trampoline.
 fn stack_top() -> u64 {
     memory::end() - PageEnd::LARGEST
 }
@@ -47,6 +47,30 @@ struct PageEnd;
 
 impl PageEnd {
     const LARGEST: u64 = granule::arch::PageSize::MAX.bytes();
+}
+
+/// Behind the stack, in the last 64K: the code that a handler of a program returns to which brings
+/// none of its own (a C library expects the kernel to).
+pub(super) fn trampoline() -> u64 {
+    stack_top()
+}
+
+/// `mov x8, #139; svc #0`: debuggers and unwinders know a handler's frame by these two.
+const TRAMPOLINE: [u32; 2] = [0xd280_1168, 0xd400_0001];
+
+fn make_trampoline(memory: &AddressSpace, page: u64) -> Result<(), Errno> {
+    let rights = Rights {
+        read: true,
+        write: false,
+        execute: true,
+    };
+    memory
+        .with(|tables| tables.map(trampoline(), page, Rights::READ_WRITE, 0))
+        .map_err(process::out_of_memory)?;
+    memory.write_value(trampoline(), &TRAMPOLINE)?;
+    memory
+        .with(|tables| tables.protect(trampoline(), page, rights))
+        .map_err(process::out_of_memory)
 }
 
 /// Where `mmap` looks for room, from here down.
@@ -72,6 +96,7 @@ pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded,
     let memory = AddressSpace::new().ok_or(Errno::ENOMEM)?;
     let end = load_segments(&memory, &program, file, place.page)?;
     let stack_pointer = make_stack(&memory, &program, path, texts)?;
+    make_trampoline(&memory, place.page)?;
     memory.with(|tables| tables.publish());
     Ok(Loaded {
         memory,
@@ -141,7 +166,7 @@ fn make_stack(
     let start = Start {
         texts,
         path,
-        random: random(),
+        random: random_bytes(),
         auxiliary: &auxiliary,
     };
     let bytes = start.bytes(top) as usize;
@@ -175,18 +200,10 @@ fn hardware_capabilities() -> u64 {
     bits
 }
 
-/// Sixteen bytes that differ from program to program. Nobody's secrets: what can be guessed by who
-/// knows the counter.
-fn random() -> [u8; 16] {
-    let mut state = cpu::counter_now();
+/// Sixteen bytes that differ from program to program.
+fn random_bytes() -> [u8; 16] {
     let mut bytes = [0; 16];
-    for word in bytes.as_chunks_mut::<8>().0 {
-        // SplitMix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        *word = (mixed ^ mixed >> 31).to_le_bytes();
-    }
+    random::fill(&mut bytes);
     bytes
 }
 

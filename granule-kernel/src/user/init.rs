@@ -4,12 +4,12 @@
 use super::abi::process::Status;
 use super::abi::signal;
 use super::boxed::{Slice, pointer};
-use super::files::cpio;
+use super::files::tree::NodeId;
 use super::frames::UserMemory;
 use super::start_stack::Texts;
 use super::switch::FpState;
 use super::task::{self, Own, Task, Unborn};
-use super::{entry, exec, memory, registers, sched, timer};
+use super::{entry, exec, memory, registers, sched, shared, timer};
 use crate::console::println;
 use crate::memory::pages::{self, Counted};
 use crate::memory::{live, merge};
@@ -74,16 +74,21 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let Some(archive) = archive(machine) else {
         return Ok(());
     };
-    let Some(program) = find(archive, path) else {
+    // What is merged later gives tables back, which would look like frames that were not there.
+    merge::merge_noted();
+    let before = pages::counted();
+    if let Err(error) = shared::open(archive) {
+        println!("granule: {error}: no user space");
+        return Ok(());
+    }
+    let Some(program) = shared::program(path) else {
         println!(
             "granule: the initramfs has no {}: no user space",
             path.escape_ascii()
         );
+        shared::close();
         return Ok(());
     };
-    // What is merged later gives tables back, which would look like frames that were not there.
-    merge::merge_noted();
-    let before = pages::counted();
     let init = match begin(machine, path, program) {
         Ok(init) => init,
         Err(why) => refuse::refuse(format_args!("{} cannot be run: {why}", path.escape_ascii())),
@@ -130,28 +135,6 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
     Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })
 }
 
-/// The content of the file at `path`.
-fn find<'a>(archive: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
-    let plain = |name: &[u8]| {
-        let name = name.strip_prefix(b".").unwrap_or(name);
-        name.strip_prefix(b"/").unwrap_or(name).len()
-    };
-    let wanted = path.get(path.len() - plain(path)..)?;
-    for entry in cpio::entries(archive) {
-        match entry {
-            Ok(entry) if entry.name.get(entry.name.len() - plain(entry.name)..) == Some(wanted) => {
-                return archive.get(entry.data);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                println!("granule: {error}: no user space");
-                return None;
-            }
-        }
-    }
-    None
-}
-
 /// Why there is no first process.
 #[derive(Clone, Copy, Debug)]
 enum Refused {
@@ -171,7 +154,11 @@ impl fmt::Display for Refused {
 }
 
 /// Opens user space on all CPUs and makes the first process.
-fn begin(machine: &Machine<'_>, path: &[u8], program: &[u8]) -> Result<&'static Task, Refused> {
+fn begin(
+    machine: &Machine<'_>,
+    path: &[u8],
+    (node, program): (NodeId, &[u8]),
+) -> Result<&'static Task, Refused> {
     let upper: &Geometry = &machine.capabilities.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
@@ -217,8 +204,11 @@ fn begin(machine: &Machine<'_>, path: &[u8], program: &[u8]) -> Result<&'static 
         heap: loaded.heap,
         clear_child_tid: 0,
     };
-    let init = Unborn::new(None)
-        .and_then(|unborn| unborn.begin(&frame, &FpState::ZERO, 0, own, None))
+    let unborn = Unborn::new(None).ok_or(Refused::Memory)?;
+    let (place, pid) = (unborn.task().place(), unborn.task().pid());
+    shared::with(|world| world.begin(place, pid, node)).map_err(Refused::Program)?;
+    let init = unborn
+        .begin(&frame, &FpState::ZERO, 0, own, None)
         .ok_or(Refused::Memory)?;
     sched::open(true);
     sched::enqueue(init);
@@ -272,6 +262,7 @@ fn wait() {
 fn end() {
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
+    shared::close();
     UserMemory.release(registers::take_nobody(), 1);
     memory::close_numbers();
 }

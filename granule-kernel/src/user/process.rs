@@ -5,11 +5,10 @@ use super::abi::process::Status;
 use super::abi::signal::SIGKILL;
 use super::boxed::Boxed;
 use super::memory::AddressSpace;
-use super::registers;
-use super::sched::{self, By};
+use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
 use super::task::{self, Current, Own, Task, Unborn};
-use core::sync::atomic::Ordering;
+use super::{registers, shared};
 use granule::space::SpaceError;
 
 /// How a process that is ended from outside ended.
@@ -47,6 +46,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno
         space.with(|tables| tables.fork()).map_err(out_of_memory)?
     };
     let pid = unborn.task().pid();
+    shared::with(|world| world.fork(parent.place(), unborn.task().place()))?;
     if let Some(address) = clone.child_tid {
         memory.write_value(address, &pid)?;
     }
@@ -79,7 +79,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno
     if clone.lend_memory {
         // Nothing but its own end ends this: both have one stack.
         let back = || (!task::has_loan(pid)).then_some(());
-        let _ = sched::sleep_until(parent, By::Killing, back);
+        let _ = sched::sleep_until(parent, back);
     }
     Ok(pid)
 }
@@ -99,6 +99,7 @@ pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
 /// The process ends with this status and never comes back.
 pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
+    shared::ended(task);
     give_up_memory(current);
     if let Some(init) = task::end(task, status) {
         sched::wake(init);
@@ -154,25 +155,10 @@ pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
     return_loan(current.task);
 }
 
-/// Sends a process to its end, from outside.
-pub(crate) fn kill(task: &Task, signal: u8) {
-    let status = Status::Killed {
-        signal,
-        core: false,
-    };
-    task.set_killed(status.word());
-    sched::interrupt(task);
-}
-
 /// No register that a program does not begin with: FP and SIMD, and the thread pointer.
 pub(super) fn clear_registers() {
     static ZERO: FpState = FpState::ZERO;
     // SAFETY: FP does not trap; the registers are the process's that runs here.
     unsafe { load_fp(&raw const ZERO) };
     registers::set_thread_pointer(0);
-}
-
-/// Whether something is to be looked at before the process goes on.
-pub(crate) fn is_notified(task: &Task) -> bool {
-    task.notified.load(Ordering::Acquire)
 }

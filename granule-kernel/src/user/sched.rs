@@ -12,7 +12,7 @@ use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
 use super::turn::Left;
 use super::waiters::Waiters;
-use super::{memory, registers, timer};
+use super::{memory, registers, shared, timer};
 use crate::lock::Lock;
 use crate::smp::MOST_CPUS;
 use crate::smp::percpu;
@@ -52,18 +52,9 @@ static TIMED: Waiters = Waiters::new();
 /// Times that a CPU took up a task.
 static SWITCHES: AtomicU64 = AtomicU64::new(0);
 
-/// A sleep was ended by a signal, or because the task is to end.
+/// A sleep was ended because the task is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted;
-
-/// What may end a sleep before its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// A signal.
-    Signals,
-    /// Only that the task is to end.
-    Killing,
-}
 
 /// CPUs take tasks, or do so no more.
 pub(super) fn open(open: bool) {
@@ -115,16 +106,6 @@ pub(crate) fn wake(task: &Task) {
     }
 }
 
-/// Wakes all who wait there.
-pub(crate) fn wake_all(waiters: &Waiters) {
-    fence(Ordering::SeqCst);
-    waiters.take_each(|place| {
-        if let Some(task) = task::at(place) {
-            wake(task);
-        }
-    });
-}
-
 /// Has `task` look at what there is for it before it goes on at EL0: ends its sleep, or its turn on
 /// whatever CPU.
 pub(crate) fn interrupt(task: &Task) {
@@ -169,10 +150,14 @@ pub(crate) fn run_one() -> bool {
         registers::set_thread_pointer((*saved).thread_pointer);
     }
     timer::begin_turn();
+    let begun = timer::now();
+    task.since.store(begun, Ordering::Relaxed);
     // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
     // only, and its stack goes on when the task leaves.
     unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
     timer::off();
+    let ran = timer::now().saturating_sub(begun);
+    task.ran.fetch_add(ran, Ordering::Relaxed);
     // SAFETY: as above; the kernel uses neither register.
     unsafe {
         save_fp(&raw mut (*saved).fp);
@@ -190,14 +175,26 @@ pub(crate) fn run_one() -> bool {
         }
         Left::Sleeps => {}
         Left::Ended => {
+            let (pid, status) = (task.pid(), task::status_of(task));
             match task::bury(task) {
-                Some(parent) => wake(parent),
+                Some(parent) => {
+                    if shared::child_ended(parent, pid, status) {
+                        task::forget(task, pid);
+                    }
+                    wake(parent);
+                }
                 // The boot CPU waits for the last one.
                 None => gic::send(CpuSet::one(0)),
             }
         }
     }
     true
+}
+
+/// Ticks of the timer's counter that the task, which runs, has run.
+pub(super) fn ran(task: &Task) -> u64 {
+    let turn = timer::now().saturating_sub(task.since.load(Ordering::Relaxed));
+    task.ran.load(Ordering::Relaxed).saturating_add(turn)
 }
 
 /// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.
@@ -229,10 +226,9 @@ pub(super) fn end(task: &'static Task) -> ! {
 }
 
 /// Sleeps until `ready` gives something. Whoever makes that come true calls [`wake`] for this task
-/// afterwards, or [`wake_all`] for a set that `ready` put it into. `ready` must not sleep.
+/// afterwards. `ready` must not sleep.
 pub(crate) fn sleep_until<R>(
     task: &'static Task,
-    by: By,
     mut ready: impl FnMut() -> Option<R>,
 ) -> Result<R, Interrupted> {
     loop {
@@ -241,8 +237,7 @@ pub(crate) fn sleep_until<R>(
             task.turn.stay();
             return Ok(result);
         }
-        let signalled = by == By::Signals && task.notified.load(Ordering::Acquire);
-        if signalled || task.killed().is_some() {
+        if task.killed().is_some() {
             task.turn.stay();
             return Err(Interrupted);
         }
@@ -250,34 +245,15 @@ pub(crate) fn sleep_until<R>(
     }
 }
 
-/// As [`sleep_until`], as one of those who wait there: who makes it come true calls [`wake_all`].
-pub(crate) fn wait_in<R>(
-    waiters: &Waiters,
-    task: &'static Task,
-    by: By,
-    mut ready: impl FnMut() -> Option<R>,
-) -> Result<R, Interrupted> {
-    let place = task.place();
-    let result = sleep_until(task, by, || {
-        waiters.add(place);
-        // Either we see what came true, or who made it sees us.
-        fence(Ordering::SeqCst);
-        ready()
-    });
-    waiters.remove(place);
-    result
-}
-
 /// As [`sleep_until`], but no longer than until `deadline` by [`timer::now`]: `Ok(None)` then.
 pub(crate) fn sleep_until_time<R>(
     task: &'static Task,
-    by: By,
     deadline: u64,
     mut ready: impl FnMut() -> Option<R>,
 ) -> Result<Option<R>, Interrupted> {
     task.deadline.store(deadline, Ordering::Relaxed);
     let place = task.place();
-    let result = sleep_until(task, by, || {
+    let result = sleep_until(task, || {
         TIMED.add(place);
         fence(Ordering::SeqCst);
         match ready() {

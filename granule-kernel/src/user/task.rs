@@ -7,6 +7,7 @@
 use super::MOST_TASKS;
 use super::boxed::Boxed;
 use super::memory::{AddressSpace, SpaceRef};
+use super::shared;
 use super::stack::Stack;
 use super::switch::{Context, FpState};
 use super::turn::Turn;
@@ -49,10 +50,12 @@ pub(crate) struct Task {
     killed: AtomicU32,
     /// Something is to be looked at before it goes back to EL0, and ends a sleep: a signal.
     pub(crate) notified: AtomicBool,
-    /// Signals that were sent, bit `n - 1` for signal `n`.
-    pub(crate) pending: AtomicU64,
     /// When its sleep ends at the latest, by the timer's counter.
     pub(super) deadline: AtomicU64,
+    /// Ticks of the timer's counter that it has run, but for the present turn.
+    pub(super) ran: AtomicU64,
+    /// When the present turn began, by the same.
+    pub(super) since: AtomicU64,
     /// The process whose memory it has until it has its own: that one sleeps.
     lender: AtomicU32,
     body: AtomicPtr<Body>,
@@ -119,8 +122,9 @@ impl Task {
             status: AtomicU32::new(0),
             killed: AtomicU32::new(NOT_KILLED),
             notified: AtomicBool::new(false),
-            pending: AtomicU64::new(0),
             deadline: AtomicU64::new(0),
+            ran: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             lender: AtomicU32::new(0),
             body: AtomicPtr::new(core::ptr::null_mut()),
         }
@@ -140,6 +144,11 @@ impl Task {
     /// Whether it runs, or will.
     pub(crate) fn is_alive(&self) -> bool {
         self.life.load(Ordering::Acquire) == ALIVE
+    }
+
+    /// Whether there is a process of its number: it runs, or its parent has not asked how it ended.
+    pub(crate) fn is_known(&self) -> bool {
+        self.life.load(Ordering::Acquire) >= ALIVE
     }
 
     /// How it is to end, if it is to end whatever it does.
@@ -266,11 +275,13 @@ impl Unborn {
             }
             let free = |task: &&Task| task.life.load(Ordering::Acquire) == FREE;
             let task = TASKS.iter().find(free)?;
+            // A group may outlive the process that it has its number from.
             let used = |pid| {
-                let life = |task: &Task| task.life.load(Ordering::Relaxed);
-                TASKS
-                    .iter()
-                    .any(|task| life(task) != FREE && task.pid() == pid)
+                TASKS.iter().any(|task| {
+                    let numbers = [&task.pid, &task.group, &task.session];
+                    task.life.load(Ordering::Relaxed) != FREE
+                        && numbers.iter().any(|it| it.load(Ordering::Relaxed) == pid)
+                })
             };
             loop {
                 family.last_pid = family.last_pid % MOST_PID + 1;
@@ -292,7 +303,7 @@ impl Unborn {
                 .store(of_parent(|task| &task.session), Ordering::Relaxed);
             task.killed.store(NOT_KILLED, Ordering::Relaxed);
             task.notified.store(false, Ordering::Relaxed);
-            task.pending.store(0, Ordering::Relaxed);
+            task.ran.store(0, Ordering::Relaxed);
             task.lender.store(0, Ordering::Relaxed);
             task.life.store(MADE, Ordering::Release);
             Some(Self { task })
@@ -349,6 +360,8 @@ impl Unborn {
 
 impl Drop for Unborn {
     fn drop(&mut self) {
+        // Before anybody else can be made at its place.
+        shared::ended(self.task);
         self.task.life.store(FREE, Ordering::Release);
     }
 }
@@ -436,8 +449,19 @@ pub(crate) enum Ended {
 
 /// Looks for a child of `parent` that has ended, and forgets it.
 pub(crate) fn reap(parent: &Task, children: Children) -> Ended {
+    look_for(parent, children, |child| {
+        child.life.store(FREE, Ordering::Release);
+    })
+}
+
+/// Looks for a child of `parent` that has ended.
+pub(crate) fn look(parent: &Task, children: Children) -> Ended {
+    look_for(parent, children, |_| ())
+}
+
+fn look_for(parent: &Task, children: Children, found: impl FnOnce(&Task)) -> Ended {
     FAMILY.with(|_| {
-        let mut found = Ended::None;
+        let mut any = Ended::None;
         for child in &TASKS {
             let life = child.life.load(Ordering::Acquire);
             let meant = match children {
@@ -450,16 +474,26 @@ pub(crate) fn reap(parent: &Task, children: Children) -> Ended {
                 continue;
             }
             if life == ZOMBIE {
-                child.life.store(FREE, Ordering::Release);
-                return Ended::One {
+                let ended = Ended::One {
                     pid: child.pid(),
                     status: child.status.load(Ordering::Relaxed),
                 };
+                found(child);
+                return ended;
             }
-            found = Ended::Running;
+            any = Ended::Running;
         }
-        found
+        any
     })
+}
+
+/// Forgets a task that has ended and that nobody will ask after, if nobody has.
+pub(super) fn forget(task: &Task, pid: u32) {
+    FAMILY.with(|_| {
+        if task.life.load(Ordering::Acquire) == ZOMBIE && task.pid() == pid {
+            task.life.store(FREE, Ordering::Release);
+        }
+    });
 }
 
 /// The status that the first process ended with.

@@ -39,16 +39,6 @@ impl Waiters {
         self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
 
-    /// Takes all out and calls `what` with each.
-    pub(crate) fn take_each(&self, mut what: impl FnMut(usize)) {
-        for (index, word) in self.0.iter().enumerate() {
-            if word.load(Ordering::SeqCst) != 0 {
-                let taken = word.swap(0, Ordering::SeqCst);
-                bits(taken).for_each(|bit| what(index * 64 + bit));
-            }
-        }
-    }
-
     /// Calls `what` with each, all of which stay.
     pub(crate) fn each(&self, mut what: impl FnMut(usize)) {
         for (index, word) in self.0.iter().enumerate() {
@@ -66,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_put_in_is_taken_out_once() {
+    fn who_was_put_in_is_there_until_taken_out() {
         let waiters = Waiters::new();
         assert!(waiters.is_empty());
         for place in [0, 63, 64, 130, MOST_TASKS - 1] {
@@ -80,9 +70,9 @@ mod tests {
         waiters.each(|place| seen.push(place));
         assert_eq!(seen, [0, 63, 64, MOST_TASKS - 1]);
         assert!(!waiters.is_empty());
-        seen.clear();
-        waiters.take_each(|place| seen.push(place));
-        assert_eq!(seen, [0, 63, 64, MOST_TASKS - 1]);
+        for place in seen {
+            waiters.remove(place);
+        }
         assert!(waiters.is_empty());
     }
 }

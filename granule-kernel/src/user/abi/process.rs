@@ -24,6 +24,20 @@ pub(crate) enum Status {
 }
 
 impl Status {
+    /// What a word says that [`word`](Self::word) made.
+    pub(crate) const fn from_word(word: u32) -> Self {
+        let high = (word >> 8) as u8;
+        match word & 0x7f {
+            _ if word == 0xffff => Self::Continued,
+            0 => Self::Exited(high),
+            0x7f => Self::Stopped(high),
+            signal => Self::Killed {
+                signal: signal as u8,
+                core: false,
+            },
+        }
+    }
+
     /// In the word that user space takes apart.
     pub(crate) const fn word(self) -> u32 {
         match self {
@@ -159,6 +173,18 @@ mod tests {
         let word = Status::Stopped(20).word();
         assert_eq!((word & 0xff, word >> 8 & 0xff), (0x7f, 20));
         assert_eq!(Status::Continued.word(), 0xffff);
+        let ended = Status::Killed {
+            signal: 9,
+            core: false,
+        };
+        for status in [
+            Status::Exited(200),
+            ended,
+            Status::Stopped(19),
+            Status::Continued,
+        ] {
+            assert_eq!(Status::from_word(status.word()), status);
+        }
     }
 
     #[test]

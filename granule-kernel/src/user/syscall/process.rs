@@ -1,131 +1,247 @@
-//! System calls about processes, and the console as far as a program without files writes to it.
+//! Calls about processes: numbers, groups, children, and what they used.
 
-use super::{Arguments, Outcome};
-use crate::console;
+use super::env::{Env, Slept, get, put, put_if, text};
+use super::{Fail, Restart, Result};
 use crate::user::abi::Errno;
-use crate::user::abi::process::{Status, Usage, WNOHANG};
-use crate::user::abi::signal::SIGCHLD;
-use crate::user::process::{self, Clone};
-use crate::user::sched::{self, By};
-use crate::user::task::{self, Children, Current, Ended};
-use core::sync::atomic::Ordering;
+use crate::user::abi::process::{
+    FUTEX_CLOCK_REALTIME, FUTEX_PRIVATE, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAKE,
+    FUTEX_WAKE_BITSET, NAME_BYTES, PR_GET_DUMPABLE, PR_GET_NAME, PR_GET_NO_NEW_PRIVS,
+    PR_GET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_NO_NEW_PRIVS, ROBUST_LIST_HEAD_BYTES,
+    RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD, Usage, WAIT_KINDS, WCONTINUED, WNOHANG, WUNTRACED,
+};
+use crate::user::abi::time::{NANOSECONDS, TICKS_PER_SECOND, TimeSpec, TimeVal, Times};
+use crate::user::files::Channel;
+use crate::user::world::{Relation, Selection, Waited};
 
-const CLONE_VM: u64 = 0x100;
-const CLONE_VFORK: u64 = 0x4000;
-const CLONE_SETTLS: u64 = 0x8_0000;
-const CLONE_PARENT_SETTID: u64 = 0x10_0000;
-const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
-const CLONE_CHILD_SETTID: u64 = 0x100_0000;
-/// The signal that the parent gets.
-const EXIT_SIGNAL: u64 = 0xff;
-
-pub(super) fn exit(current: &mut Current<'_>, [code, ..]: Arguments) -> Outcome {
-    process::end(current, Status::Exited(code as u8).word())
+/// What is known of the caller.
+pub(super) fn relation<E: Env>(env: &mut E, what: impl Fn(Relation) -> u32) -> Result {
+    of(env, 0, what)
 }
 
-pub(super) fn getpid(current: &mut Current<'_>, _: Arguments) -> Outcome {
-    Ok(current.task.pid().into())
+/// What is known of a process, or of the caller for 0.
+pub(super) fn of<E: Env>(env: &mut E, pid: i32, what: impl Fn(Relation) -> u32) -> Result {
+    env.with(|world, place| {
+        let (_, relation) = world.named(place, pid)?;
+        Ok(u64::from(what(relation)))
+    })
 }
 
-pub(super) fn getppid(current: &mut Current<'_>, _: Arguments) -> Outcome {
-    Ok(current.task.parent.load(Ordering::Relaxed).into())
+/// `setpgid`.
+pub(super) fn set_group<E: Env>(env: &mut E, pid: i32, group: i32) -> Result {
+    env.with(|world, place| Ok(world.set_group(place, pid, group).map(|()| 0)?))
 }
 
-pub(super) fn set_tid_address(current: &mut Current<'_>, [address, ..]: Arguments) -> Outcome {
-    current.own.clear_child_tid = address;
-    Ok(current.task.pid().into())
+/// `setsid`.
+pub(super) fn set_session<E: Env>(env: &mut E) -> Result {
+    env.with(|world, place| Ok(world.set_session(place).map(u64::from)?))
 }
 
-pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
-    sched::yield_now(current.task);
+/// `wait4`.
+pub(super) fn wait4<E: Env>(
+    env: &mut E,
+    which: i32,
+    status_to: u64,
+    options: u32,
+    usage_to: u64,
+) -> Result {
+    if options & !(WNOHANG | WUNTRACED | WCONTINUED | WAIT_KINDS) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    // It would mean a group that its number cannot name.
+    if which == i32::MIN {
+        return Err(Errno::ESRCH.into());
+    }
+    let kinds = (options & WUNTRACED != 0, options & WCONTINUED != 0);
+    loop {
+        let (own, waited) = env.with(|world, place| {
+            let (_, own) = world.named(place, 0)?;
+            let which = Selection::of(which, own.group);
+            Ok::<_, Errno>((own.pid, world.wait(place, which, kinds)?))
+        })?;
+        match waited {
+            Waited::Child { pid, status } => {
+                put_if(env, status_to, &status)?;
+                put_if(env, usage_to, &Usage::default())?;
+                return Ok(u64::from(pid));
+            }
+            Waited::NotYet if options & WNOHANG != 0 => return Ok(0),
+            Waited::NotYet => {}
+        }
+        let slept = env.sleep(Channel::Children(own), None, |world, place| {
+            let group = world.named(place, 0).map_or(0, |(_, own)| own.group);
+            !world.would_wait(place, Selection::of(which, group), kinds)
+        });
+        if slept == Slept::Signal {
+            return Err(Fail::Interrupted(Restart::IfAsked));
+        }
+    }
+}
+
+/// `umask`.
+pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
+    env.with(|world, place| {
+        let own = world.own_mut(place)?;
+        Ok(u64::from(core::mem::replace(&mut own.umask, mask & 0o777)))
+    })
+}
+
+/// `prctl`, as far as programs cannot do without.
+pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
+    match what {
+        PR_SET_NAME => {
+            let mut name = [0; NAME_BYTES];
+            // What is too long is cut.
+            match text(env, argument, &mut name, Errno::ERANGE) {
+                Ok(_) | Err(Errno::ERANGE) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let [.., last] = &mut name;
+            *last = 0;
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+            if let Some(rest) = name.get_mut(end..) {
+                rest.fill(0);
+            }
+            env.with(|world, place| {
+                world.own_mut(place)?.name = name;
+                Ok(0)
+            })
+        }
+        PR_GET_NAME => {
+            let name = env.with(|world, place| world.own(place).map(|own| own.name))?;
+            put(env, argument, &name)?;
+            Ok(0)
+        }
+        // Nobody dumps, and nobody gains privileges: it can be promised.
+        PR_GET_DUMPABLE => Ok(1),
+        PR_SET_DUMPABLE if argument <= 1 => Ok(0),
+        PR_SET_NO_NEW_PRIVS if argument == 1 => Ok(0),
+        PR_GET_NO_NEW_PRIVS => Ok(0),
+        PR_GET_PDEATHSIG => {
+            put(env, argument, &0_u32)?;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// `futex`: waiting and waking, which is what locks of C libraries take.
+pub(super) fn futex<E: Env>(
+    env: &mut E,
+    at: u64,
+    operation: u32,
+    value: u32,
+    timeout: u64,
+    bits: u64,
+) -> Result {
+    if !at.is_multiple_of(4) {
+        return Err(Errno::EINVAL.into());
+    }
+    // No memory is shared between address spaces, so all of them are private.
+    let channel = Channel::Futex {
+        space: env.space(),
+        address: at,
+    };
+    let operation = operation & !(FUTEX_PRIVATE | FUTEX_CLOCK_REALTIME);
+    match operation {
+        FUTEX_WAIT | FUTEX_WAIT_BITSET => {
+            if operation == FUTEX_WAIT_BITSET && bits as u32 == 0 {
+                return Err(Errno::EINVAL.into());
+            }
+            let until = match timeout {
+                0 => None,
+                timeout => {
+                    let time = get::<TimeSpec>(env, timeout)?.to_ns()?;
+                    // The one waits for a time, the other until one.
+                    let from = if operation == FUTEX_WAIT {
+                        env.now()
+                    } else {
+                        0
+                    };
+                    Some(from.saturating_add(time))
+                }
+            };
+            // Who wakes has changed the word before; asleep, it is looked for in the channel.
+            if get::<u32>(env, at)? != value {
+                return Err(Errno::EAGAIN.into());
+            }
+            let mut first = true;
+            let slept = env.sleep(channel, until, |_, _| !core::mem::take(&mut first));
+            match slept {
+                Slept::Ready => Ok(0),
+                Slept::TimeUp => Err(Errno::ETIMEDOUT.into()),
+                Slept::Signal => Err(Fail::Interrupted(Restart::IfAsked)),
+            }
+        }
+        FUTEX_WAKE | FUTEX_WAKE_BITSET => {
+            // All of them look again; who finds the word taken waits again.
+            get::<u32>(env, at)?;
+            env.with(|world, _| {
+                let places = 0..crate::user::MOST_TASKS;
+                let waiting = places
+                    .filter(|place| {
+                        world
+                            .own(*place)
+                            .is_ok_and(|own| own.waits == Some(channel))
+                    })
+                    .count();
+                world.wake(channel);
+                Ok(waiting.min(value as usize) as u64)
+            })
+        }
+        _ => Err(Errno::ENOSYS.into()),
+    }
+}
+
+/// `set_robust_list`: locks that a dying thread holds; no memory is shared, so nobody would see
+/// them.
+pub(super) fn set_robust_list(bytes: u64) -> Result {
+    if bytes == ROBUST_LIST_HEAD_BYTES {
+        Ok(0)
+    } else {
+        Err(Errno::EINVAL.into())
+    }
+}
+
+/// `getrusage`.
+pub(super) fn getrusage<E: Env>(env: &mut E, who: i32, to: u64) -> Result {
+    let usage = match who {
+        RUSAGE_SELF | RUSAGE_THREAD => Usage {
+            user: TimeVal::from_ns(env.cpu_time()),
+            ..Usage::default()
+        },
+        RUSAGE_CHILDREN => Usage::default(),
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    put(env, to, &usage)?;
     Ok(0)
 }
 
-/// `fork`, and what `posix_spawn` and `vfork` need: a child with its parent's memory, for as long as
-/// that waits. Threads there are none.
-pub(super) fn clone(
-    current: &mut Current<'_>,
-    [flags, stack, parent_tid, tls, child_tid, _]: Arguments,
-) -> Outcome {
-    let known = EXIT_SIGNAL
-        | CLONE_VM
-        | CLONE_VFORK
-        | CLONE_SETTLS
-        | CLONE_PARENT_SETTID
-        | CLONE_CHILD_CLEARTID
-        | CLONE_CHILD_SETTID;
-    let signal = flags & EXIT_SIGNAL;
-    let alone = flags & (CLONE_VM | CLONE_VFORK);
-    if flags & !known != 0 || (signal != 0 && signal != u64::from(SIGCHLD)) || alone == CLONE_VM {
-        return Err(Errno::EINVAL);
-    }
-    let given = |flag, value| (flags & flag != 0).then_some(value);
-    let clone = Clone {
-        // CLONE_VFORK alone would be a copy that the parent waits for, of which nobody can tell.
-        lend_memory: alone == CLONE_VM | CLONE_VFORK,
-        stack,
-        thread_pointer: given(CLONE_SETTLS, tls),
-        parent_tid: given(CLONE_PARENT_SETTID, parent_tid),
-        child_tid: given(CLONE_CHILD_SETTID, child_tid),
-        clear_child_tid: given(CLONE_CHILD_CLEARTID, child_tid),
+/// `times`: also the ticks since the machine was started.
+pub(super) fn times<E: Env>(env: &mut E, to: u64) -> Result {
+    let ticks = |ns: u64| ns / (NANOSECONDS / TICKS_PER_SECOND);
+    let times = Times {
+        user: ticks(env.cpu_time()) as i64,
+        ..Times::default()
     };
-    process::fork(current, clone).map(u64::from)
+    put_if(env, to, &times)?;
+    Ok(ticks(env.now()))
 }
 
-pub(super) fn wait4(
-    current: &mut Current<'_>,
-    [pid, status_at, options, usage_at, ..]: Arguments,
-) -> Outcome {
-    let children = match pid as i32 {
-        -1 => Children::Any,
-        0 => Children::Group(current.task.group.load(Ordering::Relaxed)),
-        group @ ..-1 => Children::Group(group.unsigned_abs()),
-        pid => Children::Pid(pid as u32),
-    };
-    let wait = options as u32 & WNOHANG == 0;
-    let task = current.task;
-    let ended = sched::sleep_until(task, By::Signals, || {
-        let ended = task::reap(task, children);
-        (ended != Ended::Running || !wait).then_some(ended)
-    });
-    let (pid, status) = match ended.map_err(|_| Errno::EINTR)? {
-        Ended::None => return Err(Errno::ECHILD),
-        Ended::Running => return Ok(0),
-        Ended::One { pid, status } => (pid, status),
-    };
-    let space = current.memory().ok_or(Errno::EFAULT)?;
-    if status_at != 0 {
-        space.write_value(status_at, &status)?;
+/// `sched_getaffinity`: every process may run on every CPU.
+pub(super) fn affinity<E: Env>(env: &mut E, pid: i32, bytes: u64, to: u64) -> Result {
+    of(env, pid, |it| it.pid)?;
+    let (cpus, _) = env.cpus();
+    if bytes < 8 || !bytes.is_multiple_of(8) {
+        return Err(Errno::EINVAL.into());
     }
-    if usage_at != 0 {
-        space.write_value(usage_at, &Usage::default())?;
-    }
-    Ok(pid.into())
+    put(env, to, &cpus)?;
+    Ok(8)
 }
 
-/// Bytes that are copied at a time.
-const CHUNK: usize = 256;
-
-/// To the console, which is what descriptors 1 and 2 are while there are no files.
-pub(super) fn write(current: &mut Current<'_>, [fd, address, length, ..]: Arguments) -> Outcome {
-    if !matches!(fd, 1 | 2) {
-        return Err(Errno::EBADF);
-    }
-    let space = current.memory().ok_or(Errno::EFAULT)?;
-    let mut done = 0;
-    let mut bytes = [0; CHUNK];
-    while done < length {
-        let count = (length - done).min(CHUNK as u64) as usize;
-        let chunk = bytes.get_mut(..count).ok_or(Errno::EFAULT)?;
-        let at = address.checked_add(done).ok_or(Errno::EFAULT)?;
-        match space.read(at, chunk) {
-            Ok(()) => {}
-            // What was written stays written.
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error),
-        }
-        console::write_user(chunk);
-        done += count as u64;
-    }
-    Ok(done)
+/// `getcpu`.
+pub(super) fn getcpu<E: Env>(env: &mut E, cpu_to: u64, node_to: u64) -> Result {
+    let (_, cpu) = env.cpus();
+    put_if(env, cpu_to, &cpu)?;
+    put_if(env, node_to, &0_u32)?;
+    Ok(0)
 }
