@@ -8,5 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod ends;
+mod files;
 mod machine;
 mod programs;
+mod shell;

@@ -1,8 +1,10 @@
 //! What the program does, by the name that is its first argument.
 
 mod faults;
+mod files;
 mod memory;
 mod processes;
+mod signals;
 
 use crate::calls::{self, say};
 use crate::start::Start;
@@ -42,6 +44,10 @@ const TESTS: &[Test] = &[
     (b"faults", faults::faults),
     (b"pointers", faults::pointers),
     (b"left", processes::left),
+    (b"files", files::files),
+    (b"execs", files::execs),
+    (b"descriptors", files::descriptors),
+    (b"signals", signals::signals),
 ];
 
 /// Runs the test; the exit code.

@@ -7,7 +7,7 @@ use crate::start::Start;
 use core::arch::asm;
 
 /// Forks, and does `child` in the child, which ends with what that gives.
-fn forked(child: impl FnOnce() -> i32) -> i64 {
+pub(super) fn forked(child: impl FnOnce() -> i32) -> i64 {
     let pid = calls::fork();
     if pid == 0 {
         calls::exit(child());
@@ -17,7 +17,7 @@ fn forked(child: impl FnOnce() -> i32) -> i64 {
 }
 
 /// Waits for this child; its status.
-fn status_of(pid: i64) -> u32 {
+pub(super) fn status_of(pid: i64) -> u32 {
     match wait(pid) {
         Ok((found, status)) => {
             check!(found == pid, "waited for {pid}, found {found}");
