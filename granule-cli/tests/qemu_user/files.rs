@@ -26,7 +26,6 @@ fn well(request: &Request, words: &str, line: &str) -> Ran {
     assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
     let frames = |when| ran.number(&format!("user.frames_{when}"));
     assert_eq!(frames("before"), frames("after"));
-    assert!(frames("before") > 0);
     ran
 }
 

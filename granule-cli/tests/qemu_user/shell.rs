@@ -45,8 +45,8 @@ const PRINTED: &[&str] = &[
     "waited 0",
     "/etc",
     "text",
-    "link",
-    "text",
+    // In columns, as the console is a terminal.
+    "link  text",
     "line x",
     "line y",
     "1 2 3",
