@@ -85,7 +85,7 @@ fn tree() {
         length == 5 && path.starts_with(b"/init"),
         "own program {path:?}"
     );
-    let changed = call(CHDIR, [b"/etc\0".as_ptr() as u64, 0, 0, 0, 0, 0]);
+    let changed = call(CHDIR, [c"/etc".as_ptr() as u64, 0, 0, 0, 0, 0]);
     check!(changed == 0, "chdir: {changed}");
     let length = call(GETCWD, [at, 32, 0, 0, 0, 0]);
     check!(
@@ -256,7 +256,7 @@ pub(super) fn execs(_: Start) {
     fails(b"/lost\0", -2);
     let bad = call(EXECVE, [8, 0, 0, 0, 0, 0]);
     check!(bad == calls::EFAULT, "a bad path: {bad}");
-    let path = b"/init\0".as_ptr() as u64;
+    let path = c"/init".as_ptr() as u64;
     let bad = call(EXECVE, [path, 8, 0, 0, 0, 0]);
     check!(bad == calls::EFAULT, "bad arguments: {bad}");
     // What is marked is closed by it, and only that.
