@@ -73,6 +73,7 @@ fn exited(run: &Run, status: ExitStatus) -> (Outcome, Option<String>) {
         Some(Verdict::Panic) => bad(Outcome::Panic, told()),
         Some(Verdict::Refused) => bad(Outcome::Refused, told()),
         Some(Verdict::SelfCheckFailed) => bad(Outcome::SelfCheckFailed, told()),
+        Some(Verdict::GuestExit) => bad(Outcome::GuestExit, told()),
         Some(Verdict::Ok) => match run.record.faults().first() {
             None => (Outcome::Ok, None),
             Some(fault) => bad(
@@ -129,6 +130,10 @@ mod tests {
         assert_eq!(
             end(&["outcome=self-check-failed", "reason=r", "end"]),
             (Outcome::SelfCheckFailed, "r".into())
+        );
+        assert_eq!(
+            end(&["outcome=guest-exit", "reason=r", "end"]),
+            (Outcome::GuestExit, "r".into())
         );
         assert_eq!(end(&["outcome=ok"]).0, Outcome::GuestExit);
         assert_eq!(end(&["end"]).0, Outcome::GuestExit);

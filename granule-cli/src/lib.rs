@@ -29,6 +29,7 @@ mod console;
 pub mod cost;
 mod guest;
 pub mod image;
+pub mod initramfs;
 mod json;
 mod judge;
 pub mod plan;
@@ -46,4 +47,5 @@ pub mod usage;
 
 pub use boot::{Boot, Outcome};
 pub use bootrec::BootRecord;
+pub use initramfs::Initramfs;
 pub use request::{Barriers, LinearMap, PageSize, Request, Rodata};

@@ -92,6 +92,8 @@ pub enum Verdict {
     Refused,
     /// A check the kernel made of its own tables failed.
     SelfCheckFailed,
+    /// The programs on it did not end well.
+    GuestExit,
 }
 
 /// The record as far as it was heard.
@@ -146,7 +148,10 @@ impl Record {
                     "panic" => Verdict::Panic,
                     "refused" => Verdict::Refused,
                     "self-check-failed" => Verdict::SelfCheckFailed,
-                    _ => return Err(fault("ok, panic, refused or self-check-failed")),
+                    "guest-exit" => Verdict::GuestExit,
+                    _ => {
+                        return Err(fault("ok, panic, refused, self-check-failed or guest-exit"));
+                    }
                 });
                 return Ok(());
             }

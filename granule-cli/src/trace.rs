@@ -228,6 +228,7 @@ fn kind(event: raw::Event) -> Option<EventKind> {
 const fn order(visibility: Visibility) -> Order {
     match visibility {
         Visibility::Publish => Order::Release,
+        Visibility::Exchange => Order::Exchange,
         // All others order nothing.
         _ => Order::Plain,
     }

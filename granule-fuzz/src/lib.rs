@@ -5,6 +5,7 @@
 //! functions run on stable Rust in `tests/` and under cargo-fuzz in `fuzz/`.
 
 mod bytes;
+mod initramfs;
 mod nodes;
 mod parsers;
 mod records;
@@ -62,6 +63,8 @@ pub const TARGETS: &[Target] = &[
     ("memblock", tables::memblock),
     ("descriptor", tables::descriptor),
     ("walker", tables::walker),
+    ("cpio_tree", initramfs::cpio_tree),
+    ("path_lookup", initramfs::path_lookup),
 ];
 
 /// The target of that name.

@@ -4,7 +4,7 @@
 //! reached; then some of their bytes are changed. What the crate refuses to parse no reader sees.
 
 use crate::bytes::Bytes;
-use crate::gic::tree::{Gic, MOST_REGIONS, gic};
+use crate::gic::tree::{Gic, MOST_REGIONS, gic, timer};
 use crate::kernel_tree::{Memory, memory as read_memory};
 use crate::smp::tree::{Cpus, cpus, has_psci};
 use crate::smp::{AFFINITY, MOST_CPUS};
@@ -250,6 +250,11 @@ pub(crate) fn device_tree_cpus(bytes: &[u8]) {
 pub(crate) fn device_tree_gic(bytes: &[u8]) {
     let (tree, _) = tree(bytes);
     let Ok(tree) = Fdt::new(&tree) else { return };
+    for at_el2 in [false, true] {
+        let number = timer(&tree, at_el2);
+        // A private interrupt of a CPU.
+        assert!(number.is_none_or(|number| (16..32).contains(&number)));
+    }
     let regions: Vec<_> = match gic(&tree) {
         Ok(Gic::V2 {
             distributor,

@@ -72,6 +72,15 @@ unsafe impl TableMemory for Hostile {
         Descriptor(self.word(table, index))
     }
     unsafe fn store(&mut self, _: PhysicalAddress, _: usize, _: Descriptor, _: Visibility) {}
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        _: Descriptor,
+        _: Visibility,
+    ) -> Descriptor {
+        Descriptor(self.word(table, index))
+    }
     unsafe fn fill(
         &mut self,
         _: PhysicalAddress,

@@ -16,6 +16,7 @@ use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
 use crate::trace::recorder;
 use crate::tree::{self, Memory};
+use crate::user::init;
 use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
@@ -26,8 +27,11 @@ use granule::linear::{Arena, Placement};
 use granule::memblock::{self, LeftOut};
 use granule::table::Counters;
 
-/// Boots on what was handed over.
-pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
+/// How user space ended, if it did not end well; well, too, if there was none.
+pub(crate) type Ended = Result<(), init::Failure>;
+
+/// Boots on what was handed over, and runs the programs that there are.
+pub(crate) fn run(handover: &Handover, bootargs: &[u8]) -> Ended {
     let Some(choice) = &handover.choice else {
         refuse::refuse(format_args!(
             "no page size was chosen before the MMU was on"
@@ -38,12 +42,12 @@ pub(crate) fn run(handover: &Handover, bootargs: &[u8]) {
     }
     // SAFETY: the one call; the boot tables map the area, as it is in the handover.
     unsafe { recorder::begin(handover.trace) };
-    boot(handover, choice, bootargs);
+    boot(handover, choice, bootargs)
 }
 
 // Its own frame, as what follows has large ones of its own.
 #[inline(never)]
-fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
+fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     let page_size = choice.page.size;
     let cpu = handover.entry.features();
     let forced = forced_errata(bootargs);
@@ -128,6 +132,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
+    let initrd = with_tree(handover, tree::initial_ramdisk);
     let mut cpus = with_tree(handover, |tree| {
         start::start(&mut Machine {
             request: &request,
@@ -137,6 +142,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
             bootargs,
             errata,
             translations: looked.translations,
+            has_programs: initrd.is_some(),
         })
     });
     // From here on tables change under several CPUs: what each of them can do.
@@ -206,6 +212,15 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) {
     memory::selftest::bench::run(bootargs, request.counter);
     merge::settle();
     report::exceptions();
+    let ended = init::run(&init::Machine {
+        boot_cpu: cpu,
+        common,
+        capabilities: request.capabilities,
+        initrd,
+        bootargs,
+    });
+    report::tlb_conflicts();
+    ended
 }
 
 /// The address in TTBR1 as the boot set it: no ASID, no CnP; 52-bit addresses put bits 51:48 into

@@ -5,6 +5,7 @@
 use crate::cpu;
 use crate::pl011::Pl011;
 use crate::smp::percpu;
+use crate::user::output::Guard;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,15 +13,18 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 struct Console {
     locked: AtomicBool,
     uart: UnsafeCell<Option<Pl011>>,
+    /// What programs write.
+    guard: UnsafeCell<Guard>,
 }
 
-// SAFETY: `uart` is reached only by who holds `locked`, or by the panicking CPU,
+// SAFETY: `uart` and `guard` are reached only by who holds `locked`, or by the panicking CPU,
 // which nothing can take turns with any more.
 unsafe impl Sync for Console {}
 
 static CONSOLE: Console = Console {
     locked: AtomicBool::new(false),
     uart: UnsafeCell::new(None),
+    guard: UnsafeCell::new(Guard::NEW),
 };
 
 /// The CPU that panics, to which the console belongs from then on; `NOBODY` as a rule.
@@ -49,6 +53,41 @@ impl Write for Writer {
 
 /// Prints `text`, whole, against other CPUs. Interrupts wait: what they run may print, too.
 pub(crate) fn write(text: fmt::Arguments<'_>) {
+    with(|uart, guard| {
+        if guard.is_in_line() {
+            uart.put(b'\n');
+        }
+        *guard = Guard::NEW;
+        // The writer never fails; a failing Display loses the rest of its text.
+        let _ = Writer(uart).write_fmt(text);
+    });
+}
+
+/// Sends what a program writes, as it is but for lines that could be taken for the kernel's own;
+/// newlines with their carriage returns if asked.
+pub(crate) fn write_user(bytes: &[u8], newlines: bool) {
+    with(|uart, guard| {
+        for byte in bytes {
+            if guard.next(*byte) {
+                uart.put(b' ');
+            }
+            if newlines {
+                uart.put(*byte);
+            } else {
+                uart.put_raw(*byte);
+            }
+        }
+    });
+}
+
+/// A byte that was typed and that nobody has taken, if there is one.
+pub(crate) fn read() -> Option<u8> {
+    let mut byte = None;
+    with(|uart, _| byte = uart.take());
+    byte
+}
+
+fn with(work: impl FnOnce(Pl011, &mut Guard)) {
     let masked = cpu::mask_interrupts();
     let start = cpu::cntvct_el0();
     let patience = PATIENCE_S * cpu::cntfrq_el0();
@@ -65,8 +104,8 @@ pub(crate) fn write(text: fmt::Arguments<'_>) {
     }
     // SAFETY: read only; written once before there was anything to print.
     if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
-        // The writer never fails; a failing Display loses the rest of its text.
-        let _ = Writer(uart).write_fmt(text);
+        // SAFETY: this CPU has the lock, or panics alone.
+        work(uart, unsafe { &mut *CONSOLE.guard.get() });
     }
     CONSOLE.locked.store(false, Ordering::Release);
     cpu::restore_interrupts(masked);

@@ -1,6 +1,7 @@
 //! What a CPU does with an interrupt.
 
 use crate::smp::percpu;
+use crate::user::{sched, timer};
 use crate::{gic, ipi};
 use core::sync::atomic::Ordering;
 
@@ -12,10 +13,13 @@ pub(crate) fn handle() -> Result<(), u32> {
         return Ok(());
     };
     percpu::this().interrupts.fetch_add(1, Ordering::Relaxed);
-    if !taken.is_call() {
+    if taken.is_call() {
+        ipi::answer();
+    } else if timer::interrupt() == Some(taken.number()) {
+        sched::tick();
+    } else {
         return Err(taken.number());
     }
-    ipi::answer();
     gic::end(taken);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The kernel from its first instruction at a virtual address.
 
+use crate::boot::Ended;
 use crate::console::println;
 use crate::handover::{Conduit, Handover};
 use crate::memory::live;
@@ -29,8 +30,7 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
     println!("granule: bootargs: {}", line.escape_ascii());
     no_way_to_power_off(handover);
     hooks::run(line);
-    boot::run(handover, line);
-    finish()
+    finish(boot::run(handover, line))
 }
 
 /// Bytes of command line that are kept, as in Linux.
@@ -87,10 +87,16 @@ fn no_way_to_power_off(handover: &Handover) {
     println!("granule: no way to power off: {why}; the kernel will halt at its end");
 }
 
-/// The good end.
-fn finish() -> ! {
+/// The good end, of the kernel if not of the programs.
+fn finish(ended: Ended) -> ! {
     report::boot_stack(stack::most_used(), stack::bytes());
-    println!("@granule outcome=ok\n@granule end");
+    match ended {
+        Ok(()) => println!("@granule outcome=ok\n@granule end"),
+        Err(why) => {
+            println!("granule: {why}");
+            println!("@granule outcome=guest-exit\n@granule reason={why}\n@granule end");
+        }
+    }
     record::finished(None);
     // Other CPUs may be merging: not in the midst of it.
     live::hold(|| recorder::finish(true));

@@ -11,6 +11,7 @@
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
 //! | `0xffff_ffff_e400_0000` | stacks of the secondary CPUs, with gaps |
+//! | `0xffff_ffff_e500_0000` | stacks of tasks, with gaps |
 //! | `0xffff_ffff_e800_0000` | the interrupt controller |
 //!
 //! The linear map is the only part whose mapping is ever split while CPUs use it. All the rest lies
@@ -60,6 +61,11 @@ pub(crate) const FIXMAP_SERIES_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTE
 
 /// The stacks of all CPUs but the boot CPU.
 pub(crate) const STACKS_VADDR: u64 = FIXMAP_VADDR + (64 << 20);
+
+/// The kernel's stacks of tasks.
+pub(crate) const TASK_STACKS_VADDR: u64 = STACKS_VADDR + (16 << 20);
+/// See [`TASK_STACKS_VADDR`].
+pub(crate) const TASK_STACKS_BYTES: u64 = 48 << 20;
 
 /// The interrupt controller's distributor; a GICv2's CPU interface lies four slots further.
 pub(crate) const GIC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);

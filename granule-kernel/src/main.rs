@@ -34,6 +34,7 @@ mod sizes;
 mod smp;
 mod trace;
 mod tree;
+mod user;
 mod wrap;
 
 #[cfg(target_os = "none")]

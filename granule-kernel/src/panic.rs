@@ -8,7 +8,7 @@ use crate::memory::fault;
 use crate::mmu_off::record::{self, Reason};
 use crate::smp::{percpu, stacks};
 use crate::trace::recorder;
-use crate::{cpu, image, psci};
+use crate::{cpu, image, psci, user};
 use core::arch::asm;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
@@ -116,7 +116,8 @@ fn image_address(address: u64) -> Option<u64> {
 /// a stack of this CPU.
 fn is_stack(address: u64) -> bool {
     let Some(offset) = image_address(address) else {
-        return stacks::holds(address) && cpu::translate(address).is_ok();
+        let stack = stacks::holds(address) || user::stack::holds(address);
+        return stack && cpu::translate(address).is_ok();
     };
     image::segments().into_iter().any(|segment| {
         segment.permission == image::Permission::ReadWrite

@@ -4,6 +4,7 @@
 //! what is wrong with a tree that cannot be used. Devices are not looked up here.
 
 use core::fmt;
+use core::ops::Range;
 use dtoolkit::error::FdtErrorKind;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
@@ -136,6 +137,13 @@ fn for_each_reg(
         with(start, size)?;
     }
     Ok(())
+}
+
+/// Where `tree` says that the boot loader put the initial ramdisk.
+pub(crate) fn initial_ramdisk(tree: &[u8]) -> Option<Range<u64>> {
+    let tree = Fdt::new(tree).ok()?;
+    let (start, end) = initrd(tree.root())?;
+    (start < end).then_some(start..end)
 }
 
 /// Where the boot loader put the initial ramdisk: its first byte, and the one behind its last.

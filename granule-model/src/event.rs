@@ -22,6 +22,9 @@ pub enum Order {
     Plain,
     /// A store-release: who sees it sees all stores that this CPU made before it.
     Release,
+    /// In one step with loading what was there, so that an update by hardware comes before it, and
+    /// is seen, or finds the new value. Nothing else is ordered by it.
+    Exchange,
 }
 
 /// What the bytes are that an [`EventKind::OtherStore`] wrote.

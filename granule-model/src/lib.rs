@@ -92,9 +92,11 @@
 //! * What firmware or a boot loader left in the data and instruction caches, but with
 //!   [`Config::caches_unknown_at_reset`]; loads with the MMU off of what it left there.
 //! * Data stored over a table, and table memory obtained while it still is a table.
-//! * Hardware updates: with TCR.HA a leaf without the access flag may be cached and with TCR.HD a
-//!   clean page is writable, but memory is not changed, so an update lost to a plain store goes
-//!   unnoticed.
+//! * When hardware updates an entry: with TCR.HA a leaf without the access flag may be cached and
+//!   with TCR.HD a clean page is writable, but memory changes only where it is said
+//!   ([`Model::update_by_hardware`]), which traces do not. A plain store that may lose an update is
+//!   reported whether there was one or not, but one that empties an entry only when what may be
+//!   lost is stored there again.
 //! * The order of the stores within one bulk event, and what a walker makes of a half done one.
 //! * Exceptions as context synchronisation: record an ISB where one is relied on.
 //! * Which mapping a store went through: whether it is cached follows from the CPU's SCTLR.
@@ -120,6 +122,7 @@ mod frames;
 mod groups;
 mod invalidate;
 mod link;
+mod lost;
 mod meet;
 mod memory;
 mod model;

@@ -83,7 +83,7 @@ impl Model {
                 // A release orders this CPU's own stores, and those of others that it has
                 // seen: taken for granted, as the events of a trace are in one order.
                 Some(Order::Release) => true,
-                Some(Order::Plain) => by == cpu && storer.ordered > event,
+                Some(Order::Plain | Order::Exchange) => by == cpu && storer.ordered > event,
                 None => by == cpu && storer.own_dsb > event,
             };
             if !ordered {

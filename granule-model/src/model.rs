@@ -3,7 +3,8 @@
 use crate::config::Config;
 use crate::context::{Context, Space};
 use crate::cpu::Cpu;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, Order};
+use crate::lost::Suspect;
 use crate::memory::{Memory, PAGE_SHIFT};
 use crate::run::{ContextId, Run};
 use crate::stale::Stale;
@@ -30,6 +31,8 @@ pub struct Model {
     pub(crate) suspect_groups: BTreeSet<(u64, TableId)>,
     /// Blocks that were stored with the nT bit, and the events.
     pub(crate) suspect_blocks: BTreeMap<u64, u64>,
+    /// Entries that hardware might have been updating when a plain store made them invalid.
+    pub(crate) suspect_updates: BTreeMap<u64, Suspect>,
     /// Something that decides what accesses find in caches changed since that was last checked.
     pub(crate) lines_changed: bool,
     /// Pages with tables that were stored in a way that walkers may not see.
@@ -202,6 +205,14 @@ impl Found {
     }
 }
 
+/// Each entry that an update changes is changed in one step, where hardware may change it too.
+const fn in_one_step(order: Order) -> Order {
+    match order {
+        Order::Plain => Order::Exchange,
+        other => other,
+    }
+}
+
 impl Model {
     /// A machine just after reset: all MMUs off, memory zero.
     #[must_use]
@@ -226,6 +237,7 @@ impl Model {
             now: 0,
             suspect_groups: BTreeSet::new(),
             suspect_blocks: BTreeMap::new(),
+            suspect_updates: BTreeMap::new(),
             lines_changed: false,
             suspect_pages: BTreeSet::new(),
             unseen_pages: BTreeSet::new(),
@@ -298,7 +310,7 @@ impl Model {
                 clear,
                 set,
                 order,
-            } => self.store_run(cpu, address, count, order, |_, old| {
+            } => self.store_run(cpu, address, count, in_one_step(order), |_, old| {
                 if old & of != 0 {
                     (old & !clear) | set
                 } else {

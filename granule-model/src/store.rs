@@ -126,6 +126,12 @@ impl Model {
     fn change_live(&mut self, cpu: u32, number: u64, changes: &[Change], order: Order) {
         let page_base = number << PAGE_SHIFT;
         let mut paths = self.paths_to(number);
+        for (id, paths) in &paths {
+            for &(index, old, new) in changes {
+                let location = page_base + index as u64 * 8;
+                self.check_update(cpu, *id, paths, location, (old, new), order);
+            }
+        }
         let mut unlinked = false;
         for (id, paths) in &paths {
             unlinked |= self.replace(cpu, *id, paths, page_base, changes);
@@ -148,7 +154,13 @@ impl Model {
         if let Some(location) = made_valid {
             state.made_valid = (now, location);
         }
-        state.stored = (now, page_base + changes[0].0 as u64 * 8);
+        // What was invalid and stays so is a fault to a walker, whichever value it sees.
+        if let Some((index, ..)) = changes
+            .iter()
+            .find(|(_, old, new)| (old | new) & descriptor::VALID != 0)
+        {
+            state.stored = (now, page_base + *index as u64 * 8);
+        }
         for (id, paths) in &paths {
             self.made(cpu, *id, paths, page_base, changes, order);
         }

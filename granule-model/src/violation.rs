@@ -61,6 +61,9 @@ pub enum Rule {
     StoreLost,
     /// Instructions are fetched, and an instruction cache may hold something older.
     InstructionCache,
+    /// An entry that hardware may have updated since it was loaded was stored over, not exchanged or
+    /// changed in one step: the access flag or the dirty state may be lost.
+    LostUpdate,
 }
 
 impl Rule {
@@ -93,6 +96,7 @@ impl Rule {
             Self::DirtyLineBehind => "dirty-line-behind",
             Self::StoreLost => "store-lost",
             Self::InstructionCache => "instruction-cache",
+            Self::LostUpdate => "RWLTNL",
         }
     }
 }

@@ -63,6 +63,21 @@ unsafe impl TableMemory for Machine {
         });
     }
 
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise; no hardware updates these tables.
+        unsafe {
+            let old = self.load(table, index);
+            self.store(table, index, descriptor, visibility);
+            old
+        }
+    }
+
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

@@ -12,6 +12,7 @@
 //! - [`table`]: mapping, unmapping, changing permissions, asking, visiting. Stands on three small
 //!   traits: reach a table's memory, get and free table pages, issue barriers and TLBIs.
 //! - [`linear`]: the linear map of all RAM.
+//! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
 //! - [`boot`]: what must be decided before the first table exists, by code that may not panic.
 //! - [`memblock`]: early memory.
 //!
@@ -83,5 +84,6 @@ pub mod arch;
 pub mod boot;
 pub mod linear;
 pub mod memblock;
+pub mod space;
 pub mod table;
 pub mod trace;

@@ -27,6 +27,7 @@ mod strict_align;
 #[cfg(test)]
 mod test_elf;
 mod tools;
+mod user;
 mod workspace;
 
 use std::path::PathBuf;
@@ -55,6 +56,8 @@ enum Command {
         #[arg(long, value_name = "SIZE")]
         fixed: Option<image::Fixed>,
     },
+    /// Build the user programs that tests run on the kernel
+    User,
     /// Check the kernel's MMU-off code only
     CheckMmuOff {
         /// An ELF file to check instead of building the kernel
@@ -95,6 +98,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
         Command::Image { fixed } => image::image(fixed).map(drop)?,
+        Command::User => user::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
             let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;
             image::check_mmu_off(&elf)?;

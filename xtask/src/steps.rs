@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, run_tests, show};
-use crate::{boot, boots, image, matrix, miri, tools};
+use crate::{boot, boots, image, matrix, miri, tools, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -60,6 +60,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "image",
         what: "the kernel image and its MMU-off code",
         run: build_image,
+    },
+    Step {
+        name: "user",
+        what: "the user programs",
+        run: build_user,
     },
     Step {
         name: "qemu-tests",
@@ -229,6 +234,10 @@ fn build_image() -> Result<()> {
     image::image(None).map(drop)
 }
 
+fn build_user() -> Result<()> {
+    user::build().map(drop)
+}
+
 fn qemu_tests() -> Result<()> {
     let metadata = metadata()?;
     let tests = targets(package_named(&metadata, CLI)?, "test");
@@ -246,6 +255,7 @@ fn qemu_tests() -> Result<()> {
         image::image(Some(size))?;
     }
     image::image(None)?;
+    user::build()?;
     let mut command = cargo(&["test", "-p", CLI]);
     command.args(
         guests

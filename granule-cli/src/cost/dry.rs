@@ -121,6 +121,21 @@ unsafe impl TableMemory for Tables {
         }
     }
 
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise; nobody walks these tables.
+        unsafe {
+            let old = self.load(table, index);
+            self.store(table, index, descriptor, visibility);
+            old
+        }
+    }
+
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

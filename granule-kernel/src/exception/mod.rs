@@ -1,7 +1,8 @@
 //! Exceptions with the MMU on: the vectors, the frame they leave, and what is told.
 //!
 //! Interrupts, TLB conflict aborts and translation faults that are none any more are dealt with and
-//! returned from; every other exception ends in a report. Nothing here that runs before an exception is dealt with may touch memory whose
+//! returned from; every other exception of the kernel's own ends in a report. What comes from EL0 is
+//! `user::entry`'s. Nothing here that runs before an exception is dealt with may touch memory whose
 //! mapping is ever split: see `conflict`.
 
 #[cfg(target_os = "none")]
@@ -17,7 +18,9 @@ pub(crate) mod syndrome;
 mod vectors;
 
 #[cfg(target_os = "none")]
-pub(crate) use frame::Frame;
+pub(crate) use frame::{FRAME_BYTES, Frame};
+#[cfg(target_os = "none")]
+pub(crate) use vectors::task_start;
 
 /// Makes this CPU's exceptions come here. Until it is called VBAR holds the early vectors'
 /// physical address, at which nothing is mapped.

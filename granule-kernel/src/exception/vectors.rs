@@ -8,8 +8,8 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 
 // Vectors 4-7 are the kernel's own (current level, SP_ELx). 0-3 would be SP_EL0,
-// which the kernel never selects; 8-15 a lower level, of which there is none yet.
-// All are stored and told alike, with their number.
+// which the kernel never selects; 12-15 EL0 in AArch32, in which nothing is ever started.
+// All of those are stored and told alike, with their number. 8-11, EL0's, are further down.
 //
 // Before the first store the vector makes sure of the stack, by two questions:
 //
@@ -55,11 +55,25 @@ global_asm!(
 2:  elsewhere \number, 0
     .endm
 
+    .macro user_vector number
+    .balign 128
+    sub     sp, sp, #{frame_bytes}
+    stp     x0, x1, [sp]
+    mov     x1, #\number
+    b       user_exception_common
+    .endm
+
     .section .text.vectors, "ax"
     .balign 2048
     .global exception_vectors
 exception_vectors:
-    .irp number, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+    .irp number, 0, 1, 2, 3, 4, 5, 6, 7
+    vector  \number
+    .endr
+    .irp number, 8, 9, 10, 11
+    user_vector \number
+    .endr
+    .irp number, 12, 13, 14, 15
     vector  \number
     .endr
     .balign 128
@@ -127,6 +141,81 @@ exception_common:
     mov     sp, x0
     mrs     x0, tpidrro_el0
     eret
+
+    // From EL0, whose stack pointer is SP_EL0: SP_ELx is what the way back to EL0 left, the top of
+    // the task's kernel stack, which is empty and lies in the last 4 GiB. Both questions have one
+    // answer, and x0 can be stored at once.
+    //
+    // sp = the frame, with x0 and x1 stored; x1 = vector number.
+user_exception_common:
+    stp     x2, x3, [sp, #16]
+    stp     x4, x5, [sp, #32]
+    stp     x6, x7, [sp, #48]
+    stp     x8, x9, [sp, #64]
+    stp     x10, x11, [sp, #80]
+    stp     x12, x13, [sp, #96]
+    stp     x14, x15, [sp, #112]
+    stp     x16, x17, [sp, #128]
+    stp     x18, x19, [sp, #144]
+    stp     x20, x21, [sp, #160]
+    stp     x22, x23, [sp, #176]
+    stp     x24, x25, [sp, #192]
+    stp     x26, x27, [sp, #208]
+    stp     x28, x29, [sp, #224]
+    str     x30, [sp, #240]
+    mrs     x0, sp_el0
+    mrs     x2, elr_el1
+    mrs     x3, spsr_el1
+    mrs     x4, esr_el1
+    mrs     x5, far_el1
+    str     x0, [sp, #{sp}]
+    str     x2, [sp, #{elr}]
+    str     x3, [sp, #{spsr}]
+    str     x4, [sp, #{esr}]
+    str     x5, [sp, #{far}]
+    // Backtraces end here: what EL0 has in x29 is none of ours.
+    stp     xzr, xzr, [sp, #{record}]
+    add     x29, sp, #{record}
+    mov     x0, sp
+    bl      user_exception_taken
+
+    // To EL0, by the frame at sp, with interrupts masked. TPIDRRO_EL0 is where vectors above put
+    // x0: EL0 may read it, and is to find nothing there.
+    .global user_return
+user_return:
+    ldr     x2, [sp, #{elr}]
+    ldr     x3, [sp, #{spsr}]
+    ldr     x4, [sp, #{sp}]
+    msr     elr_el1, x2
+    msr     spsr_el1, x3
+    msr     sp_el0, x4
+    msr     tpidrro_el0, xzr
+    ldp     x0, x1, [sp]
+    ldp     x2, x3, [sp, #16]
+    ldp     x4, x5, [sp, #32]
+    ldp     x6, x7, [sp, #48]
+    ldp     x8, x9, [sp, #64]
+    ldp     x10, x11, [sp, #80]
+    ldp     x12, x13, [sp, #96]
+    ldp     x14, x15, [sp, #112]
+    ldp     x16, x17, [sp, #128]
+    ldp     x18, x19, [sp, #144]
+    ldp     x20, x21, [sp, #160]
+    ldp     x22, x23, [sp, #176]
+    ldp     x24, x25, [sp, #192]
+    ldp     x26, x27, [sp, #208]
+    ldp     x28, x29, [sp, #224]
+    ldr     x30, [sp, #240]
+    add     sp, sp, #{frame_bytes}
+    eret
+
+    // The first steps of a task: sp = the frame that it goes to EL0 by, which the kernel made.
+    .global user_task_begins
+user_task_begins:
+    mov     x29, xzr
+    mov     x0, sp
+    bl      user_task_begun
+    b       user_return
 "#,
     frame_bytes = const FRAME_BYTES,
     exception_stack_top = const EXCEPTION_STACK_TOP,
@@ -144,6 +233,14 @@ const OVERFLOW: u64 = 16;
 
 unsafe extern "C" {
     static exception_vectors: u8;
+}
+
+/// Where a new task begins, with the frame that it goes to EL0 by at its stack pointer.
+pub(crate) fn task_start() -> u64 {
+    unsafe extern "C" {
+        static user_task_begins: u8;
+    }
+    &raw const user_task_begins as u64
 }
 
 /// Virtual address of the vectors.

@@ -26,6 +26,8 @@ pub(crate) enum FrameError {
     OrderTooLarge { order: u32, most: u32 },
     /// No block of that order begins at a frame with such a number.
     Misaligned { frame: Frame, order: u32 },
+    /// A frame has as many owners as can be counted.
+    TooManyOwners { frame: Frame },
     /// The frame to free was never given in.
     NotGiven { frame: Frame },
     /// The frame to free is free.
@@ -83,6 +85,9 @@ impl fmt::Display for FrameError {
                 f,
                 "no block of order {order} begins at {frame}, which is not a multiple of 2^{order}"
             ),
+            Self::TooManyOwners { frame } => {
+                write!(f, "{frame} has as many owners as can be counted")
+            }
             Self::NotGiven { frame } => {
                 write!(f, "{frame} was freed, but never given to the allocator")
             }

@@ -29,6 +29,10 @@ pub(super) const NONE: u32 = u32::MAX;
 const KIND_FREE: u32 = 1;
 const KIND_ALLOCATED: u32 = 2;
 const ORDER_SHIFT: u32 = 8;
+/// Kind and order: of a frame allocated by itself this is [`KIND_ALLOCATED`].
+const ALONE_MASK: u32 = 0xffff;
+/// Owners that a frame can have beside the first one.
+const MOST_FURTHER_OWNERS: u32 = u32::MAX;
 
 /// One word of metadata memory, which may hold anything.
 pub(crate) type Word = MaybeUninit<u32>;
@@ -177,6 +181,52 @@ impl<'m> Entries<'m> {
         if let Some([_, _, slot]) = self.entries.get_mut(offset as usize) {
             slot.write(prev);
         }
+    }
+
+    /// The owners that the frame allocated by itself at `offset` has beside its first one; `None`
+    /// if no such frame is there.
+    pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
+        self.owned(offset).map(|(_, owners)| owners)
+    }
+
+    /// Sets [`further_owners`](Self::further_owners).
+    pub(super) fn set_further_owners(&mut self, offset: u32, owners: u32) {
+        if let Some([_, slot, _]) = self.entries.get_mut(offset as usize) {
+            slot.write(owners);
+        }
+    }
+
+    /// One owner more for each of `count` frames from `first`, all allocated by themselves; else the
+    /// first that is not, or that has as many owners as can be counted: nothing has changed then.
+    pub(super) fn share(&mut self, first: u32, count: u32) -> Result<(), u32> {
+        for offset in first..first + count {
+            match self.owned(offset) {
+                Some((slot, owners)) if owners < MOST_FURTHER_OWNERS => {
+                    self.set_further_owners(slot, owners + 1);
+                }
+                _ => {
+                    for done in first..offset {
+                        if let Some(owners) = self.further_owners(done) {
+                            self.set_further_owners(done, owners - 1);
+                        }
+                    }
+                    return Err(offset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The place and the further owners of a frame that is allocated by itself.
+    #[inline(always)]
+    fn owned(&self, offset: u32) -> Option<(u32, u32)> {
+        if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
+            return None;
+        }
+        let [state, owners, _] = self.entries.get(offset as usize)?;
+        // SAFETY: as in `read`: the chunk is touched, so each of its words was written.
+        let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
+        (state & ALONE_MASK == KIND_ALLOCATED).then_some((offset, owners))
     }
 
     /// The first frame in `start..end` at which a block begins. Skips untouched chunks.

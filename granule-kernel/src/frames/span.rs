@@ -212,6 +212,85 @@ impl<'m> Span<'m> {
         Some(offset)
     }
 
+    /// Where the block begins that [`take`](Self::take) would take one of `order` from.
+    pub(super) fn first_free(&self, order: u32) -> Option<u32> {
+        let offset = *self.lists.get(order as usize)?;
+        (offset != NONE).then_some(offset)
+    }
+
+    /// Allocates the frame at `offset` by itself, if it is free. The rest of its block stays free.
+    pub(super) fn take_exactly(&mut self, offset: u32) -> bool {
+        // In a group that is filled from its start the frame heads its block: one look.
+        let Some(block) = self.block_of(offset) else {
+            return false;
+        };
+        let Entry::Free { order, next, prev } = self.entries.read(block.offset) else {
+            return false;
+        };
+        self.unlink(order, next, prev);
+        self.entries.write(block.offset, Entry::Inside);
+        let mut head = block.offset;
+        for half in (0..order).rev() {
+            let upper = head + (1 << half);
+            if offset < upper {
+                self.push(upper, half);
+            } else {
+                self.push(head, half);
+                head = upper;
+            }
+        }
+        self.entries.write(offset, Entry::Allocated { order: 0 });
+        true
+    }
+
+    /// One owner more for each of `count` frames from `offset`, or the first that cannot have one:
+    /// see [`Entries::share`].
+    pub(super) fn share(&mut self, offset: u32, count: u32) -> Result<(), u32> {
+        self.entries.share(offset, count)
+    }
+
+    /// Whether the frame at `offset`, allocated by itself, has more than one owner.
+    pub(super) fn is_shared(&self, offset: u32) -> bool {
+        self.entries
+            .further_owners(offset)
+            .is_some_and(|owners| owners > 0)
+    }
+
+    /// One owner less for each of `count` frames from `offset`, all allocated by themselves; those
+    /// that have none left become free, in as few blocks as they make, and `freed` is told of each
+    /// run of them (offset, count). Else the first that is none such: those before it are released.
+    pub(super) fn release(
+        &mut self,
+        offset: u32,
+        count: u32,
+        mut freed: impl FnMut(u32, u32),
+    ) -> Result<(), u32> {
+        let (mut at, end) = (offset, offset + count);
+        while at < end {
+            let start = at;
+            let mut owners = None;
+            while at < end {
+                owners = self.entries.further_owners(at);
+                if owners != Some(0) {
+                    break;
+                }
+                // As blocks of one they are no more; the run is given as what it makes.
+                self.entries.write(at, Entry::Inside);
+                at += 1;
+            }
+            if at > start {
+                self.add(start, at - start);
+                freed(start, at - start);
+            }
+            if at < end {
+                let owners = owners.ok_or(at)?;
+                self.entries.set_further_owners(at, owners - 1);
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the allocated block of `order` at `offset` so many blocks of one frame.
     pub(super) fn split(&mut self, offset: u32, order: u32) {
         for frame in offset..offset + (1 << order) {

@@ -1,4 +1,5 @@
-//! The interrupt controller, through the `arm-gic` crate: as much of it as calls between CPUs take.
+//! The interrupt controller, through the `arm-gic` crate: as much of it as calls between CPUs and
+//! each CPU's timer take.
 //!
 //! [`tree`] finds it, [`v2`] and [`v3`] each drive one kind; here is what the rest of the kernel
 //! calls. One software-generated interrupt (SGI) is in use.
@@ -18,6 +19,7 @@ mod driver {
     use super::{v2, v3};
     use crate::smp::percpu::PerCpu;
     use crate::smp::set::CpuSet;
+    use crate::user::timer;
     use arm_gic::IntId;
     use arrayvec::ArrayVec;
     use core::fmt;
@@ -72,6 +74,17 @@ mod driver {
             }
         }
     }
+
+    /// The timer's interrupt, which every CPU has for itself. Its timer is off until it is used,
+    /// whatever firmware left.
+    pub(super) fn timer() -> Option<IntId> {
+        let number = timer::interrupt()?;
+        timer::off();
+        Some(IntId::ppi(number.checked_sub(FIRST_PPI)?))
+    }
+
+    /// The number of the first private peripheral interrupt.
+    const FIRST_PPI: u32 = 16;
 
     /// 0 none, else the version.
     static VERSION: AtomicU32 = AtomicU32::new(0);

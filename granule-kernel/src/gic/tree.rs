@@ -76,7 +76,40 @@ impl fmt::Display for GicTreeError {
 pub(crate) fn gic(tree: &Fdt<'_>) -> Result<Gic, GicTreeError> {
     let root = tree.root();
     let mut path = ArrayVec::new();
-    search(root, &mut path).unwrap_or(Err(GicTreeError::None))
+    let node = search_node(root, &mut path).ok_or(GicTreeError::None)?;
+    if node.is_compatible("arm,gic-v3") {
+        version_3(node, &path)
+    } else {
+        version_2(node, &path)
+    }
+}
+
+/// The number of the interrupt of the physical timer that a kernel at EL1, or at EL2 with VHE, uses:
+/// a private one of each CPU.
+///
+/// `interrupts` of the timer's node names five, the physical one of the Non-secure state second and
+/// that of EL2 fourth, each in as many cells as the interrupt controller says: kind (1 is private),
+/// number among its kind, flags.
+pub(crate) fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
+    let root = tree.root();
+    let timer = root
+        .children()
+        .find(|node| node.is_compatible("arm,armv8-timer"))?;
+    let mut cells = 3;
+    let mut path = ArrayVec::new();
+    if let Some(found) = search_node(root, &mut path) {
+        cells = found.property("#interrupt-cells")?.value_as::<u32>().ok()?;
+    }
+    let which: usize = if at_el2 { 3 } else { 1 };
+    let property = timer.property("interrupts")?;
+    let (words, _) = property.value().as_chunks::<4>();
+    let interrupt = words.get(which.checked_mul(cells as usize)?..)?;
+    let [kind, number, ..] = *interrupt else {
+        return None;
+    };
+    let number = u32::from_be_bytes(number);
+    // Private ones are 16 to 31.
+    (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
 }
 
 /// Buses above a node that are followed.
@@ -84,21 +117,19 @@ const MOST_DEPTH: usize = 8;
 
 type Path<'a> = ArrayVec<FdtNode<'a>, MOST_DEPTH>;
 
-/// Looks at the children of `node`, depth first; `path` leads from below the root to `node`.
-fn search<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<Result<Gic, GicTreeError>> {
+/// Looks at the children of `node`, depth first, for an interrupt controller; `path` leads from
+/// below the root to `node`, and then to what was found.
+fn search_node<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<FdtNode<'a>> {
     for child in node.children() {
-        if child.is_compatible("arm,gic-v3") {
-            return Some(version_3(child, path));
-        }
-        if V2.iter().any(|name| child.is_compatible(name)) {
-            return Some(version_2(child, path));
+        if child.is_compatible("arm,gic-v3") || V2.iter().any(|name| child.is_compatible(name)) {
+            return Some(child);
         }
         if path.try_push(child).is_ok() {
-            let found = search(child, path);
-            path.pop();
+            let found = search_node(child, path);
             if found.is_some() {
                 return found;
             }
+            path.pop();
         }
     }
     None
@@ -316,5 +347,47 @@ mod tests {
         assert_eq!(read(vec![v3(&[], &odd)]), Err(GicTreeError::BadReg));
         let no_reg = node("intc", &[("compatible", b"arm,gic-v3\0".to_vec())], vec![]);
         assert_eq!(read(vec![no_reg]), Err(GicTreeError::BadReg));
+    }
+
+    fn timer_of(interrupts: &[u32], interrupt_cells: u32, at_el2: bool) -> Option<u32> {
+        let mut tree = DeviceTree::new();
+        let gic = v3(&[("#interrupt-cells", cells(&[interrupt_cells]))], &VIRT);
+        let properties = [
+            ("compatible", b"arm,armv8-timer\0".to_vec()),
+            ("interrupts", cells(interrupts)),
+        ];
+        tree.root = node(
+            "",
+            &two_cells(),
+            vec![node("timer", &properties, vec![]), gic],
+        );
+        let bytes = tree.to_dtb();
+        timer(&Fdt::new(&bytes).unwrap(), at_el2)
+    }
+
+    #[test]
+    fn the_timer_s_interrupt_is_that_of_the_level() {
+        // As QEMU has them: secure, physical, virtual, of the hypervisor.
+        let qemu = [1, 13, 4, 1, 14, 4, 1, 11, 4, 1, 10, 4];
+        assert_eq!(timer_of(&qemu, 3, false), Some(30));
+        assert_eq!(timer_of(&qemu, 3, true), Some(26));
+        // A fourth cell, of which CPUs it is.
+        let wide = [1, 13, 4, 9, 1, 14, 4, 9, 1, 11, 4, 9, 1, 10, 4, 9];
+        assert_eq!(timer_of(&wide, 4, false), Some(30));
+        assert_eq!(timer_of(&wide, 4, true), Some(26));
+    }
+
+    #[test]
+    fn a_timer_that_is_no_private_interrupt_is_none() {
+        for (interrupts, cells) in [
+            (&[][..], 3),
+            (&[1, 13, 4], 3),
+            (&[1, 13, 4, 0, 14, 4], 3),
+            (&[1, 13, 4, 1, 16, 4], 3),
+            (&[1, 13, 4, 1], 3),
+            (&[1, 13, 4, 1, 14, 4], u32::MAX),
+        ] {
+            assert_eq!(timer_of(interrupts, cells, false), None, "{interrupts:?}");
+        }
     }
 }

@@ -52,12 +52,17 @@ fn with<R>(work: impl FnOnce(&mut GicV2<'_>) -> R) -> R {
 
 /// This CPU's interface, and the distributor, which it does no harm to set up again.
 pub(super) fn init_cpu(percpu: &PerCpu) -> Result<(), Error> {
+    let timer = super::driver::timer();
     let result = with(|gic| {
         gic.setup();
         // With Security Extensions the Non-secure view has the enable of group 1 where the other
         // view has that of group 0, which is the bit that this sets.
         gic.enable_group0(true);
         gic.set_interrupt_priority(CALL, 0x80);
+        if let Some(timer) = timer {
+            gic.set_interrupt_priority(timer, 0x80);
+            gic.enable_interrupt(timer, true)?;
+        }
         gic.enable_interrupt(CALL, true)
     });
     result.map_err(Error::V2)?;

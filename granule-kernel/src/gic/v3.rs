@@ -62,6 +62,12 @@ pub(super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
         .map_err(Error::V3)?;
     gic.enable_interrupt(CALL, Some(0), true)
         .map_err(Error::V3)?;
+    if let Some(timer) = super::driver::timer() {
+        gic.set_interrupt_priority(timer, Some(0), HIGHEST_NS_PRIORITY)
+            .map_err(Error::V3)?;
+        gic.enable_interrupt(timer, Some(0), true)
+            .map_err(Error::V3)?;
+    }
     gic.gicr_barrier(0).map_err(Error::V3)
 }
 

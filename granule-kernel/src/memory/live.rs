@@ -158,7 +158,7 @@ pub(crate) fn open_for_test<'a>(
 
 /// Calls `work` with the kernel's tables, under the lock, counted as one taking of it. `work` runs
 /// with interrupts masked and must not print. `None` before the tables are here.
-pub(super) fn change<R>(
+pub(crate) fn change<R>(
     flush: Flush,
     work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {

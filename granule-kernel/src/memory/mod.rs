@@ -42,7 +42,9 @@ pub(crate) mod rewrite;
 #[cfg(target_os = "none")]
 pub(crate) mod selftest;
 #[cfg(target_os = "none")]
-mod table_pages;
+pub(crate) mod table_pages;
+#[cfg(target_os = "none")]
+pub(crate) mod walker;
 #[cfg(target_os = "none")]
 pub(crate) mod walker;
 #[cfg(target_os = "none")]

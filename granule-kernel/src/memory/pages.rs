@@ -11,6 +11,7 @@ use crate::tree::Memory;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
+use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
 use granule::memblock::Region;
 
@@ -185,4 +186,96 @@ impl Source for Pages {
     fn with<R>(&mut self, what: impl FnOnce(&mut Frames<'_>) -> R) -> R {
         PAGES.with(|frames| what(frames))
     }
+}
+
+/// A frame by itself, with one owner; `None` if there is none.
+pub(crate) fn allocate_one() -> Option<PhysicalAddress> {
+    single(|frames| frames.allocate(0))
+}
+
+/// The frame at `address` by itself, if it is free.
+pub(crate) fn allocate_exactly(address: PhysicalAddress) -> Option<PhysicalAddress> {
+    single(|frames| {
+        let frame = Frame::containing(address, frames.page_size());
+        frames.allocate_exact(frame).then_some(frame)
+    })
+}
+
+/// The frame number `index` of `count` free ones that begin at a multiple of that, a power of two,
+/// by itself.
+pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddress> {
+    single(|frames| frames.allocate_in_group(count.checked_ilog2()?, index))
+}
+
+fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<PhysicalAddress> {
+    let (frame, size) = PAGES.with(|frames| Some((take(frames)?, frames.page_size())))?;
+    let address = frame.address(size);
+    if let Some(kernel) = live::kernel() {
+        pagealloc::allocated(kernel, address, size.bytes());
+    }
+    Some(address)
+}
+
+/// Frames that are shared or released under one taking of the lock at most: interrupts wait for it.
+const MOST_AT_ONCE: u64 = 512;
+
+/// Calls `what` with so many frames from `first` on, some at a time.
+fn in_parts(
+    first: PhysicalAddress,
+    count: u64,
+    mut what: impl FnMut(&mut Frames<'static>, Frame, u64),
+) {
+    let mut done = 0;
+    while done < count {
+        let part = (count - done).min(MOST_AT_ONCE);
+        PAGES.with(|frames| {
+            let Frame(first) = Frame::containing(first, frames.page_size());
+            what(frames, Frame(first + done), part);
+        });
+        done += part;
+    }
+}
+
+/// One owner more for each of `count` frames from `first`, each allocated by itself.
+pub(crate) fn share(first: PhysicalAddress, count: u64) {
+    in_parts(first, count, |frames, first, count| {
+        // The frames count what they refuse.
+        let _ = frames.share(first, count);
+    });
+}
+
+/// One owner less for each of `count` frames from `first`, each allocated by itself.
+pub(crate) fn release(first: PhysicalAddress, count: u64) {
+    in_parts(first, count, |frames, first, count| {
+        let size = frames.page_size();
+        // Still under the lock, so nobody else has what became free. The frames count what they
+        // refuse.
+        let _ = frames.release(first, count, |frame, count| {
+            if let Some(kernel) = live::kernel() {
+                pagealloc::freed(kernel, frame.address(size), count << size.shift());
+            }
+        });
+    });
+}
+
+/// Whether a frame that is allocated by itself has more than one owner.
+pub(crate) fn is_shared(frame: PhysicalAddress) -> bool {
+    PAGES.with(|frames| frames.is_shared(Frame::containing(frame, frames.page_size())))
+}
+
+/// What the allocator has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Frames that are allocated.
+    pub(crate) allocated: u64,
+    /// Calls that it refused.
+    pub(crate) refused: u64,
+}
+
+/// Counts.
+pub(crate) fn counted() -> Counted {
+    PAGES.with(|frames| Counted {
+        allocated: frames.allocated(),
+        refused: frames.refused(),
+    })
 }

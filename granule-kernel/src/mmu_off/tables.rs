@@ -265,6 +265,21 @@ unsafe impl TableMemory for Flat {
         unsafe { entry(table, index).write_volatile(descriptor.0) };
     }
 
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise; nobody walks the boot tables yet.
+        unsafe {
+            let old = self.load(table, index);
+            self.store(table, index, descriptor, visibility);
+            old
+        }
+    }
+
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

@@ -1,5 +1,6 @@
 //! Work for the secondary CPUs outside of interrupts: what they do when they are told to, and what
-//! they do otherwise, which is to merge what became alike in the linear map, and to wait.
+//! they do otherwise, which is to run tasks, to merge what became alike in the linear map, and to
+//! wait.
 //!
 //! A job may take long, may be interrupted and parked in its middle, and may call other CPUs. There
 //! is one at a time, from one CPU, which goes on with something else meanwhile.
@@ -7,6 +8,7 @@
 use super::percpu::{self, PerCpu};
 use super::set::CpuSet;
 use crate::memory::merge;
+use crate::user::sched;
 use crate::{cpu, ipi};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -73,17 +75,18 @@ pub(super) fn serve(this: &'static PerCpu) -> ! {
         let masked = cpu::mask_interrupts();
         let job = this.job.load(Ordering::Acquire);
         // With a job, too: whoever notes something must not take this CPU for one that merges.
-        let may_sleep = merge::may_sleep();
-        if job.is_null() && may_sleep {
+        let nothing_noted = merge::may_sleep();
+        if job.is_null() && nothing_noted && sched::may_sleep() {
             cpu::wait_for_interrupt();
         }
+        sched::woke();
         cpu::restore_interrupts(masked);
-        if job.is_null() {
+        if job.is_null() && !sched::run_one() {
             merge::idle();
             cpu::relax();
         }
         if !job.is_null() {
-            if !may_sleep {
+            if !nothing_noted {
                 merge::wake();
             }
             // SAFETY: who gave the job keeps it until this CPU crosses itself off.

@@ -9,6 +9,7 @@ use super::MOST_CPUS;
 use super::identity;
 use super::percpu::{self, PerCpu};
 use crate::trace::bring_up;
+use crate::user::sched;
 use crate::{cpu, image, ipi};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,8 +84,13 @@ pub(super) fn page() -> u64 {
 ///
 /// Panics, naming the CPU, when one does not get there or does not come back. `work` must not call
 /// other CPUs. It may do to the kernel's tables what it likes, if it flushes this CPU's own TLB:
-/// the others come back with an empty one.
+/// the others come back with an empty one. Not while there is user space: they come back without
+/// their programs' tables in TTBR0, and the identity map has another shape.
 pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
+    assert!(
+        !sched::is_open(),
+        "CPUs cannot be parked while they run programs"
+    );
     // Who is parking the others parks us too.
     while BUSY.swap(true, Ordering::Acquire) {
         ipi::answer();

@@ -21,6 +21,7 @@ use crate::mmu_off::cache;
 use crate::trace::bring_up;
 use crate::trace::recorder;
 use crate::tree::Memory;
+use crate::user::timer;
 use crate::{cpu, gic, layout, psci};
 use arrayvec::ArrayVec;
 use core::fmt::{self, Write};
@@ -112,6 +113,8 @@ pub(crate) struct Machine<'a, 'r> {
     pub(crate) errata: Errata,
     /// Addresses that the boot CPU translated for its self-check.
     pub(crate) translations: u64,
+    /// There may be programs to run, on one CPU too: they are preempted by interrupts.
+    pub(crate) has_programs: bool,
 }
 
 /// Starts all that the device tree names.
@@ -148,6 +151,12 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
         ));
     }
     if cpus.others.is_empty() {
+        if machine.has_programs {
+            match prepare_interrupts(machine, &fdt) {
+                Ok(()) => cpu::unmask_interrupts(),
+                Err(obstacle) => println!("granule: there are no interrupts: {obstacle}"),
+            }
+        }
         return started;
     }
     mailbox::check_words(machine.bootargs);
@@ -179,10 +188,7 @@ fn prepare(
         return Err(Obstacle::NoPsci);
     }
     let (request, handover) = (machine.request, machine.handover);
-    let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
-    let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
-    // SAFETY: just mapped, for good; once.
-    unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)?;
+    prepare_interrupts(machine, fdt)?;
     let lower = identity::lower_half(request, handover).ok_or(Obstacle::IdentityMap)?;
     started.needs_identity = true;
     identity::prepare(request, handover, lower, machine.memory, parking::page())
@@ -194,6 +200,18 @@ fn prepare(
         &entry.features(),
         entry.run_el as u32,
     ))
+}
+
+/// Interrupts on this CPU, and what the others need for theirs.
+fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<(), Obstacle> {
+    let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
+    let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
+    let at_el2 = machine.handover.entry.run_el == 2;
+    if let Some(number) = gic::tree::timer(fdt, at_el2).filter(|_| machine.has_programs) {
+        timer::use_interrupt(number);
+    }
+    // SAFETY: just mapped, for good; once.
+    unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
 }
 
 fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started: &mut Started) {

@@ -185,7 +185,12 @@ fn order(words: &mut Words<'_>) -> Result<Order, LineError> {
     if !words.has_more() {
         return Ok(Order::Plain);
     }
-    words.next_as("release or the end of the line", |word| {
-        (word == "release").then_some(Order::Release)
-    })
+    words.next_as(
+        "release, exchange or the end of the line",
+        |word| match word {
+            "release" => Some(Order::Release),
+            "exchange" => Some(Order::Exchange),
+            _ => None,
+        },
+    )
 }

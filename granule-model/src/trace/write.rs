@@ -94,5 +94,6 @@ const fn suffix(order: Order) -> &'static str {
     match order {
         Order::Plain => "",
         Order::Release => " release",
+        Order::Exchange => " exchange",
     }
 }

@@ -16,6 +16,10 @@ pub(crate) struct Bench<P: Page> {
     pub(crate) shape: Shape,
 }
 
+/// TCR.HA and TCR.HD.
+const HA: u64 = 1 << 39;
+const HD: u64 = 1 << 40;
+
 /// The model of a shape.
 pub(crate) fn model(shape: &Shape) -> Model {
     Model::new(Config {
@@ -44,7 +48,8 @@ pub(crate) fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: 
         Half::Lower => (Some(geometry), None),
         _ => (None, Some(geometry)),
     };
-    let tcr = Tcr::new(&shape.features(), lower, upper).0;
+    let hardware = if shape.hardware { HA | HD } else { 0 };
+    let tcr = Tcr::new(&shape.features(), lower, upper).0 | hardware;
     let root = granule::arch::PhysicalAddress(root);
     let ttbr = Ttbr::new(geometry, root, shape.asid.unwrap_or(0)).0;
     let write = |register, value| EventKind::RegisterWrite { register, value };

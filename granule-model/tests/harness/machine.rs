@@ -20,11 +20,15 @@ pub(crate) const TABLES: u64 = 0x4000_0000;
 /// What becomes of an event: usually itself.
 pub(crate) type Tap = Box<dyn FnMut(&Model, EventKind) -> Vec<EventKind>>;
 
+/// What other CPUs do between two events.
+pub(crate) type Meanwhile = Box<dyn FnMut(&mut Model)>;
+
 /// The machine, and who is doing something on it.
 pub(crate) struct World {
     pub(crate) model: Model,
     pub(crate) cpu: u32,
     pub(crate) tap: Option<Tap>,
+    pub(crate) meanwhile: Option<Meanwhile>,
     /// Events that the tap did not let pass as they were.
     pub(crate) planted: u64,
     pub(crate) watch: Watch,
@@ -40,10 +44,26 @@ impl World {
             model,
             cpu: 0,
             tap: None,
+            meanwhile: None,
             planted: 0,
             watch: Watch::new(seed),
             tables: 0,
         }))
+    }
+
+    /// What the descriptor that `store` replaces was just before: what others do comes first.
+    fn exchange(&mut self, store: EventKind) -> u64 {
+        let EventKind::StoreDescriptor { address, .. } = store else {
+            panic!("{store:?} is no exchange");
+        };
+        let mut meanwhile = self.meanwhile.take();
+        if let Some(meanwhile) = &mut meanwhile {
+            meanwhile(&mut self.model);
+        }
+        let old = self.model.descriptor(address);
+        self.event(store);
+        self.meanwhile = meanwhile;
+        old
     }
 
     pub(crate) fn event(&mut self, kind: EventKind) {
@@ -59,6 +79,9 @@ impl World {
 
     fn pass(&mut self, kind: EventKind) {
         let cpu = self.cpu;
+        if let Some(meanwhile) = &mut self.meanwhile {
+            meanwhile(&mut self.model);
+        }
         let result = self.model.event(Event { cpu, kind });
         assert_eq!(result, Ok(()), "{kind:?}");
         self.watch.look(&self.model);
@@ -108,6 +131,27 @@ unsafe impl TableMemory for Memory {
             value: descriptor.0,
             order: order(visibility),
         });
+    }
+
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        let address = table.0 + index as u64 * 8;
+        let mut world = self.0.borrow_mut();
+        let value = descriptor.0;
+        let order = match visibility {
+            Visibility::Private => Order::Plain,
+            _ => Order::Exchange,
+        };
+        Descriptor(world.exchange(EventKind::StoreDescriptor {
+            address,
+            value,
+            order,
+        }))
     }
 
     unsafe fn fill(

@@ -18,4 +18,5 @@ mod random;
 mod reference;
 mod sequence;
 mod shape;
+mod space;
 mod watch;

@@ -324,6 +324,7 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
                 tlbi_range: !turn.is_multiple_of(3),
                 repeat: turn % 5 == 4,
                 strict: false,
+                hardware: false,
             });
         }
     }

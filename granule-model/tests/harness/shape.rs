@@ -18,6 +18,8 @@ pub(crate) struct Shape {
     pub(crate) repeat: bool,
     /// The model reports what is legal but careless too.
     pub(crate) strict: bool,
+    /// TCR.HA and TCR.HD: hardware sets the access flag and the dirty state.
+    pub(crate) hardware: bool,
 }
 
 impl Shape {
@@ -32,6 +34,7 @@ impl Shape {
             tlbi_range: false,
             repeat: false,
             strict: false,
+            hardware: false,
         }
     }
 
@@ -46,7 +49,8 @@ impl Shape {
         CpuFeatures::new(IdRegisters {
             midr: 0x410f_d034,
             mmfr0: if self.wide { wide } else { plain },
-            mmfr1: 0,
+            // HAFDBS.
+            mmfr1: if self.hardware { 2 } else { 0 },
             // VARange, ST, BBM.
             mmfr2: u64::from(self.wide) << 16 | 1 << 28 | u64::from(self.bbm_level.min(2)) << 52,
             isar0: if self.tlbi_range { 2 << 56 } else { 0 },

@@ -23,6 +23,10 @@ pub(crate) fn conflict_allowed(model: &Model, outcome: &Outcome) -> bool {
 pub(crate) struct Watch {
     pub(crate) samples: Vec<Sample>,
     random: Random,
+    /// The CPUs that look, a bit each.
+    pub(crate) cpus: u64,
+    /// Something may be broken before it is made anew: an access may fault in between.
+    pub(crate) may_fault: bool,
     /// What was wrong first.
     pub(crate) wrong: Option<String>,
     pub(crate) accesses: u64,
@@ -33,6 +37,8 @@ impl Watch {
         Self {
             samples: Vec::new(),
             random: Random::new(seed),
+            cpus: u64::MAX,
+            may_fault: false,
             wrong: None,
             accesses: 0,
         }
@@ -46,9 +52,23 @@ impl Watch {
         }
         let sample = &self.samples[self.random.below(self.samples.len() as u64) as usize];
         let cpu = self.random.below(u64::from(model.config().cpus)) as u32;
+        if self.cpus & (1 << cpu) == 0 {
+            return;
+        }
         let outcomes = model.outcomes(cpu, sample.va, sample.access);
         self.accesses += 1;
+        let may_fault = self.may_fault;
         let known = |one: &Outcome| {
+            if may_fault {
+                // Rights may be wider or narrower meanwhile, but no other memory is found.
+                return match (one, &sample.before, &sample.after) {
+                    (Outcome::Fault(_), ..) => true,
+                    (Outcome::Memory(found), Outcome::Memory(before), Outcome::Memory(after)) => {
+                        found.address == before.address || found.address == after.address
+                    }
+                    _ => conflict_allowed(model, one),
+                };
+            }
             *one == sample.before || *one == sample.after || conflict_allowed(model, one)
         };
         if outcomes.is_empty() || !outcomes.iter().all(known) {

@@ -127,6 +127,16 @@ impl Descriptor {
         }
     }
 
+    /// Whether hardware may change this leaf at any time: set the access flag (TCR.HA), or make a
+    /// page that is writable but clean dirty by clearing AP\[2\] (TCR.HD and DBM). Software changes
+    /// such an entry of a live table in one step (RWLTNL). In a table descriptor, which hardware
+    /// leaves alone, the bits mean nothing.
+    #[must_use]
+    pub const fn may_be_updated(self) -> bool {
+        let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
+        self.is_valid() && (self.0 & Self::ACCESS_FLAG == 0 || self.0 & clean == clean)
+    }
+
     /// This leaf made invalid, so that every access faults, with all else kept.
     #[must_use]
     pub const fn hidden(self) -> Self {

@@ -94,6 +94,19 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     }
 
     #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        self.counters.add(|counts| counts.stores += 1);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+    }
+
+    #[inline(always)]
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

@@ -24,7 +24,7 @@ pub struct Parts<M, A, T> {
 
 // SAFETY: every call goes to the part whose implementer vouched for it.
 unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
-    forward!(self.memory: load find_mapped store fill update);
+    forward!(self.memory: load find_mapped store exchange fill update);
 }
 
 // SAFETY: every call goes to the part whose implementer vouched for it.

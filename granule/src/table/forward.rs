@@ -83,6 +83,19 @@ macro_rules! forward {
             unsafe { $self.$field.fill(table, first, count, descriptor, step, visibility) }
         }
     };
+    (@exchange $self:ident $field:tt) => {
+        #[inline(always)]
+        unsafe fn exchange(
+            &mut $self,
+            table: $crate::arch::PhysicalAddress,
+            index: usize,
+            descriptor: $crate::arch::Descriptor,
+            visibility: $crate::table::Visibility,
+        ) -> $crate::arch::Descriptor {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { $self.$field.exchange(table, index, descriptor, visibility) }
+        }
+    };
     (@update $self:ident $field:tt) => {
         #[inline(always)]
         unsafe fn update(

@@ -206,7 +206,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Makes entries of a private table invalid.
-    fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
+    pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
         // A loop that is seen to store zeros becomes a call of `memset`, which without NEON takes
         // six times the instructions of paired stores.
         let nothing = core::hint::black_box(Descriptor::INVALID);

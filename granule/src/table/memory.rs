@@ -19,6 +19,9 @@ pub enum Visibility {
     /// this one: links tables that were filled before (a store-release, in place of a DSB ISHST
     /// between filling and linking).
     Publish,
+    /// As [`Live`](Self::Live), in one step with loading what was there: what a recorder tells of an
+    /// [exchange](TableMemory::exchange).
+    Exchange,
 }
 
 /// A change of some bits of a descriptor.
@@ -114,8 +117,26 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     );
 
+    /// Stores one entry and gives back what was there, in one step: an update by hardware (of the
+    /// access flag or the dirty state) comes either before it, and is in what is given back, or
+    /// finds the new entry.
+    ///
+    /// # Safety
+    ///
+    /// As for [`store`](Self::store).
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor;
+
     /// Changes bits of those among `count` entries from index `first` that the change concerns,
     /// and gives back how many those were. The others stay as they are.
+    ///
+    /// An update by hardware that comes in between is not lost: entries that hardware may update
+    /// ([`Descriptor::may_be_updated`]) are changed in one step each (RWLTNL).
     ///
     /// # Safety
     ///
@@ -246,10 +267,33 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         unsafe {
             match visibility {
                 Visibility::Private => entry.write(descriptor.0),
-                Visibility::Live => atomic(entry).store(descriptor.0, Ordering::Relaxed),
+                Visibility::Live | Visibility::Exchange => {
+                    atomic(entry).store(descriptor.0, Ordering::Relaxed);
+                }
                 Visibility::Publish => atomic(entry).store(descriptor.0, Ordering::Release),
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        let entry = self.entry(table, index);
+        // SAFETY: as for `store`.
+        Descriptor(unsafe {
+            match visibility {
+                Visibility::Private => entry.replace(descriptor.0),
+                Visibility::Live | Visibility::Exchange => {
+                    atomic(entry).swap(descriptor.0, Ordering::Relaxed)
+                }
+                Visibility::Publish => atomic(entry).swap(descriptor.0, Ordering::Release),
+            }
+        })
     }
 
     #[inline(always)]
@@ -268,7 +312,9 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         unsafe {
             match visibility {
                 Visibility::Private => fill_private(start, count, descriptor.0, step),
-                Visibility::Live => fill_live(start, count, descriptor.0, step, Ordering::Relaxed),
+                Visibility::Live | Visibility::Exchange => {
+                    fill_live(start, count, descriptor.0, step, Ordering::Relaxed);
+                }
                 Visibility::Publish => {
                     fill_live(start, count, descriptor.0, step, Ordering::Release)
                 }
@@ -293,7 +339,7 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
                 return update_private(entries, change);
             }
-            Visibility::Live => Ordering::Relaxed,
+            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
             Visibility::Publish => Ordering::Release,
         };
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
@@ -398,9 +444,13 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
     let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
     let mut changed = 0;
     for chunk in chunks {
-        // Nobody else writes the entries between the loads and the stores.
+        // Nobody else writes the entries between the loads and the stores, hardware included if all
+        // have the access flag and none the dirty modifier.
         let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
-        if old.iter().fold(change.of, |all, old| all & old) != 0 {
+        let all = old.iter().fold(u64::MAX, |all, old| all & old);
+        let any = old.iter().fold(0, |any, old| any | old);
+        let settled = all & Descriptor::ACCESS_FLAG != 0 && any & Descriptor::DIRTY_MODIFIER == 0;
+        if settled && all & change.of != 0 {
             for (entry, old) in chunk.iter().zip(old) {
                 entry.store(change.apply(Descriptor(old)).0, order);
             }
@@ -430,12 +480,30 @@ fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -
     let mut changed = 0;
     for entry in entries {
         let old = Descriptor(entry.load(Ordering::Relaxed));
-        if change.concerns(old) {
-            entry.store(change.apply(old).0, order);
-            changed += 1;
+        if !change.concerns(old) {
+            continue;
         }
+        if old.may_be_updated() {
+            update_beside_hardware(entry, old, change, order);
+        } else {
+            entry.store(change.apply(old).0, order);
+        }
+        changed += 1;
     }
     changed
+}
+
+/// Changes an entry that hardware may be updating. It stays one that the change concerns: hardware
+/// makes no entry valid or invalid.
+fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
+    let mut old = old.0;
+    loop {
+        let new = change.apply(Descriptor(old)).0;
+        match entry.compare_exchange_weak(old, new, order, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => old = now,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,19 +10,23 @@
 
 pub mod allocator;
 pub mod count;
+pub(crate) mod duplicate;
 mod environment;
 pub mod flip;
 pub(crate) mod flush;
 mod forward;
+pub(crate) mod group;
 mod hide;
 mod limit;
 pub mod maintenance;
 pub mod map;
 pub mod memory;
 mod merge;
+pub(crate) mod page;
 pub(crate) mod plan;
 mod protect;
 mod query;
+mod release;
 mod split;
 mod traced;
 mod unmap;
@@ -278,6 +282,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.root
     }
 
+    /// Whether CPUs may walk the tables.
+    #[must_use]
+    pub const fn liveness(&self) -> Liveness {
+        self.liveness
+    }
+
     /// The shape of the address space.
     #[must_use]
     pub const fn geometry(&self) -> &Geometry {
@@ -308,7 +318,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Checks a range of addresses and gives its offsets in the half.
-    fn offsets(&self, start: VirtualAddress, bytes: u64) -> Result<(u64, u64), TableError> {
+    pub(crate) fn offsets(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+    ) -> Result<(u64, u64), TableError> {
         let page = P::SIZE.bytes();
         for value in [start.0, bytes] {
             if value & (page - 1) != 0 {
@@ -371,11 +385,30 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         unsafe { self.environment.find_mapped(table, first, count) }
     }
 
+    /// The index of the first entry before `end` that holds something, from `index` on.
+    #[inline(always)]
+    fn next_mapped(&self, table: PhysicalAddress, index: usize, end: usize) -> Option<usize> {
+        // Mostly it is the next one: not worth looking at a whole chunk.
+        if index < end && self.load(table, index).0 & BitChange::LEAVES != 0 {
+            return Some(index);
+        }
+        let found = self.find_mapped(table, index, end - index)?;
+        Some(index + found)
+    }
+
     #[inline(always)]
     fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
         // SAFETY: as for `load`; `&mut self` is the only writer, and private stores are made to
         // tables that are not linked or in a tree that is not live.
         unsafe { self.environment.store(table, index, entry, how) }
+    }
+
+    /// Stores an entry of a table that walkers may read and hardware may update.
+    #[inline(always)]
+    fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
+        let how = self.visibility();
+        // SAFETY: as for `store`.
+        unsafe { self.environment.exchange(table, index, entry, how) }
     }
 
     #[inline(always)]

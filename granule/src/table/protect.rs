@@ -102,7 +102,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Changes bits of all leaves of a range that take it in place, then invalidates the TLB.
-    pub(super) fn change(
+    pub(crate) fn change(
         &mut self,
         start: VirtualAddress,
         bytes: u64,

@@ -3,9 +3,12 @@
 //! Read-only; nothing in here stores, allocates or issues a barrier.
 
 use super::plan::OUTPUT_RUN_SHIFT;
-use super::{Environment, PageTables, TableError};
+use super::{BitChange, Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};
+
+/// The most bits that an output address has in any format.
+const MOST_OUTPUT_BITS: u32 = 52;
 
 /// How one address is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +116,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// How many entries from `index` on, at most `most`, follow each other: the same
     /// descriptor but for the address, which grows by one entry each time.
-    #[inline]
-    fn run_length(
+    #[inline(always)]
+    pub(super) fn run_length(
         &self,
         table: PhysicalAddress,
         index: usize,
@@ -123,16 +126,54 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         most: usize,
     ) -> usize {
         let step = P::SIZE.entry_bytes(level);
+        self.run_length_in(table, index, step, first, u64::MAX, most)
+    }
+
+    /// As [`run_length`](Self::run_length), of pages, whatever their attributes: how many outputs
+    /// follow each other.
+    #[inline(always)]
+    pub(super) fn output_run_length(
+        &self,
+        table: PhysicalAddress,
+        index: usize,
+        first: Descriptor,
+        most: usize,
+    ) -> usize {
+        let page = P::SIZE.bytes();
+        let all = PhysicalAddress(((1 << MOST_OUTPUT_BITS) - 1) & !(page - 1));
+        // An empty entry would be an output at zero.
+        let looked_at = self.geometry.address_bits(all) | BitChange::LEAVES;
+        self.run_length_in(table, index, page, first, looked_at, most)
+    }
+
+    /// How many entries from `index` on, at most `most`, grow by `step` in the bits looked at.
+    #[inline(always)]
+    fn run_length_in(
+        &self,
+        table: PhysicalAddress,
+        index: usize,
+        step: u64,
+        first: Descriptor,
+        looked_at: u64,
+        most: usize,
+    ) -> usize {
         let mut expected = first.0;
         let mut count = 1;
         while count < most {
             expected = expected.wrapping_add(step);
-            if self.load(table, index + count).0 != expected {
+            if (self.load(table, index + count).0 ^ expected) & looked_at != 0 {
                 break;
             }
             count += 1;
         }
         count
+    }
+
+    /// How many pages from `output` on, at most `most`, have descriptors that differ by a constant
+    /// step.
+    pub(super) fn most_in_run(&self, output: PhysicalAddress, most: usize) -> usize {
+        let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
+        most.min((rest >> P::SIZE.shift()) as usize)
     }
 
     fn visit_in<const RUNS: bool>(

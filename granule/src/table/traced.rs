@@ -164,6 +164,36 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
 
     /// # Safety
     ///
+    /// As for [`TableMemory::exchange`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn exchange_recorded(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        self.sink.atomically(|sink| {
+            sink.record(TableEvent::Store {
+                table,
+                first: index,
+                count: 1,
+                descriptor,
+                step: 0,
+                visibility: match visibility {
+                    // Nobody else can have changed it.
+                    Visibility::Private => Visibility::Private,
+                    _ => Visibility::Exchange,
+                },
+            });
+            // SAFETY: the caller's promise is handed on.
+            unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+        })
+    }
+
+    /// # Safety
+    ///
     /// As for [`TableMemory::fill`].
     #[cold]
     #[inline(never)]
@@ -242,6 +272,24 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
                 self.store_recorded(table, index, descriptor, visibility);
             } else {
                 self.inner.store(table, index, descriptor, visibility);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise is handed on, either way.
+        unsafe {
+            if self.sink.is_active() {
+                self.exchange_recorded(table, index, descriptor, visibility)
+            } else {
+                self.inner.exchange(table, index, descriptor, visibility)
             }
         }
     }

@@ -260,6 +260,7 @@ const fn how(visibility: Visibility) -> u8 {
         Visibility::Private => 0,
         Visibility::Live => 1,
         Visibility::Publish => 2,
+        Visibility::Exchange => 3,
     }
 }
 
@@ -288,6 +289,7 @@ const fn visibility(detail: u8) -> Option<Visibility> {
         0 => Some(Visibility::Private),
         1 => Some(Visibility::Live),
         2 => Some(Visibility::Publish),
+        3 => Some(Visibility::Exchange),
         _ => None,
     }
 }
@@ -440,7 +442,12 @@ mod tests {
                 events.push(Event::Barrier(Barrier { kind, option }));
             }
         }
-        for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
+        for visibility in [
+            Visibility::Private,
+            Visibility::Live,
+            Visibility::Publish,
+            Visibility::Exchange,
+        ] {
             events.push(Event::Store {
                 address: start,
                 count: u32::MAX,

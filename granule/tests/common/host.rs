@@ -296,6 +296,27 @@ unsafe impl TableMemory for Memory {
         unsafe { self.inner.store(table, index, descriptor, visibility) }
     }
 
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        self.host.check(index, 1);
+        self.host.calls.set(self.host.calls.get() + 1);
+        self.host.note(Event::Store {
+            table: table.0,
+            first: index,
+            count: 1,
+            descriptor: descriptor.0,
+            step: 0,
+            visibility,
+        });
+        // SAFETY: as for `load`.
+        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+    }
+
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

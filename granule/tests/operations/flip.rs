@@ -183,6 +183,18 @@ unsafe impl<M: TableMemory> TableMemory for Watched<M> {
         unsafe { self.inner.store(table, index, descriptor, visibility) }
     }
 
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        self.note(table, index, 1);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+    }
+
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

@@ -180,6 +180,24 @@ unsafe impl<M: TableMemory> TableMemory for Injecting<M> {
     }
 
     #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        if pending::is_on() && visibility != Visibility::Private {
+            let entry = entry(table, index);
+            if pending::concerns(entry, 1) || pending::leads(entry, 1) {
+                pending::mend();
+            }
+        }
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.memory.exchange(table, index, descriptor, visibility) }
+    }
+
+    #[inline(always)]
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,

@@ -2,7 +2,6 @@
 //! what cannot be managed at all.
 
 use super::*;
-use crate::frames::span::ORDERS;
 
 const GIB_SHIFT: u32 = 30;
 
@@ -14,7 +13,7 @@ fn the_largest_block_is_16_gib_with_any_page_size() {
             16 << GIB_SHIFT,
             "{page_size}"
         );
-        assert!(max_order(page_size) < ORDERS as u32);
+        assert!(max_order(page_size) < span::ORDERS as u32);
     }
 }
 

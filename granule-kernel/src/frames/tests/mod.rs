@@ -4,6 +4,7 @@
 mod interleaved;
 mod limits;
 mod model;
+mod owners;
 mod tables;
 
 use super::metadata::{CHUNK_ENTRIES, metadata_bytes};

@@ -5,6 +5,7 @@ mod kernel_scenes;
 mod registers;
 mod scenes;
 mod sizes;
+mod spaces;
 mod tables;
 mod taps;
 
@@ -49,7 +50,7 @@ const fn fault(
 /// All kinds, in the order of the document.
 fn faults() -> impl Iterator<Item = &'static Fault> {
     let tables = tables::FAULTS.iter().chain(sizes::FAULTS);
-    tables.chain(registers::FAULTS)
+    tables.chain(spaces::FAULTS).chain(registers::FAULTS)
 }
 
 /// What a scene ends with: rules with the text of the violation, and how many events a fault

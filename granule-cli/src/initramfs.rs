@@ -1,0 +1,135 @@
+//! Writes an initramfs: an uncompressed cpio archive of the kind "newc", which the kernel reads.
+//!
+//! As small as what tests and benchmarks need: files, directories and symbolic links, all root's.
+
+use std::path::Path;
+use std::{fs, io};
+
+/// An archive that is being written.
+#[derive(Debug, Default)]
+pub struct Initramfs {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+/// Kinds in a mode.
+const DIRECTORY: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
+/// Headers and contents begin at multiples of this.
+const ALIGNMENT: usize = 4;
+
+impl Initramfs {
+    /// Nothing in it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a file that can be executed.
+    #[must_use]
+    pub fn program(self, path: &str, content: &[u8]) -> Self {
+        self.entry(path, FILE | 0o755, content)
+    }
+
+    /// Adds a file.
+    #[must_use]
+    pub fn file(self, path: &str, content: &[u8]) -> Self {
+        self.entry(path, FILE | 0o644, content)
+    }
+
+    /// Adds a directory.
+    #[must_use]
+    pub fn directory(self, path: &str) -> Self {
+        self.entry(path, DIRECTORY | 0o755, b"")
+    }
+
+    /// Adds a symbolic link.
+    #[must_use]
+    pub fn link(self, path: &str, to: &str) -> Self {
+        self.entry(path, LINK | 0o777, to.as_bytes())
+    }
+
+    fn entry(mut self, path: &str, mode: u32, content: &[u8]) -> Self {
+        let name = path.trim_start_matches('/');
+        self.count += 1;
+        self.put(self.count, name, mode, content);
+        self
+    }
+
+    fn put(&mut self, number: u32, name: &str, mode: u32, content: &[u8]) {
+        self.bytes.extend_from_slice(b"070701");
+        // Inode, mode, owner, group, links, time, bytes, devices, bytes of the name with its NUL, sum.
+        let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let numbers = [
+            number,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            length(content.len()),
+            0,
+            0,
+            0,
+            0,
+            length(name.len() + 1),
+            0,
+        ];
+        for number in numbers {
+            self.bytes
+                .extend_from_slice(format!("{number:08x}").as_bytes());
+        }
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
+        self.align();
+        self.bytes.extend_from_slice(content);
+        self.align();
+    }
+
+    fn align(&mut self) {
+        let bytes = self.bytes.len().next_multiple_of(ALIGNMENT);
+        self.bytes.resize(bytes, 0);
+    }
+
+    /// The archive.
+    #[must_use]
+    pub fn bytes(mut self) -> Vec<u8> {
+        self.put(0, "TRAILER!!!", 0, b"");
+        self.bytes
+    }
+
+    /// Writes the archive to a file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn write(self, to: &Path) -> io::Result<()> {
+        fs::write(to, self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_as_the_format_has_them() {
+        let bytes = Initramfs::new()
+            .directory("/bin")
+            .program("/bin/x", b"hello")
+            .link("/init", "bin/x")
+            .bytes();
+        assert_eq!(bytes.len() % ALIGNMENT, 0);
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(text.matches("070701").count(), 4);
+        // A header of 110 bytes, "bin" and its NUL: 114, padded to 116.
+        assert_eq!(&bytes[110..114], b"bin\0");
+        assert_eq!(&bytes[116..122], b"070701");
+        assert_eq!(&bytes[116 + 6 + 8..116 + 6 + 16], b"000081ed");
+        assert_eq!(&bytes[116 + 6 + 48..116 + 6 + 56], b"00000005");
+        assert_eq!(&bytes[116 + 110..116 + 116], b"bin/x\0");
+        assert_eq!(&bytes[116 + 116..116 + 121], b"hello");
+        assert!(text.trim_end_matches('\0').ends_with("TRAILER!!!"));
+    }
+}

@@ -1,0 +1,240 @@
+//! Files: flags, modes, and the structures that tell of them.
+
+use super::layout;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// "Relative to the working directory", in the place of a descriptor.
+pub(crate) const AT_FDCWD: i32 = -100;
+/// Tell of the link, not of what it leads to.
+pub(crate) const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+/// Ask as the effective user.
+pub(crate) const AT_EACCESS: u32 = 0x200;
+/// Mount nothing on the way.
+pub(crate) const AT_NO_AUTOMOUNT: u32 = 0x800;
+/// An empty path means the descriptor itself.
+pub(crate) const AT_EMPTY_PATH: u32 = 0x1000;
+/// How current `statx` is to be; all the same here.
+pub(crate) const AT_STATX_SYNC_TYPE: u32 = 0x6000;
+
+/// The part of the open flags that says read, write or both.
+pub(crate) const O_ACCMODE: u32 = 0o3;
+pub(crate) const O_WRONLY: u32 = 0o1;
+pub(crate) const O_RDWR: u32 = 0o2;
+pub(crate) const O_CREAT: u32 = 0o100;
+pub(crate) const O_EXCL: u32 = 0o200;
+pub(crate) const O_TRUNC: u32 = 0o1000;
+pub(crate) const O_APPEND: u32 = 0o2000;
+pub(crate) const O_NONBLOCK: u32 = 0o4000;
+/// These two differ from what most architectures have.
+pub(crate) const O_DIRECTORY: u32 = 0o40000;
+pub(crate) const O_NOFOLLOW: u32 = 0o100000;
+pub(crate) const O_CLOEXEC: u32 = 0o2000000;
+pub(crate) const O_PATH: u32 = 0o10000000;
+/// Every 64-bit program has it; F_GETFL shows it.
+pub(crate) const O_LARGEFILE: u32 = 0o400000;
+/// What F_SETFL may change.
+pub(crate) const O_SETTABLE: u32 = O_APPEND | O_NONBLOCK;
+
+pub(crate) const F_DUPFD: u32 = 0;
+pub(crate) const F_GETFD: u32 = 1;
+pub(crate) const F_SETFD: u32 = 2;
+pub(crate) const F_GETFL: u32 = 3;
+pub(crate) const F_SETFL: u32 = 4;
+pub(crate) const F_DUPFD_CLOEXEC: u32 = 1030;
+pub(crate) const F_GETPIPE_SZ: u32 = 1032;
+/// The one descriptor flag.
+pub(crate) const FD_CLOEXEC: u64 = 1;
+
+pub(crate) const SEEK_SET: u32 = 0;
+pub(crate) const SEEK_CUR: u32 = 1;
+pub(crate) const SEEK_END: u32 = 2;
+
+pub(crate) const S_IFMT: u32 = 0o170000;
+pub(crate) const S_IFIFO: u32 = 0o010000;
+pub(crate) const S_IFCHR: u32 = 0o020000;
+pub(crate) const S_IFDIR: u32 = 0o040000;
+pub(crate) const S_IFREG: u32 = 0o100000;
+pub(crate) const S_IFLNK: u32 = 0o120000;
+
+/// The most bytes of a path, its NUL included.
+pub(crate) const PATH_MAX: usize = 4096;
+/// Writes of so many bytes go into a pipe in one piece.
+pub(crate) const PIPE_BUF: usize = 4096;
+/// Pieces of `readv` and `writev`, at most.
+pub(crate) const IOV_MAX: u64 = 1024;
+/// What one read or write moves at most, whatever is asked.
+pub(crate) const MAX_RW_COUNT: u64 = 0x7fff_f000;
+
+/// A device number as `stat` tells it, in 64 bits: twelve bits of major, twenty of minor.
+pub(crate) const fn device_number(major: u32, minor: u32) -> u64 {
+    ((minor & 0xff) | (major & 0xfff) << 8) as u64 | ((minor & !0xff) as u64) << 12
+}
+
+/// `struct stat`, as `fstat` and `newfstatat` fill it.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Stat {
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+    pub(crate) mode: u32,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u64,
+    pub(crate) pad1: u64,
+    pub(crate) size: i64,
+    pub(crate) blksize: i32,
+    pub(crate) pad2: i32,
+    pub(crate) blocks: i64,
+    pub(crate) atime: [i64; 2],
+    pub(crate) mtime: [i64; 2],
+    pub(crate) ctime: [i64; 2],
+    pub(crate) unused: [u32; 2],
+}
+layout!(Stat, 128, mode at 16, rdev at 32, size at 48, blksize at 56, blocks at 64, atime at 72);
+
+/// A time of `statx`.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct StatxTime {
+    pub(crate) sec: i64,
+    pub(crate) nsec: u32,
+    pub(crate) reserved: i32,
+}
+layout!(StatxTime, 16);
+
+/// What `struct stat` has, of what `statx` could tell.
+pub(crate) const STATX_BASIC_STATS: u32 = 0x7ff;
+
+/// `struct statx`.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Statx {
+    pub(crate) mask: u32,
+    pub(crate) blksize: u32,
+    pub(crate) attributes: u64,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u16,
+    pub(crate) pad: u16,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) attributes_mask: u64,
+    pub(crate) atime: StatxTime,
+    pub(crate) btime: StatxTime,
+    pub(crate) ctime: StatxTime,
+    pub(crate) mtime: StatxTime,
+    pub(crate) rdev_major: u32,
+    pub(crate) rdev_minor: u32,
+    pub(crate) dev_major: u32,
+    pub(crate) dev_minor: u32,
+    pub(crate) spare: [u64; 14],
+}
+layout!(Statx, 256, mode at 28, ino at 32, atime at 64, rdev_major at 128, spare at 144);
+
+/// A directory entry of `getdents64`, up to its name, which follows with a NUL; the whole is
+/// padded to a multiple of 8 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirectoryEntry {
+    pub(crate) ino: u64,
+    /// Where the next entry is, for `lseek`.
+    pub(crate) next: u64,
+    pub(crate) length: u16,
+    pub(crate) kind: u8,
+}
+
+/// Bytes of an entry before its name: 19, so no C structure without padding has it.
+pub(crate) const DIRECTORY_ENTRY_HEAD: usize = 19;
+
+impl DirectoryEntry {
+    /// As it lies in memory.
+    pub(crate) fn to_bytes(self) -> [u8; DIRECTORY_ENTRY_HEAD] {
+        let mut bytes = [0; DIRECTORY_ENTRY_HEAD];
+        let (ino, rest) = bytes.split_at_mut(8);
+        ino.copy_from_slice(&self.ino.to_le_bytes());
+        let (next, rest) = rest.split_at_mut(8);
+        next.copy_from_slice(&self.next.to_le_bytes());
+        let [low, high] = self.length.to_le_bytes();
+        rest.copy_from_slice(&[low, high, self.kind]);
+        bytes
+    }
+}
+
+/// One piece of `readv` and `writev`.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct IoVec {
+    pub(crate) base: u64,
+    pub(crate) length: u64,
+}
+layout!(IoVec, 16);
+
+pub(crate) const POLLIN: u16 = 0x1;
+pub(crate) const POLLOUT: u16 = 0x4;
+pub(crate) const POLLERR: u16 = 0x8;
+pub(crate) const POLLHUP: u16 = 0x10;
+pub(crate) const POLLNVAL: u16 = 0x20;
+pub(crate) const POLLRDNORM: u16 = 0x40;
+pub(crate) const POLLWRNORM: u16 = 0x100;
+
+/// What `ppoll` asks of a descriptor, and is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct PollFd {
+    pub(crate) fd: i32,
+    pub(crate) events: u16,
+    pub(crate) revents: u16,
+}
+layout!(PollFd, 8);
+
+/// `struct statfs`.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct StatFs {
+    pub(crate) kind: i64,
+    pub(crate) bsize: i64,
+    pub(crate) blocks: u64,
+    pub(crate) bfree: u64,
+    pub(crate) bavail: u64,
+    pub(crate) files: u64,
+    pub(crate) ffree: u64,
+    pub(crate) fsid: [i32; 2],
+    pub(crate) namelen: i64,
+    pub(crate) frsize: i64,
+    pub(crate) flags: i64,
+    pub(crate) spare: [i64; 4],
+}
+layout!(StatFs, 120);
+
+/// The kind of file system that an initramfs is told to be.
+pub(crate) const RAMFS_MAGIC: i64 = 0x8584_58f6;
+/// `statfs` flag: it cannot be written.
+pub(crate) const ST_RDONLY: i64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_packed_as_user_space_unpacks_them() {
+        // makedev(5, 1), makedev(0x123, 0x45678): glibc's macro.
+        assert_eq!(device_number(5, 1), 0x501);
+        assert_eq!(device_number(0x123, 0x45678), 0x4561_2378);
+    }
+
+    #[test]
+    fn a_directory_entry_is_little_endian_and_unpadded() {
+        let entry = DirectoryEntry {
+            ino: 0x0102,
+            next: 3,
+            length: 0x18,
+            kind: 4,
+        };
+        assert_eq!(
+            entry.to_bytes(),
+            [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0x18, 0, 4]
+        );
+    }
+}

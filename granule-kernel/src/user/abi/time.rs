@@ -1,0 +1,98 @@
+//! Times and clocks.
+
+use super::{Errno, layout};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub(crate) const NANOSECONDS: u64 = 1_000_000_000;
+
+/// `struct timespec`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct TimeSpec {
+    pub(crate) sec: i64,
+    pub(crate) nsec: i64,
+}
+layout!(TimeSpec, 16);
+
+impl TimeSpec {
+    /// So many nanoseconds.
+    pub(crate) const fn from_ns(ns: u64) -> Self {
+        Self {
+            sec: (ns / NANOSECONDS) as i64,
+            nsec: (ns % NANOSECONDS) as i64,
+        }
+    }
+
+    /// In nanoseconds; more than 584 years are 584 years.
+    pub(crate) fn to_ns(self) -> Result<u64, Errno> {
+        let nsec = u64::try_from(self.nsec).map_err(|_| Errno::EINVAL)?;
+        let sec = u64::try_from(self.sec).map_err(|_| Errno::EINVAL)?;
+        if nsec >= NANOSECONDS {
+            return Err(Errno::EINVAL);
+        }
+        Ok(sec.saturating_mul(NANOSECONDS).saturating_add(nsec))
+    }
+}
+
+/// `struct timeval`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct TimeVal {
+    pub(crate) sec: i64,
+    pub(crate) usec: i64,
+}
+layout!(TimeVal, 16);
+
+impl TimeVal {
+    /// So many nanoseconds, cut to microseconds.
+    pub(crate) const fn from_ns(ns: u64) -> Self {
+        Self {
+            sec: (ns / NANOSECONDS) as i64,
+            usec: (ns % NANOSECONDS / 1000) as i64,
+        }
+    }
+}
+
+/// `struct tms`: ticks of the process and of its children.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Times {
+    pub(crate) user: i64,
+    pub(crate) system: i64,
+    pub(crate) children_user: i64,
+    pub(crate) children_system: i64,
+}
+layout!(Times, 32);
+
+/// The ticks of `times`: AT_CLKTCK of them a second.
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
+
+pub(crate) const CLOCK_REALTIME: u64 = 0;
+pub(crate) const CLOCK_MONOTONIC: u64 = 1;
+pub(crate) const CLOCK_PROCESS_CPUTIME_ID: u64 = 2;
+pub(crate) const CLOCK_THREAD_CPUTIME_ID: u64 = 3;
+pub(crate) const CLOCK_MONOTONIC_RAW: u64 = 4;
+pub(crate) const CLOCK_REALTIME_COARSE: u64 = 5;
+pub(crate) const CLOCK_MONOTONIC_COARSE: u64 = 6;
+pub(crate) const CLOCK_BOOTTIME: u64 = 7;
+
+/// `clock_nanosleep`: until, not for.
+pub(crate) const TIMER_ABSTIME: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_make_no_sense_are_refused() {
+        let of = |sec, nsec| TimeSpec { sec, nsec }.to_ns();
+        assert_eq!(of(2, 999_999_999), Ok(2_999_999_999));
+        assert_eq!(of(0, 1_000_000_000), Err(Errno::EINVAL));
+        assert_eq!(of(0, -1), Err(Errno::EINVAL));
+        assert_eq!(of(-1, 0), Err(Errno::EINVAL));
+        assert_eq!(of(i64::MAX, 0), Ok(u64::MAX));
+        assert_eq!(TimeSpec::from_ns(2_999_999_999).to_ns(), Ok(2_999_999_999));
+        let usec = TimeVal::from_ns(2_999_999_999).usec;
+        assert_eq!(usec, 999_999);
+    }
+}

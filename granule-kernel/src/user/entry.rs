@@ -1,0 +1,175 @@
+//! Where exceptions of EL0 arrive, and the way back: nothing that a program does ends the kernel.
+
+use super::abi::process::Status;
+use super::abi::signal::{
+    BUS_ADRALN, BUS_ADRERR, ILL_ILLOPC, SEGV_ACCERR, SEGV_MAPERR, SI_KERNEL, SIGBUS, SIGFPE,
+    SIGILL, SIGKILL, SIGSEGV, SIGTRAP, TRAP_BRKPT,
+};
+use super::signals::Cause;
+use super::syscall::deliver::{After, Interrupted, deliver};
+use super::syscall::env::Env;
+use super::task::Current;
+use super::{process, sched, syscall};
+use crate::console::println;
+use crate::exception::{Frame, syndrome};
+use crate::{cpu, irq, panic};
+use core::sync::atomic::{AtomicU64, Ordering};
+use granule::space::{Access, SpaceError};
+
+/// The vectors of EL0 in AArch64.
+const SYNCHRONOUS: u64 = 8;
+const IRQ: u64 = 9;
+
+/// Faults that an address space dealt with.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// Faults of EL0 that address spaces dealt with.
+pub(super) fn faults() -> u64 {
+    FAULTS.load(Ordering::Relaxed)
+}
+
+/// What the vectors call, with interrupts masked; they go to EL0 by the frame when it returns.
+#[unsafe(no_mangle)]
+extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
+    let Some(mut current) = entered(frame) else {
+        panic!("an exception from EL0 on a CPU that runs no task");
+    };
+    let mut interrupted = None;
+    match vector {
+        SYNCHRONOUS => {
+            cpu::unmask_interrupts();
+            interrupted = synchronous(&mut current);
+            let _ = cpu::mask_interrupts();
+        }
+        IRQ => {
+            if let Err(number) = irq::handle() {
+                panic::exception(
+                    current.frame,
+                    format_args!("interrupt {number}, which nobody asked for"),
+                );
+            }
+        }
+        // What no program can cause: an error that the machine tells of, or a secure interrupt.
+        _ => panic::exception(
+            current.frame,
+            format_args!("unexpected exception {vector} from EL0"),
+        ),
+    }
+    before_return(&mut current, interrupted);
+}
+
+/// The first steps of a task, masked; the vectors go to EL0 by the frame when it returns.
+#[unsafe(no_mangle)]
+extern "C" fn user_task_begun(frame: &mut Frame) {
+    if let Some(mut current) = entered(frame) {
+        before_return(&mut current, None);
+    }
+}
+
+fn entered(frame: &mut Frame) -> Option<Current<'_>> {
+    let task = sched::current()?;
+    // SAFETY: the task that runs on this CPU, which has just come from EL0 or has not been there;
+    // it is in the kernel once, until the vectors leave it by this frame.
+    unsafe { Current::new(task, frame) }
+}
+
+/// What is to be done before a task goes on at EL0, with interrupts masked from the last look on.
+/// What becomes of a call that was interrupted is a matter of signals.
+fn before_return(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
+    loop {
+        if let Some(status) = current.task.killed() {
+            cpu::unmask_interrupts();
+            process::end(current, status);
+        }
+        let notified = current.task.notified.swap(false, Ordering::AcqRel);
+        if notified || interrupted.is_some() {
+            cpu::unmask_interrupts();
+            if let After::Ends { signal, dump } = deliver(current, interrupted.take()) {
+                let status = Status::Killed { signal, core: dump };
+                current.task.set_killed(status.word());
+            }
+            let _ = cpu::mask_interrupts();
+            continue;
+        }
+        if !sched::take_again() {
+            return;
+        }
+        cpu::unmask_interrupts();
+        sched::yield_now(current.task);
+        let _ = cpu::mask_interrupts();
+    }
+}
+
+/// Deals with it; a call that a signal interrupted is told of.
+fn synchronous(current: &mut Current<'_>) -> Option<Interrupted> {
+    let (esr, far, pc) = (current.frame.esr, current.frame.far, current.frame.elr);
+    let status = esr & 0x3f;
+    match syndrome::class(esr) {
+        // SVC.
+        0x15 => return syscall::enter(current),
+        // Instruction and data aborts.
+        0x20 | 0x24 if status == syndrome::TLB_CONFLICT => {
+            // Of a group in the lower half: as `exception::conflict` does for the kernel's own.
+            cpu::tlbi_vmalle1_local();
+        }
+        class @ (0x20 | 0x24) => abort(current, class == 0x20, esr, far),
+        // A misaligned program counter or stack pointer.
+        0x22 | 0x26 => fault(current, SIGBUS, BUS_ADRALN, pc),
+        0x2c => fault(current, SIGFPE, SI_KERNEL, pc),
+        // Breakpoints, steps, watchpoints, BRK.
+        0x30..=0x35 | 0x3c => fault(current, SIGTRAP, TRAP_BRKPT, pc),
+        // Undefined, trapped, illegal state, and whatever comes with later CPUs.
+        _ => fault(current, SIGILL, ILL_ILLOPC, pc),
+    }
+    None
+}
+
+/// An instruction or data abort.
+fn abort(current: &mut Current<'_>, fetch: bool, esr: u64, far: u64) {
+    let access = match (fetch, esr >> 6 & 1, esr >> 8 & 1) {
+        (true, ..) => Access::Execute,
+        // CM: cache maintenance says that it writes, and does not.
+        (false, 1, 0) => Access::Write,
+        _ => Access::Read,
+    };
+    // Address size, translation, access flag and permission faults of any level.
+    if !matches!(esr & 0x3f, 0x00..=0x0f | 0x29 | 0x2b) {
+        return fault(current, SIGBUS, BUS_ADRERR, far);
+    }
+    let Some(space) = current.memory() else {
+        return;
+    };
+    match space.with(|tables| tables.fault(far, access)) {
+        Ok(_) => {
+            FAULTS.fetch_add(1, Ordering::Relaxed);
+        }
+        // There is no memory left: whoever wants some now is ended.
+        Err(error @ (SpaceError::OutOfFrames { .. } | SpaceError::Tables(_)))
+            if far < super::memory::end() =>
+        {
+            println!("granule: process {} is ended: {error}", current.task.pid());
+            let status = Status::Killed {
+                signal: SIGKILL,
+                core: false,
+            };
+            current.task.set_killed(status.word());
+        }
+        Err(SpaceError::Denied { .. }) => fault(current, SIGSEGV, SEGV_ACCERR, far),
+        Err(_) => fault(current, SIGSEGV, SEGV_MAPERR, far),
+    }
+}
+
+/// An instruction of the program caused this: a handler of its own deals with it, or it ends.
+fn fault(current: &mut Current<'_>, signal: u8, code: i32, address: u64) {
+    let cause = Cause {
+        code,
+        status: 0,
+        value: address,
+    };
+    current.with(|world, place| {
+        if let Ok(own) = world.own_mut(place) {
+            own.signals.force(signal, cause);
+        }
+    });
+    current.task.notified.store(true, Ordering::Release);
+}

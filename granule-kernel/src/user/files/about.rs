@@ -1,0 +1,200 @@
+//! What is told of files: `stat`, `statx`, and the entries of a directory.
+
+use super::Files;
+use super::open::{OpenFile, What};
+use super::tree::{About, Kind, NodeId};
+use crate::user::abi::Errno;
+use crate::user::abi::file::{
+    DIRECTORY_ENTRY_HEAD, DirectoryEntry, RAMFS_MAGIC, S_IFIFO, ST_RDONLY, STATX_BASIC_STATS, Stat,
+    StatFs, Statx, StatxTime, device_number,
+};
+
+/// The device number of the tree, and of what is in no tree.
+const TREE_DEVICE: u32 = 1;
+const PIPE_DEVICE: u32 = 2;
+
+/// The block that sizes are told in, and the one that reads are best made of.
+const BLOCK: u64 = 512;
+const BEST_READ: u32 = 4096;
+
+/// Positions in a directory: "here", "above", and one for each child.
+const HERE: u64 = 0;
+const ABOVE: u64 = 1;
+const FIRST_CHILD: u64 = 2;
+
+/// What `statfs` tells of the tree: that it is full and cannot be written.
+pub(crate) const STATFS: StatFs = StatFs {
+    kind: RAMFS_MAGIC,
+    bsize: BEST_READ as i64,
+    blocks: 0,
+    bfree: 0,
+    bavail: 0,
+    files: 0,
+    ffree: 0,
+    fsid: [0; 2],
+    namelen: super::path::MOST_NAME_BYTES as i64,
+    frsize: BEST_READ as i64,
+    flags: ST_RDONLY,
+    spare: [0; 4],
+};
+
+/// What there is to tell, in `stat`'s form.
+pub(crate) fn stat(about: &About, device: u32) -> Stat {
+    let rdev = match about.kind {
+        Kind::Device { major, minor } => device_number(major, minor),
+        _ => 0,
+    };
+    let time = [i64::from(about.mtime), 0];
+    Stat {
+        dev: device_number(0, device),
+        ino: about.ino,
+        mode: about.mode,
+        nlink: about.links,
+        uid: about.uid,
+        gid: about.gid,
+        rdev,
+        size: about.size as i64,
+        blksize: BEST_READ as i32,
+        blocks: about.size.div_ceil(BLOCK) as i64,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        ..Stat::default()
+    }
+}
+
+/// What there is to tell, in `statx`'s form.
+pub(crate) fn statx(about: &About, device: u32) -> Statx {
+    let (rdev_major, rdev_minor) = match about.kind {
+        Kind::Device { major, minor } => (major, minor),
+        _ => (0, 0),
+    };
+    let time = StatxTime {
+        sec: i64::from(about.mtime),
+        ..StatxTime::default()
+    };
+    Statx {
+        mask: STATX_BASIC_STATS,
+        blksize: BEST_READ,
+        nlink: about.links,
+        uid: about.uid,
+        gid: about.gid,
+        mode: about.mode as u16,
+        ino: about.ino,
+        size: about.size,
+        blocks: about.size.div_ceil(BLOCK),
+        atime: time,
+        ctime: time,
+        mtime: time,
+        rdev_major,
+        rdev_minor,
+        dev_minor: device,
+        ..Statx::default()
+    }
+}
+
+impl Files<'_> {
+    /// What there is to tell of a node, and its device.
+    pub(crate) fn about_node(&self, node: NodeId) -> (About, u32) {
+        (self.tree.about(node), TREE_DEVICE)
+    }
+
+    /// What there is to tell of an open file, and its device.
+    pub(crate) fn about_open(&self, file: &OpenFile) -> (About, u32) {
+        match file.what {
+            What::PipeOut(index) | What::PipeIn(index) => {
+                let about = About {
+                    kind: Kind::Other,
+                    mode: S_IFIFO | 0o600,
+                    uid: 0,
+                    gid: 0,
+                    links: 1,
+                    size: 0,
+                    mtime: 0,
+                    ino: u64::from(index) + 1,
+                };
+                (about, PIPE_DEVICE)
+            }
+            What::File(node) | What::Directory(node) | What::Path(node) => self.about_node(node),
+            What::Device(_, node) => self.about_node(node),
+        }
+    }
+
+    /// Writes as many entries of a directory into `into` as fit, from position `at` on: the bytes
+    /// written and the position behind them. None are left if no byte is written.
+    pub(crate) fn list(
+        &self,
+        directory: NodeId,
+        at: u64,
+        into: &mut [u8],
+    ) -> Result<(usize, u64), Errno> {
+        let mut used = 0;
+        let mut at = at;
+        while let Some((node, name)) = self.entry_at(directory, at) {
+            let next = self.position_after(directory, at);
+            let length = (DIRECTORY_ENTRY_HEAD + name.len() + 1).next_multiple_of(8);
+            let Some(slot) = into.get_mut(used..used + length) else {
+                // Too small for even one is an error, else it would look like the end.
+                if used == 0 {
+                    return Err(Errno::EINVAL);
+                }
+                break;
+            };
+            let about = self.tree.about(node);
+            let head = DirectoryEntry {
+                ino: about.ino,
+                next,
+                length: length as u16,
+                // The kind in a mode, as bits, is the kind here.
+                kind: (about.mode >> 12) as u8,
+            };
+            slot.fill(0);
+            let (start, rest) = slot.split_at_mut(DIRECTORY_ENTRY_HEAD);
+            start.copy_from_slice(&head.to_bytes());
+            for (to, from) in rest.iter_mut().zip(name) {
+                *to = *from;
+            }
+            used += length;
+            at = next;
+        }
+        Ok((used, at))
+    }
+
+    fn entry_at(&self, directory: NodeId, at: u64) -> Option<(NodeId, &[u8])> {
+        match at {
+            HERE => Some((directory, b".")),
+            ABOVE => Some((self.tree.parent(directory), b"..")),
+            FIRST_CHILD => {
+                let first = self.tree.children(directory).next()?;
+                Some((first, self.tree.name(first)))
+            }
+            // `lseek` may have put anything here: only a child of this directory counts.
+            _ => {
+                let id = u32::try_from(at - FIRST_CHILD - 1).ok()?;
+                let child = self.tree.existing(id)?;
+                let is_child = child != NodeId::ROOT && self.tree.parent(child) == directory;
+                is_child.then(|| (child, self.tree.name(child)))
+            }
+        }
+    }
+
+    /// A position stands for the child itself: reading goes on there whatever else is done.
+    fn position_after(&self, directory: NodeId, at: u64) -> u64 {
+        let next = match at {
+            HERE => return ABOVE,
+            ABOVE => return FIRST_CHILD,
+            FIRST_CHILD => {
+                let first = self.tree.children(directory).next();
+                first.and_then(|first| self.tree.next_child(first))
+            }
+            _ => u32::try_from(at - FIRST_CHILD - 1)
+                .ok()
+                .and_then(|id| self.tree.next_child(NodeId(id))),
+        };
+        match next {
+            Some(next) => u64::from(next.0) + FIRST_CHILD + 1,
+            // Beyond every child there can be.
+            None => u64::from(u32::MAX) + FIRST_CHILD + 1,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! One open file: what it is, how it was opened, and where in it the next read begins.
+
+use super::tree::NodeId;
+use crate::user::abi::Errno;
+use crate::user::abi::file::{O_ACCMODE, O_PATH, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET};
+
+/// A device that can be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Null,
+    Zero,
+    Full,
+    Random,
+    /// The console; there is no other terminal, so `/dev/tty` is it, too.
+    Terminal,
+}
+
+impl Device {
+    /// The device of these numbers.
+    pub(super) const fn of(major: u32, minor: u32) -> Option<Self> {
+        match (major, minor) {
+            (1, 3) => Some(Self::Null),
+            (1, 5) => Some(Self::Zero),
+            (1, 7) => Some(Self::Full),
+            (1, 8 | 9) => Some(Self::Random),
+            // tty, console, ttyAMA0.
+            (5, 0 | 1) | (204, 64) => Some(Self::Terminal),
+            _ => None,
+        }
+    }
+}
+
+/// What is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    File(NodeId),
+    Directory(NodeId),
+    /// A place in the tree, opened with O_PATH: it can be told of, and started from.
+    Path(NodeId),
+    Device(Device, NodeId),
+    /// What a pipe is read from.
+    PipeOut(u16),
+    /// What a pipe is written to.
+    PipeIn(u16),
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) what: What,
+    /// Descriptors that are it, of whatever process.
+    pub(super) owners: u32,
+    /// O_*.
+    pub(crate) flags: u32,
+    /// In bytes; of a directory, what [`listing`](super::about) makes of it.
+    pub(crate) offset: u64,
+}
+
+impl OpenFile {
+    pub(super) const fn new(what: What, flags: u32) -> Self {
+        Self {
+            what,
+            owners: 1,
+            flags,
+            offset: 0,
+        }
+    }
+
+    pub(crate) const fn may_read(&self) -> bool {
+        self.flags & O_ACCMODE != O_WRONLY && self.flags & O_PATH == 0
+    }
+
+    pub(crate) const fn may_write(&self) -> bool {
+        matches!(self.flags & O_ACCMODE, O_WRONLY | O_RDWR) && self.flags & O_PATH == 0
+    }
+
+    /// Whether it has an offset that `lseek` and `pread64` can use.
+    pub(crate) const fn seeks(&self) -> bool {
+        match self.what {
+            What::File(_) | What::Directory(_) => true,
+            What::Device(device, _) => !matches!(device, Device::Terminal),
+            What::Path(_) | What::PipeOut(_) | What::PipeIn(_) => false,
+        }
+    }
+
+    /// `lseek` in a file of `size` bytes: the new offset.
+    pub(crate) fn seek(&mut self, by: i64, from: u32, size: u64) -> Result<u64, Errno> {
+        if !self.seeks() {
+            return Err(match self.what {
+                What::Path(_) => Errno::EBADF,
+                _ => Errno::ESPIPE,
+            });
+        }
+        let base = match from {
+            SEEK_SET => 0,
+            SEEK_CUR => self.offset,
+            SEEK_END => size,
+            _ => return Err(Errno::EINVAL),
+        };
+        // Devices that seek have no offset worth the name.
+        if let What::Device(..) = self.what {
+            return Ok(0);
+        }
+        let offset = i64::try_from(base)
+            .ok()
+            .and_then(|base| base.checked_add(by));
+        let offset = offset.ok_or(Errno::EOVERFLOW)?;
+        self.offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        Ok(self.offset)
+    }
+}

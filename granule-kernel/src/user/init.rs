@@ -1,0 +1,287 @@
+//! The first process, and the end of user space: begun if there is an initramfs with an `/init`,
+//! over when that ends, with every frame counted before and after.
+
+use super::abi::process::Status;
+use super::abi::signal;
+use super::boxed::{Slice, pointer};
+use super::files::tree::NodeId;
+use super::frames::UserMemory;
+use super::start_stack::Texts;
+use super::switch::FpState;
+use super::task::{self, Own, Task, Unborn};
+use super::{entry, exec, memory, registers, sched, shared, timer};
+use crate::console::println;
+use crate::memory::pages::{self, Counted};
+use crate::memory::{live, merge};
+use crate::refuse;
+use crate::smp::common::Common;
+use crate::smp::percpu;
+use crate::{cpu, ipi};
+use core::fmt;
+use core::ops::Range;
+use granule::arch::errata::Workaround;
+use granule::arch::registers::{Tcr, Ttbr};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
+use granule::boot::words;
+use granule::space::{Settings, UserFrames, Wanted};
+
+/// The most bits of address that programs have: those that expect pointers to have more are rare,
+/// those that put something above bit 47 are not.
+const MOST_BITS: u32 = 48;
+/// TCR.HA and TCR.HD.
+const TCR_HA: u64 = 1 << 39;
+const TCR_HD: u64 = 1 << 40;
+
+/// What user space begins with.
+#[derive(Debug)]
+pub(crate) struct Machine<'a> {
+    pub(crate) boot_cpu: CpuFeatures,
+    /// What holds for all CPUs.
+    pub(crate) common: Common,
+    /// Those of the kernel's half, for all CPUs.
+    pub(crate) capabilities: TlbCapabilities,
+    /// Physical addresses of the initramfs.
+    pub(crate) initrd: Option<Range<u64>>,
+    pub(crate) bootargs: &'a [u8],
+}
+
+/// How it ended, if that was not well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The first process ended with another status than 0.
+    Init(u32),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Init(word) = *self;
+        match (word & 0x7f, word >> 8 & 0xff) {
+            (0, code) => write!(f, "the first process ended with {code}"),
+            (signal, _) => write!(
+                f,
+                "the first process was ended by {} ({signal})",
+                signal::name(signal as u8)
+            ),
+        }
+    }
+}
+
+/// Runs `/init` of the initramfs, or the program that `rdinit=` names, until it ends, and all others
+/// with it. Nothing happens where there is none.
+pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
+    let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    let Some(archive) = archive(machine) else {
+        return Ok(());
+    };
+    // What is merged later gives tables back, which would look like frames that were not there.
+    merge::merge_noted();
+    let before = pages::counted();
+    if let Err(error) = shared::open(archive) {
+        println!("granule: {error}: no user space");
+        return Ok(());
+    }
+    let Some(program) = shared::program(path) else {
+        println!(
+            "granule: the initramfs has no {}: no user space",
+            path.escape_ascii()
+        );
+        shared::close();
+        return Ok(());
+    };
+    let init = match begin(machine, path, program) {
+        Ok(init) => init,
+        Err(why) => refuse::refuse(format_args!("{} cannot be run: {why}", path.escape_ascii())),
+    };
+    if timer::interrupt().is_none() {
+        println!("granule: no timer that interrupts: programs are not preempted");
+    }
+    while !task::none_left() {
+        if !sched::run_one() {
+            wait();
+        }
+    }
+    end();
+    let word = task::status_of(init);
+    report(word, before, pages::counted());
+    if word == (Status::Exited(0)).word() {
+        Ok(())
+    } else {
+        Err(Failure::Init(word))
+    }
+}
+
+/// The initramfs, in the linear map.
+fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
+    let range = machine.initrd.as_ref()?;
+    let kernel = live::kernel()?;
+    let page = kernel.page();
+    // Not all that a boot loader names need be RAM that is mapped.
+    let mut pages = (range.start & !(page - 1)..range.end).step_by(page as usize);
+    let mapped = pages.all(|address| {
+        let address = kernel.placement.virtual_address(PhysicalAddress(address));
+        address.is_some_and(|address| cpu::translate(address.0).is_ok())
+    });
+    if !mapped || range.is_empty() {
+        println!(
+            "granule: the initramfs, {:#x} to {:#x}, is not in RAM that is mapped: no user space",
+            range.start, range.end
+        );
+        return None;
+    }
+    let start = pointer(PhysicalAddress(range.start))?;
+    let bytes = (range.end - range.start) as usize;
+    // SAFETY: just seen to be mapped; the range stays reserved, and nobody writes it.
+    Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })
+}
+
+/// Why there is no first process.
+#[derive(Clone, Copy, Debug)]
+enum Refused {
+    Memory,
+    Geometry(granule::arch::GeometryError),
+    Program(super::abi::Errno),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("there is no memory for it"),
+            Self::Geometry(error) => write!(f, "user space has no shape: {error}"),
+            Self::Program(error) => write!(f, "{error:?}"),
+        }
+    }
+}
+
+/// Opens user space on all CPUs and makes the first process.
+fn begin(
+    machine: &Machine<'_>,
+    path: &[u8],
+    (node, program): (NodeId, &[u8]),
+) -> Result<&'static Task, Refused> {
+    let upper: &Geometry = &machine.capabilities.geometry;
+    let bits = upper.va_bits().min(MOST_BITS);
+    let lower = upper
+        .with_half(&machine.boot_cpu, Half::Lower, bits)
+        .map_err(Refused::Geometry)?;
+    let common = &machine.common;
+    let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);
+    let settings = Settings {
+        hardware_access: common.hardware_dirty >= 1,
+        hardware_dirty: dirty,
+        bbm: live::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
+        ..Settings::PLAIN
+    };
+    let capabilities = TlbCapabilities {
+        geometry: lower,
+        ..machine.capabilities
+    };
+    memory::prepare(lower, capabilities, settings);
+    if !memory::open_numbers(common.asid_bits) {
+        return Err(Refused::Memory);
+    }
+    let nobody = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
+    UserMemory.zero(nobody);
+    let mut tcr = Tcr::new(&machine.boot_cpu, Some(&lower), Some(upper)).0;
+    if settings.hardware_access {
+        tcr |= TCR_HA;
+    }
+    if settings.hardware_dirty {
+        tcr |= TCR_HD;
+    }
+    registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
+    ipi::call(percpu::online(), &|_| registers::open());
+    let (bytes, arguments, environment) = texts(path, machine.bootargs).ok_or(Refused::Memory)?;
+    let texts = Texts {
+        bytes: &bytes,
+        arguments,
+        environment,
+    };
+    let loaded = exec::load(program, path, texts).map_err(Refused::Program)?;
+    let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
+    let own = Own {
+        memory: Some(loaded.memory),
+        heap: loaded.heap,
+        clear_child_tid: 0,
+    };
+    let unborn = Unborn::new(None).ok_or(Refused::Memory)?;
+    let (place, pid) = (unborn.task().place(), unborn.task().pid());
+    shared::with(|world| world.begin(place, pid, node)).map_err(Refused::Program)?;
+    let init = unborn
+        .begin(&frame, &FpState::ZERO, 0, own, None)
+        .ok_or(Refused::Memory)?;
+    sched::open(true);
+    sched::enqueue(init);
+    Ok(init)
+}
+
+/// The arguments of the first process, which are its path and what follows `--` on the command line,
+/// and its environment; and how many there are of each.
+fn texts(path: &[u8], bootargs: &[u8]) -> Option<(Slice<u8>, usize, usize)> {
+    const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
+    let space = |byte: &u8| byte.is_ascii_whitespace();
+    let mut further = bootargs
+        .split(space)
+        .skip_while(|word| *word != b"--")
+        .skip(1)
+        .filter(|word| !word.is_empty());
+    let length = path.len() + bootargs.len() + 64;
+    let mut bytes = Slice::new(length, 0u8)?;
+    let mut at = 0;
+    let mut arguments = 0;
+    let mut put = |text: &[u8]| {
+        if let Some(to) = bytes.get_mut(at..at + text.len()) {
+            to.copy_from_slice(text);
+            // One more: the NUL that is there.
+            at += text.len() + 1;
+        }
+    };
+    put(path);
+    arguments += 1;
+    further.by_ref().for_each(|word| {
+        put(word);
+        arguments += 1;
+    });
+    ENVIRONMENT.iter().for_each(|text| put(text));
+    bytes.truncate(at);
+    Some((bytes, arguments, ENVIRONMENT.len()))
+}
+
+/// The boot CPU, while no task is ready.
+fn wait() {
+    let masked = cpu::mask_interrupts();
+    if sched::may_sleep() && !task::none_left() {
+        cpu::wait_for_interrupt();
+    }
+    sched::woke();
+    cpu::restore_interrupts(masked);
+    cpu::relax();
+}
+
+/// Closes user space on all CPUs.
+fn end() {
+    sched::open(false);
+    ipi::call(percpu::online(), &|_| registers::close());
+    shared::close();
+    UserMemory.release(registers::take_nobody(), 1);
+    memory::close_numbers();
+}
+
+fn report(word: u32, before: Counted, after: Counted) {
+    let say = |key: &str, value: u64| println!("@granule user.{key}={value}");
+    say("exit_code", u64::from(word >> 8 & 0xff));
+    say("signal", u64::from(word & 0x7f));
+    say("processes", task::made());
+    say("switches", sched::switches());
+    say("faults", entry::faults());
+    say("va_bits", memory::end().ilog2().into());
+    say("frames_before", before.allocated);
+    say("frames_after", after.allocated);
+    if before.allocated != after.allocated || before.refused != after.refused {
+        refuse::self_check_failed(format_args!(
+            "user space left {} frames allocated that it made, and {} that were given back were refused",
+            after.allocated as i64 - before.allocated as i64,
+            after.refused - before.refused
+        ));
+    }
+}

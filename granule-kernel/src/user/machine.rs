@@ -1,0 +1,210 @@
+//! The kernel as what system calls run on: the process that made the call, its memory, registers and
+//! turn, and the machine's clock, console and memory.
+
+use super::abi::Errno;
+use super::abi::time::NANOSECONDS;
+use super::files::Channel;
+use super::sched;
+use super::shared::{self, Table};
+use super::signals::frame::{FpRegisters, Registers};
+use super::switch::{FpState, load_fp, save_fp};
+use super::syscall::deliver::Machine;
+use super::syscall::env::{Env, Ram, Slept};
+use super::task::Current;
+use super::world::{Place, World};
+use super::{exec, random, syscall, timer};
+use crate::frames::tables::Source;
+use crate::memory::pages::Pages;
+use crate::smp::percpu;
+use crate::{console, cpu};
+
+/// How often the console is asked for input while somebody waits for it: nothing interrupts for it.
+const INPUT_NS: u64 = NANOSECONDS / 100;
+
+/// So many ticks of the counter in nanoseconds.
+fn to_ns(ticks: u64) -> u64 {
+    let frequency = cpu::cntfrq_el0().max(1);
+    let (seconds, rest) = (ticks / frequency, ticks % frequency);
+    seconds
+        .saturating_mul(NANOSECONDS)
+        .saturating_add(rest.saturating_mul(NANOSECONDS) / frequency)
+}
+
+/// So many nanoseconds in ticks of the counter, a started one whole.
+fn to_ticks(ns: u64) -> u64 {
+    let frequency = cpu::cntfrq_el0().max(1);
+    let (seconds, rest) = (ns / NANOSECONDS, ns % NANOSECONDS);
+    seconds
+        .saturating_mul(frequency)
+        .saturating_add((rest * frequency).div_ceil(NANOSECONDS))
+}
+
+impl Current<'_> {
+    /// Sleeps until `look` gives something, or until a time by the counter.
+    fn sleep_while(
+        &mut self,
+        until: Option<u64>,
+        mut look: impl FnMut() -> Option<Slept>,
+    ) -> Slept {
+        let slept = match until {
+            Some(until) => sched::sleep_until_time(self.task, until, &mut look),
+            None => sched::sleep_until(self.task, &mut look).map(Some),
+        };
+        match slept {
+            Ok(Some(slept)) => slept,
+            Ok(None) => Slept::TimeUp,
+            // It is to end: as good as a signal.
+            Err(_) => Slept::Signal,
+        }
+    }
+}
+
+impl Env for Current<'_> {
+    type Family = Table;
+
+    fn read(&mut self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
+        self.memory().ok_or(Errno::EFAULT)?.read(at, into)
+    }
+
+    fn write(&mut self, at: u64, from: &[u8]) -> Result<(), Errno> {
+        self.memory().ok_or(Errno::EFAULT)?.write(at, from)
+    }
+
+    fn prepare_write(&mut self, at: u64, bytes: u64) -> Result<(), Errno> {
+        self.memory().ok_or(Errno::EFAULT)?.make_writable(at, bytes)
+    }
+
+    fn with<R>(&mut self, work: impl FnOnce(&mut World<'_, Table>, Place) -> R) -> R {
+        let place = self.task.place();
+        shared::with(|world| work(world, place))
+    }
+
+    fn sleep(
+        &mut self,
+        channel: Channel,
+        until: Option<u64>,
+        mut ready: impl FnMut(&mut World<'_, Table>, Place) -> bool,
+    ) -> Slept {
+        let place = self.task.place();
+        let waits = |channel| {
+            shared::with(|world| {
+                if let Ok(own) = world.own_mut(place) {
+                    own.waits = channel;
+                }
+            });
+        };
+        waits(Some(channel));
+        let typed = matches!(channel, Channel::Terminal | Channel::Any);
+        let slept = loop {
+            let next = typed.then(|| self.now().saturating_add(INPUT_NS));
+            let end = until.into_iter().chain(next).min();
+            let slept = self.sleep_while(end.map(to_ticks), || {
+                if typed {
+                    shared::take_input();
+                }
+                shared::with(|world| {
+                    if ready(world, place) {
+                        return Some(Slept::Ready);
+                    }
+                    let signalled = world.own(place).is_ok_and(|own| own.signals.has_work());
+                    signalled.then_some(Slept::Signal)
+                })
+            });
+            let is_up = until.is_some_and(|until| self.now() >= until);
+            if slept != Slept::TimeUp || is_up {
+                break slept;
+            }
+        };
+        waits(None);
+        slept
+    }
+
+    fn now(&self) -> u64 {
+        to_ns(timer::now())
+    }
+
+    fn cpu_time(&self) -> u64 {
+        to_ns(sched::ran(self.task))
+    }
+
+    fn console(&mut self, bytes: &[u8], newlines: bool) {
+        console::write_user(bytes, newlines);
+    }
+
+    fn random(&mut self, into: &mut [u8]) {
+        random::fill(into);
+    }
+
+    fn ram(&self) -> Ram {
+        Pages.with(|frames| {
+            let shift = frames.page_size().shift();
+            Ram {
+                total: frames.total() << shift,
+                free: frames.free_frames() << shift,
+            }
+        })
+    }
+
+    fn cpus(&self) -> (u64, u32) {
+        (percpu::online().0, percpu::this().number() as u32)
+    }
+
+    fn space(&self) -> u64 {
+        self.task.place() as u64
+    }
+
+    fn log_unknown(&mut self, number: u64) {
+        syscall::tell_unknown(self.task.pid(), number);
+    }
+}
+
+impl Machine for Current<'_> {
+    fn registers(&self) -> Registers {
+        Registers {
+            x: self.frame.x,
+            sp: self.frame.sp,
+            pc: self.frame.elr,
+            pstate: self.frame.spsr,
+        }
+    }
+
+    fn set_registers(&mut self, registers: &Registers) {
+        self.frame.x = registers.x;
+        self.frame.sp = registers.sp;
+        self.frame.elr = registers.pc;
+        self.frame.spsr = registers.pstate;
+    }
+
+    fn fp(&self) -> FpRegisters {
+        let mut state = FpState::ZERO;
+        // SAFETY: FP does not trap; the registers hold what the process came with.
+        unsafe { save_fp(&raw mut state) };
+        let mut v = [[0; 2]; 32];
+        v.as_flattened_mut().copy_from_slice(&state.v);
+        FpRegisters {
+            v,
+            fpsr: state.fpsr as u32,
+            fpcr: state.fpcr as u32,
+        }
+    }
+
+    fn set_fp(&mut self, registers: &FpRegisters) {
+        let mut state = FpState::ZERO;
+        state.v.copy_from_slice(registers.v.as_flattened());
+        state.fpsr = registers.fpsr.into();
+        state.fpcr = registers.fpcr.into();
+        // SAFETY: FP does not trap; nobody else's are in the registers.
+        unsafe { load_fp(&raw const state) };
+    }
+
+    fn sleep_stopped(&mut self, mut ready: impl FnMut(&mut World<'_, Table>, Place) -> bool) {
+        let place = self.task.place();
+        self.sleep_while(None, || {
+            shared::with(|world| ready(world, place)).then_some(Slept::Ready)
+        });
+    }
+
+    fn trampoline(&self) -> u64 {
+        exec::trampoline()
+    }
+}

@@ -1,0 +1,164 @@
+//! Processes: made by a copy of another one, ended, and asked how they ended.
+
+use super::abi::Errno;
+use super::abi::process::Status;
+use super::abi::signal::SIGKILL;
+use super::boxed::Boxed;
+use super::memory::AddressSpace;
+use super::sched;
+use super::switch::{FpState, load_fp, save_fp};
+use super::task::{self, Current, Own, Task, Unborn};
+use super::{registers, shared};
+use granule::space::SpaceError;
+
+/// How a process that is ended from outside ended.
+pub(super) const KILLED: u32 = Status::Killed {
+    signal: SIGKILL,
+    core: false,
+}
+.word();
+
+/// What `clone` is asked for, of what there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clone {
+    /// The child has the parent's memory, not a copy, and the parent waits until it ends or runs
+    /// another program.
+    pub(crate) lend_memory: bool,
+    /// The child's stack pointer; 0 for the same.
+    pub(crate) stack: u64,
+    /// The child's thread pointer, if another.
+    pub(crate) thread_pointer: Option<u64>,
+    /// Where the child's number goes: in the parent's memory, and in the child's.
+    pub(crate) parent_tid: Option<u64>,
+    pub(crate) child_tid: Option<u64>,
+    /// Where a zero goes when the child ends.
+    pub(crate) clear_child_tid: Option<u64>,
+}
+
+/// Makes a child that goes on where the parent does, with 0; gives its number.
+pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno> {
+    let parent = current.task;
+    let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    let memory = if clone.lend_memory {
+        space.share()
+    } else {
+        space.with(|tables| tables.fork()).map_err(out_of_memory)?
+    };
+    let pid = unborn.task().pid();
+    shared::with(|world| world.fork(parent.place(), unborn.task().place()))?;
+    if let Some(address) = clone.child_tid {
+        memory.write_value(address, &pid)?;
+    }
+    if let Some(address) = clone.parent_tid {
+        space.write_value(address, &pid)?;
+    }
+    let mut frame = current.frame.clone();
+    let [result, ..] = &mut frame.x;
+    *result = 0;
+    if clone.stack != 0 {
+        frame.sp = clone.stack;
+    }
+    let mut fp = Boxed::new(FpState::ZERO).ok_or(Errno::ENOMEM)?;
+    // SAFETY: FP does not trap; the registers hold what the parent came with.
+    unsafe { save_fp(&raw mut *fp) };
+    let own = Own {
+        memory: Some(memory),
+        heap: current.own.heap.clone(),
+        clear_child_tid: clone.clear_child_tid.unwrap_or(0),
+    };
+    let thread_pointer = clone
+        .thread_pointer
+        .unwrap_or_else(registers::thread_pointer);
+    let lender = clone.lend_memory.then_some(parent);
+    let child = unborn
+        .begin(&frame, &fp, thread_pointer, own, lender)
+        .ok_or(Errno::ENOMEM)?;
+    drop(fp);
+    sched::enqueue(child);
+    if clone.lend_memory {
+        // Nothing but its own end ends this: both have one stack.
+        let back = || (!task::has_loan(pid)).then_some(());
+        let _ = sched::sleep_until(parent, back);
+    }
+    Ok(pid)
+}
+
+/// What a program is told when its address space cannot be changed or copied.
+pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
+    match error {
+        SpaceError::NotMapped { .. } | SpaceError::OutOfFrames { .. } => Errno::ENOMEM,
+        SpaceError::AreasFull { .. } => Errno::ENOMEM,
+        SpaceError::Occupied { .. } => Errno::EEXIST,
+        SpaceError::Denied { .. } => Errno::EACCES,
+        SpaceError::Tables(granule::table::TableError::OutOfTables { .. }) => Errno::ENOMEM,
+        _ => Errno::EINVAL,
+    }
+}
+
+/// The process ends with this status and never comes back.
+pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
+    let task = current.task;
+    shared::ended(task);
+    give_up_memory(current);
+    if let Some(init) = task::end(task, status) {
+        sched::wake(init);
+    }
+    if task.pid() == task::INIT {
+        end_all();
+    }
+    sched::end(task)
+}
+
+/// The process has no memory any more: what it had is given back, to whom lent it too.
+fn give_up_memory(current: &mut Current<'_>) {
+    let task = current.task;
+    if let Some(space) = current.memory()
+        && current.own.clear_child_tid != 0
+    {
+        // Nobody is told whether it could be written.
+        let _ = space.write_value(current.own.clear_child_tid, &0u32);
+    }
+    current.own.clear_child_tid = 0;
+    let space = current.set_memory(None);
+    // This CPU must not walk the tables when they go.
+    super::memory::leave();
+    drop(space);
+    return_loan(task);
+}
+
+/// What a process had of the memory of another one is given back, and that one goes on.
+pub(super) fn return_loan(task: &Task) {
+    if let Some(lender) = task::give_back_loan(task) {
+        sched::wake(lender);
+    }
+}
+
+/// Everyone ends.
+fn end_all() {
+    task::close();
+    for task in task::alive() {
+        task.set_killed(KILLED);
+        sched::interrupt(task);
+    }
+}
+
+/// Runs the process in another space from here on; what it had before is given back.
+pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
+    let masked = crate::cpu::mask_interrupts();
+    let reference = space.reference();
+    let old = current.set_memory(Some(space));
+    // SAFETY: the process keeps it, and leaves it when it is not run.
+    unsafe { super::memory::enter(reference) };
+    crate::cpu::restore_interrupts(masked);
+    drop(old);
+    return_loan(current.task);
+}
+
+/// No register that a program does not begin with: FP and SIMD, and the thread pointer.
+pub(super) fn clear_registers() {
+    static ZERO: FpState = FpState::ZERO;
+    // SAFETY: FP does not trap; the registers are the process's that runs here.
+    unsafe { load_fp(&raw const ZERO) };
+    registers::set_thread_pointer(0);
+}

@@ -1,0 +1,255 @@
+//! Small ELF files made by hand, sound ones and those that break one rule each.
+
+use super::*;
+use proptest::prelude::*;
+
+const PLACE: Place = Place {
+    page: 0x1_0000,
+    addresses: 0x1_0000..1 << 36,
+    movable_at: 0x1_0000_0000,
+};
+
+#[derive(Clone, Copy)]
+struct Header {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    file: u64,
+    memory: u64,
+}
+
+const TEXT: Header = Header {
+    kind: PT_LOAD,
+    flags: PF_R | PF_X,
+    offset: 0,
+    address: 0x20_0000,
+    file: 0x300,
+    memory: 0x300,
+};
+const DATA: Header = Header {
+    kind: PT_LOAD,
+    flags: PF_R | PF_W,
+    offset: 0x200,
+    address: 0x21_0200,
+    file: 0x80,
+    memory: 0x5000,
+};
+
+fn elf(kind: u16, machine: u16, entry: u64, headers: &[Header]) -> Vec<u8> {
+    let mut file = vec![0u8; 0x400];
+    file[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+    file[16..18].copy_from_slice(&kind.to_le_bytes());
+    file[18..20].copy_from_slice(&machine.to_le_bytes());
+    file[20] = 1;
+    file[24..32].copy_from_slice(&entry.to_le_bytes());
+    file[32..40].copy_from_slice(&64u64.to_le_bytes());
+    file[52] = 64;
+    file[54] = 56;
+    file[56] = headers.len() as u8;
+    file[58] = 64;
+    for (index, header) in headers.iter().enumerate() {
+        let at = 64 + index * 56;
+        file[at..at + 4].copy_from_slice(&header.kind.to_le_bytes());
+        file[at + 4..at + 8].copy_from_slice(&header.flags.to_le_bytes());
+        let words = [
+            header.offset,
+            header.address,
+            header.address,
+            header.file,
+            header.memory,
+            0x1_0000,
+        ];
+        for (word, value) in words.into_iter().enumerate() {
+            let at = at + 8 + word * 8;
+            file[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    file
+}
+
+fn with(headers: &[Header]) -> Result<Program, ProgramError> {
+    read(&elf(ET_EXEC, EM_AARCH64, 0x20_0100, headers), &PLACE)
+}
+
+#[test]
+fn a_sound_program_is_read_as_it_is() {
+    let program = with(&[TEXT, DATA]).unwrap();
+    assert_eq!((program.entry, program.bias), (0x20_0100, 0));
+    assert_eq!(program.headers, Some(0x20_0040));
+    assert_eq!((program.header_count, program.header_bytes), (2, 56));
+    let [text, data] = program.segments.as_slice() else {
+        panic!("{program:?}")
+    };
+    assert_eq!(
+        (text.start, text.end, text.file.clone()),
+        (0x20_0000, 0x20_0300, 0..0x300)
+    );
+    assert!(text.read && text.execute && !text.write);
+    assert_eq!(
+        (data.start, data.end, data.file.clone()),
+        (0x21_0200, 0x21_5200, 0x200..0x280)
+    );
+    assert!(data.read && data.write && !data.execute);
+    assert_eq!(data.pages(PLACE.page), 0x21_0000..0x22_0000);
+}
+
+#[test]
+fn what_can_be_moved_goes_where_there_is_room_for_it() {
+    let headers = [
+        Header { address: 0, ..TEXT },
+        Header {
+            address: 0x1_0200,
+            ..DATA
+        },
+    ];
+    let program = read(&elf(ET_DYN, EM_AARCH64, 0x100, &headers), &PLACE).unwrap();
+    assert_eq!(
+        (program.bias, program.entry),
+        (0x1_0000_0000, 0x1_0000_0100)
+    );
+    assert_eq!(program.segments[1].start, 0x1_0001_0200);
+    assert_eq!(program.headers, Some(0x1_0000_0040));
+}
+
+#[test]
+fn each_broken_rule_is_named() {
+    type Expected = fn(ProgramError) -> bool;
+    let cases: [(&[Header], Expected); 9] = [
+        (&[], |e| e == ProgramError::Segments),
+        (&[TEXT; 17], |e| matches!(e, ProgramError::Overlap { .. })),
+        (
+            &[
+                Header {
+                    kind: PT_INTERP,
+                    ..TEXT
+                },
+                TEXT,
+            ],
+            |e| e == ProgramError::Interpreter,
+        ),
+        (
+            &[Header {
+                file: 0x500,
+                memory: 0x500,
+                ..TEXT
+            }],
+            |e| matches!(e, ProgramError::Extent { .. }),
+        ),
+        (
+            &[
+                TEXT,
+                Header {
+                    memory: 0x10,
+                    ..DATA
+                },
+            ],
+            |e| matches!(e, ProgramError::Extent { .. }),
+        ),
+        (
+            &[
+                TEXT,
+                Header {
+                    offset: u64::MAX,
+                    ..DATA
+                },
+            ],
+            |e| matches!(e, ProgramError::Extent { .. }),
+        ),
+        (
+            &[
+                TEXT,
+                Header {
+                    address: 1 << 36 | 0x200,
+                    ..DATA
+                },
+            ],
+            |e| matches!(e, ProgramError::Address { .. }),
+        ),
+        (
+            &[
+                TEXT,
+                Header {
+                    address: 0x21_0300,
+                    ..DATA
+                },
+            ],
+            |e| matches!(e, ProgramError::Offset { .. }),
+        ),
+        (
+            &[
+                TEXT,
+                Header {
+                    address: 0x20_0200,
+                    ..DATA
+                },
+            ],
+            |e| matches!(e, ProgramError::Overlap { .. }),
+        ),
+    ];
+    for (headers, expected) in cases {
+        let error = with(headers).unwrap_err();
+        assert!(expected(error), "{error}");
+        assert!(!error.to_string().contains('\n'));
+    }
+    let other = |kind, machine, entry| read(&elf(kind, machine, entry, &[TEXT, DATA]), &PLACE);
+    assert_eq!(other(1, EM_AARCH64, 0x20_0100), Err(ProgramError::Kind(1)));
+    assert_eq!(other(ET_EXEC, 62, 0x20_0100), Err(ProgramError::Machine));
+    for entry in [0x20_0300, 0x21_0200, 0, 0x20_0102] {
+        let refused = other(ET_EXEC, EM_AARCH64, entry);
+        assert_eq!(refused, Err(ProgramError::Entry { address: entry }));
+    }
+    let mut file = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[TEXT, DATA]);
+    for length in 0..64 + 2 * 56 {
+        assert!(read(&file[..length], &PLACE).is_err(), "{length}");
+    }
+    // 32 bits, big endian.
+    for (at, value) in [(4, 1), (5, 2)] {
+        let old = std::mem::replace(&mut file[at], value);
+        assert!(read(&file, &PLACE).is_err());
+        file[at] = old;
+    }
+}
+
+#[test]
+fn a_segment_may_share_no_page_only_where_pages_are_large() {
+    let small = Place {
+        page: 0x1000,
+        ..PLACE
+    };
+    let near = Header {
+        address: 0x20_1200,
+        ..DATA
+    };
+    let file = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[TEXT, near]);
+    assert!(read(&file, &small).is_ok());
+    assert!(matches!(
+        read(&file, &PLACE),
+        Err(ProgramError::Offset { .. } | ProgramError::Overlap { .. })
+    ));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_accepted_can_be_loaded(
+        changes in prop::collection::vec((0usize..0x200, any::<u8>()), 0..6),
+        movable in any::<bool>(),
+    ) {
+        let kind = if movable { ET_DYN } else { ET_EXEC };
+        let mut file = elf(kind, EM_AARCH64, 0x20_0100, &[TEXT, DATA]);
+        for (at, value) in changes {
+            file[at] = value;
+        }
+        if let Ok(program) = read(&file, &PLACE) {
+            let mut end = PLACE.addresses.start;
+            for segment in &program.segments {
+                let pages = segment.pages(PLACE.page);
+                prop_assert!(end <= pages.start && pages.start < pages.end);
+                prop_assert!(pages.end <= PLACE.addresses.end);
+                prop_assert!(file.get(segment.file.clone()).is_some());
+                prop_assert!(segment.file.len() as u64 <= segment.end - segment.start);
+                end = pages.end;
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Random numbers for programs, as good as the machine has them: FEAT_RNG's where there are any,
+//! stirred into a state that the counter stirs, too.
+//!
+//! Without FEAT_RNG they differ from boot to boot and from call to call, but who knows the counter
+//! can guess them: they are for hash tables and canaries, not for keys.
+
+use super::timer;
+use crate::cpu;
+use crate::lock::Lock;
+use core::arch::asm;
+
+static STATE: Lock<u64> = Lock::new(0);
+
+/// Fills with random bytes.
+pub(super) fn fill(into: &mut [u8]) {
+    let (words, rest) = into.as_chunks_mut::<8>();
+    for word in words {
+        *word = next().to_le_bytes();
+    }
+    for (to, from) in rest.iter_mut().zip(next().to_le_bytes()) {
+        *to = from;
+    }
+}
+
+/// SplitMix64, stirred before each number.
+fn next() -> u64 {
+    let noise = timer::now() ^ hardware().unwrap_or(0).rotate_left(17);
+    STATE.with(|state| {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ noise;
+        let mut mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    })
+}
+
+/// RNDR, if there is one and it has a number: it says by the flags when not.
+fn hardware() -> Option<u64> {
+    if cpu::id_aa64isar0_el1() >> 60 & 0xf == 0 {
+        return None;
+    }
+    let (value, failed): (u64, u64);
+    // SAFETY: RNDR (S3_3_C2_C4_0) exists; it writes the flags, which nothing relies on.
+    unsafe {
+        asm!("mrs {}, s3_3_c2_c4_0", "cset {}, eq", out(reg) value, out(reg) failed, options(nomem, nostack));
+    }
+    (failed == 0).then_some(value)
+}

@@ -1,0 +1,330 @@
+//! Who runs where, and for how long: all CPUs take tasks from one queue, first come, first served,
+//! each for a turn of the timer.
+//!
+//! A CPU that has no task runs the loop it always ran ([`jobs::serve`](crate::smp::jobs), the boot
+//! CPU `user::init`'s), which calls [`run_one`]. A task leaves its CPU where it sleeps, ends, or is
+//! about to go back to EL0 after its turn: code of the kernel is never taken off its CPU, so what
+//! holds a lock goes on. It leaves to the loop that took it, which saves what is left to save before
+//! anybody can take it up again (see [`turn`](super::turn)).
+
+use super::queue::Queue;
+use super::switch::{Context, load_fp, save_fp, switch_context};
+use super::task::{self, Task};
+use super::turn::Left;
+use super::waiters::Waiters;
+use super::{memory, registers, shared, timer};
+use crate::lock::Lock;
+use crate::smp::MOST_CPUS;
+use crate::smp::percpu;
+use crate::smp::set::CpuSet;
+use crate::{cpu, gic};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+
+/// What a CPU runs.
+struct Runs {
+    task: AtomicPtr<Task>,
+    /// The turn is over, or somebody wants the task looked at.
+    again: AtomicBool,
+    /// The loop that took the task.
+    context: UnsafeCell<Context>,
+}
+
+// SAFETY: `context` is used by its own CPU only, with interrupts masked.
+unsafe impl Sync for Runs {}
+
+static CPUS: [Runs; MOST_CPUS] = [const {
+    Runs {
+        task: AtomicPtr::new(core::ptr::null_mut()),
+        again: AtomicBool::new(false),
+        context: UnsafeCell::new(Context::empty()),
+    }
+}; MOST_CPUS];
+
+static READY: Lock<Queue> = Lock::new(Queue::new());
+/// CPUs that may be waiting for an interrupt.
+static IDLE: AtomicU64 = AtomicU64::new(0);
+/// Whether there is user space.
+static OPEN: AtomicBool = AtomicBool::new(false);
+/// Tasks whose sleep ends at a time.
+static TIMED: Waiters = Waiters::new();
+/// Times that a CPU took up a task.
+static SWITCHES: AtomicU64 = AtomicU64::new(0);
+
+/// A sleep was ended because the task is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted;
+
+/// CPUs take tasks, or do so no more.
+pub(super) fn open(open: bool) {
+    OPEN.store(open, Ordering::Release);
+}
+
+/// Whether there is user space.
+pub(crate) fn is_open() -> bool {
+    OPEN.load(Ordering::Acquire)
+}
+
+/// How often a CPU took up a task.
+pub(super) fn switches() -> u64 {
+    SWITCHES.load(Ordering::Relaxed)
+}
+
+fn this() -> Option<&'static Runs> {
+    CPUS.get(percpu::this().number())
+}
+
+/// The task that runs on this CPU. Interrupts must be masked, or the asker be that task.
+pub(crate) fn current() -> Option<&'static Task> {
+    let task = this()?.task.load(Ordering::Relaxed);
+    // SAFETY: a task of the table, which is there for ever.
+    (!task.is_null()).then(|| unsafe { &*task })
+}
+
+/// Puts a task that is ready into the queue and wakes a CPU for it.
+pub(super) fn enqueue(task: &Task) {
+    // A task is in it once at most, so there is room.
+    READY.with(|queue| queue.push(task.place()));
+    // Who is about to sleep says so before it looks at the queue.
+    fence(Ordering::SeqCst);
+    let idle = IDLE.load(Ordering::SeqCst);
+    if idle != 0 {
+        let number = idle.trailing_zeros() as usize;
+        let one = CpuSet::one(number);
+        // Only one wakes it: the next task is another CPU's.
+        if IDLE.fetch_and(!one.0, Ordering::SeqCst) & one.0 != 0 {
+            gic::send(one);
+        }
+    }
+}
+
+/// Wakes a task if it sleeps: what it may wait for came true.
+pub(crate) fn wake(task: &Task) {
+    if task.turn.wake() {
+        enqueue(task);
+    }
+}
+
+/// Has `task` look at what there is for it before it goes on at EL0: ends its sleep, or its turn on
+/// whatever CPU.
+pub(crate) fn interrupt(task: &Task) {
+    wake(task);
+    let pointer = (&raw const *task).cast_mut();
+    for (number, runs) in CPUS.iter().enumerate() {
+        if runs.task.load(Ordering::SeqCst) == pointer {
+            runs.again.store(true, Ordering::SeqCst);
+            if number != percpu::this().number() {
+                gic::send(CpuSet::one(number));
+            }
+        }
+    }
+}
+
+/// Takes the first task of the queue and runs it until it leaves this CPU; false if there is none.
+/// For the loop of a CPU without one, with interrupts let in.
+pub(crate) fn run_one() -> bool {
+    if !is_open() {
+        return false;
+    }
+    wake_timed();
+    let Some(task) = READY.with(Queue::pop).and_then(task::at) else {
+        return false;
+    };
+    let (Some(runs), Some(saved)) = (this(), task.saved()) else {
+        return false;
+    };
+    SWITCHES.fetch_add(1, Ordering::Relaxed);
+    let masked = cpu::mask_interrupts();
+    task.turn.run();
+    runs.again.store(false, Ordering::Relaxed);
+    runs.task
+        .store((&raw const *task).cast_mut(), Ordering::SeqCst);
+    // SAFETY: what is saved of a task is the CPU's that took it out of the queue, until `left` has
+    // given it away; the space is kept by the task, which has left nothing of it to anybody.
+    unsafe {
+        if let Some(space) = (*saved).space {
+            memory::enter(space);
+        }
+        load_fp(&raw const (*saved).fp);
+        registers::set_thread_pointer((*saved).thread_pointer);
+    }
+    timer::begin_turn();
+    let begun = timer::now();
+    task.since.store(begun, Ordering::Relaxed);
+    // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
+    // only, and its stack goes on when the task leaves.
+    unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
+    timer::off();
+    let ran = timer::now().saturating_sub(begun);
+    task.ran.fetch_add(ran, Ordering::Relaxed);
+    // SAFETY: as above; the kernel uses neither register.
+    unsafe {
+        save_fp(&raw mut (*saved).fp);
+        (*saved).thread_pointer = registers::thread_pointer();
+    }
+    // Another CPU may free its tables as soon as somebody else has it.
+    registers::leave_space();
+    runs.task.store(core::ptr::null_mut(), Ordering::SeqCst);
+    let left = task.turn.left();
+    cpu::restore_interrupts(masked);
+    match left {
+        // This CPU looks at the queue next: nobody need be woken.
+        Left::Queue => {
+            READY.with(|queue| queue.push(task.place()));
+        }
+        Left::Sleeps => {}
+        Left::Ended => {
+            let (pid, status) = (task.pid(), task::status_of(task));
+            match task::bury(task) {
+                Some(parent) => {
+                    if shared::child_ended(parent, pid, status) {
+                        task::forget(task, pid);
+                    }
+                    wake(parent);
+                }
+                // The boot CPU waits for the last one.
+                None => gic::send(CpuSet::one(0)),
+            }
+        }
+    }
+    true
+}
+
+/// Ticks of the timer's counter that the task, which runs, has run.
+pub(super) fn ran(task: &Task) -> u64 {
+    let turn = timer::now().saturating_sub(task.since.load(Ordering::Relaxed));
+    task.ran.load(Ordering::Relaxed).saturating_add(turn)
+}
+
+/// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.
+fn leave(task: &Task) {
+    let masked = cpu::mask_interrupts();
+    if let (Some(runs), Some(saved)) = (this(), task.saved()) {
+        // SAFETY: this CPU runs the task, whose context nobody uses until it has left; the loop that
+        // took it waits in `run_one`.
+        unsafe { switch_context(&raw mut (*saved).context, runs.context.get()) };
+    }
+    cpu::restore_interrupts(masked);
+}
+
+/// The task's turn is over: it leaves its CPU if somebody else waits.
+pub(crate) fn yield_now(task: &Task) {
+    if READY.with(|queue| queue.len()) > 0 || !TIMED.is_empty() {
+        leave(task);
+    } else {
+        timer::begin_turn();
+    }
+}
+
+/// The task leaves its CPU for good.
+pub(super) fn end(task: &'static Task) -> ! {
+    task.turn.end();
+    loop {
+        leave(task);
+    }
+}
+
+/// Sleeps until `ready` gives something. Whoever makes that come true calls [`wake`] for this task
+/// afterwards. `ready` must not sleep.
+pub(crate) fn sleep_until<R>(
+    task: &'static Task,
+    mut ready: impl FnMut() -> Option<R>,
+) -> Result<R, Interrupted> {
+    loop {
+        task.turn.about_to_sleep();
+        if let Some(result) = ready() {
+            task.turn.stay();
+            return Ok(result);
+        }
+        if task.killed().is_some() {
+            task.turn.stay();
+            return Err(Interrupted);
+        }
+        leave(task);
+    }
+}
+
+/// As [`sleep_until`], but no longer than until `deadline` by [`timer::now`]: `Ok(None)` then.
+pub(crate) fn sleep_until_time<R>(
+    task: &'static Task,
+    deadline: u64,
+    mut ready: impl FnMut() -> Option<R>,
+) -> Result<Option<R>, Interrupted> {
+    task.deadline.store(deadline, Ordering::Relaxed);
+    let place = task.place();
+    let result = sleep_until(task, || {
+        TIMED.add(place);
+        fence(Ordering::SeqCst);
+        match ready() {
+            Some(result) => Some(Some(result)),
+            None if timer::now() >= deadline => Some(None),
+            None => None,
+        }
+    });
+    TIMED.remove(place);
+    result
+}
+
+/// Wakes those whose time has come; gives the next one's.
+fn wake_timed() -> Option<u64> {
+    if TIMED.is_empty() {
+        return None;
+    }
+    let now = timer::now();
+    let mut next = None;
+    TIMED.each(|place| {
+        let Some(task) = task::at(place) else { return };
+        let deadline = task.deadline.load(Ordering::Relaxed);
+        if deadline <= now {
+            TIMED.remove(place);
+            wake(task);
+        } else {
+            next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
+        }
+    });
+    next
+}
+
+/// The timer's interrupt, masked.
+pub(crate) fn tick() {
+    timer::off();
+    if let Some(runs) = this() {
+        runs.again.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the turn is over, or the task is to be looked at; not any more after this.
+pub(super) fn take_again() -> bool {
+    this().is_some_and(|runs| runs.again.swap(false, Ordering::SeqCst))
+}
+
+/// Before a CPU without a task waits for an interrupt, which must be masked: whether it may. Whoever
+/// makes a task ready after this sends one. Then [`woke`] is to be called.
+pub(crate) fn may_sleep() -> bool {
+    if !is_open() {
+        return true;
+    }
+    IDLE.fetch_or(CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let next = wake_timed();
+    if READY.with(|queue| queue.len()) > 0 {
+        return false;
+    }
+    timer::set(next);
+    // Without a timer nobody wakes us when their time comes.
+    next.is_none() || timer::interrupt().is_some()
+}
+
+/// After the wait.
+pub(crate) fn woke() {
+    if is_open() {
+        IDLE.fetch_and(!CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "runs {:p}", self.task.load(Ordering::Relaxed))
+    }
+}

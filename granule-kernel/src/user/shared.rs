@@ -1,0 +1,153 @@
+//! What all processes share, behind its lock, and the table of tasks as the family that they are.
+//!
+//! The lock is that of short work: it masks interrupts, and is taken before those of tasks, pages and
+//! the console. There is something behind it from before the first process begins until after the
+//! last has ended.
+
+use super::abi::process::Status;
+use super::files::Files;
+use super::files::tree::{Node, NodeId, Tree, TreeError, nodes_needed};
+use super::owned::Array;
+use super::task::{self, Children, Ended, Task};
+use super::world::family::Reaped;
+use super::world::{Family, Place, Relation, Selection, World};
+use super::{MOST_TASKS, sched};
+use crate::console;
+use crate::lock::Lock;
+use core::sync::atomic::Ordering;
+
+type Kernels = World<'static, Table>;
+
+static WORLD: Lock<Option<Kernels>> = Lock::new(None);
+
+/// The table of tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table;
+
+impl Family for Table {
+    fn relation(&self, place: Place) -> Option<Relation> {
+        let task = task::at(place).filter(|task| task.is_known())?;
+        Some(Relation {
+            pid: task.pid(),
+            parent: task.parent.load(Ordering::Relaxed),
+            group: task.group.load(Ordering::Relaxed),
+            session: task.session.load(Ordering::Relaxed),
+        })
+    }
+
+    fn set_group(&mut self, place: Place, group: u32) {
+        if let Some(task) = task::at(place) {
+            task.group.store(group, Ordering::Relaxed);
+        }
+    }
+
+    fn set_session(&mut self, place: Place, session: u32) {
+        if let Some(task) = task::at(place) {
+            task.session.store(session, Ordering::Relaxed);
+        }
+    }
+
+    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+        let parent = task::at(parent);
+        parent.is_none_or(|parent| task::look(parent, children(which)) != Ended::Running)
+    }
+
+    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+        let Some(parent) = task::at(parent) else {
+            return Reaped::NoChildren;
+        };
+        match task::reap(parent, children(which)) {
+            Ended::None => Reaped::NoChildren,
+            Ended::Running => Reaped::None,
+            Ended::One { pid, status } => Reaped::One { pid, status },
+        }
+    }
+}
+
+const fn children(which: Selection) -> Children {
+    match which {
+        Selection::Any => Children::Any,
+        Selection::Process(pid) => Children::Pid(pid),
+        Selection::Group(group) => Children::Group(group),
+    }
+}
+
+/// Opens the files of `archive`; there are no processes yet.
+pub(super) fn open(archive: &'static [u8]) -> Result<(), TreeError> {
+    let nodes = nodes_needed(archive)?;
+    let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(TreeError::NoRoom)?;
+    let files = Files::new(Tree::build(archive, nodes)?).ok_or(TreeError::NoRoom)?;
+    let world = World::new(files, Table).ok_or(TreeError::NoRoom)?;
+    WORLD.with(|slot| *slot = Some(world));
+    Ok(())
+}
+
+/// Gives all of it back: there are no processes any more.
+pub(super) fn close() {
+    let world = WORLD.with(Option::take);
+    drop(world);
+}
+
+/// Calls `work` with what all share, then wakes whom that is to wake.
+pub(crate) fn with<R>(work: impl FnOnce(&mut Kernels) -> R) -> R {
+    let done = WORLD.with(|slot| {
+        let world = slot.as_mut()?;
+        let result = work(world);
+        let woken = world.take_woken();
+        let mut signalled = [0_u64; MOST_TASKS / 64];
+        for place in woken.places() {
+            let has_work = world.own(place).is_ok_and(|own| own.signals.has_work());
+            if let Some(word) = signalled.get_mut(place / 64) {
+                *word |= u64::from(has_work) << (place % 64);
+            }
+        }
+        Some((result, woken, signalled))
+    });
+    let Some((result, woken, signalled)) = done else {
+        panic!("a process without what all share: it was closed before the last process ended");
+    };
+    for place in woken.places() {
+        let Some(task) = task::at(place) else {
+            continue;
+        };
+        if signalled
+            .get(place / 64)
+            .is_some_and(|word| word >> (place % 64) & 1 != 0)
+        {
+            task.notified.store(true, Ordering::Release);
+            sched::interrupt(task);
+        } else {
+            sched::wake(task);
+        }
+    }
+    result
+}
+
+/// Where a path leads, from the root, and the content of the file that is there.
+pub(super) fn program(path: &[u8]) -> Option<(NodeId, &'static [u8])> {
+    with(|world| {
+        let last = super::files::path::Last::Follow;
+        let node = world.files.find(NodeId::ROOT, path, last, None).ok()?;
+        let is_file = world.files.tree.kind(node) == super::files::tree::Kind::File;
+        is_file.then(|| (node, world.files.tree.content(node)))
+    })
+}
+
+/// The process has ended: what it had beside memory is given back.
+pub(super) fn ended(task: &Task) {
+    with(|world| world.end(task.place()));
+}
+
+/// A child that `parent` can ask after from here on has ended so: tells the parent. Whether the
+/// child is to be forgotten, as its parent will not ask.
+pub(super) fn child_ended(parent: &Task, child: u32, status: u32) -> bool {
+    let parent = parent.pid();
+    !with(|world| world.child_ended(parent, child, Status::from_word(status)))
+}
+
+/// Takes what was typed at the console meanwhile.
+pub(super) fn take_input() {
+    while let Some(byte) = console::read() {
+        with(|world| world.typed(byte, |echo| console::write_user(echo, false)));
+    }
+}

@@ -1,0 +1,210 @@
+//! Signals on the way back, with the machine of [`super::super::tests`].
+
+use super::super::tests::{BASE, Fake};
+use super::*;
+use crate::user::abi::number as n;
+use crate::user::abi::signal::{
+    SA_ONSTACK, SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, SS_DISABLE, SigStack,
+};
+use crate::user::world::tests::child;
+
+/// A process that is not the first, with registers to tell.
+fn machine() -> Fake {
+    let mut fake = Fake::new();
+    fake.place = child(&mut fake.world, 0);
+    for (number, x) in fake.registers.x.iter_mut().enumerate() {
+        *x = 0x100 + number as u64;
+    }
+    fake.registers.pstate = 0x8000_0000;
+    fake.fp.v[7] = [70, 71];
+    fake.fp.fpcr = 3;
+    fake
+}
+
+fn send(fake: &mut Fake, signal: u8) {
+    let place = fake.place;
+    fake.world.send(place, signal, Cause::process(0, 1));
+}
+
+#[test]
+fn a_handler_runs_and_returns_to_where_it_came_from() {
+    let mut fake = machine();
+    fake.act(SIGUSR1, 0x9000, 0);
+    send(&mut fake, SIGUSR1);
+    let (registers, fp) = (fake.registers, fake.fp);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    assert_eq!((fake.registers.pc, fake.registers.x[0]), (0x9000, 10));
+    assert_eq!(fake.registers.x[30], 0x7777_0000);
+    assert!(fake.registers.sp < registers.sp);
+    assert!(
+        fake.world
+            .own(fake.place)
+            .unwrap()
+            .signals
+            .blocked()
+            .has(SIGUSR1)
+    );
+    // The frame record leads back.
+    let record: [u64; 2] = fake.get(fake.registers.x[29]);
+    assert_eq!(record, [0x100 + 29, 0x100 + 30]);
+    fake.registers.x = [0; 31];
+    fake.fp.v[7] = [0; 2];
+    sigreturn(&mut fake);
+    assert_eq!((fake.registers, fake.fp), (registers, fp));
+    assert!(
+        fake.world
+            .own(fake.place)
+            .unwrap()
+            .signals
+            .blocked()
+            .is_empty()
+    );
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    assert_eq!(fake.registers, registers);
+}
+
+#[test]
+fn an_interrupted_call_fails_or_is_made_again() {
+    for (restart, flags, again) in [
+        (Restart::IfAsked, SA_RESTART, true),
+        (Restart::IfAsked, 0, false),
+        (Restart::IfNoHandler, SA_RESTART, false),
+    ] {
+        let mut fake = machine();
+        fake.act(SIGUSR1, 0x9000, flags);
+        send(&mut fake, SIGUSR1);
+        let before = fake.registers;
+        let interrupted = finish(&mut fake.registers.x[0], Err(Fail::Interrupted(restart)));
+        assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
+        sigreturn(&mut fake);
+        let expected = if again {
+            (before.pc - 4, before.x[0])
+        } else {
+            (before.pc, Errno::EINTR.as_result())
+        };
+        assert_eq!(
+            (fake.registers.pc, fake.registers.x[0]),
+            expected,
+            "{restart:?}"
+        );
+    }
+    // Without a handler it is always made again: stopping and going on is not to be noticed.
+    for restart in [Restart::IfAsked, Restart::IfNoHandler] {
+        let mut fake = machine();
+        let before = fake.registers;
+        let interrupted = finish(&mut fake.registers.x[0], Err(Fail::Interrupted(restart)));
+        send(&mut fake, SIGSTOP);
+        fake.kill_self_later(SIGCONT);
+        assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
+        assert_eq!(
+            (fake.registers.pc, fake.registers.x),
+            (before.pc - 4, before.x)
+        );
+    }
+}
+
+#[test]
+fn results_are_what_c_libraries_expect() {
+    let mut fake = machine();
+    assert_eq!(finish(&mut fake.registers.x[0], Ok(77)), None);
+    assert_eq!(fake.registers.x[0], 77);
+    assert_eq!(
+        finish(&mut fake.registers.x[0], Err(Errno::ENOENT.into())),
+        None
+    );
+    assert_eq!(fake.registers.x[0] as i64, -2);
+}
+
+#[test]
+fn what_ends_a_process_ends_it_even_while_it_is_stopped() {
+    let mut fake = machine();
+    send(&mut fake, SIGTERM);
+    let ends = |signal, dump| After::Ends { signal, dump };
+    assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
+    send(&mut fake, SIGSTOP);
+    // It waits for it to go on.
+    fake.kill_self_later(SIGINT);
+    fake.kill_self_later(SIGKILL);
+    assert_eq!(deliver(&mut fake, None), ends(SIGKILL, false));
+}
+
+#[test]
+fn a_handler_without_a_stack_ends_the_process() {
+    let ends = After::Ends {
+        signal: SIGSEGV,
+        dump: true,
+    };
+    // Even if it handles that: there is no stack for that one either.
+    for handles_faults in [false, true] {
+        let mut fake = machine();
+        fake.act(SIGUSR1, 0x9000, 0);
+        if handles_faults {
+            fake.act(SIGSEGV, 0x9000, 0);
+        }
+        fake.registers.sp = 0xdead_0000;
+        send(&mut fake, SIGUSR1);
+        assert_eq!(deliver(&mut fake, None), ends, "{handles_faults}");
+    }
+}
+
+#[test]
+fn a_stack_overflow_is_handled_on_another_stack() {
+    let mut fake = machine();
+    let other = fake.put(
+        BASE,
+        SigStack {
+            base: BASE + 0x1000,
+            flags: 0,
+            pad: 0,
+            size: 0x2000,
+        },
+    );
+    assert_eq!(sigaltstack(&mut fake, other, BASE + 64), Ok(0));
+    assert_eq!(fake.get::<SigStack>(BASE + 64).flags, SS_DISABLE);
+    fake.act(SIGSEGV, 0x9000, SA_ONSTACK);
+    fake.registers.sp = 0xdead_0000;
+    let place = fake.place;
+    fake.world
+        .own_mut(place)
+        .unwrap()
+        .signals
+        .force(SIGSEGV, Cause::KERNEL);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    assert!((BASE + 0x1000..BASE + 0x3000).contains(&fake.registers.sp));
+    assert_eq!(sigaltstack(&mut fake, other, 0), Err(Errno::EPERM.into()));
+    sigreturn(&mut fake);
+    assert_eq!(fake.registers.sp, 0xdead_0000);
+    assert_eq!(fake.world.own(place).unwrap().signals.stack(0).size, 0x2000);
+}
+
+#[test]
+fn a_return_without_a_frame_is_a_fault() {
+    for sp in [0xdead_0000, BASE + 8, BASE] {
+        let mut fake = machine();
+        fake.registers.sp = sp;
+        sigreturn(&mut fake);
+        let ends = After::Ends {
+            signal: SIGSEGV,
+            dump: true,
+        };
+        assert_eq!(deliver(&mut fake, None), ends, "{sp:#x}");
+    }
+}
+
+#[test]
+fn suspending_returns_to_the_mask_of_before() {
+    let mut fake = machine();
+    fake.act(SIGUSR1, 0x9000, 0);
+    let mask = fake.put(BASE, 1_u64 << (SIGUSR1 - 1));
+    fake.call(n::RT_SIGPROCMASK, &[2, mask, 0, 8]).unwrap();
+    let none = fake.put(BASE + 8, 0_u64);
+    fake.kill_self_later(SIGUSR1);
+    let result = fake.call(n::RT_SIGSUSPEND, &[none, 8]);
+    let interrupted = finish(&mut fake.registers.x[0], result);
+    assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
+    assert_eq!(fake.registers.pc, 0x9000);
+    sigreturn(&mut fake);
+    assert_eq!(fake.registers.x[0], Errno::EINTR.as_result());
+    let blocked = fake.world.own(fake.place).unwrap().signals.blocked();
+    assert_eq!(blocked.0, 1 << (SIGUSR1 - 1));
+}

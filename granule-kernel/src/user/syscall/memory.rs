@@ -1,0 +1,174 @@
+//! System calls about memory: anonymous memory only.
+
+use super::{Arguments, Outcome};
+use crate::user::abi::Errno;
+use crate::user::memory;
+use crate::user::process::out_of_memory;
+use crate::user::task::Current;
+use granule::arch::VirtualAddress;
+use granule::space::Rights;
+
+const PROT_READ: u64 = 1;
+const PROT_WRITE: u64 = 2;
+const PROT_EXEC: u64 = 4;
+const MAP_SHARED: u64 = 1;
+const MAP_TYPE: u64 = 0xf;
+const MAP_FIXED: u64 = 0x10;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MADV_DONTNEED: u64 = 4;
+
+/// Below this nothing is mapped: what is reached by a null pointer and an index.
+pub(crate) const LOWEST: u64 = 64 << 10;
+
+/// What a program may do with memory of this protection.
+pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
+    if protection & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Rights {
+        read: protection & PROT_READ != 0,
+        write: protection & PROT_WRITE != 0,
+        execute: protection & PROT_EXEC != 0,
+    })
+}
+
+/// The bytes of whole pages that `length` bytes from `start` take; `start` must begin one.
+fn whole_pages(start: u64, length: u64) -> Result<u64, Errno> {
+    let page = memory::page_bytes();
+    if !start.is_multiple_of(page) || length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let bytes = length.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
+    let end = start.checked_add(bytes).ok_or(Errno::ENOMEM)?;
+    if end > memory::end() {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(bytes)
+}
+
+pub(super) fn mmap(
+    current: &mut Current<'_>,
+    [wanted, length, protection, flags, _, _]: Arguments,
+) -> Outcome {
+    if flags & MAP_ANONYMOUS == 0 {
+        return Err(Errno::ENODEV);
+    }
+    // Memory that is shared with a child that is forked later: there is none such.
+    if flags & MAP_TYPE == MAP_SHARED {
+        return Err(Errno::EINVAL);
+    }
+    let page = memory::page_bytes();
+    let rights = rights(protection)?;
+    let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
+    let start = if fixed { wanted } else { 0 };
+    let bytes = whole_pages(start, length)?;
+    if fixed && start < LOWEST {
+        return Err(Errno::EPERM);
+    }
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    space.with(|tables| {
+        let mut start = start;
+        if !fixed {
+            // A hint is taken if it is free.
+            let hint = wanted & !(page - 1);
+            let end = hint.saturating_add(bytes);
+            let fits = hint >= LOWEST && end <= memory::end();
+            let (low, high) = (VirtualAddress(hint), VirtualAddress(end));
+            if fits && tables.areas().overlapping(low, high).is_empty() {
+                start = hint;
+            } else {
+                let top = VirtualAddress(crate::user::exec::mappings_end());
+                // With the largest group's alignment, larger ranges can be in whole groups.
+                let align = if bytes >= GROUP { GROUP } else { page };
+                let gap =
+                    tables
+                        .areas()
+                        .find_gap(bytes, align.max(page), VirtualAddress(LOWEST), top);
+                start = gap.ok_or(Errno::ENOMEM)?.0;
+            }
+        } else if flags & MAP_FIXED_NOREPLACE == 0 {
+            tables.unmap(start, bytes).map_err(out_of_memory)?;
+        }
+        tables
+            .map(start, bytes, rights, LABEL)
+            .map_err(out_of_memory)?;
+        Ok(start)
+    })
+}
+
+/// The largest contiguous group of last-level pages, whatever the page size.
+const GROUP: u64 = 2 << 20;
+/// Areas of all kinds are alike.
+const LABEL: u8 = 0;
+
+pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) -> Outcome {
+    let bytes = whole_pages(start, length).map_err(|_| Errno::EINVAL)?;
+    let space = current.memory().ok_or(Errno::EINVAL)?;
+    space
+        .with(|tables| tables.unmap(start, bytes))
+        .map_err(out_of_memory)?;
+    Ok(0)
+}
+
+pub(super) fn mprotect(
+    current: &mut Current<'_>,
+    [start, length, protection, ..]: Arguments,
+) -> Outcome {
+    let rights = rights(protection)?;
+    if length == 0 && start.is_multiple_of(memory::page_bytes()) {
+        return Ok(0);
+    }
+    let bytes = whole_pages(start, length)?;
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    space
+        .with(|tables| tables.protect(start, bytes, rights))
+        .map_err(out_of_memory)?;
+    Ok(0)
+}
+
+/// Advice is accepted; that memory is not needed is taken at its word.
+pub(super) fn madvise(
+    current: &mut Current<'_>,
+    [start, length, advice, ..]: Arguments,
+) -> Outcome {
+    if length == 0 {
+        return Ok(0);
+    }
+    let bytes = whole_pages(start, length).map_err(|_| Errno::EINVAL)?;
+    if advice == MADV_DONTNEED {
+        let space = current.memory().ok_or(Errno::ENOMEM)?;
+        space
+            .with(|tables| tables.discard(start, bytes))
+            .map_err(out_of_memory)?;
+    }
+    Ok(0)
+}
+
+/// Moves the end of the heap, and gives where it is: where it was if it cannot be moved.
+pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> Outcome {
+    let heap = current.own.heap.clone();
+    let page = memory::page_bytes();
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    if wanted < heap.start || wanted > memory::end() {
+        return Ok(heap.end);
+    }
+    let (old, new) = (
+        heap.end.next_multiple_of(page),
+        wanted.next_multiple_of(page),
+    );
+    let moved = space.with(|tables| {
+        if new > old {
+            tables.map(old, new - old, Rights::READ_WRITE, LABEL)
+        } else if new < old {
+            tables.unmap(new, old - new)
+        } else {
+            Ok(())
+        }
+    });
+    if moved.is_err() {
+        return Ok(heap.end);
+    }
+    current.own.heap.end = wanted;
+    Ok(wanted)
+}

@@ -1,0 +1,63 @@
+//! System calls that make, end and run tasks.
+
+use super::{Arguments, Outcome};
+use crate::user::abi::Errno;
+use crate::user::abi::process::Status;
+use crate::user::abi::signal::SIGCHLD;
+use crate::user::process::{self, Clone};
+use crate::user::sched;
+use crate::user::task::Current;
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_SETTLS: u64 = 0x8_0000;
+const CLONE_PARENT_SETTID: u64 = 0x10_0000;
+const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+const CLONE_CHILD_SETTID: u64 = 0x100_0000;
+/// The signal that the parent gets.
+const EXIT_SIGNAL: u64 = 0xff;
+
+pub(super) fn exit(current: &mut Current<'_>, [code, ..]: Arguments) -> Outcome {
+    process::end(current, Status::Exited(code as u8).word())
+}
+
+pub(super) fn set_tid_address(current: &mut Current<'_>, [address, ..]: Arguments) -> Outcome {
+    current.own.clear_child_tid = address;
+    Ok(current.task.pid().into())
+}
+
+pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
+    sched::yield_now(current.task);
+    Ok(0)
+}
+
+/// `fork`, and what `posix_spawn` and `vfork` need: a child with its parent's memory, for as long as
+/// that waits. Threads there are none.
+pub(super) fn clone(
+    current: &mut Current<'_>,
+    [flags, stack, parent_tid, tls, child_tid, _]: Arguments,
+) -> Outcome {
+    let known = EXIT_SIGNAL
+        | CLONE_VM
+        | CLONE_VFORK
+        | CLONE_SETTLS
+        | CLONE_PARENT_SETTID
+        | CLONE_CHILD_CLEARTID
+        | CLONE_CHILD_SETTID;
+    let signal = flags & EXIT_SIGNAL;
+    let alone = flags & (CLONE_VM | CLONE_VFORK);
+    if flags & !known != 0 || (signal != 0 && signal != u64::from(SIGCHLD)) || alone == CLONE_VM {
+        return Err(Errno::EINVAL);
+    }
+    let given = |flag, value| (flags & flag != 0).then_some(value);
+    let clone = Clone {
+        // CLONE_VFORK alone would be a copy that the parent waits for, of which nobody can tell.
+        lend_memory: alone == CLONE_VM | CLONE_VFORK,
+        stack,
+        thread_pointer: given(CLONE_SETTLS, tls),
+        parent_tid: given(CLONE_PARENT_SETTID, parent_tid),
+        child_tid: given(CLONE_CHILD_SETTID, child_tid),
+        clear_child_tid: given(CLONE_CHILD_CLEARTID, child_tid),
+    };
+    process::fork(current, clone).map(u64::from)
+}

@@ -1,0 +1,241 @@
+//! Calls that wait, and what ends a wait.
+
+use super::*;
+
+#[test]
+fn a_reader_of_a_pipe_waits_for_the_writer_and_for_its_end() {
+    let mut fake = Fake::new();
+    fake.ok(n::PIPE2, &[BASE, u64::from(O_CLOEXEC)]);
+    let [out, into]: [u32; 2] = fake.get(BASE);
+    let writer = child(&mut fake.world, 0);
+    let id = fake
+        .world
+        .own(writer)
+        .unwrap()
+        .descriptors
+        .get(into)
+        .unwrap();
+    fake.ok(n::CLOSE, &[u64::from(into)]);
+    fake.events.push_back(Box::new(move |world| {
+        world.files.write(id, b"late", 4).unwrap();
+        world.wake(Channel::Pipe(0));
+    }));
+    fake.events.push_back(Box::new(move |world| {
+        ends(world, writer, Status::Exited(0))
+    }));
+    assert_eq!(fake.ok(n::READ, &[u64::from(out), BASE, 300]), 4);
+    assert_eq!(fake.bytes(BASE, 4), b"late");
+    assert_eq!(fake.ok(n::READ, &[u64::from(out), BASE, 300]), 0);
+    assert!(fake.events.is_empty());
+}
+
+#[test]
+fn a_writer_of_a_full_pipe_waits_for_room() {
+    let mut fake = Fake::new();
+    fake.ok(n::PIPE2, &[BASE, 0]);
+    let [out, into]: [u32; 2] = fake.get(BASE);
+    let id = fake.world.own(0).unwrap().descriptors.get(out).unwrap();
+    let (out, into) = (u64::from(out), u64::from(into));
+    for _ in 0..2 {
+        assert_eq!(fake.ok(n::WRITE, &[into, BASE, 0x7000]), 0x7000);
+    }
+    // 8 KiB are left of 64; what reads makes room for the rest.
+    for _ in 0..5 {
+        fake.events.push_back(Box::new(move |world| {
+            world.files.read(id, &mut [0; 5000], None).unwrap();
+            world.wake(Channel::Pipe(0));
+        }));
+    }
+    assert_eq!(fake.ok(n::WRITE, &[into, BASE, 0x7000]), 0x7000);
+    fake.ok(n::FCNTL, &[into, 4, u64::from(O_NONBLOCK)]);
+    let some = fake.ok(n::WRITE, &[into, BASE, 0x7000]);
+    assert!(some < 0x7000, "{some}");
+    fake.fails(n::WRITE, &[into, BASE, 4096], Errno::EAGAIN);
+    // Nobody reads any more: a signal, and an error for who ignores it.
+    fake.act(SIGPIPE, 0x1000, 0);
+    fake.ok(n::CLOSE, &[out]);
+    fake.fails(n::WRITE, &[into, BASE, 1], Errno::EPIPE);
+    assert!(fake.world.own(0).unwrap().signals.pending().has(SIGPIPE));
+}
+
+#[test]
+fn a_bad_pointer_takes_nothing_out_of_a_pipe() {
+    let mut fake = Fake::new();
+    fake.ok(n::PIPE2, &[BASE, 0]);
+    let [out, into]: [u32; 2] = fake.get(BASE);
+    let (out, into) = (u64::from(out), u64::from(into));
+    fake.ok(n::WRITE, &[into, BASE, 10]);
+    fake.fails(n::READ, &[out, NOWHERE, 10], Errno::EFAULT);
+    fake.fails(n::READ, &[out, READ_ONLY, 10], Errno::EFAULT);
+    assert_eq!(fake.ok(n::READ, &[out, BASE, 10]), 10);
+    fake.fails(n::PIPE2, &[READ_ONLY, 0], Errno::EFAULT);
+    assert_eq!(fake.world.files.counts().1, 1);
+}
+
+#[test]
+fn a_line_of_the_console_is_waited_for() {
+    let mut fake = Fake::new();
+    for byte in *b"hi\nmore" {
+        fake.events.push_back(Box::new(move |world| {
+            world.typed(byte, |_| ());
+            world.wake_place(0);
+        }));
+    }
+    assert_eq!(fake.ok(n::READ, &[0, BASE, 0x1000]), 3);
+    assert_eq!(fake.bytes(BASE, 4), b"hi\n\0");
+    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TCGETS), BASE]), 0);
+    assert_eq!(fake.get::<Termios>(BASE), Termios::NEW);
+    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TIOCGWINSZ), BASE]), 0);
+    assert_eq!(fake.get::<[u16; 2]>(BASE), [24, 80]);
+    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TIOCGPGRP), BASE]), 0);
+    assert_eq!(fake.get::<u32>(BASE), 1);
+    let at = fake.put(BASE, 77_u32);
+    fake.fails(n::IOCTL, &[0, u64::from(TIOCSPGRP), at], Errno::EPERM);
+    let fd = fake.open("etc/text", 0);
+    fake.fails(n::IOCTL, &[fd, u64::from(TCGETS), BASE], Errno::ENOTTY);
+    fake.fails(n::IOCTL, &[0, 0x1234, BASE], Errno::ENOTTY);
+}
+
+#[test]
+fn poll_tells_what_is_ready_and_waits_for_the_rest() {
+    let mut fake = Fake::new();
+    fake.ok(n::PIPE2, &[BASE, 0]);
+    let [out, into]: [u32; 2] = fake.get(BASE);
+    let id = fake.world.own(0).unwrap().descriptors.get(into).unwrap();
+    let asks = |fd: u32, events| PollFd {
+        fd: fd as i32,
+        events,
+        revents: 0xffff,
+    };
+    let at = fake.put(
+        BASE,
+        [asks(out, 1), asks(63, 1), asks(into, 4), asks(u32::MAX, 1)],
+    );
+    assert_eq!(fake.ok(n::PPOLL, &[at, 4]), 2);
+    let told: [PollFd; 4] = fake.get(at);
+    assert_eq!(told.map(|fd| fd.revents), [0, 0x20, 4, 0]);
+    // Nothing for so long: the time that is left is told.
+    let time = fake.put(BASE + 0x100, TimeSpec::from_ns(5_000));
+    let before = fake.clock;
+    assert_eq!(fake.ok(n::PPOLL, &[at, 1, time]), 0);
+    assert_eq!(fake.clock, before + 5_000);
+    assert_eq!(fake.get::<TimeSpec>(time), TimeSpec::default());
+    // Two different things to wait for.
+    let at = fake.put(BASE, [asks(out, 1), asks(0, 1)]);
+    fake.events.push_back(Box::new(move |world| {
+        world.files.write(id, b"x", 1).unwrap();
+        world.wake(Channel::Pipe(0));
+    }));
+    assert_eq!(fake.ok(n::PPOLL, &[at, 2]), 1);
+    fake.fails(n::PPOLL, &[at, 65], Errno::EINVAL);
+    // By sets: reading `out` and the console.
+    let sets = fake.put(BASE, [1_u64 << out | 1, 1 << into]);
+    assert_eq!(fake.ok(n::PSELECT6, &[64, sets, sets + 8]), 2);
+    assert_eq!(fake.get::<[u64; 2]>(sets), [1 << out, 1 << into]);
+    let sets = fake.put(BASE, 1_u64 << 40);
+    fake.fails(n::PSELECT6, &[64, sets], Errno::EBADF);
+}
+
+#[test]
+fn a_signal_ends_a_wait_but_not_one_that_nobody_minds() {
+    let mut fake = Fake::new();
+    fake.place = child(&mut fake.world, 0);
+    // Ignored: never wakes, so the time is what ends it.
+    fake.act(SIGUSR1, SIG_IGN, 0);
+    let time = fake.put(BASE, TimeSpec { sec: 3, nsec: 0 });
+    assert_eq!(fake.ok(n::NANOSLEEP, &[time, 0]), 0);
+    fake.act(SIGALRM, 0x1000, SA_RESTART);
+    fake.kill_self_later(SIGALRM);
+    let restart = Err(Fail::Interrupted(Restart::IfNoHandler));
+    assert_eq!(fake.call(n::NANOSLEEP, &[time, BASE + 16]), restart);
+    assert_eq!(
+        fake.get::<TimeSpec>(BASE + 16),
+        TimeSpec { sec: 3, nsec: 0 }
+    );
+    // Made again, it ends when it was to end.
+    fake.world.own_mut(fake.place).unwrap().signals.next();
+    let until = fake.clock + 3_000_000_000;
+    fake.clock += 1_000_000_000;
+    assert_eq!(fake.ok(n::NANOSLEEP, &[time, 0]), 0);
+    assert_eq!(fake.clock, until);
+    fake.kill_self_later(SIGINT);
+    let call = fake.call(n::READ, &[0, BASE, 10]);
+    assert_eq!(call, Err(Fail::Interrupted(Restart::IfAsked)));
+    let bad = fake.put(BASE, TimeSpec { sec: 0, nsec: -1 });
+    fake.fails(n::NANOSLEEP, &[bad, 0], Errno::EINVAL);
+}
+
+#[test]
+fn a_mask_for_the_wait_lets_a_signal_in_that_is_blocked_otherwise() {
+    let mut fake = Fake::new();
+    fake.act(SIGCHLD, 0x1000, 0);
+    let all = fake.put(BASE, u64::MAX);
+    fake.ok(n::RT_SIGPROCMASK, &[2, all, BASE + 8, 8]);
+    assert_eq!(fake.get::<u64>(BASE + 8), 0);
+    let a = child(&mut fake.world, 0);
+    ends(&mut fake.world, a, Status::Exited(1));
+    fake.ok(n::RT_SIGPENDING, &[BASE + 16, 8]);
+    assert_eq!(fake.get::<u64>(BASE + 16), 1 << 16);
+    let none = fake.put(BASE + 8, 0_u64);
+    let restart = Err(Fail::Interrupted(Restart::IfNoHandler));
+    assert_eq!(fake.call(n::RT_SIGSUSPEND, &[none, 8]), restart);
+    fake.fails(n::RT_SIGPROCMASK, &[2, all, 0, 4], Errno::EINVAL);
+    fake.fails(n::RT_SIGACTION, &[9, all, 0, 8], Errno::EINVAL);
+    fake.fails(n::RT_SIGACTION, &[65, 0, 0, 8], Errno::EINVAL);
+}
+
+#[test]
+fn a_blocked_signal_is_taken_by_who_asks_for_it() {
+    let mut fake = Fake::new();
+    let set = fake.put(BASE, 1_u64 << (SIGUSR1 - 1));
+    fake.ok(n::RT_SIGPROCMASK, &[0, set, 0, 8]);
+    fake.act(SIGUSR1, 0x1000, 0);
+    fake.ok(n::TGKILL, &[1, 1, u64::from(SIGUSR1)]);
+    assert_eq!(
+        fake.ok(n::RT_SIGTIMEDWAIT, &[set, BASE + 64, 0, 8]),
+        u64::from(SIGUSR1)
+    );
+    assert_eq!(fake.get::<[i32; 3]>(BASE + 64), [10, 0, -6]);
+    let time = fake.put(BASE + 16, TimeSpec { sec: 1, nsec: 0 });
+    fake.fails(n::RT_SIGTIMEDWAIT, &[set, 0, time, 8], Errno::EAGAIN);
+    fake.fails(n::TGKILL, &[2, 1, 1], Errno::ESRCH);
+    fake.fails(n::TGKILL, &[0, 1, 1], Errno::EINVAL);
+    fake.fails(n::TKILL, &[99, 1], Errno::ESRCH);
+}
+
+#[test]
+fn a_parent_waits_for_its_children() {
+    let mut fake = Fake::new();
+    let minus_one = u64::from(u32::MAX);
+    fake.fails(n::WAIT4, &[minus_one, 0, 0, 0], Errno::ECHILD);
+    let a = child(&mut fake.world, 0);
+    assert_eq!(fake.ok(n::WAIT4, &[minus_one, BASE, 1, 0]), 0);
+    fake.events
+        .push_back(Box::new(move |world| ends(world, a, Status::Exited(5))));
+    assert_eq!(fake.ok(n::WAIT4, &[minus_one, BASE, 0, BASE + 8]), 2);
+    assert_eq!(fake.get::<u32>(BASE), 0x500);
+    fake.fails(n::WAIT4, &[minus_one, 0, 0x100, 0], Errno::EINVAL);
+    fake.fails(n::WAIT4, &[1 << 31, 0, 0, 0], Errno::ESRCH);
+    assert_eq!(fake.ok(n::GETPID, &[]), 1);
+    assert_eq!(fake.ok(n::GETPGID, &[0]), 1);
+    fake.fails(n::GETSID, &[99], Errno::ESRCH);
+}
+
+#[test]
+fn locks_of_libraries_wait_and_wake() {
+    let mut fake = Fake::new();
+    let word = fake.put(BASE, 7_u32);
+    fake.fails(n::FUTEX, &[word, 128, 6], Errno::EAGAIN);
+    fake.fails(n::FUTEX, &[word + 1, 128, 7], Errno::EINVAL);
+    fake.fails(n::FUTEX, &[NOWHERE, 128, 7], Errno::EFAULT);
+    let time = fake.put(BASE + 16, TimeSpec::from_ns(9));
+    fake.fails(n::FUTEX, &[word, 128, 7, time], Errno::ETIMEDOUT);
+    fake.events.push_back(Box::new(move |world| {
+        world.wake(Channel::Futex {
+            space: 0,
+            address: word,
+        });
+    }));
+    assert_eq!(fake.ok(n::FUTEX, &[word, 128, 7]), 0);
+    assert_eq!(fake.ok(n::FUTEX, &[word, 129, 1]), 0);
+}

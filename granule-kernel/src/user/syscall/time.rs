@@ -1,0 +1,81 @@
+//! Clocks, and sleeping. All clocks count from the machine's start: nothing tells it the date.
+
+use super::env::{Env, Slept, get, put, put_if};
+use super::{Fail, Restart, Result};
+use crate::user::abi::Errno;
+use crate::user::abi::time::{
+    CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW,
+    CLOCK_PROCESS_CPUTIME_ID, CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_THREAD_CPUTIME_ID,
+    TIMER_ABSTIME, TimeSpec, TimeVal,
+};
+use crate::user::files::Channel;
+
+/// A clock's time in nanoseconds.
+fn time<E: Env>(env: &E, clock: u64) -> core::result::Result<u64, Errno> {
+    match clock {
+        CLOCK_REALTIME
+        | CLOCK_MONOTONIC
+        | CLOCK_MONOTONIC_RAW
+        | CLOCK_REALTIME_COARSE
+        | CLOCK_MONOTONIC_COARSE
+        | CLOCK_BOOTTIME => Ok(env.now()),
+        CLOCK_PROCESS_CPUTIME_ID | CLOCK_THREAD_CPUTIME_ID => Ok(env.cpu_time()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `clock_gettime`.
+pub(super) fn gettime<E: Env>(env: &mut E, clock: u64, to: u64) -> Result {
+    let time = TimeSpec::from_ns(time(env, clock)?);
+    put(env, to, &time)?;
+    Ok(0)
+}
+
+/// `clock_getres`: nanoseconds are what is told, whatever the counter has.
+pub(super) fn getres<E: Env>(env: &mut E, clock: u64, to: u64) -> Result {
+    time(env, clock)?;
+    put_if(env, to, &TimeSpec { sec: 0, nsec: 1 })?;
+    Ok(0)
+}
+
+/// `gettimeofday`: there is no time zone.
+pub(super) fn gettimeofday<E: Env>(env: &mut E, to: u64, zone_to: u64) -> Result {
+    let time = TimeVal::from_ns(env.now());
+    put_if(env, to, &time)?;
+    put_if(env, zone_to, &[0_u32; 2])?;
+    Ok(0)
+}
+
+/// `clock_nanosleep`: for a time, or until one.
+pub(super) fn sleep<E: Env>(env: &mut E, clock: u64, flags: u64, wanted: u64, left: u64) -> Result {
+    // By CPU time nobody sleeps.
+    if matches!(clock, CLOCK_PROCESS_CPUTIME_ID | CLOCK_THREAD_CPUTIME_ID) {
+        return Err(Errno::EINVAL.into());
+    }
+    let now = time(env, clock)?;
+    let wanted = get::<TimeSpec>(env, wanted)?.to_ns()?;
+    let absolute = flags & TIMER_ABSTIME != 0;
+    let until = env.with(|world, place| {
+        let before = world.own_mut(place)?.restart_at.take();
+        Ok::<_, Errno>(match before {
+            _ if absolute => wanted,
+            Some(before) => before,
+            None => now.saturating_add(wanted),
+        })
+    })?;
+    match env.sleep(Channel::Nothing, Some(until), |_, _| false) {
+        Slept::TimeUp | Slept::Ready => Ok(0),
+        Slept::Signal => {
+            if !absolute {
+                env.with(|world, place| {
+                    if let Ok(own) = world.own_mut(place) {
+                        own.restart_at = Some(until);
+                    }
+                });
+                let rest = TimeSpec::from_ns(until.saturating_sub(env.now()));
+                put_if(env, left, &rest)?;
+            }
+            Err(Fail::Interrupted(Restart::IfNoHandler))
+        }
+    }
+}

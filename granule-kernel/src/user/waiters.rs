@@ -1,0 +1,78 @@
+//! A set of tasks that wait for the same, in four words: part of what they wait for.
+//!
+//! A waiter puts itself in before it looks whether it must wait, and who makes it come true takes
+//! all out and wakes each. Being woken for nothing is allowed, so a task that is in a set by
+//! accident, or whose place was given to another one, does no harm.
+
+use super::MOST_TASKS;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: usize = MOST_TASKS / 64;
+const _: () = assert!(MOST_TASKS.is_multiple_of(64));
+
+/// The places of tasks in the table.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters([AtomicU64; WORDS]);
+
+impl Waiters {
+    /// Nobody.
+    pub(crate) const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Puts the task at `place` in.
+    pub(crate) fn add(&self, place: usize) {
+        if let Some(word) = self.0.get(place / 64) {
+            word.fetch_or(1 << (place % 64), Ordering::SeqCst);
+        }
+    }
+
+    /// Takes it out.
+    pub(crate) fn remove(&self, place: usize) {
+        if let Some(word) = self.0.get(place / 64) {
+            word.fetch_and(!(1 << (place % 64)), Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nobody is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Calls `what` with each, all of which stay.
+    pub(crate) fn each(&self, mut what: impl FnMut(usize)) {
+        for (index, word) in self.0.iter().enumerate() {
+            bits(word.load(Ordering::SeqCst)).for_each(|bit| what(index * 64 + bit));
+        }
+    }
+}
+
+fn bits(word: u64) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |bit| word >> bit & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_put_in_is_there_until_taken_out() {
+        let waiters = Waiters::new();
+        assert!(waiters.is_empty());
+        for place in [0, 63, 64, 130, MOST_TASKS - 1] {
+            waiters.add(place);
+            waiters.add(place);
+        }
+        // No such task.
+        waiters.add(MOST_TASKS);
+        waiters.remove(130);
+        let mut seen = Vec::new();
+        waiters.each(|place| seen.push(place));
+        assert_eq!(seen, [0, 63, 64, MOST_TASKS - 1]);
+        assert!(!waiters.is_empty());
+        for place in seen {
+            waiters.remove(place);
+        }
+        assert!(waiters.is_empty());
+    }
+}

@@ -1,0 +1,322 @@
+//! Parents, children, groups and sessions: who may be told, who waits for whom, who is told of a
+//! change. The relations themselves are the table's of tasks; the rules are here.
+
+use super::{Place, Stopped, World};
+use crate::user::MOST_TASKS;
+use crate::user::abi::Errno;
+use crate::user::abi::process::Status;
+use crate::user::abi::signal::{
+    CLD_CONTINUED, CLD_DUMPED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT,
+    SI_USER, SIG_IGN, SIGCHLD, SIGCONT, SIGNALS,
+};
+use crate::user::files::Channel;
+use crate::user::signals::Cause;
+
+/// How one process is related to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Relation {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+    pub(crate) group: u32,
+    pub(crate) session: u32,
+}
+
+/// The relations of all processes.
+pub(crate) trait Family {
+    /// Those of the one at a place, if there is one: it runs, or nobody has asked how it ended.
+    fn relation(&self, place: Place) -> Option<Relation>;
+    /// Moves one into a group.
+    fn set_group(&mut self, place: Place, group: u32);
+    /// Makes one lead a session.
+    fn set_session(&mut self, place: Place, session: u32);
+    /// Whether a child has ended that could be [reaped](Self::reap), or there is none at all.
+    fn can_reap(&self, parent: Place, which: Selection) -> bool;
+    /// Looks for a child that has ended, and forgets it.
+    fn reap(&mut self, parent: Place, which: Selection) -> Reaped;
+}
+
+/// Which processes are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    Any,
+    Process(u32),
+    Group(u32),
+}
+
+impl Selection {
+    /// Whether it means this one.
+    pub(crate) const fn has(self, relation: &Relation) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Process(pid) => relation.pid == pid,
+            Self::Group(group) => relation.group == group,
+        }
+    }
+
+    /// What `kill` and `wait4` mean by a number, called by one of this group.
+    pub(crate) const fn of(number: i32, own_group: u32) -> Self {
+        match number {
+            1.. => Self::Process(number as u32),
+            0 => Self::Group(own_group),
+            -1 => Self::Any,
+            _ => Self::Group(number.unsigned_abs()),
+        }
+    }
+}
+
+/// What there is of children that have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    /// There are no such children at all.
+    NoChildren,
+    /// None has ended.
+    None,
+    /// This one has, with the word that tells how, and is forgotten.
+    One { pid: u32, status: u32 },
+}
+
+/// What `wait4` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// This child changed; the word that tells how.
+    Child { pid: u32, status: u32 },
+    /// None did yet, but there are children.
+    NotYet,
+}
+
+/// How a child changed, as SIGCHLD tells it.
+const fn cause_of(pid: u32, status: Status) -> Cause {
+    let (code, status) = match status {
+        Status::Exited(code) => (CLD_EXITED, code),
+        Status::Killed { signal, core: true } => (CLD_DUMPED, signal),
+        Status::Killed { signal, .. } => (CLD_KILLED, signal),
+        Status::Stopped(signal) => (CLD_STOPPED, signal),
+        Status::Continued => (CLD_CONTINUED, SIGCONT),
+    };
+    Cause {
+        code,
+        status: status as i32,
+        value: pid as u64,
+    }
+}
+
+impl<F: Family> World<'_, F> {
+    fn relation(&self, place: Place) -> Result<Relation, Errno> {
+        self.family.relation(place).ok_or(Errno::ESRCH)
+    }
+
+    fn relations(&self) -> impl Iterator<Item = (Place, Relation)> {
+        (0..MOST_TASKS).filter_map(|place| Some((place, self.family.relation(place)?)))
+    }
+
+    /// The place of the process of that number.
+    pub(crate) fn place_of(&self, pid: u32) -> Result<Place, Errno> {
+        let found = self.relations().find(|(_, relation)| relation.pid == pid);
+        found.map(|(place, _)| place).ok_or(Errno::ESRCH)
+    }
+
+    /// The process that a call names by its number, where 0 is the caller.
+    pub(crate) fn named(&self, caller: Place, pid: i32) -> Result<(Place, Relation), Errno> {
+        let place = match pid {
+            0 => caller,
+            1.. => self.place_of(pid as u32)?,
+            _ => return Err(Errno::ESRCH),
+        };
+        Ok((place, self.relation(place)?))
+    }
+
+    /// `kill`: a process, a group, or all that the caller may send to.
+    pub(crate) fn kill(&mut self, from: Place, to: i32, signal: i32) -> Result<(), Errno> {
+        let signal = signal_number(signal)?;
+        let caller = self.relation(from)?;
+        let chosen = Selection::of(to, caller.group);
+        let cause = Cause::process(SI_USER, caller.pid);
+        let mut found = false;
+        for place in 0..MOST_TASKS {
+            let Some(relation) = self.family.relation(place) else {
+                continue;
+            };
+            // All means all others but the first.
+            let all = chosen == Selection::Any;
+            if !chosen.has(&relation) || all && (relation.pid == 1 || relation.pid == caller.pid) {
+                continue;
+            }
+            found = true;
+            // 0 only asks.
+            if signal > 0 {
+                self.send(place, signal, cause);
+            }
+        }
+        if found { Ok(()) } else { Err(Errno::ESRCH) }
+    }
+
+    /// A child of `parent` has ended: tells that one. Whether it wants to be asked how; else the
+    /// child is to be forgotten at once.
+    pub(crate) fn child_ended(&mut self, parent: u32, child: u32, status: Status) -> bool {
+        let action = self.place_of(parent).and_then(|parent| self.own(parent));
+        let action = action.and_then(|parent| parent.signals.action(SIGCHLD));
+        let wanted = action
+            .is_ok_and(|action| action.handler != SIG_IGN && action.flags & SA_NOCLDWAIT == 0);
+        self.tell_parent(parent, cause_of(child, status));
+        wanted
+    }
+
+    fn tell_parent(&mut self, parent: u32, cause: Cause) {
+        if let Ok(place) = self.place_of(parent) {
+            self.send(place, SIGCHLD, cause);
+            self.wake(Channel::Children(parent));
+        }
+    }
+
+    /// The process stops, and its parent is told.
+    pub(crate) fn stop(&mut self, place: Place, signal: u8) -> Result<(), Errno> {
+        self.own_mut(place)?.stopped = Stopped::By {
+            signal,
+            told: false,
+        };
+        self.tell_of_change(place, Status::Stopped(signal));
+        Ok(())
+    }
+
+    /// A process that stopped goes on.
+    pub(super) fn go_on(&mut self, place: Place, by_signal: bool) {
+        let Ok(own) = self.own_mut(place) else {
+            return;
+        };
+        if !matches!(own.stopped, Stopped::By { .. }) {
+            return;
+        }
+        own.stopped = if by_signal {
+            Stopped::NotAnyMore
+        } else {
+            Stopped::No
+        };
+        self.wake_place(place);
+        if by_signal {
+            self.tell_of_change(place, Status::Continued);
+        }
+    }
+
+    fn tell_of_change(&mut self, place: Place, status: Status) {
+        let Some(relation) = self.family.relation(place) else {
+            return;
+        };
+        let parent = relation.parent;
+        let quiet = self.place_of(parent).and_then(|parent| self.own(parent));
+        let quiet = quiet.is_ok_and(|parent| {
+            let action = parent.signals.action(SIGCHLD);
+            action.is_ok_and(|action| action.flags & SA_NOCLDSTOP != 0)
+        });
+        if quiet {
+            self.wake(Channel::Children(parent));
+        } else {
+            self.tell_parent(parent, cause_of(relation.pid, status));
+        }
+    }
+
+    /// `wait4`, without waiting: a child that changed, or that there are children at all.
+    pub(crate) fn wait(
+        &mut self,
+        parent: Place,
+        which: Selection,
+        (stopped, continued): (bool, bool),
+    ) -> Result<Waited, Errno> {
+        match self.family.reap(parent, which) {
+            Reaped::NoChildren => return Err(Errno::ECHILD),
+            Reaped::One { pid, status } => return Ok(Waited::Child { pid, status }),
+            Reaped::None => {}
+        }
+        let Some((place, pid)) = self.changed_child(parent, which, (stopped, continued)) else {
+            return Ok(Waited::NotYet);
+        };
+        let own = self.own_mut(place)?;
+        let status = match &mut own.stopped {
+            Stopped::By { signal, told } => {
+                *told = true;
+                Status::Stopped(*signal)
+            }
+            before => {
+                *before = Stopped::No;
+                Status::Continued
+            }
+        };
+        Ok(Waited::Child {
+            pid,
+            status: status.word(),
+        })
+    }
+
+    /// Whether [`wait`](Self::wait) would find nothing.
+    pub(crate) fn would_wait(&self, parent: Place, which: Selection, kinds: (bool, bool)) -> bool {
+        !self.family.can_reap(parent, which) && self.changed_child(parent, which, kinds).is_none()
+    }
+
+    /// A child that stopped or goes on, and its number.
+    fn changed_child(
+        &self,
+        parent: Place,
+        which: Selection,
+        (stopped, continued): (bool, bool),
+    ) -> Option<(Place, u32)> {
+        let pid = self.family.relation(parent)?.pid;
+        let is_it = |(place, child): &(Place, Relation)| {
+            let changed = self.own(*place).is_ok_and(|own| match own.stopped {
+                Stopped::By { told, .. } => stopped && !told,
+                Stopped::NotAnyMore => continued,
+                Stopped::No => false,
+            });
+            child.parent == pid && which.has(child) && changed
+        };
+        let (place, child) = self.relations().find(is_it)?;
+        Some((place, child.pid))
+    }
+
+    /// `setpgid`.
+    pub(crate) fn set_group(&mut self, caller: Place, pid: i32, group: i32) -> Result<(), Errno> {
+        let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
+        let own = self.relation(caller)?;
+        let (place, process) = self.named(caller, pid)?;
+        if process.pid != own.pid {
+            if process.parent != own.pid {
+                return Err(Errno::ESRCH);
+            }
+            if process.session != own.session {
+                return Err(Errno::EPERM);
+            }
+            if self.own(place).is_ok_and(|own| own.executed) {
+                return Err(Errno::EACCES);
+            }
+        }
+        // Who leads a session stays where it is.
+        if process.session == process.pid {
+            return Err(Errno::EPERM);
+        }
+        let group = if group == 0 { process.pid } else { group };
+        let exists =
+            |(_, other): (Place, Relation)| other.group == group && other.session == own.session;
+        if group != process.pid && !self.relations().any(exists) {
+            return Err(Errno::EPERM);
+        }
+        self.family.set_group(place, group);
+        Ok(())
+    }
+
+    /// `setsid`: the number of the new session.
+    pub(crate) fn set_session(&mut self, caller: Place) -> Result<u32, Errno> {
+        let pid = self.relation(caller)?.pid;
+        if self.relations().any(|(_, other)| other.group == pid) {
+            return Err(Errno::EPERM);
+        }
+        self.family.set_group(caller, pid);
+        self.family.set_session(caller, pid);
+        Ok(pid)
+    }
+}
+
+/// A signal's number as calls give it; 0 for none.
+pub(crate) fn signal_number(signal: i32) -> Result<u8, Errno> {
+    let signal = u8::try_from(signal).ok();
+    signal
+        .filter(|signal| *signal <= SIGNALS)
+        .ok_or(Errno::EINVAL)
+}

@@ -1,0 +1,361 @@
+//! What processes have, and how they are related; with a table of tasks that is a vector.
+
+use super::family::Reaped;
+use super::*;
+use crate::user::MOST_TASKS;
+use crate::user::abi::process::Status;
+use crate::user::abi::signal::{
+    SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGUSR1,
+    SigAction,
+};
+use crate::user::owned::host;
+
+/// Relations, and how those ended that did.
+#[derive(Debug, Default)]
+pub(crate) struct Kin(pub(crate) Vec<Option<(Relation, Option<u32>)>>);
+
+impl Family for Kin {
+    fn relation(&self, place: Place) -> Option<Relation> {
+        Some((*self.0.get(place)?)?.0)
+    }
+    fn set_group(&mut self, place: Place, group: u32) {
+        self.0[place].as_mut().unwrap().0.group = group;
+    }
+    fn set_session(&mut self, place: Place, session: u32) {
+        self.0[place].as_mut().unwrap().0.session = session;
+    }
+    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+        let pid = self.relation(parent).unwrap().pid;
+        let children = self.0.iter().flatten();
+        let mut children = children
+            .filter(|it| it.0.parent == pid && which.has(&it.0))
+            .peekable();
+        children.peek().is_none() || children.any(|it| it.1.is_some())
+    }
+    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+        let pid = self.relation(parent).unwrap().pid;
+        let mut result = Reaped::NoChildren;
+        for slot in &mut self.0 {
+            let Some((child, status)) = *slot else {
+                continue;
+            };
+            if child.parent != pid || !which.has(&child) {
+                continue;
+            }
+            if let Some(status) = status {
+                *slot = None;
+                return Reaped::One {
+                    pid: child.pid,
+                    status,
+                };
+            }
+            result = Reaped::None;
+        }
+        result
+    }
+}
+
+pub(crate) type HostWorld = World<'static, Kin>;
+
+/// The first process, 1 at place 0, which runs `/bin/prog`.
+pub(crate) fn world() -> HostWorld {
+    host::run_out_after(usize::MAX);
+    let files = super::super::files::tests::files();
+    let exe = files.find(
+        NodeId::ROOT,
+        b"bin/prog",
+        crate::user::files::path::Last::Keep,
+        None,
+    );
+    let init = Relation {
+        pid: 1,
+        parent: 0,
+        group: 1,
+        session: 1,
+    };
+    let mut world = World::new(files, Kin(vec![Some((init, None))])).unwrap();
+    world.begin(0, 1, exe.unwrap()).unwrap();
+    world
+}
+
+/// A child of the process at `parent`; its place, one less than its number.
+pub(crate) fn child(world: &mut HostWorld, parent: Place) -> Place {
+    let place = world.family.0.len();
+    let from = world.family.relation(parent).unwrap();
+    let relation = Relation {
+        pid: place as u32 + 1,
+        parent: from.pid,
+        ..from
+    };
+    world.family.0.push(Some((relation, None)));
+    world.fork(parent, place).unwrap();
+    place
+}
+
+/// The process ends, as the kernel does it.
+pub(crate) fn ends(world: &mut HostWorld, place: Place, status: Status) {
+    world.end(place);
+    let (relation, _) = world.family.0[place].unwrap();
+    let wanted = world.child_ended(relation.parent, relation.pid, status);
+    world.family.0[place] = wanted.then_some((relation, Some(status.word())));
+}
+
+fn act(world: &mut HostWorld, place: Place, signal: u8, handler: u64, flags: u64) {
+    let action = SigAction {
+        handler,
+        flags,
+        ..SigAction::default()
+    };
+    let own = world.own_mut(place).unwrap();
+    own.signals.set_action(signal, action).unwrap();
+}
+
+fn pending(world: &HostWorld, place: Place) -> Vec<u8> {
+    let set = world.own(place).unwrap().signals.pending();
+    (1..=64).filter(|signal| set.has(*signal)).collect()
+}
+
+fn woken(world: &mut HostWorld) -> Vec<Place> {
+    world.take_woken().places().collect()
+}
+
+#[test]
+fn a_child_shares_open_files_and_all_are_given_back() {
+    let mut world = world();
+    let held = host::held();
+    let first = child(&mut world, 0);
+    let second = child(&mut world, first);
+    assert_eq!(world.files.counts(), (1, 0));
+    assert_eq!(world.count(), 3);
+    let descriptors = &world.own(second).unwrap().descriptors;
+    assert_eq!(descriptors.iter().count(), 3);
+    for place in [first, second, 0] {
+        world.end(place);
+    }
+    // Twice does no harm.
+    world.end(0);
+    assert_eq!((world.files.counts(), world.count()), ((0, 0), 0));
+    assert_eq!(host::held(), held - 1);
+}
+
+#[test]
+fn no_memory_for_a_child_leaves_nothing_of_it() {
+    let mut world = world();
+    host::run_out_after(0);
+    world.family.0.push(None);
+    assert_eq!(world.fork(0, 1), Err(Errno::ENOMEM));
+    host::run_out_after(usize::MAX);
+    assert_eq!((world.count(), world.files.counts()), (1, (1, 0)));
+    assert!(world.fork(0, 1).is_ok());
+    assert_eq!(world.fork(0, MOST_TASKS), Err(Errno::EAGAIN));
+    assert_eq!(world.fork(7, 2), Err(Errno::ESRCH));
+}
+
+#[test]
+fn exec_closes_what_is_marked_and_takes_the_name() {
+    let mut world = world();
+    let (out, into) = world.files.pipe(0).unwrap();
+    let own = world.own_mut(0).unwrap();
+    own.descriptors.add(out, 0, false).unwrap();
+    own.descriptors.add(into, 0, true).unwrap();
+    own.waits = Some(Channel::Pipe(0));
+    world
+        .execute(0, NodeId(3), b"/bin/a-name-that-is-long")
+        .unwrap();
+    let own = world.own(0).unwrap();
+    assert_eq!(&own.name, b"a-name-that-is-\0");
+    assert_eq!((own.exe, own.descriptors.iter().count()), (NodeId(3), 4));
+    assert_eq!(woken(&mut world), [0]);
+    assert_eq!(woken(&mut world), [0; 0]);
+}
+
+#[test]
+fn kill_finds_whom_it_means() {
+    let mut world = world();
+    let (a, b) = (child(&mut world, 0), child(&mut world, 0));
+    let c = child(&mut world, b);
+    world.set_group(b, 0, 0).unwrap();
+    world.set_group(b, 4, 3).unwrap();
+    world.kill(a, 3, i32::from(SIGHUP)).unwrap();
+    assert_eq!(pending(&world, b), [SIGHUP]);
+    assert_eq!(woken(&mut world), [b]);
+    world.kill(a, -3, i32::from(SIGTERM)).unwrap();
+    assert_eq!(
+        (pending(&world, b), pending(&world, c)),
+        (vec![1, 15], vec![15])
+    );
+    // All but the first and the caller.
+    world.kill(c, -1, i32::from(SIGINT)).unwrap();
+    assert_eq!(
+        (pending(&world, a), pending(&world, c)),
+        (vec![2], vec![15])
+    );
+    world.kill(b, 0, i32::from(SIGUSR1)).unwrap();
+    assert_eq!(
+        (pending(&world, a), pending(&world, c)),
+        (vec![2], vec![10, 15])
+    );
+    assert_eq!(world.kill(a, 4, 0), Ok(()));
+    assert_eq!(world.kill(a, 77, 0), Err(Errno::ESRCH));
+    assert_eq!(world.kill(a, -77, 1), Err(Errno::ESRCH));
+    assert_eq!(world.kill(a, i32::MIN, 1), Err(Errno::ESRCH));
+    for signal in [-1, 65, 256, i32::MAX] {
+        assert_eq!(world.kill(a, 4, signal), Err(Errno::EINVAL), "{signal}");
+    }
+}
+
+#[test]
+fn a_parent_is_told_and_waits_for_whom_it_names() {
+    let mut world = world();
+    let (a, b) = (child(&mut world, 0), child(&mut world, 0));
+    act(&mut world, 0, SIGCHLD, 0x1000, 0);
+    let wait = |world: &mut HostWorld, which| world.wait(0, which, (false, false));
+    assert_eq!(wait(&mut world, Selection::Any), Ok(Waited::NotYet));
+    assert!(world.would_wait(0, Selection::Any, (false, false)));
+    world.own_mut(0).unwrap().waits = Some(Channel::Children(1));
+    let status = Status::Killed {
+        signal: 11,
+        core: true,
+    };
+    ends(&mut world, b, status);
+    assert_eq!(woken(&mut world), [0]);
+    let (_, cause) = world
+        .own_mut(0)
+        .unwrap()
+        .signals
+        .take(signals_of(SIGCHLD))
+        .unwrap();
+    assert_eq!((cause.code, cause.status, cause.value), (3, 11, 3));
+    let of_a = Selection::Process(2);
+    assert_eq!(wait(&mut world, of_a), Ok(Waited::NotYet));
+    let found = Waited::Child { pid: 3, status: 11 };
+    assert!(!world.would_wait(0, Selection::Any, (false, false)));
+    assert_eq!(wait(&mut world, Selection::Any), Ok(found));
+    ends(&mut world, a, Status::Exited(7));
+    let found = Waited::Child {
+        pid: 2,
+        status: 0x700,
+    };
+    assert_eq!(wait(&mut world, Selection::Group(1)), Ok(found));
+    assert_eq!(wait(&mut world, Selection::Any), Err(Errno::ECHILD));
+    assert!(!world.would_wait(0, Selection::Any, (false, false)));
+}
+
+fn signals_of(signal: u8) -> crate::user::signals::set::SignalSet {
+    crate::user::signals::set::SignalSet::EMPTY.with(signal)
+}
+
+#[test]
+fn who_ignores_its_children_is_not_asked() {
+    for (handler, flags) in [(SIG_IGN, 0), (0x1000, SA_NOCLDWAIT)] {
+        let mut world = world();
+        let a = child(&mut world, 0);
+        act(&mut world, 0, SIGCHLD, handler, flags);
+        ends(&mut world, a, Status::Exited(0));
+        let waited = world.wait(0, Selection::Any, (false, false));
+        assert_eq!(waited, Err(Errno::ECHILD));
+    }
+    // Nobody is there to be told.
+    let mut world = world();
+    assert!(!world.child_ended(77, 2, Status::Exited(0)));
+}
+
+#[test]
+fn stopping_and_going_on_are_told_to_who_asks() {
+    let mut world = world();
+    let a = child(&mut world, 0);
+    act(&mut world, 0, SIGCHLD, 0x1000, 0);
+    let wait = |world: &mut HostWorld, kinds| world.wait(0, Selection::Any, kinds);
+    world.stop(a, SIGSTOP).unwrap();
+    assert_eq!(pending(&world, 0), [SIGCHLD]);
+    assert_eq!(wait(&mut world, (false, true)), Ok(Waited::NotYet));
+    let stopped = Waited::Child {
+        pid: 2,
+        status: 0x137f,
+    };
+    assert!(!world.would_wait(0, Selection::Any, (true, false)));
+    assert_eq!(wait(&mut world, (true, false)), Ok(stopped));
+    assert_eq!(wait(&mut world, (true, false)), Ok(Waited::NotYet));
+    woken(&mut world);
+    world.kill(0, 2, i32::from(SIGCONT)).unwrap();
+    assert!(woken(&mut world).contains(&a));
+    assert_eq!(world.own(a).unwrap().stopped, Stopped::NotAnyMore);
+    let goes_on = Waited::Child {
+        pid: 2,
+        status: 0xffff,
+    };
+    assert_eq!(wait(&mut world, (true, false)), Ok(Waited::NotYet));
+    assert_eq!(wait(&mut world, (false, true)), Ok(goes_on));
+    assert_eq!(wait(&mut world, (false, true)), Ok(Waited::NotYet));
+    // Who does not want to know of stops is only woken.
+    world.own_mut(0).unwrap().signals.take(signals_of(SIGCHLD));
+    act(&mut world, 0, SIGCHLD, 0x1000, SA_NOCLDSTOP);
+    world.own_mut(0).unwrap().waits = Some(Channel::Children(1));
+    world.stop(a, SIGSTOP).unwrap();
+    assert_eq!(pending(&world, 0), [0; 0]);
+    assert_eq!(woken(&mut world), [0]);
+    // A kill ends the stop, too.
+    world.kill(0, 2, i32::from(SIGKILL)).unwrap();
+    assert_eq!(world.own(a).unwrap().stopped, Stopped::No);
+    assert!(world.own(a).unwrap().signals.is_killed());
+}
+
+#[test]
+fn groups_and_sessions_keep_to_the_rules() {
+    let mut world = world();
+    let (a, b) = (child(&mut world, 0), child(&mut world, 0));
+    let c = child(&mut world, b);
+    // The first process leads its session.
+    assert_eq!(world.set_group(0, 0, 0), Err(Errno::EPERM));
+    assert_eq!(world.set_group(0, 2, 0), Ok(()));
+    assert_eq!(world.family.relation(a).unwrap().group, 2);
+    assert_eq!(world.set_group(0, 3, 2), Ok(()));
+    assert_eq!(world.set_group(0, 3, 99), Err(Errno::EPERM));
+    assert_eq!(world.set_group(a, 3, 3), Err(Errno::ESRCH), "not its child");
+    assert_eq!(world.set_group(a, 0, -1), Err(Errno::EINVAL));
+    assert_eq!(world.set_group(a, -2, 0), Err(Errno::ESRCH));
+    world.execute(b, NodeId::ROOT, b"x").unwrap();
+    assert_eq!(world.set_group(0, 3, 3), Err(Errno::EACCES));
+    // Who leads a group cannot lead a session.
+    assert_eq!(world.set_session(a), Err(Errno::EPERM));
+    assert_eq!(world.set_session(c), Ok(4));
+    let relation = world.family.relation(c).unwrap();
+    assert_eq!((relation.group, relation.session), (4, 4));
+    assert_eq!(
+        world.set_group(b, 4, 3),
+        Err(Errno::EPERM),
+        "another session"
+    );
+}
+
+#[test]
+fn what_is_typed_is_read_and_interrupts_the_foreground() {
+    let mut world = world();
+    let a = child(&mut world, 0);
+    world.own_mut(0).unwrap().waits = Some(Channel::Terminal);
+    act(&mut world, a, SIGINT, 0x1000, 0);
+    let mut shown = Vec::new();
+    for byte in *b"ls\r" {
+        world.typed(byte, |echo| shown.extend_from_slice(echo));
+    }
+    assert_eq!(shown, b"ls\r\n");
+    assert_eq!(woken(&mut world), [0]);
+    world.typed(3, |_| ());
+    assert_eq!(
+        (pending(&world, 0), pending(&world, a)),
+        (vec![], vec![SIGINT])
+    );
+    assert_eq!(woken(&mut world), [a]);
+}
+
+#[test]
+fn those_who_wait_for_anything_wake_for_everything() {
+    let mut world = world();
+    let (a, b) = (child(&mut world, 0), child(&mut world, 0));
+    world.own_mut(a).unwrap().waits = Some(Channel::Any);
+    world.own_mut(b).unwrap().waits = Some(Channel::Pipe(1));
+    world.wake(Channel::Pipe(2));
+    assert_eq!(woken(&mut world), [a]);
+    world.wake(Channel::Pipe(1));
+    assert_eq!(woken(&mut world), [a, b]);
+}

@@ -1,0 +1,291 @@
+//! Faults in what is done to address spaces of user programs.
+
+use super::scenes::{PAGE, Result};
+use super::tables::{GONE, POINTER, STALE, is_tlbi_or_dsb, last_level};
+use super::taps::*;
+use super::{Fault, fault};
+use crate::machine::Tap;
+use crate::shape::Shape;
+use crate::space::processes::Processes;
+use granule::arch::Page4K;
+use granule::space::{Access, Rights};
+use granule_model::Rule::*;
+use granule_model::{EventKind, Order, Target, Tlbi, TlbiScope};
+
+pub(super) const FAULTS: &[Fault] = &[
+    fault(
+        "the TLBI after a fork made pages read-only is missing",
+        fork,
+        || drop_all(is_tlbi),
+        StaleTranslation,
+        STALE,
+    ),
+    fault(
+        "a page is copied at a write, and its entry not broken first",
+        copy,
+        || drop_all(is_break),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the TLBI between a page and its copy is missing",
+        copy,
+        || drop_all(is_tlbi),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a page of a shared group is copied, and one member not invalidated",
+        copy_in_group,
+        || nth(5, is_tlbi, |_| Vec::new()),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "frames are given back before the TLBI",
+        unmap,
+        || delay(is_tlbi_or_dsb, is_emptied),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "frames are given back before the DSB ISH",
+        unmap,
+        || delay(is_ish, is_emptied),
+        StaleTranslation,
+        "no DSB completed it",
+    ),
+    fault(
+        "a table with released pages is freed before the TLBI",
+        exit,
+        || delay(is_tlbi_or_dsb, is_freed),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
+        "a last-level TLBI where a table with released pages goes",
+        exit,
+        || tlbis(last_level),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
+        "pages become a group at level 0, and are not broken first",
+        fold,
+        || drop_all(is_break),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the TLBI between pages and their group is missing",
+        fold,
+        || drop_all(is_tlbi),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "one member is not invalidated before it is made part of a group",
+        fold,
+        || nth(7, is_tlbi, |_| Vec::new()),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "members that hardware may update are emptied by plain stores",
+        fold,
+        || replace(is_exchange, by_plain_store),
+        LostUpdate,
+        "access flag or the dirty state",
+    ),
+    fault(
+        "permissions that hardware may update are changed by a plain store",
+        restrict,
+        by_load_and_store,
+        LostUpdate,
+        "access flag or the dirty state",
+    ),
+    fault(
+        "a CPU does not flush before it uses a new generation of ASIDs",
+        generations,
+        || drop_all(is_flush),
+        BreakBeforeMake,
+        "",
+    ),
+];
+
+/// A fill of empty entries in a table that walkers read.
+const fn is_emptied(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::FillDescriptors {
+            first: 0,
+            step: 0,
+            ..
+        }
+    )
+}
+
+const fn is_exchange(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::StoreDescriptor {
+            order: Order::Exchange,
+            ..
+        }
+    )
+}
+
+/// All of a CPU's own TLB.
+const fn is_flush(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Tlbi(Tlbi {
+            scope: TlbiScope::Local,
+            target: Target::All,
+            ..
+        })
+    )
+}
+
+fn by_plain_store(mut kind: EventKind) -> Vec<EventKind> {
+    if let EventKind::StoreDescriptor { order, .. } = &mut kind {
+        *order = Order::Plain;
+    }
+    vec![kind]
+}
+
+/// Each entry of an update is loaded and stored.
+fn by_load_and_store() -> Tap {
+    Box::new(|model, kind| match kind {
+        EventKind::UpdateDescriptors {
+            address,
+            count,
+            of,
+            clear,
+            set,
+            order,
+        } => (0..count)
+            .map(|index| address + index * 8)
+            .filter(|&address| model.descriptor(address) & of != 0)
+            .map(|address| EventKind::StoreDescriptor {
+                address,
+                value: (model.descriptor(address) & !clear) | set,
+                order,
+            })
+            .collect(),
+        other => vec![other],
+    })
+}
+
+type Machine = Processes<Page4K>;
+
+/// The first page that programs use: of a group, in a table of its own.
+const FIRST: u64 = 0x4000_0000 / PAGE;
+
+/// Two CPUs in one process with so many pages, which `access` touched.
+fn machine(pages: u64, access: Access) -> Machine {
+    let shape = Shape {
+        asid: Some(1),
+        hardware: true,
+        ..Shape::kernel(39)
+    };
+    let mut machine = Machine::new(shape, 1);
+    machine.quiet = true;
+    machine.start();
+    machine.map(0, FIRST, 64, Rights::READ_WRITE);
+    touch(&mut machine, 0, pages, access);
+    machine
+}
+
+fn touch(machine: &mut Machine, first: u64, count: u64, access: Access) {
+    for page in first..first + count {
+        // With a fault planted a page may not come to be.
+        let _ = machine.touch(0, FIRST + page, access, page);
+    }
+    machine.on(0);
+}
+
+fn tap(machine: &Machine, tap: Option<Tap>) {
+    machine.settle();
+    assert_eq!(machine.violations(), Vec::<String>::new());
+    machine.world.borrow_mut().tap = tap;
+}
+
+fn end(machine: Machine) -> Result {
+    machine.settle();
+    Result {
+        world: machine.world,
+    }
+}
+
+/// A process with ten pages that were written forks.
+fn fork(planted: Option<Tap>) -> Result {
+    let mut machine = machine(10, Access::Write);
+    tap(&machine, planted);
+    assert!(machine.fork(0).is_ok());
+    end(machine)
+}
+
+/// After a fork the parent writes a page.
+fn copy(planted: Option<Tap>) -> Result {
+    let mut machine = machine(10, Access::Write);
+    assert!(machine.fork(0).is_ok());
+    tap(&machine, planted);
+    touch(&mut machine, 3, 1, Access::Write);
+    end(machine)
+}
+
+/// As [`copy`], where the pages are a group.
+fn copy_in_group(planted: Option<Tap>) -> Result {
+    let mut machine = machine(16, Access::Write);
+    assert!(machine.fork(0).is_ok());
+    tap(&machine, planted);
+    touch(&mut machine, 3, 1, Access::Write);
+    end(machine)
+}
+
+/// Four of ten pages are unmapped.
+fn unmap(planted: Option<Tap>) -> Result {
+    let mut machine = machine(10, Access::Write);
+    tap(&machine, planted);
+    machine.unmap(0, FIRST + 2, 4);
+    end(machine)
+}
+
+/// All of a process is unmapped, tables too.
+fn exit(planted: Option<Tap>) -> Result {
+    let mut machine = machine(10, Access::Write);
+    tap(&machine, planted);
+    machine.unmap(0, FIRST, 64);
+    end(machine)
+}
+
+/// The last page of a group is touched; all are clean.
+fn fold(planted: Option<Tap>) -> Result {
+    let mut machine = machine(15, Access::Read);
+    tap(&machine, planted);
+    touch(&mut machine, 15, 1, Access::Read);
+    end(machine)
+}
+
+/// Pages that hardware may make dirty become read-only.
+fn restrict(planted: Option<Tap>) -> Result {
+    let mut machine = machine(10, Access::Read);
+    tap(&machine, planted);
+    machine.protect(0, FIRST, 64, Rights::READ);
+    end(machine)
+}
+
+/// More processes than numbers run on one CPU, one after the other, twice.
+fn generations(planted: Option<Tap>) -> Result {
+    let mut machine = machine(2, Access::Write);
+    for _ in 0..5 {
+        assert!(machine.fork(0).is_ok());
+    }
+    tap(&machine, planted);
+    for turn in 0..12 {
+        machine.switch(0, Some(turn % 6));
+        touch(&mut machine, 0, 2, Access::Write);
+    }
+    end(machine)
+}

@@ -1,0 +1,125 @@
+//! Frames of user memory: owners, a value each, and a word to the model when one is free.
+
+use crate::machine::Shared;
+use granule::arch::PhysicalAddress;
+use granule::space::{UserFrames, Wanted};
+use granule_model::EventKind;
+
+/// Where they begin.
+pub(super) const FIRST: u64 = 0x10_0000_0000;
+const COUNT: usize = 1200;
+
+pub(crate) struct Frames {
+    world: Shared,
+    page: u64,
+    owners: Vec<u32>,
+    values: Vec<u64>,
+    next: usize,
+    /// How many can be had.
+    pub(crate) left: u64,
+    /// Addresses of the space that is worked on, as first and bytes: when frames of it are free
+    /// for others, no CPU may translate them as before.
+    pub(crate) concerned: Option<(u64, u64)>,
+}
+
+impl Frames {
+    pub(super) fn new(world: &Shared, page: u64) -> Self {
+        Self {
+            world: world.clone(),
+            page,
+            owners: vec![0; COUNT],
+            values: vec![0; COUNT],
+            next: 0,
+            left: u64::MAX,
+            concerned: None,
+        }
+    }
+
+    fn index(&self, frame: PhysicalAddress) -> usize {
+        let index = ((frame.0 - FIRST) / self.page) as usize;
+        assert!(self.owners[index] > 0, "{frame} is used and free");
+        index
+    }
+
+    pub(super) fn value(&self, frame: u64) -> u64 {
+        self.values[self.index(PhysicalAddress(frame))]
+    }
+
+    pub(super) fn write(&mut self, frame: u64, value: u64) {
+        let index = self.index(PhysicalAddress(frame));
+        assert_eq!(self.owners[index], 1, "a shared frame is written");
+        self.values[index] = value;
+    }
+
+    pub(super) fn owned(&self) -> u64 {
+        self.owners.iter().map(|owners| u64::from(*owners)).sum()
+    }
+
+    fn is_free(&self, index: usize) -> bool {
+        self.owners.get(index) == Some(&0)
+    }
+}
+
+// SAFETY: a frame is given out when it has no owner, and owners are counted.
+unsafe impl UserFrames for Frames {
+    fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
+        self.left = self.left.checked_sub(1)?;
+        let wish = match wanted {
+            Wanted::Exactly(frame) => {
+                Some(((frame.0 - FIRST) / self.page) as usize).filter(|&index| self.is_free(index))
+            }
+            Wanted::Group { frames, index } => (0..COUNT)
+                .step_by(frames as usize)
+                .find(|&first| (first..first + frames as usize).all(|one| self.is_free(one)))
+                .map(|first| first + index as usize),
+            _ => None,
+        };
+        let index = wish.or_else(|| {
+            // Not the one that was freed last: what is wrong with that one shows at the release.
+            self.next = (self.next + 37) % COUNT;
+            (self.next..COUNT)
+                .chain(0..self.next)
+                .find(|&index| self.is_free(index))
+        })?;
+        self.owners[index] = 1;
+        self.values[index] = u64::MAX;
+        Some(PhysicalAddress(FIRST + index as u64 * self.page))
+    }
+
+    fn zero(&mut self, frame: PhysicalAddress) {
+        let index = self.index(frame);
+        self.values[index] = 0;
+    }
+
+    fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
+        let value = self.value(from.0);
+        self.write(to.0, value);
+    }
+
+    fn share(&mut self, first: PhysicalAddress, count: u64) {
+        for frame in 0..count {
+            let index = self.index(PhysicalAddress(first.0 + frame * self.page));
+            self.owners[index] += 1;
+        }
+    }
+
+    fn release(&mut self, first: PhysicalAddress, count: u64) {
+        for frame in 0..count {
+            let index = self.index(PhysicalAddress(first.0 + frame * self.page));
+            self.owners[index] -= 1;
+            self.left = self.left.saturating_add(1);
+        }
+        if let Some((address, bytes)) = self.concerned {
+            let relied = EventKind::Relied { address, bytes };
+            self.world.borrow_mut().event(relied);
+        }
+    }
+
+    fn is_shared(&self, frame: PhysicalAddress) -> bool {
+        self.owners[self.index(frame)] > 1
+    }
+
+    fn sync_instructions(&mut self, frame: PhysicalAddress) {
+        let _ = self.index(frame);
+    }
+}

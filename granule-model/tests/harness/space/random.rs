@@ -1,0 +1,192 @@
+//! Random sequences of what processes and their kernel do.
+
+use super::processes::Processes;
+use crate::shape::Shape;
+use granule::arch::{Page, Page4K, Page16K, Page64K};
+use granule::space::{Access, Rights, SpaceError};
+use granule::table::TableError;
+
+/// Pages that are used, across the end of a last-level table: a whole group of any size on both
+/// sides.
+const WINDOW: u64 = 300;
+const MOST_PROCESSES: usize = 6;
+
+fn rights<P: Page>(machine: &mut Processes<P>) -> Rights {
+    let writable = Rights::READ_WRITE;
+    machine.random.of(&[
+        writable,
+        writable,
+        writable,
+        Rights::READ,
+        Rights::NONE,
+        Rights::READ_EXECUTE,
+    ])
+}
+
+fn access<P: Page>(machine: &mut Processes<P>) -> Access {
+    machine
+        .random
+        .of(&[Access::Write, Access::Write, Access::Read, Access::Execute])
+}
+
+/// What ran out is told; anything else is wrong.
+fn ran_out(done: &Result<(), SpaceError>) -> bool {
+    match done {
+        Ok(()) => false,
+        Err(
+            SpaceError::OutOfFrames { .. } | SpaceError::Tables(TableError::OutOfTables { .. }),
+        ) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One step, and how often something ran out in it.
+fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
+    let cpu = machine.random.below(machine.cpus()) as u32;
+    if machine.random.once_in(3) || machine.running(cpu).is_none() {
+        let to = machine.random.below(machine.all.len() as u64) as usize;
+        machine.switch(cpu, Some(to));
+    }
+    machine.on(cpu);
+    let Some(process) = machine.running(cpu) else {
+        return 0;
+    };
+    let page = base + machine.random.below(WINDOW);
+    let most = if machine.random.once_in(3) {
+        WINDOW
+    } else {
+        20
+    };
+    let count = (1 + machine.random.below(most)).min(base + WINDOW - page);
+    if machine.random.once_in(8) {
+        machine.frames.left = machine.random.below(6);
+        machine.tables.0.borrow_mut().left = machine.random.below(4);
+    }
+    let mut refused = 0;
+    match machine.random.below(20) {
+        0..=3 => {
+            let rights = rights(machine);
+            machine.map(process, page, count, rights);
+        }
+        4..=5 => machine.unmap(process, page, count),
+        6..=7 => {
+            let rights = rights(machine);
+            machine.protect(process, page, count, rights);
+        }
+        8..=14 => {
+            let access = access(machine);
+            let count = if machine.random.once_in(2) {
+                count.min(20)
+            } else {
+                count
+            };
+            for at in 0..count {
+                let done = machine.touch(cpu, page + at, access, number * 1000 + at);
+                refused += u64::from(ran_out(&done));
+            }
+        }
+        15 => {
+            let access = access(machine);
+            let done = machine.by_kernel(cpu, page, access, number);
+            refused += u64::from(ran_out(&done));
+        }
+        16..=18 if machine.all.len() < MOST_PROCESSES => {
+            let done = machine.fork(process).map(|_| ());
+            refused += u64::from(ran_out(&done));
+        }
+        19 if machine.all.len() > 1 => machine.exit(cpu),
+        _ => {}
+    }
+    machine.frames.left = u64::MAX;
+    machine.tables.0.borrow_mut().left = u64::MAX;
+    machine.check();
+    refused
+}
+
+/// Plays so many steps; what was done, to be compared with what must be.
+fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> (u64, u64, u64, u64) {
+    let mut machine = Processes::<P>::new(shape, seed);
+    machine.start();
+    let base = 3 * P::SIZE.entries() as u64 - WINDOW / 2;
+    machine.map(0, base, WINDOW, Rights::READ_WRITE);
+    for page in base..base + WINDOW {
+        assert_eq!(machine.touch(0, page, Access::Write, page), Ok(()));
+    }
+    machine.check();
+    let (mut refused, mut copied, mut folded) = (0, 0, 0);
+    for number in 0..steps {
+        refused += step(&mut machine, base, number + 1);
+        for process in &machine.all {
+            let stats = process.space.stats();
+            copied = copied.max(stats.copied);
+            folded = folded.max(stats.folded);
+        }
+    }
+    let rolled = machine.rolled;
+    machine.end();
+    (refused, copied, folded, rolled)
+}
+
+fn shapes(va_bits: u32) -> Vec<Shape> {
+    let plain = Shape {
+        asid: Some(1),
+        cpus: 3,
+        ..Shape::kernel(va_bits)
+    };
+    vec![
+        plain,
+        Shape {
+            hardware: true,
+            ..plain
+        },
+        Shape {
+            hardware: true,
+            tlbi_range: true,
+            bbm_level: 3,
+            ..plain
+        },
+        Shape {
+            hardware: true,
+            bbm_level: 1,
+            repeat: true,
+            ..plain
+        },
+    ]
+}
+
+fn all<P: Page>(va_bits: u32, steps: u64) {
+    let mut sums = [0; 4];
+    for (number, shape) in shapes(va_bits).into_iter().enumerate() {
+        let seed = crate::random::from_environment("GRANULE_HARNESS_SEED")
+            .unwrap_or(0x5eed + number as u64);
+        println!(
+            "harness: processes {} {shape:?} GRANULE_HARNESS_SEED={seed:#x}",
+            P::SIZE
+        );
+        let (refused, copied, folded, rolled) = play::<P>(shape, seed, steps);
+        for (sum, one) in sums.iter_mut().zip([refused, copied, folded, rolled]) {
+            *sum += one;
+        }
+    }
+    // A sequence in which nothing of the kind happens shows nothing.
+    assert!(sums[0] > 0, "nothing ran out");
+    assert!(sums[1] > 20, "{} copies", sums[1]);
+    assert!(sums[2] > 0, "no group");
+    assert!(sums[3] > 3, "{} generations", sums[3]);
+}
+
+#[test]
+fn processes_4k() {
+    all::<Page4K>(39, 300);
+    all::<Page4K>(48, 150);
+}
+
+#[test]
+fn processes_16k() {
+    all::<Page16K>(47, 200);
+}
+
+#[test]
+fn processes_64k() {
+    all::<Page64K>(42, 150);
+}

@@ -1,0 +1,109 @@
+//! System calls, each by its number in the arm64 ABI.
+
+use core::arch::asm;
+use core::fmt::{self, Write};
+
+/// One system call; small negative numbers are errors.
+pub(crate) fn call(number: u64, arguments: [u64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: what a call does to memory its arguments say, which are its callers' to answer for;
+    // the kernel keeps all registers but x0.
+    unsafe {
+        asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b,
+            in("x2") c,
+            in("x3") d,
+            in("x4") e,
+            in("x5") f,
+            options(nostack)
+        );
+    }
+    result
+}
+
+pub(crate) const WRITE: u64 = 64;
+pub(crate) const EXIT_GROUP: u64 = 94;
+pub(crate) const SCHED_YIELD: u64 = 124;
+pub(crate) const GETPID: u64 = 172;
+pub(crate) const GETPPID: u64 = 173;
+pub(crate) const BRK: u64 = 214;
+pub(crate) const MUNMAP: u64 = 215;
+pub(crate) const CLONE: u64 = 220;
+pub(crate) const MMAP: u64 = 222;
+pub(crate) const MPROTECT: u64 = 226;
+pub(crate) const MADVISE: u64 = 233;
+pub(crate) const WAIT4: u64 = 260;
+
+pub(crate) const EFAULT: i64 = -14;
+
+const SIGCHLD: u64 = 17;
+
+pub(crate) fn exit(code: i32) -> ! {
+    call(EXIT_GROUP, [code as u64, 0, 0, 0, 0, 0]);
+    // Not reached; if it were, this ends it.
+    loop {
+        // SAFETY: a breakpoint.
+        unsafe { asm!("brk #2", options(nomem, nostack)) };
+    }
+}
+
+pub(crate) fn write(bytes: &[u8]) -> i64 {
+    call(
+        WRITE,
+        [1, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0],
+    )
+}
+
+struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        write(text.as_bytes());
+        Ok(())
+    }
+}
+
+pub(crate) fn say(what: fmt::Arguments<'_>) {
+    // Never fails.
+    let _ = Console.write_fmt(what);
+}
+
+pub(crate) fn fork() -> i64 {
+    call(CLONE, [SIGCHLD, 0, 0, 0, 0, 0])
+}
+
+/// Waits for a child: its number and status, or the error.
+pub(crate) fn wait(pid: i64) -> Result<(i64, u32), i64> {
+    let mut status = 0u32;
+    let found = call(WAIT4, [pid as u64, &raw mut status as u64, 0, 0, 0, 0]);
+    if found < 0 {
+        Err(found)
+    } else {
+        Ok((found, status))
+    }
+}
+
+pub(crate) const READ_WRITE: u64 = 3;
+const PRIVATE_ANONYMOUS: u64 = 0x22;
+
+/// Anonymous memory, wherever there is room.
+pub(crate) fn map(bytes: u64, protection: u64) -> Result<u64, i64> {
+    let address = call(MMAP, [0, bytes, protection, PRIVATE_ANONYMOUS, u64::MAX, 0]);
+    if (-4095..0).contains(&address) {
+        Err(address)
+    } else {
+        Ok(address as u64)
+    }
+}
+
+pub(crate) fn unmap(address: u64, bytes: u64) -> i64 {
+    call(MUNMAP, [address, bytes, 0, 0, 0, 0])
+}
+
+pub(crate) fn protect(address: u64, bytes: u64, protection: u64) -> i64 {
+    call(MPROTECT, [address, bytes, protection, 0, 0, 0])
+}

@@ -1,0 +1,84 @@
+//! From the first instruction to `tests::run`, and what a panic does.
+
+use crate::calls;
+use core::arch::global_asm;
+use core::panic::PanicInfo;
+
+// The stack pointer is at the number of arguments, as the ABI has it.
+global_asm!(
+    r#"
+    .section .text._start, "ax"
+    .global _start
+_start:
+    mov     x29, xzr
+    mov     x30, xzr
+    mov     x0, sp
+    bl      begin
+    brk     #1
+"#
+);
+
+/// What a program finds on its stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    words: *const u64,
+}
+
+impl Start {
+    fn word(self, index: usize) -> u64 {
+        // SAFETY: only words are asked for that the ones before say are there.
+        unsafe { self.words.add(index).read() }
+    }
+
+    /// How many arguments there are, the program's name among them.
+    pub(crate) fn count(self) -> usize {
+        self.word(0) as usize
+    }
+
+    /// An argument, without its NUL.
+    pub(crate) fn argument(self, index: usize) -> &'static [u8] {
+        if index >= self.count() {
+            return b"";
+        }
+        text(self.word(1 + index))
+    }
+
+    /// The value of a kind in the auxiliary vector.
+    pub(crate) fn auxiliary(self, kind: u64) -> Option<u64> {
+        let mut at = 1 + self.count() + 1;
+        while self.word(at) != 0 {
+            at += 1;
+        }
+        at += 1;
+        while self.word(at) != 0 {
+            if self.word(at) == kind {
+                return Some(self.word(at + 1));
+            }
+            at += 2;
+        }
+        None
+    }
+}
+
+/// The text at an address that the kernel gave.
+pub(crate) fn text(address: u64) -> &'static [u8] {
+    let start = address as *const u8;
+    let mut length = 0;
+    // SAFETY: the kernel ends each text with a NUL.
+    while unsafe { start.add(length).read() } != 0 {
+        length += 1;
+    }
+    // SAFETY: just read.
+    unsafe { core::slice::from_raw_parts(start, length) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn begin(words: *const u64) -> ! {
+    calls::exit(crate::tests::run(Start { words }))
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    calls::say(format_args!("{info}\n"));
+    calls::exit(101)
+}

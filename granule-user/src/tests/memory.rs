@@ -1,0 +1,166 @@
+//! Memory: mapped, unmapped, protected, grown, used up.
+
+use super::page;
+use crate::calls::{self, call, fork, map, protect, say, unmap, wait};
+use crate::check;
+use crate::start::Start;
+
+const EINVAL: i64 = -22;
+const ENOMEM: i64 = -12;
+
+/// Whether an access of a child to `address` ends it by SIGSEGV.
+fn faults(address: u64, write: bool) -> bool {
+    let pid = fork();
+    if pid == 0 {
+        let at = address as *mut u8;
+        // SAFETY: the parent's memory, or it is to fault.
+        unsafe {
+            if write {
+                at.write_volatile(1);
+            } else {
+                at.read_volatile();
+            }
+        }
+        calls::exit(0);
+    }
+    match wait(pid) {
+        Ok((_, status)) => {
+            check!(
+                status == 0 || status == 11,
+                "status {status:#x} at {address:#x}"
+            );
+            status == 11
+        }
+        Err(error) => {
+            check!(false, "wait: {error}");
+            false
+        }
+    }
+}
+
+pub(super) fn memory(start: Start) {
+    let page = page(start);
+    let at = map(16 * page, calls::READ_WRITE).unwrap_or(0);
+    check!(at != 0 && at.is_multiple_of(page), "mapped at {at:#x}");
+    check!(!faults(at + 15 * page, true), "the last page");
+    // A hole.
+    check!(unmap(at + 4 * page, 2 * page) == 0, "munmap");
+    check!(
+        faults(at + 4 * page, false) && faults(at + 6 * page - 1, true),
+        "a hole"
+    );
+    check!(
+        !faults(at + 4 * page - 1, true) && !faults(at + 6 * page, true),
+        "beside the hole"
+    );
+    // Read-only, and nothing at all.
+    check!(protect(at, page, 1) == 0, "mprotect");
+    check!(!faults(at, false) && faults(at, true), "read-only");
+    check!(protect(at, page, 0) == 0, "mprotect");
+    check!(faults(at, false), "no access");
+    check!(protect(at, page, calls::READ_WRITE) == 0, "mprotect");
+    check!(!faults(at, true), "writable again");
+    check!(
+        protect(at + 3 * page, 2 * page, 1) == ENOMEM,
+        "mprotect over a hole"
+    );
+    // What makes no sense.
+    check!(unmap(at + 1, page) == EINVAL, "misaligned");
+    check!(unmap(at, 0) == EINVAL, "nothing");
+    check!(
+        call(calls::MMAP, [at + 1, page, 3, 0x32, 0, 0]) == EINVAL,
+        "fixed and misaligned"
+    );
+    check!(
+        call(calls::MMAP, [0, page, 3, 0x32, 0, 0]) < 0,
+        "the null page"
+    );
+    check!(
+        call(calls::MMAP, [0, u64::MAX, 3, 0x22, 0, 0]) == ENOMEM,
+        "too much"
+    );
+    check!(
+        call(calls::MMAP, [1 << 60, page, 3, 0x32, 0, 0]) == ENOMEM,
+        "outside"
+    );
+    check!(unmap(1 << 63, page) == EINVAL, "the kernel's");
+    check!(
+        protect(0xffff_ffff_8000_0000, page, 3) == ENOMEM,
+        "the kernel's"
+    );
+    // Over what is there, and zero again.
+    set(at, 9);
+    let over = call(calls::MMAP, [at, page, 3, 0x32, 0, 0]);
+    check!(over == at as i64 && get(at) == 0, "mapped over: {over:#x}");
+    set(at, 9);
+    check!(call(calls::MADVISE, [at, page, 4, 0, 0, 0]) == 0, "madvise");
+    check!(get(at) == 0, "not needed, and still there");
+    // Many areas: their list grows.
+    for index in 0..200 {
+        let one = map(2 * page, calls::READ_WRITE).unwrap_or(0);
+        check!(one != 0 && protect(one, page, 1) == 0, "area {index}");
+        set(one + page, index);
+    }
+    check!(!faults(at, true), "a fork of many areas");
+    say(format_args!("mapped\n"));
+}
+
+fn get(address: u64) -> u64 {
+    // SAFETY: memory that the test mapped.
+    unsafe { (address as *const u64).read_volatile() }
+}
+
+fn set(address: u64, value: u64) {
+    // SAFETY: as above, and nobody else has it.
+    unsafe { (address as *mut u64).write_volatile(value) };
+}
+
+fn brk(to: u64) -> u64 {
+    call(calls::BRK, [to, 0, 0, 0, 0, 0]) as u64
+}
+
+pub(super) fn heap(start: Start) {
+    let page = page(start);
+    let begin = brk(0);
+    check!(begin != 0, "no heap");
+    check!(brk(begin + 100) == begin + 100, "a little");
+    set(begin, 1);
+    check!(brk(begin + 20 * page + 8) == begin + 20 * page + 8, "more");
+    check!(get(begin) == 1, "lost");
+    set(begin + 20 * page, 2);
+    check!(
+        brk(begin - 1) == begin + 20 * page + 8,
+        "below its beginning"
+    );
+    check!(brk(u64::MAX) == begin + 20 * page + 8, "everything");
+    check!(brk(begin + page) == begin + page, "less");
+    check!(faults(begin + 20 * page, false), "what was given back");
+    check!(brk(begin + 21 * page) == begin + 21 * page, "again");
+    check!(get(begin + 20 * page) == 0, "not zero");
+    say(format_args!("grown\n"));
+}
+
+/// Uses up all memory, in a child: that is ended or refused, the others go on.
+pub(super) fn full(start: Start) {
+    let page = page(start);
+    for _ in 0..2 {
+        let pid = fork();
+        if pid == 0 {
+            let huge = map(1 << 34, calls::READ_WRITE).unwrap_or(0);
+            check!(huge != 0, "16G of addresses");
+            let mut at = huge;
+            loop {
+                set(at, 1);
+                at += page;
+            }
+        }
+        let end = wait(pid);
+        check!(
+            matches!(end, Ok((_, 9))),
+            "who uses up all memory ends by {end:?}"
+        );
+    }
+    let at = map(page, calls::READ_WRITE).unwrap_or(0);
+    set(at, 1);
+    say(format_args!("filled\n"));
+}

@@ -1,0 +1,115 @@
+//! What the program does, by the name that is its first argument.
+
+mod faults;
+mod files;
+mod memory;
+mod processes;
+mod signals;
+
+use crate::calls::{self, say};
+use crate::start::Start;
+
+/// Something is not as it must be.
+#[macro_export]
+macro_rules! check {
+    ($condition:expr, $($words:tt)*) => {
+        if !$condition {
+            $crate::calls::say(format_args!(
+                "{}:{}: {}\n",
+                file!(),
+                line!(),
+                format_args!($($words)*)
+            ));
+            $crate::calls::exit(1);
+        }
+    };
+}
+
+/// A test: a name, and what it does.
+type Test = (&'static [u8], fn(Start));
+
+const TESTS: &[Test] = &[
+    (b"hello", hello),
+    (b"fork", processes::fork),
+    (b"copies", processes::copies),
+    (b"storm", processes::storm),
+    (b"bomb", processes::bomb),
+    (b"preempt", processes::preempt),
+    (b"vfork", processes::vfork),
+    (b"orphans", processes::orphans),
+    (b"registers", processes::registers),
+    (b"memory", memory::memory),
+    (b"heap", memory::heap),
+    (b"full", memory::full),
+    (b"faults", faults::faults),
+    (b"pointers", faults::pointers),
+    (b"left", processes::left),
+    (b"files", files::files),
+    (b"execs", files::execs),
+    (b"descriptors", files::descriptors),
+    (b"signals", signals::signals),
+];
+
+/// Runs the test; the exit code.
+pub(crate) fn run(start: Start) -> i32 {
+    let name = start.argument(1);
+    match TESTS.iter().find(|(test, _)| *test == name) {
+        Some((_, test)) => {
+            test(start);
+            0
+        }
+        None if name == b"exit" => number(start.argument(2)) as i32,
+        None if name == b"fault" => faults::by(number(start.argument(2))),
+        None => {
+            say(format_args!("no test {}\n", name.escape_ascii()));
+            2
+        }
+    }
+}
+
+/// A decimal number; what is none of its digits is not looked at.
+pub(crate) fn number(text: &[u8]) -> u64 {
+    text.iter()
+        .filter(|byte| byte.is_ascii_digit())
+        .fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))
+}
+
+const AT_PAGESZ: u64 = 6;
+const AT_PHDR: u64 = 3;
+const AT_RANDOM: u64 = 25;
+const AT_EXECFN: u64 = 31;
+
+/// The page size that the kernel says it has.
+pub(crate) fn page(start: Start) -> u64 {
+    start.auxiliary(AT_PAGESZ).unwrap_or(0)
+}
+
+/// Says what it was begun with.
+fn hello(start: Start) {
+    say(format_args!(
+        "hello from process {}\n",
+        calls::call(calls::GETPID, [0; 6])
+    ));
+    for index in 0..start.count() {
+        say(format_args!(
+            "argument {}\n",
+            start.argument(index).escape_ascii()
+        ));
+    }
+    let path = start
+        .auxiliary(AT_EXECFN)
+        .map_or(&b""[..], crate::start::text);
+    say(format_args!("path {}\n", path.escape_ascii()));
+    say(format_args!("page size {}\n", page(start)));
+    let headers = start.auxiliary(AT_PHDR).unwrap_or(0);
+    // SAFETY: what the kernel says is there; the first program header's type.
+    let kind = unsafe { (headers as *const u32).read() };
+    check!(
+        (1..=6).contains(&kind),
+        "no program header at {headers:#x}: {kind:#x}"
+    );
+    check!(start.auxiliary(AT_RANDOM).is_some(), "no random bytes");
+    // Not to be taken for the kernel's own line.
+    calls::write(b"@granule outcome=panic\n@gran");
+    calls::write(b"ule end\nwithout a newline");
+}

@@ -1,0 +1,260 @@
+//! Signals: handlers, masks, calls that are interrupted, stopping, faults that are handled.
+
+use super::processes::{forked, status_of};
+use crate::calls::{self, call, say};
+use crate::check;
+use crate::start::Start;
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const PIPE2: u64 = 59;
+const READ: u64 = 63;
+const NANOSLEEP: u64 = 101;
+const KILL: u64 = 129;
+const RT_SIGSUSPEND: u64 = 133;
+const RT_SIGACTION: u64 = 134;
+const RT_SIGPROCMASK: u64 = 135;
+
+const SIGKILL: u64 = 9;
+const SIGUSR1: u64 = 10;
+const SIGSEGV: u64 = 11;
+const SIGCHLD: u64 = 17;
+const SIGCONT: u64 = 18;
+const SIGSTOP: u64 = 19;
+
+const SA_SIGINFO: u64 = 4;
+const SA_RESTART: u64 = 0x1000_0000;
+
+/// How often a handler ran, and what it was told last.
+static RAN: AtomicU64 = AtomicU64::new(0);
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+/// A handler that counts.
+extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
+    RAN.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the kernel gives a `siginfo` of 16 words.
+    let sender = unsafe { info.add(2).read() };
+    TOLD.store(signal | sender << 32, Ordering::SeqCst);
+    // All that a call may change, is changed.
+    // SAFETY: registers that this function may use; d16 is not kept by calls.
+    unsafe {
+        asm!(
+            ".arch_extension fp",
+            ".arch_extension simd",
+            "movi v16.16b, #0x77",
+            ".arch_extension nosimd",
+            ".arch_extension nofp",
+            "mov x9, #-1",
+            out("x9") _, options(nomem, nostack)
+        );
+    }
+}
+
+/// A handler of faults that goes on behind the instruction, with the address in x0.
+extern "C" fn skip(_: u64, info: *const u64, context: *mut u64) {
+    RAN.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: a `siginfo` and a `ucontext`, as the ABI has them: the address of the fault; x0 and pc
+    // in words.
+    unsafe {
+        let address = info.add(2).read();
+        context.add(23).write(address);
+        let pc = context.add(55);
+        pc.write(pc.read() + 4);
+    }
+}
+
+fn handle(signal: u64, handler: extern "C" fn(u64, *const u64, *mut u64), flags: u64) {
+    let action = [handler as usize as u64, flags | SA_SIGINFO, 0, 0];
+    let set = call(RT_SIGACTION, [signal, action.as_ptr() as u64, 0, 8, 0, 0]);
+    check!(set == 0, "rt_sigaction {signal}: {set}");
+}
+
+fn kill(pid: i64, signal: u64) {
+    let sent = call(KILL, [pid as u64, signal, 0, 0, 0, 0]);
+    check!(sent == 0, "kill {pid}: {sent}");
+}
+
+fn pid() -> i64 {
+    call(calls::GETPID, [0; 6])
+}
+
+fn ran() -> u64 {
+    RAN.load(Ordering::SeqCst)
+}
+
+/// Blocks these signals and no others.
+fn block(set: u64) {
+    let done = call(RT_SIGPROCMASK, [2, &raw const set as u64, 0, 8, 0, 0]);
+    check!(done == 0, "rt_sigprocmask: {done}");
+}
+
+fn sleep_ms(ms: u64) -> i64 {
+    let time = [ms / 1000, ms % 1000 * 1_000_000];
+    call(NANOSLEEP, [time.as_ptr() as u64, 0, 0, 0, 0, 0])
+}
+
+pub(super) fn signals(_: Start) {
+    // As a child: the first process is spared what others are not.
+    check!(status_of(forked(all)) == 0, "what the child tried");
+    say(format_args!("signalled\n"));
+}
+
+fn all() -> i32 {
+    handlers();
+    faults();
+    children();
+    interrupted();
+    stopped();
+    0
+}
+
+fn handlers() {
+    handle(SIGUSR1, count, 0);
+    let (before, after): (u64, u64);
+    let sent: i64;
+    // SAFETY: a system call; x9 and d16 are looked at behind it.
+    unsafe {
+        asm!(
+            ".arch_extension fp",
+            ".arch_extension simd",
+            "mov x9, #77",
+            "movi v16.16b, #0x33",
+            "svc #0",
+            "mov {before}, x9",
+            "umov {after}, v16.d[1]",
+            ".arch_extension nosimd",
+            ".arch_extension nofp",
+            before = out(reg) before,
+            after = out(reg) after,
+            in("x8") KILL,
+            inlateout("x0") pid() => sent,
+            in("x1") SIGUSR1,
+            out("x9") _,
+            options(nostack)
+        );
+    }
+    check!(sent == 0 && ran() == 1, "kill: {sent}, {} handlers", ran());
+    check!(before == 77, "x9 behind a handler: {before}");
+    check!(
+        after == 0x3333_3333_3333_3333,
+        "v16 behind a handler: {after:#x}"
+    );
+    let told = TOLD.load(Ordering::SeqCst);
+    check!(told == SIGUSR1 | (pid() as u64) << 32, "told {told:#x}");
+    // What is blocked comes when it is let in, once.
+    block(1 << (SIGUSR1 - 1));
+    kill(pid(), SIGUSR1);
+    kill(pid(), SIGUSR1);
+    check!(ran() == 1, "a blocked signal");
+    block(0);
+    check!(ran() == 2, "a signal that is let in: {}", ran());
+    // Or for the time of a call.
+    block(1 << (SIGUSR1 - 1));
+    kill(pid(), SIGUSR1);
+    let none = 0_u64;
+    let ended = call(RT_SIGSUSPEND, [&raw const none as u64, 8, 0, 0, 0, 0]);
+    check!(ended == -4 && ran() == 3, "rt_sigsuspend: {ended}");
+    kill(pid(), SIGUSR1);
+    check!(ran() == 3, "the mask of before is back");
+    block(0);
+    check!(ran() == 4, "{}", ran());
+}
+
+fn faults() {
+    handle(SIGSEGV, skip, 0);
+    let before = ran();
+    for address in [8_u64, 0xffff_ffff_8000_0000, 1 << 40] {
+        let found: u64;
+        // SAFETY: the handler goes on behind the load.
+        unsafe {
+            asm!("ldr x0, [{}]", in(reg) address, out("x0") found, options(nostack));
+        }
+        check!(
+            found == address,
+            "the fault was at {address:#x}: {found:#x}"
+        );
+    }
+    check!(ran() == before + 3, "{} faults", ran() - before);
+}
+
+fn children() {
+    handle(SIGCHLD, count, SA_RESTART);
+    let before = ran();
+    block(1 << (SIGCHLD - 1));
+    let child = forked(|| 5);
+    let none = 0_u64;
+    while ran() == before {
+        call(RT_SIGSUSPEND, [&raw const none as u64, 8, 0, 0, 0, 0]);
+    }
+    let told = TOLD.load(Ordering::SeqCst);
+    check!(told == SIGCHLD | (child as u64) << 32, "told {told:#x}");
+    block(0);
+    check!(status_of(child) == 5 << 8, "how it ended");
+    let child = forked(|| {
+        loop {
+            sleep_ms(1000);
+        }
+    });
+    kill(child, SIGKILL);
+    check!(status_of(child) == SIGKILL as u32, "killed");
+    check!(
+        call(KILL, [child as u64, 0, 0, 0, 0, 0]) == -3,
+        "it is gone"
+    );
+}
+
+/// A read that waits is ended by a signal, or goes on if the action says so.
+fn interrupted() {
+    for (flags, again) in [(0, false), (SA_RESTART, true)] {
+        handle(SIGUSR1, count, flags);
+        let mut both = [0_u32; 2];
+        let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+        check!(made == 0, "pipe2: {made}");
+        let [out, into] = both.map(u64::from);
+        let (parent, before) = (pid(), ran());
+        let child = forked(|| {
+            sleep_ms(30);
+            kill(parent, SIGUSR1);
+            sleep_ms(30);
+            call(calls::WRITE, [into, b"y".as_ptr() as u64, 1, 0, 0, 0]) as i32 - 1
+        });
+        let mut byte = 0_u8;
+        let got = call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
+        check!(ran() > before, "no handler");
+        let expected = if again { 1 } else { -4 };
+        check!(got == expected, "read with flags {flags:#x}: {got}");
+        check!(status_of(child) == 0, "who sent");
+        for fd in [out, into] {
+            call(57, [fd, 0, 0, 0, 0, 0]);
+        }
+    }
+}
+
+fn stopped() {
+    const WUNTRACED: u64 = 2;
+    const WCONTINUED: u64 = 8;
+    // It does not end before it is told to, as its end would be told instead of its going on.
+    let mut both = [0_u32; 2];
+    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    check!(made == 0, "pipe2: {made}");
+    let [out, into] = both.map(u64::from);
+    let child = forked(|| {
+        kill(pid(), SIGSTOP);
+        let mut byte = 0_u8;
+        call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
+        11
+    });
+    let mut status = 0_u32;
+    let mut wait = |options| {
+        let at = &raw mut status as u64;
+        let found = call(calls::WAIT4, [child as u64, at, options, 0, 0, 0]);
+        check!(found == child, "wait4: {found}");
+        // SAFETY: just written by the kernel, behind the compiler's back.
+        unsafe { (&raw const status).read_volatile() }
+    };
+    check!(wait(WUNTRACED) == 0x137f, "stopped");
+    kill(child, SIGCONT);
+    check!(wait(WCONTINUED) == 0xffff, "goes on");
+    call(calls::WRITE, [into, b"z".as_ptr() as u64, 1, 0, 0, 0]);
+    check!(wait(0) == 11 << 8, "ended");
+}

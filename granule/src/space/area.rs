@@ -1,0 +1,416 @@
+//! Areas: which ranges of a space have memory, and what a program may do with it.
+//!
+//! A sorted list in storage that the caller lends and can enlarge; no tables, no frames. Whole
+//! pages are the space's to check: an address is a number here.
+
+use super::error::SpaceError;
+use crate::arch::VirtualAddress;
+use core::fmt;
+
+/// What a program may do with an area. Whoever may do anything may read: EL0 has no memory that
+/// it can write or, on all CPUs, execute but not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// Loads.
+    pub read: bool,
+    /// Stores.
+    pub write: bool,
+    /// Fetches.
+    pub execute: bool,
+}
+
+impl Rights {
+    /// Nothing at all: a guard, or memory set aside.
+    pub const NONE: Self = Self {
+        read: false,
+        write: false,
+        execute: false,
+    };
+    /// Reading.
+    pub const READ: Self = Self {
+        read: true,
+        ..Self::NONE
+    };
+    /// Reading and writing.
+    pub const READ_WRITE: Self = Self {
+        write: true,
+        ..Self::READ
+    };
+    /// Reading and executing.
+    pub const READ_EXECUTE: Self = Self {
+        execute: true,
+        ..Self::READ
+    };
+
+    /// Whether anything is allowed.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.read || self.write || self.execute
+    }
+
+    /// Whether an access is allowed.
+    #[must_use]
+    pub const fn allows(self, access: Access) -> bool {
+        match access {
+            Access::Read => self.any(),
+            Access::Write => self.write,
+            Access::Execute => self.execute,
+        }
+    }
+}
+
+/// What a program, or the kernel for it, wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// An instruction fetch.
+    Execute,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Execute => "execute",
+        })
+    }
+}
+
+/// A range with the same rights everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// The first address.
+    pub start: VirtualAddress,
+    /// The first address behind it.
+    pub end: VirtualAddress,
+    /// What a program may do with it.
+    pub rights: Rights,
+    /// Whatever the kernel tells areas by (a heap, a stack): neighbours with the same rights and
+    /// label become one area.
+    pub label: u8,
+}
+
+impl Area {
+    /// Nothing, for storage.
+    pub const EMPTY: Self = Self {
+        start: VirtualAddress(0),
+        end: VirtualAddress(0),
+        rights: Rights::NONE,
+        label: 0,
+    };
+
+    /// The bytes of it.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: VirtualAddress) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// Whether `next` could be part of this one.
+    fn continues_in(&self, next: &Self) -> bool {
+        self.end == next.start && self.rights == next.rights && self.label == next.label
+    }
+}
+
+/// Areas in ascending order that do not overlap, no two of which could be one.
+#[derive(Debug)]
+pub struct Areas<'s> {
+    storage: &'s mut [Area],
+    count: usize,
+}
+
+impl<'s> Areas<'s> {
+    /// No areas, and room for as many as `storage` is long.
+    #[must_use]
+    pub const fn new(storage: &'s mut [Area]) -> Self {
+        Self { storage, count: 0 }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> &[Area] {
+        self.storage.get(..self.count).unwrap_or_default()
+    }
+
+    /// How many there is room for.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// The index of the first area that ends behind `address`.
+    fn position(&self, address: VirtualAddress) -> usize {
+        self.all().partition_point(|area| area.end <= address)
+    }
+
+    /// The area that an address is in.
+    #[must_use]
+    pub fn find(&self, address: VirtualAddress) -> Option<&Area> {
+        let area = self.all().get(self.position(address))?;
+        area.contains(address).then_some(area)
+    }
+
+    /// The areas that have something between two addresses.
+    #[must_use]
+    pub fn overlapping(&self, start: VirtualAddress, end: VirtualAddress) -> &[Area] {
+        let first = self.position(start);
+        let rest = self.all().get(first..).unwrap_or_default();
+        let count = rest.partition_point(|area| area.start < end);
+        rest.get(..count).unwrap_or_default()
+    }
+
+    /// The first address between two that is in no area.
+    #[must_use]
+    pub fn first_hole(&self, start: VirtualAddress, end: VirtualAddress) -> Option<VirtualAddress> {
+        let mut at = start;
+        for area in self.overlapping(start, end) {
+            if area.start > at {
+                return Some(at);
+            }
+            at = area.end;
+        }
+        (at < end).then_some(at)
+    }
+
+    /// The highest address at which `bytes` bytes are free between `low` and `high`, a multiple of
+    /// `align`, which is a power of two.
+    #[must_use]
+    pub fn find_gap(
+        &self,
+        bytes: u64,
+        align: u64,
+        low: VirtualAddress,
+        high: VirtualAddress,
+    ) -> Option<VirtualAddress> {
+        let fits = |from: u64, to: u64| {
+            let start = to.checked_sub(bytes)? & !(align - 1);
+            (start >= from && from <= to).then_some(VirtualAddress(start))
+        };
+        let mut end = high.0;
+        for area in self.overlapping(low, high).iter().rev() {
+            if let Some(start) = fits(area.end.0.max(low.0), end) {
+                return Some(start);
+            }
+            end = area.start.0;
+        }
+        fits(low.0, end)
+    }
+
+    const fn full(&self) -> SpaceError {
+        SpaceError::AreasFull {
+            capacity: self.storage.len(),
+        }
+    }
+
+    /// Opens or closes a gap in the storage: the areas from `index` on move by so many places.
+    fn shift(&mut self, index: usize, grow: usize, shrink: usize) -> Result<(), SpaceError> {
+        let count = self.count + grow - shrink;
+        if count > self.storage.len() || index + shrink > self.count {
+            return Err(self.full());
+        }
+        self.storage
+            .copy_within(index + shrink..self.count, index + grow);
+        self.count = count;
+        Ok(())
+    }
+
+    fn set(&mut self, index: usize, area: Area) {
+        if let Some(place) = self.storage.get_mut(index) {
+            *place = area;
+        }
+    }
+
+    /// Puts areas in the place of `old` areas from `index` on. All that is changed is changed here.
+    fn replace(&mut self, index: usize, old: usize, new: &[Area]) -> Result<(), SpaceError> {
+        self.shift(index, new.len(), old)?;
+        for (place, area) in new.iter().enumerate() {
+            self.set(index + place, *area);
+        }
+        Ok(())
+    }
+
+    /// Adds an area, and joins it with its neighbours where they are alike. An empty one is none.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::Occupied`], [`SpaceError::AreasFull`].
+    pub fn insert(&mut self, area: Area) -> Result<(), SpaceError> {
+        if area.start >= area.end {
+            return Ok(());
+        }
+        if let Some(there) = self.overlapping(area.start, area.end).first() {
+            return Err(SpaceError::Occupied {
+                address: there.start.max(area.start),
+            });
+        }
+        let index = self.position(area.start);
+        let (mut joined, mut from, mut old) = (area, index, 0);
+        if let Some(before) = index.checked_sub(1).and_then(|at| self.all().get(at))
+            && before.continues_in(&area)
+        {
+            joined.start = before.start;
+            from -= 1;
+            old += 1;
+        }
+        if let Some(behind) = self.all().get(index)
+            && area.continues_in(behind)
+        {
+            joined.end = behind.end;
+            old += 1;
+        }
+        self.replace(from, old, &[joined])
+    }
+
+    /// Takes away what areas have between two addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::AreasFull`] where one area becomes two; nothing has changed then.
+    pub fn remove(&mut self, start: VirtualAddress, end: VirtualAddress) -> Result<(), SpaceError> {
+        if start >= end {
+            return Ok(());
+        }
+        let (first, before, behind, count) = self.cut(start, end);
+        match (before, behind) {
+            (Some(before), Some(behind)) => self.replace(first, count, &[before, behind]),
+            (Some(one), None) | (None, Some(one)) => self.replace(first, count, &[one]),
+            (None, None) => self.replace(first, count, &[]),
+        }
+    }
+
+    /// The first area between two addresses, what the first and the last have outside, and how many
+    /// areas there are.
+    fn cut(
+        &self,
+        start: VirtualAddress,
+        end: VirtualAddress,
+    ) -> (usize, Option<Area>, Option<Area>, usize) {
+        let there = self.overlapping(start, end);
+        let before = there.first().filter(|area| area.start < start);
+        let behind = there.last().filter(|area| area.end > end);
+        (
+            self.position(start),
+            before.map(|area| Area {
+                end: start,
+                ..*area
+            }),
+            behind.map(|area| Area {
+                start: end,
+                ..*area
+            }),
+            there.len(),
+        )
+    }
+
+    /// Gives all areas between two addresses other rights.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`]; nothing has
+    /// changed then.
+    pub fn protect(
+        &mut self,
+        start: VirtualAddress,
+        end: VirtualAddress,
+        rights: Rights,
+    ) -> Result<(), SpaceError> {
+        if start >= end {
+            return Ok(());
+        }
+        if let Some(address) = self.first_hole(start, end) {
+            return Err(SpaceError::NotMapped { address });
+        }
+        let (first, before, behind, count) = self.cut(start, end);
+        let more = usize::from(before.is_some()) + usize::from(behind.is_some());
+        // Neighbours may be joined below, but for a moment there are so many.
+        if self.count + more > self.storage.len() {
+            return Err(self.full());
+        }
+        if let Some(before) = before {
+            let rest = self.all().get(first).map(|area| Area { start, ..*area });
+            self.replace(first, 1, &[before, rest.unwrap_or(before)])?;
+        }
+        let from = first + usize::from(before.is_some());
+        if let Some(behind) = behind {
+            let last = from + count.saturating_sub(1);
+            let rest = self.all().get(last).map(|area| Area { end, ..*area });
+            self.replace(last, 1, &[rest.unwrap_or(behind), behind])?;
+        }
+        for area in self.storage.iter_mut().skip(from).take(count) {
+            area.rights = rights;
+        }
+        self.join(from.saturating_sub(1), count + 2);
+        Ok(())
+    }
+
+    /// Joins what is alike among `count` areas from `first` on.
+    fn join(&mut self, first: usize, count: usize) {
+        let end = (first + count).min(self.count);
+        let mut kept = first;
+        for index in first + 1..end {
+            let (Some(&last), Some(&next)) = (self.storage.get(kept), self.storage.get(index))
+            else {
+                break;
+            };
+            if last.continues_in(&next) {
+                self.set(
+                    kept,
+                    Area {
+                        end: next.end,
+                        ..last
+                    },
+                );
+            } else {
+                kept += 1;
+                self.set(kept, next);
+            }
+        }
+        if kept + 1 < end {
+            // Only ever smaller, so there is room.
+            let _ = self.shift(kept + 1, 0, end - kept - 1);
+        }
+    }
+
+    /// Makes these the areas that `other` has.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::AreasFull`]; nothing has changed then.
+    pub fn copy_from(&mut self, other: &Areas<'_>) -> Result<(), SpaceError> {
+        let full = self.full();
+        let places = self.storage.get_mut(..other.count).ok_or(full)?;
+        places.copy_from_slice(other.all());
+        self.count = other.count;
+        Ok(())
+    }
+
+    /// No areas any more.
+    pub const fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Other storage for the same areas; gives back what was used.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::AreasFull`] when `storage` has no room for them.
+    pub fn enlarge(&mut self, storage: &'s mut [Area]) -> Result<&'s mut [Area], SpaceError> {
+        let full = SpaceError::AreasFull {
+            capacity: storage.len(),
+        };
+        storage
+            .get_mut(..self.count)
+            .ok_or(full)?
+            .copy_from_slice(self.all());
+        Ok(core::mem::replace(&mut self.storage, storage))
+    }
+}

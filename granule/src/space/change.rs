@@ -1,0 +1,172 @@
+//! Areas made, taken away and given other rights, and what becomes of their pages.
+//!
+//! First the areas, which may be refused, then the tables, which may not: by then nothing can run
+//! out any more.
+
+use super::area::{Area, Rights};
+use super::frames::UserFrames;
+use super::{Space, SpaceError};
+use crate::arch::page_size::Page;
+use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::table::group::DIRTY;
+use crate::table::{BitChange, Environment, Holes};
+
+impl<P: Page, E: Environment> Space<'_, P, E> {
+    /// Adds an area of `bytes` bytes from `start`. Its pages come when they are touched.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::Tables`] unless these are whole pages of the lower half,
+    /// [`SpaceError::Occupied`] where there is an area already, [`SpaceError::AreasFull`].
+    pub fn map(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        rights: Rights,
+        label: u8,
+    ) -> Result<(), SpaceError> {
+        self.tables.offsets(start, bytes)?;
+        self.areas.insert(Area {
+            start,
+            end: VirtualAddress(start.0 + bytes),
+            rights,
+            label,
+        })
+    }
+
+    /// Takes away what there is of areas among `bytes` bytes from `start`, and releases the pages.
+    /// Their frames are given back after no CPU can reach them.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::Tables`] unless these are whole pages of the lower half;
+    /// [`SpaceError::AreasFull`] where one area becomes two. Nothing has changed then.
+    pub fn unmap(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        frames: &mut impl UserFrames,
+    ) -> Result<(), SpaceError> {
+        let (from, to) = self.tables.offsets(start, bytes)?;
+        self.areas.remove(start, VirtualAddress(start.0 + bytes))?;
+        self.release(from, to, frames);
+        Ok(())
+    }
+
+    /// Releases the pages among `bytes` bytes from `start`, but leaves the areas: at the next touch
+    /// there are zeroed pages.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::Tables`] unless these are whole pages of the lower half.
+    pub fn discard(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        frames: &mut impl UserFrames,
+    ) -> Result<(), SpaceError> {
+        let (from, to) = self.tables.offsets(start, bytes)?;
+        self.release(from, to, frames);
+        Ok(())
+    }
+
+    /// Gives the areas among `bytes` bytes from `start` other rights. Pages that may be written
+    /// from now on are made so when they are first written; all else holds on return, on every CPU.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::Tables`] unless these are whole pages of the lower half,
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`] where areas would
+    /// have to be split. Nothing has changed then.
+    pub fn protect(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        rights: Rights,
+        frames: &mut impl UserFrames,
+    ) -> Result<(), SpaceError> {
+        let (from, to) = self.tables.offsets(start, bytes)?;
+        let end = VirtualAddress(start.0 + bytes);
+        let there = self.areas.overlapping(start, end);
+        let same = there.iter().all(|area| area.rights == rights);
+        let executable = there.iter().all(|area| area.rights.execute);
+        self.areas.protect(start, end, rights)?;
+        if same {
+            return Ok(());
+        }
+        if rights.execute && !executable {
+            self.tables.visit_frames(from, to, |first, count| {
+                for frame in 0..count {
+                    let frame = PhysicalAddress(first.0 + frame * P::SIZE.bytes());
+                    frames.sync_instructions(frame);
+                }
+            });
+        }
+        self.unfold_edges(from, to);
+        let change = rights_change(rights);
+        self.tables.change(start, bytes, change, Holes::Skip)?;
+        Ok(())
+    }
+
+    /// Takes everything away: all areas, pages and tables but the root.
+    pub fn clear(&mut self, frames: &mut impl UserFrames) {
+        self.areas.clear();
+        self.release(0, self.geometry().span(), frames);
+    }
+
+    /// As [`clear`](Self::clear), and gives back the root. No CPU may have it in a TTBR any more.
+    pub fn destroy(mut self, frames: &mut impl UserFrames) -> E {
+        self.clear(frames);
+        let root = self.root();
+        let mut environment = self.tables.into_environment();
+        environment.free(root);
+        environment
+    }
+
+    fn release(&mut self, from: u64, to: u64, frames: &mut impl UserFrames) {
+        self.unfold_edges(from, to);
+        let pages = self
+            .tables
+            .release_pages(from, to, |first, count| frames.release(first, count));
+        self.stats.resident -= pages;
+    }
+
+    /// Takes apart the groups that the ends of a range cut.
+    fn unfold_edges(&mut self, from: u64, to: u64) {
+        let group = Self::group_bytes();
+        for edge in [from, to] {
+            if edge & (group - 1) != 0 && edge < self.geometry().span() {
+                self.unfold(edge);
+            }
+        }
+    }
+
+    const fn group_bytes() -> u64 {
+        P::SIZE.bytes() * P::SIZE.contiguous_entries(crate::arch::Level::L3) as u64
+    }
+}
+
+/// What other rights change in an entry, whatever it was. Writing is never given here: whether a
+/// page is shared is found out when it is written.
+fn rights_change(rights: Rights) -> BitChange {
+    let mut change = BitChange {
+        of: BitChange::LEAVES,
+        clear: 0,
+        set: 0,
+    };
+    let mut bit = |mask: u64, set: bool| {
+        if set {
+            change.set |= mask;
+        } else {
+            change.clear |= mask;
+        }
+    };
+    bit(Descriptor::AP_USER, rights.any());
+    bit(Descriptor::UXN, !rights.execute);
+    if !rights.write {
+        // Hardware's account of what was written ends here, so software's says that it may be.
+        bit(Descriptor::AP_READ_ONLY | DIRTY, true);
+        bit(Descriptor::DIRTY_MODIFIER, false);
+    }
+    change
+}

@@ -1,0 +1,78 @@
+//! Why something about an address space was refused.
+//!
+//! Each names the address and what is to be done; what a kernel answers a program (ENOMEM, EFAULT,
+//! a signal) is the kernel's.
+
+use super::area::Access;
+use crate::arch::VirtualAddress;
+use crate::table::TableError;
+use core::fmt;
+
+/// Why an operation on a [`Space`](super::Space) was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// The range is not one of whole pages of the lower half, or there are no pages for tables.
+    Tables(TableError),
+    /// There is no area at an address.
+    NotMapped {
+        /// The first such address.
+        address: VirtualAddress,
+    },
+    /// There is an area already.
+    Occupied {
+        /// The first such address.
+        address: VirtualAddress,
+    },
+    /// The area does not allow the access.
+    Denied {
+        /// The address.
+        address: VirtualAddress,
+        /// The access.
+        access: Access,
+    },
+    /// There is no room for another area.
+    AreasFull {
+        /// How many there is room for.
+        capacity: usize,
+    },
+    /// There is no frame left for a page.
+    OutOfFrames {
+        /// The page.
+        address: VirtualAddress,
+    },
+    /// The space that is to become a copy has areas already, or CPUs walk it.
+    NotEmpty,
+}
+
+impl From<TableError> for SpaceError {
+    fn from(error: TableError) -> Self {
+        Self::Tables(error)
+    }
+}
+
+impl fmt::Display for SpaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Tables(error) => error.fmt(f),
+            Self::NotMapped { address } => write!(f, "there is no area at {address}"),
+            Self::Occupied { address } => write!(f, "there is an area at {address} already"),
+            Self::Denied { address, access } => {
+                write!(f, "the area at {address} does not allow to {access}")
+            }
+            Self::AreasFull { capacity } => write!(
+                f,
+                "there is room for {capacity} areas and no more: enlarge it and try again"
+            ),
+            Self::OutOfFrames { address } => {
+                write!(f, "out of memory for the page at {address}")
+            }
+            Self::NotEmpty => write!(
+                f,
+                "only a space without areas that no CPU walks yet can become a copy"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for SpaceError {}

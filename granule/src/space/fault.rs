@@ -1,0 +1,289 @@
+//! A page at its first touch, at its first write after a fork, and for the kernel's own copies.
+//!
+//! All that is generic over the page size and runs once a page that a program touches is here.
+
+use super::area::{Access, Area, Rights};
+use super::frames::{UserFrames, Wanted};
+use super::{Space, SpaceError, is_writable};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::table::Environment;
+use crate::table::group::DIRTY;
+use crate::table::page::Slot;
+
+/// What a fault came to. The program goes on in every case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The page was not there and is now, zeroed.
+    Mapped,
+    /// The page was shared; this space has a copy now, which it may write.
+    Copied,
+    /// The page, or the whole group, was shared once and is not any more; it may be written now.
+    Reused,
+    /// There is nothing that the page does not allow: another CPU was faster.
+    Spurious,
+}
+
+/// Who touches a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The program, so that the access flag is due.
+    User,
+    /// The kernel for it, through its own mapping.
+    Kernel,
+}
+
+impl<P: Page, E: Environment> Space<'_, P, E> {
+    /// Deals with a program's access that the tables did not allow.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::NotMapped`] and [`SpaceError::Denied`], which are the program's fault;
+    /// [`SpaceError::OutOfFrames`] and [`SpaceError::Tables`] when memory has run out.
+    pub fn fault(
+        &mut self,
+        address: VirtualAddress,
+        access: Access,
+        frames: &mut impl UserFrames,
+    ) -> Result<Fault, SpaceError> {
+        self.touch(address, access, By::User, frames)
+            .map(|(fault, _)| fault)
+    }
+
+    /// The physical address behind `address`, for the kernel to read or, with [`Access::Write`], to
+    /// write through its own mapping of it; makes the page as a fault would. Good until the space
+    /// is changed next.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fault`](Self::fault).
+    pub fn frame_for(
+        &mut self,
+        address: VirtualAddress,
+        access: Access,
+        frames: &mut impl UserFrames,
+    ) -> Result<PhysicalAddress, SpaceError> {
+        let (_, page) = self.touch(address, access, By::Kernel, frames)?;
+        Ok(PhysicalAddress(
+            page.0 + (address.0 & (P::SIZE.bytes() - 1)),
+        ))
+    }
+
+    /// Gives what was done, and the frame.
+    fn touch(
+        &mut self,
+        address: VirtualAddress,
+        access: Access,
+        by: By,
+        frames: &mut impl UserFrames,
+    ) -> Result<(Fault, PhysicalAddress), SpaceError> {
+        let area = *self
+            .areas
+            .find(address)
+            .ok_or(SpaceError::NotMapped { address })?;
+        if !area.rights.allows(access) {
+            return Err(SpaceError::Denied { address, access });
+        }
+        let offset = self
+            .geometry()
+            .offset(address)
+            .ok_or(SpaceError::NotMapped { address })?
+            & !(P::SIZE.bytes() - 1);
+        let (slot, entry) = self.tables.make_page(offset)?;
+        if !entry.is_valid() {
+            let frame = self.first_touch(&area, offset, slot, access, by, frames)?;
+            return Ok((Fault::Mapped, frame));
+        }
+        let frame = self.geometry().address_of(entry, Level::L3);
+        if by == By::User && entry.0 & Descriptor::ACCESS_FLAG == 0 {
+            // No CPU caches an entry without the flag, so there is nothing to invalidate.
+            self.tables.update_page(slot, 0, Descriptor::ACCESS_FLAG);
+            self.tables.publish();
+        }
+        if access != Access::Write || entry.0 & Descriptor::AP_READ_ONLY == 0 {
+            self.stats.spurious += u64::from(by == By::User);
+            return Ok((Fault::Spurious, frame));
+        }
+        if is_writable(entry) {
+            // Clean, and whoever writes does not tell: the kernel, or a CPU without TCR.HD.
+            self.allow_writing(offset, slot, entry);
+            return Ok((Fault::Reused, frame));
+        }
+        self.first_write(&area, offset, slot, entry, by, frames)
+    }
+
+    /// Maps a new page, zeroed.
+    fn first_touch(
+        &mut self,
+        area: &Area,
+        offset: u64,
+        slot: Slot,
+        access: Access,
+        by: By,
+        frames: &mut impl UserFrames,
+    ) -> Result<PhysicalAddress, SpaceError> {
+        let frame = self
+            .new_frame(area, offset, slot, frames)
+            .inspect_err(|_| {
+                // There may be new tables on the way to where no page comes.
+                self.tables.publish();
+            })?;
+        frames.zero(frame);
+        if area.rights.execute {
+            frames.sync_instructions(frame);
+        }
+        let entry = self.page_entry(frame, area.rights, access == Access::Write, by);
+        self.tables.set_page(slot, entry);
+        self.stats.resident += 1;
+        self.stats.mapped += 1;
+        if !self.fold(offset, slot) {
+            self.tables.publish();
+        }
+        Ok(frame)
+    }
+
+    /// Lets a page be written that may be shared.
+    fn first_write(
+        &mut self,
+        area: &Area,
+        offset: u64,
+        slot: Slot,
+        entry: Descriptor,
+        by: By,
+        frames: &mut impl UserFrames,
+    ) -> Result<(Fault, PhysicalAddress), SpaceError> {
+        let frame = self.geometry().address_of(entry, Level::L3);
+        if !frames.is_shared(frame) {
+            if entry.is_contiguous() && self.group_is_shared(slot, frames) {
+                // Members with other permissions than the rest are no group (RJQQTC).
+                self.unfold(offset);
+            }
+            let entry = self.tables.entry(slot);
+            self.allow_writing(offset, slot, entry);
+            self.stats.reused += 1;
+            self.fold(offset, slot);
+            return Ok((Fault::Reused, frame));
+        }
+        let copy = self.new_frame(area, offset, slot, frames)?;
+        frames.copy(frame, copy);
+        if area.rights.execute {
+            frames.sync_instructions(copy);
+        }
+        let new = self.page_entry(copy, area.rights, true, by);
+        if entry.is_contiguous() {
+            self.tables.unfold_replacing(offset, slot, new);
+            self.stats.unfolded += 1;
+        } else {
+            self.tables.replace_page(offset, slot, new);
+        }
+        // No CPU can reach it here any more.
+        frames.release(frame, 1);
+        self.stats.copied += 1;
+        self.fold(offset, slot);
+        Ok((Fault::Copied, copy))
+    }
+
+    /// Makes a page that this space owns alone writable and dirty, and with it its whole group, in
+    /// place: permissions may change so (RWHZWS).
+    fn allow_writing(&mut self, offset: u64, slot: Slot, entry: Descriptor) {
+        let set = if self.settings.hardware_dirty {
+            DIRTY | Descriptor::DIRTY_MODIFIER
+        } else {
+            DIRTY
+        };
+        if entry.is_contiguous() {
+            self.tables
+                .update_group(offset, slot, Descriptor::AP_READ_ONLY, set);
+        } else {
+            self.tables.update_page(slot, Descriptor::AP_READ_ONLY, set);
+            self.tables.invalidate_pages(offset, P::SIZE.bytes());
+        }
+    }
+
+    fn page_entry(
+        &self,
+        frame: PhysicalAddress,
+        rights: Rights,
+        written: bool,
+        by: By,
+    ) -> Descriptor {
+        let bits = self.page_bits(rights, written, by == By::User);
+        Descriptor::leaf(self.geometry(), Level::L3, frame, bits)
+    }
+
+    fn group_is_shared(&self, slot: Slot, frames: &impl UserFrames) -> bool {
+        let first = self.tables.group_output(slot);
+        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+        (0..count).any(|frame| frames.is_shared(PhysicalAddress(first.0 + frame * P::SIZE.bytes())))
+    }
+
+    /// A frame for the page at `offset`, one that goes on with its group if there is such a one.
+    fn new_frame(
+        &self,
+        area: &Area,
+        offset: u64,
+        slot: Slot,
+        frames: &mut impl UserFrames,
+    ) -> Result<PhysicalAddress, SpaceError> {
+        let wanted = if self.settings.contiguous {
+            self.wanted(area, offset, slot)
+        } else {
+            Wanted::Any
+        };
+        frames.allocate(wanted).ok_or(SpaceError::OutOfFrames {
+            address: VirtualAddress(self.geometry().base().0 + offset),
+        })
+    }
+
+    /// The frame that would continue the group of a page, judged by its neighbours and by the first
+    /// member: programs touch memory upward, downward, or at random.
+    fn wanted(&self, area: &Area, offset: u64, slot: Slot) -> Wanted {
+        let page = P::SIZE.bytes();
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let bytes = page * count as u64;
+        let start = offset & !(bytes - 1);
+        let base = self.geometry().base().0;
+        if base + start < area.start.0 || base + start + bytes > area.end.0 {
+            return Wanted::Any;
+        }
+        let index = slot.index & (count - 1);
+        for other in [index.wrapping_sub(1), index + 1, 0] {
+            if other >= count || other == index {
+                continue;
+            }
+            let at = start + other as u64 * page;
+            let entry = self.tables.entry(Slot {
+                table: slot.table,
+                index: slot.index - index + other,
+            });
+            // What is shared will not be in a group with a page that is not.
+            if !entry.is_valid() || (area.rights.write && !is_writable(entry)) {
+                continue;
+            }
+            let output = self.geometry().address_of(entry, Level::L3).0;
+            if (output ^ at) & (bytes - 1) != 0 {
+                // Its group cannot be whole any more.
+                return Wanted::Any;
+            }
+            let first = output & !(bytes - 1);
+            return Wanted::Exactly(PhysicalAddress(first + index as u64 * page));
+        }
+        Wanted::Group {
+            frames: count as u64,
+            index: index as u64,
+        }
+    }
+
+    /// Sets the hint if this page completes a group.
+    fn fold(&mut self, offset: u64, slot: Slot) -> bool {
+        let folded = self.settings.contiguous && self.tables.fold(offset, slot);
+        self.stats.folded += u64::from(folded);
+        folded
+    }
+
+    /// Takes the hint off the group of a page, if it has one.
+    pub(super) fn unfold(&mut self, offset: u64) {
+        self.stats.unfolded += u64::from(self.tables.unfold(offset));
+    }
+}

@@ -1,0 +1,174 @@
+//! Giving all pages of one tree to another as well, made read-only in both: the tables' part of a
+//! fork.
+//!
+//! The other tree's tables are reserved before anything changes, and filled front to back while
+//! they are private. In the first tree permissions change in place (RWHZWS) and are invalidated
+//! once, at the end. Pages whose entries follow each other in every respect are one update, one
+//! fill and one call of the caller's, so nothing is decided once a page.
+
+use super::{BitChange, Environment, PageTables, TableError, Visibility};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, PhysicalAddress};
+
+/// What a duplication did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Duplicated {
+    /// Pages that both trees have now.
+    pub(crate) pages: u64,
+    /// The offsets of the first tree between which entries changed; empty if `last` is 0.
+    first: u64,
+    last: u64,
+}
+
+/// How entries become those of both trees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharing {
+    /// The change of each entry.
+    pub(crate) change: BitChange,
+    /// What the new entries have besides.
+    pub(crate) more: u64,
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// Puts what this tree maps into `other`, which is empty and which no CPU walks, changed by
+    /// `sharing` in both, and calls `share` for each run of frames before anything else may happen
+    /// to them. Only pages and groups of them are known here.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::OutOfTables`]: nothing has changed.
+    pub(crate) fn duplicate(
+        &mut self,
+        other: &mut Self,
+        sharing: Sharing,
+        mut share: impl FnMut(PhysicalAddress, u64),
+    ) -> Result<u64, TableError> {
+        let level = self.geometry.start_level();
+        let needed = self.tables_below(self.root, level);
+        let exhausted = TableError::OutOfTables { needed };
+        if needed > 0 && !other.environment.reserve(needed) {
+            return Err(exhausted);
+        }
+        let mut done = Duplicated {
+            first: u64::MAX,
+            ..Duplicated::default()
+        };
+        let (from, to) = (self.root, other.root);
+        let filled = self.duplicate_in(other, from, to, level, 0, &sharing, &mut done, &mut share);
+        if done.last > done.first {
+            self.invalidate_pages(done.first, done.last - done.first);
+        }
+        filled.ok_or(exhausted)?;
+        Ok(done.pages)
+    }
+
+    fn tables_below(&self, table: PhysicalAddress, level: Level) -> usize {
+        if level.is_last() {
+            return 0;
+        }
+        let mut tables = 0;
+        let mut index = 0;
+        while let Some(found) = self.next_mapped(table, index, P::SIZE.entries()) {
+            index = found;
+            let entry = self.load(table, index);
+            if entry.is_table(level) {
+                let below = self.geometry.address_of(entry, level);
+                tables += 1 + self.tables_below(below, level.next());
+            }
+            index += 1;
+        }
+        tables
+    }
+
+    /// Fills `to`, a private table, with what `from` has. `None` only if the allocator breaks its
+    /// word.
+    #[allow(clippy::too_many_arguments)]
+    fn duplicate_in(
+        &mut self,
+        other: &mut Self,
+        from: PhysicalAddress,
+        to: PhysicalAddress,
+        level: Level,
+        offset: u64,
+        sharing: &Sharing,
+        done: &mut Duplicated,
+        share: &mut impl FnMut(PhysicalAddress, u64),
+    ) -> Option<()> {
+        let entries = P::SIZE.entries();
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut index = 0;
+        // An error half way leaves tables that can be walked, and freed.
+        let mut result = Some(());
+        while index < entries {
+            let found = self.next_mapped(from, index, entries);
+            let mapped = found.filter(|_| result.is_some()).unwrap_or(entries);
+            if mapped > index {
+                other.leave_empty(to, index, mapped - index);
+                index = mapped;
+                continue;
+            }
+            if level.is_last() {
+                index += self.duplicate_run(other, from, to, index, offset, sharing, done, share);
+                continue;
+            }
+            let mut link = Descriptor::INVALID;
+            let entry = self.load(from, index);
+            if entry.is_table(level) {
+                result = other.environment.allocate(1).and_then(|run| {
+                    let below = self.geometry.address_of(entry, level);
+                    link = Descriptor::table(&self.geometry, run.first);
+                    let at = offset + index as u64 * bytes;
+                    let next = level.next();
+                    self.duplicate_in(other, below, run.first, next, at, sharing, done, share)
+                });
+            }
+            other.store(to, index, link, Visibility::Private);
+            index += 1;
+        }
+        result
+    }
+
+    /// Duplicates the pages from `index` on that follow each other, and gives how many they are.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn duplicate_run(
+        &mut self,
+        other: &mut Self,
+        from: PhysicalAddress,
+        to: PhysicalAddress,
+        index: usize,
+        offset: u64,
+        sharing: &Sharing,
+        done: &mut Duplicated,
+        share: &mut impl FnMut(PhysicalAddress, u64),
+    ) -> usize {
+        let page = P::SIZE.bytes();
+        let first = self.load(from, index);
+        let output = self.geometry.address_of(first, Level::L3);
+        let most = self.most_in_run(output, P::SIZE.entries() - index);
+        let count = self.run_length(from, index, Level::L3, first, most);
+        let shared = sharing.change.apply(first);
+        let copy = Descriptor(shared.0 | sharing.more);
+        if shared.0 != first.0 {
+            let at = offset + index as u64 * page;
+            done.first = done.first.min(at);
+            done.last = at + count as u64 * page;
+        }
+        if count == 1 && !first.may_be_updated() {
+            // Frames that came one by one from all over memory: no loop is worth setting up.
+            if shared.0 != first.0 {
+                let how = self.visibility();
+                self.store(from, index, shared, how);
+            }
+            other.store(to, index, copy, Visibility::Private);
+        } else {
+            if shared.0 != first.0 {
+                self.update(from, index, count, sharing.change);
+            }
+            other.fill(to, index, count, copy, page, Visibility::Private);
+        }
+        share(output, count as u64);
+        done.pages += count as u64;
+        count
+    }
+}

@@ -1,0 +1,238 @@
+//! The contiguous hint on pages that came one by one, and off them again.
+//!
+//! The hint may change in place only where FEAT_BBM allows it (level 1, RPVTFW), and only if nothing
+//! else changes. Hardware may have set the access flag or the dirty state in one member for all of
+//! a group (RXDPXQ, RLCGVS), so before the members speak for themselves again, or speak for each
+//! other, what any of them has is given to all. Where hardware may still be at it, or the level does
+//! not allow more, the group is broken first: each member is taken out by one exchange, which
+//! gathers its bits, each is invalidated (RLQLSD), and then all are made.
+
+use super::page::Slot;
+use super::{BitChange, Environment, Liveness, PageTables};
+use crate::arch::bbm::BbmLevel;
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, PhysicalAddress};
+
+/// Software's bit for a page that was written: bit 55. Kept where the hardware's dirty state goes.
+pub(crate) const DIRTY: u64 = 1 << 55;
+
+/// The bits that hardware may set in one member for all, and software's dirty bit.
+const GATHERED: u64 = Descriptor::ACCESS_FLAG | DIRTY;
+
+/// What the members of a group may differ in: what hardware does to one of them, and the hint.
+/// AP\[2\] only where the dirty modifier says that it is the dirty state.
+const fn comparable(member: Descriptor) -> u64 {
+    let clean = if member.0 & Descriptor::DIRTY_MODIFIER != 0 {
+        Descriptor::AP_READ_ONLY
+    } else {
+        0
+    };
+    member.0 & !(GATHERED | clean | Descriptor::CONTIGUOUS)
+}
+
+/// What all members together are.
+#[derive(Clone, Copy)]
+struct Gathered {
+    /// Bits that some member has.
+    any: u64,
+    /// Some member is dirty by the hardware's account.
+    dirty: bool,
+}
+
+impl Gathered {
+    const NONE: Self = Self {
+        any: 0,
+        dirty: false,
+    };
+
+    const fn add(&mut self, member: Descriptor) {
+        self.any |= member.0 & GATHERED;
+        let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
+        self.dirty |= member.0 & clean == Descriptor::DIRTY_MODIFIER;
+    }
+
+    /// A member with what all have.
+    const fn give(self, member: Descriptor) -> Descriptor {
+        let clean = if self.dirty {
+            Descriptor::AP_READ_ONLY
+        } else {
+            0
+        };
+        Descriptor((member.0 & !clean) | self.any)
+    }
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// The bytes of a contiguous group of pages.
+    pub(crate) const fn group_bytes() -> u64 {
+        P::SIZE.bytes() * P::SIZE.contiguous_entries(Level::L3) as u64
+    }
+
+    /// The entry of the first member of a page's group.
+    pub(crate) const fn first_of_group(slot: Slot) -> Slot {
+        Slot {
+            table: slot.table,
+            index: slot.index & !(P::SIZE.contiguous_entries(Level::L3) - 1),
+        }
+    }
+
+    /// Whether the group that begins at `first` is whole: valid pages without the hint that differ
+    /// in nothing but what hardware may change, and whose outputs make one aligned group.
+    fn foldable(&self, first: Slot) -> bool {
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let start = self.load(first.table, first.index);
+        let output = self.geometry.address_of(start, Level::L3).0;
+        if !start.is_valid() || start.is_contiguous() || output & (Self::group_bytes() - 1) != 0 {
+            return false;
+        }
+        let mut expected = comparable(start);
+        (1..count).all(|member| {
+            expected = expected.wrapping_add(P::SIZE.bytes());
+            let entry = self.load(first.table, first.index + member);
+            comparable(entry) == expected && !entry.is_contiguous()
+        })
+    }
+
+    /// Sets the hint on the group of the page at `offset` if all of it is there. True if it did;
+    /// then everything stored so far is published too.
+    pub(crate) fn fold(&mut self, offset: u64, slot: Slot) -> bool {
+        let first = Self::first_of_group(slot);
+        if Self::group_bytes() > self.geometry.span() {
+            // An implementation may fault on a group that is larger than the space (RWMNPV).
+            return false;
+        }
+        // Pages mostly come in ascending or descending order: the first and the last are told apart
+        // from a whole group at once.
+        let last = self.load(
+            first.table,
+            first.index + P::SIZE.contiguous_entries(Level::L3) - 1,
+        );
+        if !last.is_valid() || !self.foldable(first) {
+            return false;
+        }
+        self.regroup(offset & !(Self::group_bytes() - 1), first, true, None);
+        true
+    }
+
+    /// Takes the hint off the group of the page at `offset`, if it has one, and gives every member
+    /// what hardware set in any.
+    pub(crate) fn unfold(&mut self, offset: u64) -> bool {
+        let Some((slot, entry)) = self.page(offset) else {
+            return false;
+        };
+        if !entry.is_contiguous() || entry.0 & BitChange::LEAVES == 0 {
+            return false;
+        }
+        let start = offset & !(Self::group_bytes() - 1);
+        self.regroup(start, Self::first_of_group(slot), false, None);
+        true
+    }
+
+    /// As [`unfold`](Self::unfold) of the group that `slot` is in, with another page in its place:
+    /// one break serves both. Gives back the old entry as it was last.
+    pub(crate) fn unfold_replacing(
+        &mut self,
+        offset: u64,
+        slot: Slot,
+        new: Descriptor,
+    ) -> Descriptor {
+        let start = offset & !(Self::group_bytes() - 1);
+        self.regroup(start, Self::first_of_group(slot), false, Some((slot, new)))
+    }
+
+    /// Makes the members of a group anew, with or without the hint; and one of them another page.
+    /// What is given back is that one's old entry.
+    fn regroup(
+        &mut self,
+        offset: u64,
+        first: Slot,
+        hint: bool,
+        replaced: Option<(Slot, Descriptor)>,
+    ) -> Descriptor {
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let (clear, set) = if hint {
+            (0, Descriptor::CONTIGUOUS)
+        } else {
+            (Descriptor::CONTIGUOUS, 0)
+        };
+        if replaced.is_none() && self.hint_may_change(first, count) {
+            let of = BitChange::LEAVES;
+            self.update(
+                first.table,
+                first.index,
+                count,
+                BitChange { of, clear, set },
+            );
+            self.invalidate_pages(offset, Self::group_bytes());
+            return Descriptor::INVALID;
+        }
+        let mut gathered = Gathered::NONE;
+        let mut old = Descriptor::INVALID;
+        let mut start = Descriptor::INVALID;
+        for member in 0..count {
+            let index = first.index + member;
+            let entry = self.exchange(first.table, index, Descriptor::INVALID);
+            gathered.add(entry);
+            if member == 0 {
+                start = entry;
+            }
+            if replaced.is_some_and(|(slot, _)| slot.index == index) {
+                old = entry;
+            }
+        }
+        self.invalidate_pages(offset, Self::group_bytes());
+        // Members differ in nothing but what was gathered, so one of them and a step give all.
+        let start = gathered.give(start);
+        let start = Descriptor((start.0 & !clear) | set);
+        let how = self.visibility();
+        let step = P::SIZE.bytes();
+        if let Some((slot, new)) = replaced {
+            let before = slot.index - first.index;
+            let behind = Descriptor(start.0.wrapping_add(step * (before as u64 + 1)));
+            self.fill(first.table, first.index, before, start, step, how);
+            self.set_page(slot, new);
+            let rest = count - before - 1;
+            self.fill(first.table, slot.index + 1, rest, behind, step, how);
+        } else {
+            self.fill(first.table, first.index, count, start, step, how);
+        }
+        self.publish();
+        gathered.give(old)
+    }
+
+    /// Whether the hint of these members may change in place: by the CPUs' level of FEAT_BBM, and
+    /// because they are alike and hardware changes none of them any more.
+    fn hint_may_change(&self, first: Slot, count: usize) -> bool {
+        if self.liveness == Liveness::Live && self.bbm == BbmLevel::Level0 {
+            return false;
+        }
+        let mut expected = self.load(first.table, first.index).0 & !Descriptor::CONTIGUOUS;
+        (0..count).all(|member| {
+            let entry = self.load(first.table, first.index + member);
+            let same = entry.0 & !Descriptor::CONTIGUOUS == expected;
+            expected = expected.wrapping_add(P::SIZE.bytes());
+            same && !entry.may_be_updated()
+        })
+    }
+
+    /// Changes bits of all members of the group that `slot` is in, in place, and invalidates them.
+    pub(crate) fn update_group(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let first = Self::first_of_group(slot);
+        let of = Descriptor::VALID;
+        self.update(
+            first.table,
+            first.index,
+            count,
+            BitChange { of, clear, set },
+        );
+        self.invalidate_pages(offset & !(Self::group_bytes() - 1), Self::group_bytes());
+    }
+
+    /// The output of the first member of a page's group.
+    pub(crate) fn group_output(&self, slot: Slot) -> PhysicalAddress {
+        let first = Self::first_of_group(slot);
+        self.geometry
+            .address_of(self.load(first.table, first.index), Level::L3)
+    }
+}

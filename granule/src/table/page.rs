@@ -1,0 +1,136 @@
+//! Single pages, the way user memory comes: one entry found, made or changed at a time.
+//!
+//! What [`space`](crate::space) needs of tables that hold nothing but pages and contiguous groups
+//! of them. Stores in here are published and invalidated by the caller or by what it calls next,
+//! where that is said.
+
+use super::{BitChange, Environment, PageTables, TableError, Visibility, flush};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::tlbi::{Invalidation, Reach};
+use crate::arch::{Descriptor, Kind, PhysicalAddress};
+
+/// Where the entry of a page stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// The last-level table.
+    pub(crate) table: PhysicalAddress,
+    /// The index in it.
+    pub(crate) index: usize,
+}
+
+impl<P: Page, E: Environment> PageTables<P, E> {
+    /// The entry of the page at `offset` and what it holds, if there is a last-level table for it.
+    pub(crate) fn page(&self, offset: u64) -> Option<(Slot, Descriptor)> {
+        let mut table = self.root;
+        let mut level = self.geometry.start_level();
+        while !level.is_last() {
+            let entry = self.load(table, Self::index(offset, level));
+            if !entry.is_table(level) {
+                return None;
+            }
+            table = self.geometry.address_of(entry, level);
+            level = level.next();
+        }
+        let index = Self::index(offset, level);
+        Some((Slot { table, index }, self.load(table, index)))
+    }
+
+    /// What an entry holds.
+    pub(crate) fn entry(&self, slot: Slot) -> Descriptor {
+        self.load(slot.table, slot.index)
+    }
+
+    /// As [`page`](Self::page), with the tables on the way made where they are missing: all or
+    /// none of them. They are empty, and linked by one store-release.
+    pub(crate) fn make_page(&mut self, offset: u64) -> Result<(Slot, Descriptor), TableError> {
+        let (mut table, mut level) = (self.root, self.geometry.start_level());
+        while !level.is_last() {
+            let entry = self.load(table, Self::index(offset, level));
+            match entry.kind(&self.geometry, level) {
+                Kind::Table => table = self.geometry.address_of(entry, level),
+                Kind::Invalid => {
+                    table = self.make_tables(offset, table, level)?;
+                    level = Level::L3;
+                    continue;
+                }
+                Kind::Leaf | Kind::Hidden => {
+                    let mask = P::SIZE.entry_bytes(level) - 1;
+                    return Err(TableError::AlreadyMapped {
+                        address: self.address(offset & !mask),
+                    });
+                }
+            }
+            level = level.next();
+        }
+        let index = Self::index(offset, level);
+        Ok((Slot { table, index }, self.load(table, index)))
+    }
+
+    /// Makes the tables for `offset` below an empty entry of `table`, and gives the last one.
+    #[cold]
+    fn make_tables(
+        &mut self,
+        offset: u64,
+        table: PhysicalAddress,
+        level: Level,
+    ) -> Result<PhysicalAddress, TableError> {
+        let needed = (Level::L3.number() - level.number()) as usize;
+        let exhausted = TableError::OutOfTables { needed };
+        if !self.environment.reserve(needed) {
+            return Err(exhausted);
+        }
+        let private = Visibility::Private;
+        let first = self.environment.allocate(1).ok_or(exhausted)?.first;
+        self.leave_empty(first, 0, P::SIZE.entries());
+        let (mut last, mut below) = (first, level.next());
+        while !below.is_last() {
+            let next = self.environment.allocate(1).ok_or(exhausted)?.first;
+            self.leave_empty(next, 0, P::SIZE.entries());
+            let link = Descriptor::table(&self.geometry, next);
+            self.store(last, Self::index(offset, below), link, private);
+            last = next;
+            below = below.next();
+        }
+        let link = Descriptor::table(&self.geometry, first);
+        self.store(table, Self::index(offset, level), link, self.linking());
+        Ok(last)
+    }
+
+    /// Stores the entry of a page that has none. Nothing is published.
+    pub(crate) fn set_page(&mut self, slot: Slot, entry: Descriptor) {
+        let how = self.visibility();
+        self.store(slot.table, slot.index, entry, how);
+    }
+
+    /// Changes bits of one page in place, losing no update by hardware. Nothing is invalidated.
+    pub(crate) fn update_page(&mut self, slot: Slot, clear: u64, set: u64) {
+        let of = Descriptor::VALID;
+        let change = BitChange { of, clear, set };
+        self.update(slot.table, slot.index, 1, change);
+    }
+
+    /// Puts another page in the place of one, by break-before-make (RDDMVT), and gives back the old
+    /// entry as it was last.
+    pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> Descriptor {
+        let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
+        self.invalidate_pages(offset, P::SIZE.bytes());
+        self.set_page(slot, new);
+        self.publish();
+        old
+    }
+
+    /// Invalidates what may be cached of the pages of a range: leaves only, one by one.
+    pub(crate) fn invalidate_pages(&mut self, offset: u64, bytes: u64) {
+        if self.liveness == super::Liveness::Live {
+            let what = Invalidation {
+                start: self.address(offset),
+                bytes,
+                stride: P::SIZE.bytes(),
+                reach: Reach::LastLevel,
+                asid: self.asid,
+                level: Some(Level::L3),
+            };
+            flush::invalidate(&mut self.environment, &what);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Frames of user memory: numbers with owners and a value each, in place of bytes.
+
+use granule::arch::PhysicalAddress;
+use granule::space::{UserFrames, Wanted};
+
+/// One frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frame {
+    pub owners: u32,
+    /// What it holds.
+    pub value: u64,
+    /// Instruction fetches find what it held when it came.
+    pub synchronised: bool,
+}
+
+/// What a frame holds that nobody made zero.
+const GARBAGE: u64 = 0xdead_dead_dead_dead;
+
+pub struct Frames {
+    pub first: u64,
+    pub page: u64,
+    pub frames: Vec<Frame>,
+    /// How many can still be had.
+    pub budget: usize,
+    /// Whether wishes are fulfilled.
+    pub obliging: bool,
+    random: u64,
+}
+
+impl Frames {
+    pub fn new(first: u64, page: u64, count: usize) -> Self {
+        assert_eq!(first % page, 0);
+        Self {
+            first,
+            page,
+            frames: vec![Frame::default(); count],
+            budget: usize::MAX,
+            obliging: true,
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    fn index(&self, frame: PhysicalAddress) -> usize {
+        let offset = frame.0.checked_sub(self.first).expect("a frame below all");
+        assert_eq!(offset % self.page, 0, "{frame} is no frame");
+        (offset / self.page) as usize
+    }
+
+    pub fn at(&self, frame: u64) -> &Frame {
+        let frame = &self.frames[self.index(PhysicalAddress(frame))];
+        assert!(frame.owners > 0, "a frame is used that is free");
+        frame
+    }
+
+    pub fn at_mut(&mut self, frame: u64) -> &mut Frame {
+        let index = self.index(PhysicalAddress(frame));
+        let frame = &mut self.frames[index];
+        assert!(frame.owners > 0, "a frame is used that is free");
+        frame
+    }
+
+    pub fn owners(&self) -> u64 {
+        self.frames
+            .iter()
+            .map(|frame| u64::from(frame.owners))
+            .sum()
+    }
+
+    fn is_free(&self, index: usize) -> bool {
+        self.frames
+            .get(index)
+            .is_some_and(|frame| frame.owners == 0)
+    }
+
+    fn wished(&self, wanted: Wanted) -> Option<usize> {
+        if !self.obliging {
+            return None;
+        }
+        match wanted {
+            Wanted::Exactly(frame) => {
+                let index = frame.0.checked_sub(self.first)? / self.page;
+                self.is_free(index as usize).then_some(index as usize)
+            }
+            Wanted::Group { frames, index } => {
+                assert!(frames.is_power_of_two() && index < frames);
+                let bytes = frames * self.page;
+                let mut start = self.first.next_multiple_of(bytes);
+                while start + bytes <= self.first + self.frames.len() as u64 * self.page {
+                    let first = ((start - self.first) / self.page) as usize;
+                    if (first..first + frames as usize).all(|index| self.is_free(index)) {
+                        return Some(first + index as usize);
+                    }
+                    start += bytes;
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+// SAFETY: a frame is given out when it has no owner, and owners are counted.
+unsafe impl UserFrames for Frames {
+    fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
+        if self.budget == 0 {
+            return None;
+        }
+        let index = self.wished(wanted).or_else(|| {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            let start = (self.random % self.frames.len() as u64) as usize;
+            (start..self.frames.len())
+                .chain(0..start)
+                .find(|&index| self.is_free(index))
+        })?;
+        self.budget -= 1;
+        self.frames[index] = Frame {
+            owners: 1,
+            value: GARBAGE,
+            synchronised: false,
+        };
+        Some(PhysicalAddress(self.first + index as u64 * self.page))
+    }
+
+    fn zero(&mut self, frame: PhysicalAddress) {
+        self.at_mut(frame.0).value = 0;
+    }
+
+    fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
+        let value = self.at(from.0).value;
+        assert_eq!(self.at(to.0).owners, 1, "copied over what others use");
+        self.at_mut(to.0).value = value;
+    }
+
+    fn share(&mut self, first: PhysicalAddress, count: u64) {
+        assert!(count > 0);
+        for frame in 0..count {
+            self.at_mut(first.0 + frame * self.page).owners += 1;
+        }
+    }
+
+    fn release(&mut self, first: PhysicalAddress, count: u64) {
+        assert!(count > 0);
+        for frame in 0..count {
+            self.at_mut(first.0 + frame * self.page).owners -= 1;
+        }
+        self.budget = self.budget.saturating_add(count as usize);
+    }
+
+    fn is_shared(&self, frame: PhysicalAddress) -> bool {
+        self.at(frame.0).owners > 1
+    }
+
+    fn sync_instructions(&mut self, frame: PhysicalAddress) {
+        self.at_mut(frame.0).synchronised = true;
+    }
+}

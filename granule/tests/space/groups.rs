@@ -1,0 +1,204 @@
+//! The contiguous hint: when it comes and goes, and what hardware noted in between.
+
+use crate::common::host::Event;
+use crate::common::shape::{LARGE, PLAIN};
+use crate::world::World;
+use granule::arch::bbm::BbmLevel;
+use granule::arch::{Dispatch, Geometry, Half, Page, Page4K, PageSize};
+use granule::space::{Access, Fault, Rights, Settings};
+
+const HARDWARE: Settings = Settings {
+    hardware_access: true,
+    hardware_dirty: true,
+    ..Settings::PLAIN
+};
+
+fn geometries() -> [Geometry; 3] {
+    [
+        PLAIN.geometry(PageSize::K4, 39, Half::Lower),
+        LARGE.geometry(PageSize::K16, 47, Half::Lower),
+        LARGE.geometry(PageSize::K64, 42, Half::Lower),
+    ]
+}
+
+/// A world with one process and an area of two groups, from the second group of the space on.
+fn world<P: Page>(geometry: Geometry, settings: Settings) -> (World<P>, u64) {
+    let mut world = World::<P>::new(geometry, settings);
+    world.start();
+    let group = world.arch.contiguous(3);
+    world
+        .map(0, group, 2 * group, Rights::READ_WRITE, 0)
+        .unwrap();
+    (world, group)
+}
+
+struct Sequential(Geometry, Settings, bool);
+impl Dispatch for Sequential {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let (mut world, group) = world::<P>(self.0, self.1);
+        let mut order: Vec<u64> = (group..3 * group).collect();
+        if self.2 {
+            order.reverse();
+        }
+        for (touched, page) in order.into_iter().enumerate() {
+            let fault = world.touch(0, page, Access::Write, page).unwrap();
+            assert_eq!(fault, Some(Fault::Mapped));
+            let stats = world.processes[0].space.stats();
+            assert_eq!(
+                stats.folded,
+                (touched as u64 + 1) / group,
+                "after {touched}"
+            );
+        }
+        world.check();
+        // Every second page goes: the groups first.
+        world.unmap(0, group + 1, 1).unwrap();
+        world.check();
+        assert_eq!(world.processes[0].space.stats().unfolded, 1);
+        // And comes again: the frame is the same, so the group is whole.
+        world.touch(0, group + 2, Access::Read, 0).unwrap();
+        world.map(0, group + 1, 1, Rights::READ_WRITE, 0).unwrap();
+        world.touch(0, group + 1, Access::Write, 5).unwrap();
+        world.check();
+        assert_eq!(world.processes[0].space.stats().folded, 3);
+        // A fork leaves groups as they are, and so does the end of the child.
+        let child = world.fork(0).unwrap();
+        world.check();
+        world.exit(child);
+        world.check();
+        // All of the group is the parent's alone again: one fault for all of it.
+        let fault = world.touch(0, group + 7, Access::Write, 1).unwrap();
+        assert_eq!(fault, Some(Fault::Reused));
+        let fault = world.touch(0, group + 8, Access::Write, 1).unwrap();
+        assert_eq!(fault, None);
+        // Of a group that is shared one page is copied, and the group taken apart.
+        let child = world.fork(0).unwrap();
+        let fault = world.touch(child, group + 3, Access::Write, 9).unwrap();
+        assert_eq!(fault, Some(Fault::Copied));
+        assert_eq!(world.processes[child].space.stats().unfolded, 1);
+        world.check();
+        let fault = world.touch(0, group + 3, Access::Write, 8).unwrap();
+        assert_eq!(fault, Some(Fault::Reused), "the child has its own by now");
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+fn whole_groups_get_the_hint_and_lose_it() {
+    for geometry in geometries() {
+        if cfg!(miri) && geometry.page_size() != PageSize::K4 {
+            continue;
+        }
+        for settings in [Settings::PLAIN, HARDWARE] {
+            for bbm in [BbmLevel::Level0, BbmLevel::Level1, BbmLevel::Level3] {
+                for downward in [false, true] {
+                    let settings = Settings { bbm, ..settings };
+                    geometry
+                        .page_size()
+                        .dispatch(Sequential(geometry, settings, downward));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_hardware_noted_in_one_member_is_kept_for_all() {
+    for bbm in [BbmLevel::Level0, BbmLevel::Level3] {
+        let settings = Settings { bbm, ..HARDWARE };
+        let (mut world, group) = world::<Page4K>(geometries()[0], settings);
+        // All are read, so all are clean; the kernel read some, so those have no access flag.
+        for page in group..2 * group {
+            if page % 3 == 0 {
+                world.by_kernel(0, page, Access::Read, 0).unwrap();
+            } else {
+                world.touch(0, page, Access::Read, 0).unwrap();
+            }
+        }
+        let state = |world: &World<Page4K>, page| {
+            let address = world.address(page);
+            world.processes[0].space.page(address).unwrap()
+        };
+        assert!(state(&world, group).contiguous);
+        assert!(!state(&world, group).dirty, "only read");
+        // Hardware notes a write in the one member that is written.
+        world.touch(0, group + 4, Access::Write, 1).unwrap();
+        // And none in another: the group is dirty already.
+        world.touch(0, group + 5, Access::Write, 2).unwrap();
+        assert!(state(&world, group + 5).dirty);
+        // Taken apart, each must say so for itself.
+        world.unmap(0, group + 4, 1).unwrap();
+        assert!(!state(&world, group + 5).contiguous);
+        assert!(state(&world, group + 5).dirty, "the write is forgotten");
+        assert!(state(&world, group + 5).accessed);
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+fn members_that_hardware_may_update_are_taken_out_one_by_one() {
+    // The model judges the order; here: nothing but exchanges and fills, and one invalidation.
+    let (mut world, group) = world::<Page4K>(geometries()[0], HARDWARE);
+    for page in group..2 * group - 1 {
+        world.touch(0, page, Access::Read, 0).unwrap();
+    }
+    world.host.take_events();
+    world.touch(0, 2 * group - 1, Access::Read, 0).unwrap();
+    let events = world.host.take_events();
+    let cleared = events.iter().filter(|event| {
+        matches!(
+            event,
+            Event::Store {
+                count: 1,
+                descriptor: 0,
+                ..
+            }
+        )
+    });
+    assert_eq!(cleared.count() as u64, group);
+    assert_eq!(world.processes[0].space.stats().folded, 1);
+    world.end();
+}
+
+#[test]
+fn tables_that_are_left_empty_are_given_back_whatever_was_taken_away() {
+    for geometry in geometries() {
+        if cfg!(miri) && geometry.page_size() != PageSize::K4 {
+            continue;
+        }
+        geometry.page_size().dispatch(Emptied(geometry));
+    }
+}
+
+struct Emptied(Geometry);
+impl Dispatch for Emptied {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let mut world = World::<P>::new(self.0, Settings::PLAIN);
+        world.start();
+        let table = P::SIZE.entries() as u64;
+        let pages = self.0.span() / P::SIZE.bytes();
+        // Alone in its tables, across two of them, and beside something in the same one.
+        let places = [(pages / 2, 1), (3 * table - 2, 4), (5, 2)];
+        for (page, count) in places {
+            world.map(0, page, count, Rights::READ_WRITE, 0).unwrap();
+            for page in page..page + count {
+                world.touch(0, page, Access::Write, page).unwrap();
+            }
+        }
+        let before = world.host.given_out();
+        world.unmap(0, 5, 1).unwrap();
+        assert_eq!(world.host.given_out(), before, "its neighbour is there");
+        for (page, count) in [(0, 7), (3 * table - 2, 4), (pages / 2, 1)] {
+            let before = world.host.given_out();
+            world.unmap(0, page, count).unwrap();
+            assert!(world.host.given_out() < before);
+            world.check();
+        }
+        assert_eq!(world.host.given_out(), 1, "the root");
+        world.end();
+    }
+}

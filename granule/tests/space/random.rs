@@ -1,0 +1,223 @@
+//! Random sequences of what programs and their kernel do.
+
+use crate::common::shape::{LARGE, PLAIN};
+use crate::world::{World, ran_out};
+use granule::arch::bbm::BbmLevel;
+use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
+use granule::space::{Access, Rights, Settings, SpaceError};
+use proptest::prelude::*;
+
+/// What is done; pages count from the beginning of a window.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Map(u64, u64, Rights, u8),
+    Unmap(u64, u64),
+    Discard(u64, u64),
+    Protect(u64, u64, Rights),
+    Touch(u64, Access),
+    /// Some pages in a row, upward or downward.
+    TouchAll(u64, u64, Access, bool),
+    ByKernel(u64, Access),
+    Fork,
+    Exit,
+    /// Frames do not come as they are wished for.
+    Oblige(bool),
+    /// The next step finds only so many tables and frames.
+    Scarce(usize, usize),
+}
+
+/// Pages of a window; it lies across the end of a last-level table where there is more than one.
+const WINDOW: u64 = 300;
+const STEPS: usize = if cfg!(miri) { 25 } else { 120 };
+const MOST_PROCESSES: usize = 4;
+
+fn rights() -> impl Strategy<Value = Rights> {
+    prop_oneof![
+        6 => Just(Rights::READ_WRITE),
+        2 => Just(Rights::READ),
+        1 => Just(Rights::NONE),
+        1 => Just(Rights::READ_EXECUTE),
+        1 => Just(Rights { execute: true, ..Rights::READ_WRITE }),
+    ]
+}
+
+fn access() -> impl Strategy<Value = Access> {
+    prop_oneof![
+        3 => Just(Access::Write),
+        2 => Just(Access::Read),
+        1 => Just(Access::Execute),
+    ]
+}
+
+/// Where a range begins, and how long it is: mostly short, now and then all there is.
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    prop_oneof![
+        4 => (0..WINDOW, 1..20u64),
+        2 => (0..WINDOW, 1..WINDOW),
+        1 => Just((0, WINDOW)),
+    ]
+    .prop_map(|(from, count)| (from, count.min(WINDOW - from)))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (range(), rights(), 0..2u8).prop_map(|((a, n), r, l)| Step::Map(a, n, r, l)),
+        3 => range().prop_map(|(a, n)| Step::Unmap(a, n)),
+        1 => range().prop_map(|(a, n)| Step::Discard(a, n)),
+        3 => (range(), rights()).prop_map(|((a, n), r)| Step::Protect(a, n, r)),
+        5 => (0..WINDOW, access()).prop_map(|(a, k)| Step::Touch(a, k)),
+        6 => (range(), access(), any::<bool>())
+            .prop_map(|((a, n), k, d)| Step::TouchAll(a, n, k, d)),
+        2 => (0..WINDOW, access()).prop_map(|(a, k)| Step::ByKernel(a, k)),
+        3 => Just(Step::Fork),
+        2 => Just(Step::Exit),
+        1 => any::<bool>().prop_map(Step::Oblige),
+        2 => (0..4usize, 0..30usize).prop_map(|(t, f)| Step::Scarce(t, f)),
+    ]
+}
+
+struct Play<'a> {
+    geometry: Geometry,
+    settings: Settings,
+    steps: &'a [(u8, Step)],
+}
+
+/// Does one step for a process. What runs out is an error, and then nothing may be amiss.
+fn play<P: Page>(
+    world: &mut World<P>,
+    process: usize,
+    base: u64,
+    step: Step,
+    value: u64,
+) -> Result<(), SpaceError> {
+    match step {
+        Step::Map(page, count, rights, label) => {
+            let (from, to) = (base + page, base + page + count);
+            if world.processes[process].reference.none_there(from, to) {
+                world.map(process, from, count, rights, label)?;
+            } else {
+                let (start, bytes) = (world.address(from), count * world.page());
+                let space = &mut world.processes[process].space;
+                let refused = space.map(start, bytes, rights, label);
+                assert!(matches!(refused, Err(SpaceError::Occupied { .. })));
+            }
+        }
+        Step::Unmap(page, count) => world.unmap(process, base + page, count)?,
+        Step::Discard(page, count) => world.discard(process, base + page, count),
+        Step::Protect(page, count, rights) => {
+            world.protect(process, base + page, count, rights)?;
+        }
+        Step::Touch(page, access) => {
+            world.touch(process, base + page, access, value)?;
+        }
+        Step::TouchAll(page, count, access, down) => {
+            for number in 0..count {
+                let at = if down { count - 1 - number } else { number };
+                world.touch(process, base + page + at, access, value + number)?;
+            }
+        }
+        Step::ByKernel(page, access) => world.by_kernel(process, base + page, access, value)?,
+        Step::Fork if world.processes.len() < MOST_PROCESSES => {
+            world.fork(process)?;
+        }
+        Step::Exit if world.processes.len() > 1 => world.exit(process),
+        Step::Fork | Step::Exit | Step::Scarce(..) => {}
+        Step::Oblige(obliging) => world.frames.obliging = obliging,
+    }
+    Ok(())
+}
+
+impl Dispatch for Play<'_> {
+    type Output = usize;
+
+    fn run<P: Page>(self) -> usize {
+        let mut world = World::<P>::new(self.geometry, self.settings);
+        world.start();
+        // Across the end of a table, but inside the space.
+        let table = P::SIZE.entries() as u64;
+        let pages = self.geometry.span() / P::SIZE.bytes();
+        let base = if pages > 2 * table {
+            pages - table - WINDOW / 2
+        } else {
+            pages - WINDOW
+        };
+        let mut refused = 0;
+        let mut scarce = None;
+        for (number, &(process, step)) in self.steps.iter().enumerate() {
+            let process = process as usize % world.processes.len();
+            let value = 1 + number as u64 * 1000;
+            if let Step::Scarce(tables, frames) = step {
+                scarce = Some((tables, frames));
+                continue;
+            }
+            if let Some((tables, frames)) = scarce.take() {
+                world.host.set_budget(tables);
+                world.frames.budget = frames;
+            }
+            if let Err(error) = play(&mut world, process, base, step, value) {
+                assert!(ran_out(&error), "{step:?}: {error}");
+                refused += 1;
+                world.check();
+                // With enough of everything the same step is done.
+                world.host.set_budget(usize::MAX);
+                world.frames.budget = usize::MAX;
+                if let Err(error) = play(&mut world, process, base, step, value) {
+                    assert!(matches!(error, SpaceError::AreasFull { .. }), "{error}");
+                }
+            }
+            world.host.set_budget(usize::MAX);
+            world.frames.budget = usize::MAX;
+            world.check();
+        }
+        world.end();
+        refused
+    }
+}
+
+fn geometries() -> Vec<Geometry> {
+    use PageSize::{K4, K16, K64};
+    let mut all = vec![PLAIN.geometry(K4, 39, Half::Lower)];
+    if !cfg!(miri) {
+        all.extend([
+            PLAIN.geometry(K4, 48, Half::Lower),
+            LARGE.geometry(K4, 52, Half::Lower),
+            LARGE.geometry(K16, 47, Half::Lower),
+            LARGE.geometry(K16, 36, Half::Lower),
+            LARGE.geometry(K16, 52, Half::Lower),
+            LARGE.geometry(K64, 42, Half::Lower),
+            LARGE.geometry(K64, 52, Half::Lower),
+            // One level, and a last-level table that is the root.
+            LARGE.geometry(K64, 25, Half::Lower),
+        ]);
+    }
+    all
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    (any::<[bool; 2]>(), proptest::bool::weighted(0.9), 0..4u32).prop_map(
+        |([hardware_access, hardware_dirty], contiguous, bbm)| Settings {
+            hardware_access,
+            hardware_dirty: hardware_access && hardware_dirty,
+            contiguous,
+            bbm: BbmLevel::from_number(bbm),
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 150 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn programs_find_what_they_wrote(
+        geometry in proptest::sample::select(geometries()),
+        settings in settings(),
+        steps in proptest::collection::vec((any::<u8>(), step()), 1..STEPS),
+    ) {
+        let play = Play { geometry, settings, steps: &steps };
+        geometry.page_size().dispatch(play);
+    }
+}

@@ -1,0 +1,390 @@
+//! Spaces that share frames, with all that watches them.
+
+use crate::common::host::{self, Host, HostEnvironment, Runs};
+use crate::common::walk::Arch;
+use crate::cpu::{self, Hardware, Outcome};
+use crate::frames::Frames;
+use crate::reference::{Page as Known, Reference};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
+use granule::space::{Access, Area, Fault, Rights, Settings, Space, SpaceError};
+use granule::table::TableError;
+use std::rc::Rc;
+
+pub type Tested<P> = Space<'static, P, HostEnvironment>;
+
+/// One process.
+pub struct Process<P: Page> {
+    pub space: Tested<P>,
+    pub reference: Reference,
+}
+
+pub struct World<P: Page> {
+    pub geometry: Geometry,
+    pub arch: Arch,
+    pub host: Rc<Host>,
+    pub frames: Frames,
+    pub settings: Settings,
+    pub capacity: usize,
+    pub processes: Vec<Process<P>>,
+    next_asid: u16,
+}
+
+/// Whether memory ran out.
+pub fn ran_out(error: &SpaceError) -> bool {
+    matches!(
+        error,
+        SpaceError::OutOfFrames { .. }
+            | SpaceError::AreasFull { .. }
+            | SpaceError::Tables(TableError::OutOfTables { .. })
+    )
+}
+
+impl<P: Page> World<P> {
+    pub fn new(geometry: Geometry, settings: Settings) -> Self {
+        let page = P::SIZE.bytes();
+        let (tables, count) = if cfg!(miri) { (40, 300) } else { (400, 1500) };
+        let host = Host::new(&geometry, 0x4000_0000, tables);
+        host.set_runs(Runs::Scattered);
+        // Where 52-bit formats keep the upper address bits elsewhere, frames are on both sides.
+        let first = match geometry.format() {
+            OutputFormat::Lpa => (1 << 48) - page * 64,
+            OutputFormat::Lpa2 => (1 << 50) - page * 64,
+            _ => 0x8000_0000 + 3 * page,
+        };
+        Self {
+            geometry,
+            arch: Arch::of(&geometry),
+            host,
+            frames: Frames::new(first, page, count),
+            settings,
+            capacity: 40,
+            processes: Vec::new(),
+            next_asid: 1,
+        }
+    }
+
+    pub fn page(&self) -> u64 {
+        self.arch.page()
+    }
+
+    pub fn address(&self, page: u64) -> VirtualAddress {
+        VirtualAddress(page * self.page())
+    }
+
+    pub fn new_space(&mut self) -> Result<Tested<P>, SpaceError> {
+        let capabilities = TlbCapabilities {
+            geometry: self.geometry,
+            range: self.next_asid.is_multiple_of(2),
+            level_hint: true,
+            repeat: false,
+        };
+        let environment = host::environment(&self.host, capabilities);
+        let areas = Vec::leak(vec![Area::EMPTY; self.capacity]);
+        let mut space = Space::new(self.geometry, environment, areas, self.settings)?;
+        space.set_asid(Some(self.next_asid));
+        self.next_asid += 1;
+        Ok(space)
+    }
+
+    pub fn start(&mut self) -> usize {
+        let mut space = self.new_space().unwrap();
+        space.make_live();
+        self.processes.push(Process {
+            space,
+            reference: Reference::default(),
+        });
+        self.processes.len() - 1
+    }
+
+    pub fn map(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        rights: Rights,
+        label: u8,
+    ) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        space.map(start, bytes, rights, label)?;
+        for page in page..page + count {
+            let new = Known {
+                rights,
+                label,
+                value: 0,
+                dirty: false,
+            };
+            assert_eq!(reference.pages.insert(page, new), None, "page {page:#x}");
+        }
+        Ok(())
+    }
+
+    pub fn unmap(&mut self, process: usize, page: u64, count: u64) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        space.unmap(start, bytes, &mut self.frames)?;
+        reference
+            .pages
+            .retain(|&at, _| at < page || at >= page + count);
+        Ok(())
+    }
+
+    pub fn discard(&mut self, process: usize, page: u64, count: u64) {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        space.discard(start, bytes, &mut self.frames).unwrap();
+        for (_, known) in reference.pages.range_mut(page..page + count) {
+            (known.value, known.dirty) = (0, false);
+        }
+    }
+
+    pub fn protect(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        rights: Rights,
+    ) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        let there = reference.all_there(page, page + count);
+        let done = space.protect(start, bytes, rights, &mut self.frames);
+        if !there {
+            assert!(
+                matches!(done, Err(SpaceError::NotMapped { .. })),
+                "{done:?}"
+            );
+            return Ok(());
+        }
+        done?;
+        for (_, known) in reference.pages.range_mut(page..page + count) {
+            known.rights = rights;
+        }
+        Ok(())
+    }
+
+    /// A program's access, and a write of `value` where it is one.
+    pub fn touch(
+        &mut self,
+        process: usize,
+        page: u64,
+        access: Access,
+        value: u64,
+    ) -> Result<Option<Fault>, SpaceError> {
+        let address = self.address(page);
+        let hardware = Hardware {
+            access: self.settings.hardware_access,
+            dirty: self.settings.hardware_dirty,
+        };
+        let Process { space, reference } = &mut self.processes[process];
+        let known = reference.pages.get_mut(&page);
+        let may = known
+            .as_ref()
+            .is_some_and(|known| known.rights.allows(access));
+        let mut last = None;
+        for _ in 0..4 {
+            let root = space.root().0;
+            let outcome = cpu::access(&self.arch, &self.host, root, address.0, access, hardware);
+            if let Outcome::Frame(frame) = outcome {
+                assert!(may, "page {page:#x} allows what it must not: {access:?}");
+                let known = known.unwrap();
+                if access == Access::Write {
+                    let frame = self.frames.at_mut(frame);
+                    assert_eq!(frame.owners, 1, "a shared frame is written");
+                    frame.value = value;
+                    (known.value, known.dirty) = (value, true);
+                } else {
+                    assert_eq!(self.frames.at(frame).value, known.value, "page {page:#x}");
+                }
+                return Ok(last);
+            }
+            match space.fault(address, access, &mut self.frames) {
+                Ok(fault) => {
+                    assert!(may, "page {page:#x}: {fault:?} for {access:?}");
+                    last = Some(fault);
+                }
+                Err(error @ (SpaceError::NotMapped { .. } | SpaceError::Denied { .. })) => {
+                    assert!(!may, "page {page:#x} {access:?}: {error}");
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        panic!("page {page:#x} faults for ever: {last:?}");
+    }
+
+    /// The kernel's access for the program.
+    pub fn by_kernel(
+        &mut self,
+        process: usize,
+        page: u64,
+        access: Access,
+        value: u64,
+    ) -> Result<(), SpaceError> {
+        let address = VirtualAddress(self.address(page).0 + 8);
+        let Process { space, reference } = &mut self.processes[process];
+        let known = reference.pages.get_mut(&page);
+        let may = known
+            .as_ref()
+            .is_some_and(|known| known.rights.allows(access));
+        match space.frame_for(address, access, &mut self.frames) {
+            Ok(frame) => {
+                assert!(may, "page {page:#x} for the kernel: {access:?}");
+                assert_eq!(frame.0 & (self.arch.page() - 1), 8);
+                let frame = self.frames.at_mut(frame.0 - 8);
+                let known = known.unwrap();
+                if access == Access::Write {
+                    assert_eq!(frame.owners, 1, "a shared frame is written");
+                    frame.value = value;
+                    (known.value, known.dirty) = (value, true);
+                } else {
+                    assert_eq!(frame.value, known.value);
+                }
+                Ok(())
+            }
+            Err(SpaceError::NotMapped { .. } | SpaceError::Denied { .. }) => {
+                assert!(!may);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn fork(&mut self, process: usize) -> Result<usize, SpaceError> {
+        let mut child = self.new_space()?;
+        let parent = &mut self.processes[process];
+        if let Err(error) = parent.space.fork_into(&mut child, &mut self.frames) {
+            assert!(child.areas().all().is_empty(), "a child of a failed fork");
+            child.destroy(&mut self.frames);
+            return Err(error);
+        }
+        child.make_live();
+        let mut reference = parent.reference.clone();
+        // A frame that both have may be read-only now where the hardware's account was clean.
+        for known in reference.pages.values_mut() {
+            known.dirty = false;
+        }
+        self.processes.push(Process {
+            space: child,
+            reference,
+        });
+        Ok(self.processes.len() - 1)
+    }
+
+    pub fn exit(&mut self, process: usize) {
+        let process = self.processes.swap_remove(process);
+        process.space.destroy(&mut self.frames);
+    }
+
+    /// Everything, against everything.
+    pub fn check(&self) {
+        let mut owners = 0;
+        let mut tables = 0;
+        for (number, Process { space, reference }) in self.processes.iter().enumerate() {
+            let found = space.areas().all().iter().map(|area| {
+                let page = self.page();
+                (
+                    area.start.0 / page,
+                    area.end.0 / page,
+                    area.rights,
+                    area.label,
+                )
+            });
+            assert_eq!(
+                found.collect::<Vec<_>>(),
+                reference.areas(),
+                "areas of {number}"
+            );
+            let tree = self.arch.walk(&self.host, space.root());
+            tables += tree.tables.len();
+            owners += tree.leaves.len() as u64;
+            assert_eq!(tree.hidden, [], "entries hidden for good in {number}");
+            assert_eq!(space.stats().resident, tree.leaves.len() as u64);
+            let mut leaves = tree.leaves.iter().peekable();
+            for (&page, known) in &reference.pages {
+                let at = page * self.page();
+                let Some(leaf) = leaves.next_if(|leaf| leaf.offset == at) else {
+                    assert_eq!(known.value, 0, "page {page:#x} of {number} is lost");
+                    continue;
+                };
+                self.check_leaf(number, known, leaf, space);
+            }
+            assert_eq!(leaves.next(), None, "a page of {number} outside of areas");
+            self.check_groups(&tree.leaves);
+        }
+        assert_eq!(self.frames.owners(), owners, "owners of frames, and pages");
+        assert_eq!(
+            self.host.given_out(),
+            tables,
+            "tables given out, and tables"
+        );
+        assert_eq!(self.host.reserved_in_vain(), 0, "tables reserved in vain");
+    }
+
+    fn check_leaf(
+        &self,
+        number: usize,
+        known: &Known,
+        leaf: &crate::common::walk::Leaf,
+        space: &Tested<P>,
+    ) {
+        let what = format!("{leaf:x?} of {number}, {known:?}");
+        let frame = self.frames.at(leaf.output);
+        assert_eq!(frame.value, known.value, "{what}");
+        let bit = |at: u32| leaf.word & 1 << at != 0;
+        assert_eq!(leaf.level, 3, "{what}");
+        assert_eq!(bit(6), known.rights.any(), "EL0: {what}");
+        assert!(bit(11), "not global: {what}");
+        assert!(bit(53), "EL1 never executes: {what}");
+        assert_eq!(bit(54), !known.rights.execute, "EL0 executes: {what}");
+        assert!(!known.rights.execute || frame.synchronised, "{what}");
+        let writable = !bit(7) || bit(51);
+        assert!(!writable || known.rights.write, "{what}");
+        assert!(
+            !writable || frame.owners == 1,
+            "writable and shared: {what}"
+        );
+        assert!(bit(10) || self.settings.hardware_access, "{what}");
+        let state = space.page(VirtualAddress(leaf.offset)).unwrap();
+        assert_eq!(state.frame.0, leaf.output);
+        assert_eq!(state.writable, writable, "{what}");
+        assert!(state.dirty || !known.dirty, "written, but clean: {what}");
+    }
+
+    /// Members of a group are all there, and alike but for what hardware does.
+    fn check_groups(&self, leaves: &[crate::common::walk::Leaf]) {
+        let members = self.arch.contiguous(3);
+        let bytes = members * self.page();
+        let grouped: Vec<_> = leaves
+            .iter()
+            .filter(|leaf| leaf.word & 1 << 52 != 0)
+            .collect();
+        let hardware = |word: u64| {
+            let dirty = if word & 1 << 51 != 0 { 1 << 7 } else { 0 };
+            self.arch.attributes_in(word) & !(1 << 10 | 1 << 55 | dirty)
+        };
+        for group in grouped.chunks(members as usize) {
+            let first = group[0];
+            assert_eq!(group.len() as u64, members, "{first:x?}");
+            assert_eq!(first.offset % bytes, 0, "{first:x?}");
+            assert_eq!(first.output % bytes, 0, "{first:x?}");
+            for (member, leaf) in group.iter().enumerate() {
+                let distance = member as u64 * self.page();
+                assert_eq!(leaf.offset, first.offset + distance);
+                assert_eq!(leaf.output, first.output + distance);
+                assert_eq!(hardware(leaf.word), hardware(first.word));
+            }
+        }
+    }
+
+    /// Everything ends, and everything is given back.
+    pub fn end(mut self) {
+        while !self.processes.is_empty() {
+            self.exit(0);
+            self.check();
+        }
+        assert_eq!(self.frames.owners(), 0);
+        assert_eq!(self.host.given_out(), 0);
+    }
+}
