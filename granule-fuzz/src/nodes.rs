@@ -21,7 +21,7 @@ const MOST_DEPTH: usize = 12;
 type Fixed = (&'static str, &'static [u8]);
 
 /// What a node may be called, and what it has besides what is drawn.
-const NODES: [(&str, &[Fixed]); 12] = [
+const NODES: [(&str, &[Fixed]); 13] = [
     ("cpus", &[]),
     ("cpu", &[("device_type", b"cpu\0")]),
     (
@@ -37,10 +37,11 @@ const NODES: [(&str, &[Fixed]); 12] = [
     ("soc", &[("ranges", b"")]),
     ("intc", &[("compatible", b"arm,gic-v3\0")]),
     ("intc", &[("compatible", b"arm,gic-400\0")]),
+    ("timer", &[("compatible", b"arm,armv8-timer\0")]),
 ];
 
 /// Properties of a few cells of any value.
-const CELLS: [&str; 9] = [
+const CELLS: [&str; 11] = [
     "reg",
     "reg",
     "ranges",
@@ -50,6 +51,8 @@ const CELLS: [&str; 9] = [
     "redistributor-stride",
     "linux,initrd-start",
     "linux,initrd-end",
+    "interrupts",
+    "#interrupt-cells",
 ];
 
 /// Properties of one of these texts, or of none of them.

@@ -211,7 +211,6 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     memory::selftest::run(bootargs);
     memory::selftest::bench::run(bootargs, request.counter);
     merge::settle();
-    report::exceptions();
     let ended = init::run(&init::Machine {
         boot_cpu: cpu,
         common,
@@ -219,7 +218,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         initrd,
         bootargs,
     });
-    report::tlb_conflicts();
+    report::exceptions();
     ended
 }
 

@@ -46,6 +46,4 @@ pub(crate) mod table_pages;
 #[cfg(target_os = "none")]
 pub(crate) mod walker;
 #[cfg(target_os = "none")]
-pub(crate) mod walker;
-#[cfg(target_os = "none")]
 pub(crate) mod window;
