@@ -15,6 +15,7 @@
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
 //! - [`boot`]: what must be decided before the first table exists, by code that may not panic.
 //! - [`memblock`]: early memory.
+//! - [`kexec`]: leaving one kernel for another with the MMU on.
 //!
 //! # An example
 //!
@@ -82,6 +83,8 @@
 
 pub mod arch;
 pub mod boot;
+
+pub mod kexec;
 pub mod linear;
 pub mod memblock;
 pub mod space;

@@ -1,0 +1,48 @@
+//! Leaving one kernel for another with the MMU on: what of it is pure.
+//!
+//! A next kernel is some [`Segment`]s: bytes that are to be at certain physical addresses when it
+//! begins. They are put there by code that runs on tables of its own, from a page of its own, and
+//! follows a list. Here are the image's header ([`ImageHeader`]), the judgement of segments and the
+//! plan for them ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`],
+//! [`verify`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, arm64
+//! only) and the same in Rust for whoever models or records it ([`steps`]). Nothing here knows where
+//! files come from, how pages are found, other CPUs, devices, or device trees.
+//!
+//! In the order in which a kernel needs it:
+//!
+//! 1. [`ImageHeader::read`] and [`check`](ImageHeader::check); [`find_place`] for each segment, first
+//!    with all memory in use reserved, then, if nothing is long enough, without; [`check_places`].
+//! 2. Pages for the bytes: the destination's own where they are free, others where they are not, of
+//!    which [`in_the_way`] says whether they may be taken. Bytes are loaded into them, the last page's
+//!    rest is zeroed.
+//! 3. A page for the relocation code and the list's ([`List::write`]) and the tables' ([`build`]): all of
+//!    them such that nothing is in the way. What the tables map is gathered in [`Ranges`] from
+//!    [`reached`] and [`List::each_page`].
+//! 4. [`List::seal`]. The next kernel is loaded; up to here all can be given back ([`List::free`],
+//!    [`free`]).
+//! 5. The relocation code is copied to its page, cleaned, and the instruction caches invalidated; for
+//!    the uncached way the list's pages are cleaned. Other CPUs off, devices quiet, [`verify`], and
+//!    `relocate::leave`.
+
+pub mod digest;
+pub mod image;
+mod layout;
+pub mod list;
+pub mod plan;
+pub mod ranges;
+#[cfg(target_arch = "aarch64")]
+pub mod relocate;
+pub mod segment;
+pub mod steps;
+pub mod tables;
+
+pub use digest::Digest;
+pub use image::{ImageError, ImageHeader};
+pub use layout::{
+    CLEAN, CODE_BYTES, COPY, EL2, END, LINE, LINK, RECORD_BYTES, SET_VECTORS, START, UNCACHED, UNIT,
+};
+pub use list::{Header, List, ListError, ListMemory, Way, verify};
+pub use plan::{Record, Totals, check, plan, reached};
+pub use ranges::{Full, Ranges};
+pub use segment::{Extent, Ground, Refusal, Segment, check_places, find_place, in_the_way};
+pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};
