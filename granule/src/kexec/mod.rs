@@ -44,5 +44,5 @@ pub use layout::{
 pub use list::{Header, List, ListError, ListMemory, Way, verify};
 pub use plan::{Record, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};
-pub use segment::{Extent, Ground, Refusal, Segment, check_places, find_place, in_the_way};
+pub use segment::{Clean, Extent, Ground, Refusal, Segment, check_places, find_place, in_the_way};
 pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};

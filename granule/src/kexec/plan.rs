@@ -5,7 +5,7 @@
 //! bytes lie where others are to be, which is checked first, their order does not matter.
 
 use super::layout::{CLEAN, COPY};
-use super::segment::{Extent, Ground, Refusal, Segment, check_places, in_the_way, is_ram};
+use super::segment::{Clean, Extent, Ground, Refusal, Segment, check_places, in_the_way, is_ram};
 
 /// One step of the relocation code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,20 +153,24 @@ pub fn plan(
     };
     let mut in_place = 0;
     for segment in segments {
-        let clean = if segment.clean { CLEAN } else { 0 };
+        let (clean, in_place_clean) = match segment.clean {
+            Clean::Nothing => (0, 0),
+            Clean::All => (CLEAN, CLEAN),
+            Clean::Moved => (CLEAN, 0),
+        };
         let mut at = segment.destination;
         for pages in segment.pages {
-            let copy = if pages.start == at {
+            let kind = if pages.start == at {
                 in_place += pages.bytes;
-                0
+                in_place_clean
             } else {
-                COPY
+                COPY | clean
             };
             add(Record {
                 destination: at,
                 source: pages.start,
                 bytes: pages.bytes,
-                kind: copy | clean,
+                kind,
             });
             at += pages.bytes;
         }

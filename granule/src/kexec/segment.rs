@@ -72,9 +72,22 @@ pub struct Segment<'a> {
     /// `bytes`. A run that is where it is to be is not moved. What is behind the last byte in the
     /// last page comes along: whoever loaded it has zeroed that.
     pub pages: &'a [Extent],
-    /// Whether the next kernel reads or writes it before its caches are on, so that all lines of
-    /// `memory` must be clean to the point of coherency: image and device tree, not the initramfs.
-    pub clean: bool,
+    /// What of it must be clean to the point of coherency.
+    pub clean: Clean,
+}
+
+/// What the relocation code cleans of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Clean {
+    /// Nothing: the next kernel has its caches on when it reads it, as an initramfs.
+    Nothing,
+    /// All of its memory: the next kernel reads it, or writes it, before its caches are on, as its
+    /// image and device tree.
+    All,
+    /// What is moved, and what is behind its bytes. Whoever loaded it cleaned what is in place, and
+    /// nobody has written to that since.
+    Moved,
 }
 
 impl Segment<'_> {

@@ -1,0 +1,429 @@
+//! The relocation code, in Rust and in assembly: they do the same, it is what the list says, no
+//! instruction is idle, and how many there are.
+
+use crate::assembly::{Program, Run, TEXT};
+use crate::list::way;
+use crate::machine::{Cpu, Did};
+use crate::segments::{BASE, ground};
+use crate::tables::transition;
+use crate::world::{Memory, Pages, RAM, untouched};
+use granule::arch::{PageSize, PhysicalAddress};
+use granule::kexec::steps::{Begin, leave};
+use granule::kexec::{CODE_BYTES, Clean, Extent, Ground, Header, List, ListMemory, Segment, Way};
+use granule::trace::{Barrier, System};
+use std::collections::BTreeSet;
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+/// Something to relocate, loaded.
+struct Loaded {
+    memory: Memory,
+    header: Header,
+    at: u64,
+    segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>,
+    list: BTreeSet<u64>,
+}
+
+fn load(segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>, way: &Way) -> Loaded {
+    let views: Vec<Segment<'_>> = segments
+        .iter()
+        .map(|(destination, bytes, memory, clean, pages)| Segment {
+            name: "segment",
+            destination: *destination,
+            bytes: *bytes,
+            memory: *memory,
+            pages,
+            clean: *clean,
+        })
+        .collect();
+    let mut memory = Memory::default();
+    let mut pages = Pages::new(PageSize::K4, BASE + 30 * MIB, 100);
+    let ground = Ground {
+        kept: &[],
+        ..ground()
+    };
+    let list = List::write(&mut memory, &mut pages, &views, &ground).unwrap();
+    let transition = transition();
+    let header = list.seal(&mut memory, way, &transition, 1 << 39).unwrap();
+    Loaded {
+        memory,
+        header,
+        at: list.head.0.wrapping_add(transition.distance),
+        segments,
+        list: pages.out,
+    }
+}
+
+/// An image in runs of pages, some of it in place, a tree, an initramfs: a bit of everything, in
+/// more than one page of the list.
+fn everything(way: &Way, pages: u64) -> Loaded {
+    let far = RAM[1].start;
+    let image = (0..pages).map(|index| match index % 4 {
+        // In place.
+        3 => Extent::new(BASE + index * PAGE, PAGE),
+        _ => Extent::new(far + (2 * index + u64::from(index % 4 == 1)) * PAGE, PAGE),
+    });
+    let image: Vec<Extent> = image.collect();
+    let tree = vec![Extent::new(far + 8 * MIB, PAGE)];
+    let initramfs = vec![
+        Extent::new(far + 9 * MIB, 2 * PAGE),
+        Extent::new(BASE + 16 * MIB + 2 * PAGE, PAGE),
+    ];
+    load(
+        vec![
+            (
+                BASE,
+                pages * PAGE - 100,
+                (pages + 2) * PAGE,
+                Clean::All,
+                image,
+            ),
+            (BASE + 8 * MIB, 77, PAGE, Clean::Moved, tree),
+            (
+                BASE + 16 * MIB,
+                3 * PAGE,
+                3 * PAGE,
+                Clean::Nothing,
+                initramfs,
+            ),
+        ],
+        way,
+    )
+}
+
+fn cpu(loaded: &Loaded, line: u32) -> Cpu {
+    let mut cpu = Cpu::new(
+        loaded.memory.clone(),
+        loaded.header.distance,
+        0x1234_0000_0000_00a5,
+    );
+    cpu.line = line;
+    cpu
+}
+
+/// What the steps in Rust did.
+fn in_rust(loaded: &Loaded, line: u32) -> (Begin, Cpu) {
+    let mut cpu = cpu(loaded, line);
+    let begin = leave(&mut cpu, loaded.at);
+    (begin, cpu)
+}
+
+/// What the assembly did, and in how many instructions.
+fn in_assembly(program: &Program, loaded: &Loaded, line: u32) -> Result<(Begin, Cpu, u64), String> {
+    let mut cpu = cpu(loaded, line);
+    let mut run = Run::new(program, &mut cpu, way().code.0);
+    let begin = run.execute(loaded.at)?;
+    let executed = run.executed;
+    Ok((begin, cpu, executed))
+}
+
+fn ways() -> Vec<Way> {
+    [(false, false), (false, true), (true, false), (true, true)]
+        .into_iter()
+        .map(|(uncached, el2)| Way {
+            uncached,
+            el2,
+            ..way()
+        })
+        .collect()
+}
+
+/// 16, 32, 64, 128 and 4096 bytes.
+const LINES: [u32; 5] = [2, 3, 4, 5, 10];
+
+fn program() -> Program {
+    Program::parse(TEXT).unwrap()
+}
+
+#[test]
+fn assembly_and_rust_do_the_same_steps_in_the_same_order() {
+    let program = program();
+    for way in ways() {
+        let loaded = everything(&way, if cfg!(miri) { 4 } else { 180 });
+        assert!(cfg!(miri) || loaded.list.len() > 1, "no link is followed");
+        let lines = if cfg!(miri) { &LINES[2..3] } else { &LINES[..] };
+        for &line in lines {
+            let (begin, rust) = in_rust(&loaded, line);
+            let (other, assembly, _) = in_assembly(&program, &loaded, line).unwrap();
+            assert_eq!(begin, other);
+            assert!(rust.did.len() > 1000);
+            let difference = rust.did.iter().zip(&assembly.did).position(|(a, b)| a != b);
+            if let Some(at) = difference {
+                panic!(
+                    "{way:?}, lines of {}: step {at}: {:x?} in Rust, {:x?} in assembly",
+                    4 << line,
+                    &rust.did[at..at + 3],
+                    &assembly.did[at..at + 3]
+                );
+            }
+            assert_eq!(rust.did.len(), assembly.did.len());
+            assert!(rust.memory == assembly.memory);
+        }
+    }
+}
+
+#[test]
+fn no_instruction_is_idle() {
+    let program = program();
+    let ways = ways();
+    let loaded: Vec<Loaded> = ways.iter().map(|way| everything(way, 130)).collect();
+    let mut expected = Vec::new();
+    for one in &loaded {
+        for line in LINES {
+            expected.push((one, line, in_rust(one, line)));
+        }
+    }
+    let differs = |program: &Program| {
+        expected.iter().any(|(loaded, line, (begin, cpu))| {
+            match in_assembly(program, loaded, *line) {
+                Ok((other, found, _)) => {
+                    other != *begin || found.did != cpu.did || found.memory != cpu.memory
+                }
+                Err(_) => true,
+            }
+        })
+    };
+    assert!(!differs(&program));
+    let idle: Vec<String> = (0..program.instructions.len())
+        .step_by(if cfg!(miri) { 60 } else { 1 })
+        .filter(|&index| !differs(&program.without(index)))
+        .map(|index| program.instructions[index].text.clone())
+        .collect();
+    // What stops a CPU that takes an exception no one expects.
+    let stop = [
+        ["b       .Lkexec_stop_here"; 8].as_slice(),
+        &["b       .Lkexec_stop_here"; 7],
+        &["wfi", "b       .Lkexec_stop_here"],
+    ];
+    if !cfg!(miri) {
+        assert_eq!(idle, stop.concat());
+    }
+}
+
+#[test]
+fn the_wanted_bytes_are_there_and_nothing_else_is_written() {
+    for way in ways() {
+        let loaded = everything(&way, if cfg!(miri) { 4 } else { 150 });
+        let (begin, cpu) = in_rust(&loaded, 4);
+        assert_eq!(
+            begin,
+            Begin {
+                address: way.entry.0,
+                arguments: [way.tree.0, 0, 0, 0],
+                el2: way.el2,
+            }
+        );
+        assert_eq!(cpu.count(|did| matches!(did, Did::Fault(_))), 0);
+        let mut wanted = loaded.memory.clone();
+        for (destination, _, _, _, pages) in &loaded.segments {
+            let mut at = *destination;
+            for run in pages {
+                for offset in (0..run.bytes).step_by(8) {
+                    if run.start != at {
+                        wanted.write(at + offset, untouched(run.start + offset));
+                    }
+                }
+                at += run.bytes;
+            }
+        }
+        assert!(cpu.memory == wanted);
+    }
+}
+
+/// What of a physical address range is cleaned, invalidated, stored, in which order: the last step
+/// with each of its lines.
+fn last(cpu: &Cpu, at: u64, distance: u64, which: impl Fn(&Did, u64) -> bool) -> Option<usize> {
+    cpu.did
+        .iter()
+        .rposition(|did| which(did, at) || which(did, at.wrapping_add(distance)))
+}
+
+#[test]
+fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_off() {
+    for el2 in [false, true] {
+        let way = Way { el2, ..way() };
+        let loaded = everything(&way, if cfg!(miri) { 4 } else { 20 });
+        for line in [3, 4, 5] {
+            let (_, cpu) = in_rust(&loaded, line);
+            let off = cpu.did.iter().position(
+                |did| matches!(did, Did::System(System::SCTLR_EL1, value) if value & 1 == 0),
+            );
+            let off = off.unwrap();
+            let waits = cpu
+                .did
+                .iter()
+                .rposition(|did| *did == Did::Barrier(Barrier::DSB_SY));
+            let waits = waits.unwrap();
+            assert!(waits < off);
+            let mut cleaned = 0;
+            for (destination, bytes, memory, clean, pages) in &loaded.segments {
+                let whole = bytes.next_multiple_of(PAGE);
+                for offset in (0..*memory).step_by(4 << line) {
+                    let at = destination + offset;
+                    let behind = offset >= whole;
+                    let (mut from, mut moved) = (*destination, false);
+                    for run in pages {
+                        moved |= (from..from + run.bytes).contains(&at) && run.start != from;
+                        from += run.bytes;
+                    }
+                    let must = match clean {
+                        Clean::Nothing => false,
+                        Clean::Moved => moved || behind,
+                        _ => true,
+                    };
+                    let clean = last(&cpu, at, cpu.distance, |did, at| {
+                        *did == Did::System(System::DC_CVAC, at)
+                    });
+                    assert_eq!(clean.is_some(), must, "{at:#x}");
+                    let Some(clean) = clean else { continue };
+                    cleaned += 1;
+                    assert!(clean < waits);
+                    for word in (0..4 << line).step_by(8) {
+                        let stored = last(&cpu, at + word, cpu.distance, |did, at| {
+                            *did == Did::Store(at)
+                        });
+                        assert_eq!(stored.is_some(), moved);
+                        assert!(stored.is_none_or(|stored| stored < clean));
+                    }
+                }
+            }
+            assert_eq!(cleaned << (line + 2), loaded.header.bytes_cleaned);
+            if line == 4 {
+                let lines = cpu.count(|did| matches!(did, Did::System(System::DC_CVAC, _)));
+                assert_eq!(lines as u64, cleaned, "each line once");
+            }
+        }
+    }
+}
+
+/// One segment in one run.
+fn one_run(pages: u64, clean: Clean, uncached: bool) -> Loaded {
+    let way = Way { uncached, ..way() };
+    let source = vec![Extent::new(RAM[1].start, pages * PAGE)];
+    load(
+        vec![(BASE, pages * PAGE, pages * PAGE, clean, source)],
+        &way,
+    )
+}
+
+/// Instructions for 64 bytes of one more page, from the difference, in hundredths.
+fn per_line(clean: Clean) -> u64 {
+    let program = program();
+    let count = |pages| {
+        in_assembly(&program, &one_run(pages, clean, false), 4)
+            .unwrap()
+            .2
+    };
+    let (few, many) = (count(1), count(9));
+    (many - few) * 100 / (8 * PAGE / 64)
+}
+
+#[test]
+fn a_line_takes_so_many_instructions() {
+    // The yardstick is 9.5 for the copy, and 1 for each line cleaned; 1.1 times that is the limit.
+    assert_eq!(per_line(Clean::Nothing), 850);
+    assert_eq!(per_line(Clean::All), 950);
+}
+
+#[test]
+fn an_image_and_its_initramfs_are_below_the_limit_and_barriers_do_not_grow() {
+    if cfg!(miri) {
+        // A million instructions, and nothing in it that is not in the other tests.
+        return;
+    }
+    let program = program();
+    let mut barriers = BTreeSet::new();
+    for pages in [1, 16, 400] {
+        let loaded = everything(&way(), pages);
+        let (_, cpu, executed) = in_assembly(&program, &loaded, 4).unwrap();
+        let dsb = |did: &Did| matches!(did, Did::Barrier(it) if it.kind == Barrier::DSB_SY.kind);
+        barriers.insert(cpu.count(dsb));
+        let lines = |bytes: u64| bytes as f64 / 64.0;
+        let limit =
+            1.1 * (9.5 * lines(loaded.header.bytes_copied) + lines(loaded.header.bytes_cleaned));
+        // The code's beginning and end, and three instructions for each record and each page.
+        let fixed = 150.0 + 12.0 * loaded.header.records as f64;
+        // What is cleaned and not copied takes two and a half instructions a line.
+        let only_cleaned = 2.5
+            * lines(
+                loaded.segments[0].2 - loaded.segments[0].1.next_multiple_of(PAGE)
+                    + pages / 4 * PAGE,
+            );
+        assert!(
+            (executed as f64) < limit + fixed + only_cleaned,
+            "{executed} instructions, limit {limit}"
+        );
+    }
+    // One for all the bytes, and those of the TLBIs and the IC.
+    assert_eq!(barriers, BTreeSet::from([5]));
+    // As large as 4 MiB, in one piece: below the limit as it stands.
+    for clean in [Clean::All, Clean::Nothing] {
+        let loaded = one_run(1024, clean, false);
+        let (_, _, executed) = in_assembly(&program, &loaded, 4).unwrap();
+        let lines = 1024 * PAGE / 64;
+        let cleaned = if clean == Clean::All { lines } else { 0 };
+        let limit = 1.1 * (9.5 * lines as f64 + cleaned as f64);
+        assert!((executed as f64) < limit, "{executed}, limit {limit}");
+    }
+}
+
+#[test]
+fn without_the_mmu_nothing_is_left_in_caches() {
+    let loaded = everything(
+        &Way {
+            uncached: true,
+            ..way()
+        },
+        if cfg!(miri) { 4 } else { 20 },
+    );
+    let (_, cpu) = in_rust(&loaded, 4);
+    let off = cpu
+        .did
+        .iter()
+        .position(|did| matches!(did, Did::System(System::SCTLR_EL1, _)))
+        .unwrap();
+    let copies = |did: &Did| matches!(did, Did::Store(_));
+    let first = cpu.did.iter().position(copies).unwrap();
+    assert!(off < first, "something is copied with the MMU on");
+    let last_store = cpu.did.iter().rposition(copies).unwrap();
+    for (destination, _, _, _, pages) in &loaded.segments {
+        let mut at = *destination;
+        for run in pages {
+            for offset in (0..run.bytes).step_by(64) {
+                if run.start != at {
+                    // Read past the caches, so cleaned before; written past them, so neither
+                    // written back over nor found as it was.
+                    for line in [run.start + offset, at + offset] {
+                        let line = line.wrapping_add(cpu.distance);
+                        let clean = cpu
+                            .did
+                            .iter()
+                            .position(|did| *did == Did::System(System::DC_CIVAC, line));
+                        assert!(clean.unwrap() < off);
+                    }
+                    let drop = Did::System(System::DC_IVAC, at + offset);
+                    assert!(cpu.did.iter().position(|did| *did == drop).unwrap() > last_store);
+                }
+            }
+            at += run.bytes;
+        }
+    }
+}
+
+#[test]
+fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
+    let program = program();
+    assert_eq!(program.bytes, CODE_BYTES as u64);
+    assert!(
+        PageSize::ALL
+            .iter()
+            .all(|size| size.bytes() >= CODE_BYTES as u64)
+    );
+    assert!(Program::parse("frobnicate: bad {nothing}").is_err());
+    assert!(Program::parse("    .align 3").is_err());
+    let broken = Program::parse(&TEXT.replace("dsb     sy", "dsb     st")).unwrap();
+    let loaded = everything(&way(), 4);
+    assert!(in_assembly(&broken, &loaded, 4).is_err());
+    let _ = (PhysicalAddress(0), loaded.memory.load(BASE));
+}
