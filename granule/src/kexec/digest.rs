@@ -2,11 +2,13 @@
 //!
 //! Each step is a bijection of the state for a given word, and of the word for a given state. So
 //! two texts of equal length that differ in one word never have the same digest; those that differ
-//! in more have it by chance, one in 2^64. Cheap: a rotation, an exclusive or and a multiplication a
+//! in more have it by chance, one in 2^64. Cheap: an exclusive or, a rotation and two multiplications a
 //! word, so that segments of hundreds of megabytes can be digested before and after they move.
 
 /// An odd number whose bits are mixed: the fractional part of the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Another one: the fractional part of the square root of 2.
+const OTHER: u64 = 0x6a09_e667_f3bc_c909;
 
 /// The digest of the words so far.
 ///
@@ -40,8 +42,11 @@ impl Digest {
     /// One more word.
     #[inline]
     pub const fn word(&mut self, word: u64) {
-        // The rotation brings the upper bits down, which a multiplication alone never does.
-        self.state = (self.state.rotate_left(29) ^ word).wrapping_mul(FACTOR);
+        // A multiplication carries bits up, never down: turned over, the second one spreads those
+        // that were up. So no bit of a word changes only a few bits of the state, which one bit of
+        // the next word could undo.
+        let spread = (self.state ^ word).wrapping_mul(FACTOR).rotate_left(32);
+        self.state = spread.wrapping_mul(OTHER);
         self.words = self.words.wrapping_add(1);
     }
 

@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
             program,
             cpu,
             // Garbage, so that nothing relies on what registers hold.
-            x: std::array::from_fn(|index| 0xdead_0000_0000_0001 * (index as u64 + 3)),
+            x: std::array::from_fn(|index| (index as u64 + 3).wrapping_mul(0xdead_0000_0000_0001)),
             zero: false,
             carry: true,
             page,

@@ -96,7 +96,7 @@ fn cpu(loaded: &Loaded, line: u32) -> Cpu {
     let mut cpu = Cpu::new(
         loaded.memory.clone(),
         loaded.header.distance,
-        0x1234_0000_0000_00a5,
+        0x1234_0000_0000_0025,
     );
     cpu.line = line;
     cpu
@@ -163,14 +163,33 @@ fn assembly_and_rust_do_the_same_steps_in_the_same_order() {
     }
 }
 
+/// All records in another page than the header, which leads there: what a longer list has.
+fn with_a_link(mut loaded: Loaded) -> Loaded {
+    let page = BASE + 28 * MIB;
+    for at in (0..PAGE - 128).step_by(8) {
+        let word = loaded.memory.read(loaded.header.first + at);
+        loaded.memory.write(page + at, word);
+    }
+    for (index, word) in [page, 0, 0, 4].into_iter().enumerate() {
+        loaded
+            .memory
+            .write(loaded.header.first + 8 * index as u64, word);
+    }
+    loaded
+}
+
 #[test]
 fn no_instruction_is_idle() {
     let program = program();
     let ways = ways();
-    let loaded: Vec<Loaded> = ways.iter().map(|way| everything(way, 130)).collect();
+    let some = if cfg!(miri) { 1 } else { ways.len() };
+    let loaded: Vec<Loaded> = ways[..some]
+        .iter()
+        .map(|way| with_a_link(everything(way, 4)))
+        .collect();
     let mut expected = Vec::new();
     for one in &loaded {
-        for line in LINES {
+        for line in [4, 2, 10].into_iter().take(if cfg!(miri) { 1 } else { 3 }) {
             expected.push((one, line, in_rust(one, line)));
         }
     }
@@ -185,19 +204,19 @@ fn no_instruction_is_idle() {
         })
     };
     assert!(!differs(&program));
-    let idle: Vec<String> = (0..program.instructions.len())
+    let idle: Vec<&str> = (0..program.instructions.len())
         .step_by(if cfg!(miri) { 60 } else { 1 })
         .filter(|&index| !differs(&program.without(index)))
-        .map(|index| program.instructions[index].text.clone())
+        .map(|index| program.instructions[index].text.as_str())
         .collect();
-    // What stops a CPU that takes an exception no one expects.
-    let stop = [
-        ["b       .Lkexec_stop_here"; 8].as_slice(),
-        &["b       .Lkexec_stop_here"; 7],
-        &["wfi", "b       .Lkexec_stop_here"],
-    ];
+    let stop = "b       .Lkexec_stop_here";
+    let mut expected = vec![stop; 15];
+    // The list's end leaves zeros there, which is not relied on.
+    expected.extend(["mov     x1, xzr", "mov     x2, xzr"]);
+    // What stops a CPU that takes an exception no one expects, as the vectors above.
+    expected.extend(["wfi", stop]);
     if !cfg!(miri) {
-        assert_eq!(idle, stop.concat());
+        assert_eq!(idle, expected);
     }
 }
 
@@ -272,9 +291,12 @@ fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_o
                         Clean::Moved => moved || behind,
                         _ => true,
                     };
-                    let clean = last(&cpu, at, cpu.distance, |did, at| {
-                        *did == Did::System(System::DC_CVAC, at)
-                    });
+                    let clean = last(
+                        &cpu,
+                        at,
+                        cpu.distance,
+                        |did, at| matches!(*did, Did::System(System::DC_CVAC, of) if of & !((4 << line) - 1) == at),
+                    );
                     assert_eq!(clean.is_some(), must, "{at:#x}");
                     let Some(clean) = clean else { continue };
                     cleaned += 1;

@@ -56,7 +56,6 @@ impl ListMemory for Memory {
 
 /// Pages for the list, a few at a time and not in order.
 pub struct Pages {
-    pub page: PageSize,
     pub free: Vec<u64>,
     /// How many are still given out; what is reserved counts.
     pub budget: usize,
@@ -70,7 +69,6 @@ impl Pages {
     pub fn new(page: PageSize, first: u64, count: u64) -> Self {
         let all = (0..count).map(|index| first + 2 * index * page.bytes());
         Self {
-            page,
             free: all.rev().collect(),
             budget: usize::MAX,
             out: BTreeSet::new(),
