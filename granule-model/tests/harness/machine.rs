@@ -223,13 +223,9 @@ impl Pages {
     }
 }
 
-// SAFETY: pages come from a counter or were freed, so nobody else has them.
-unsafe impl TableAllocator for Pages {
-    fn reserve(&mut self, tables: usize) -> bool {
-        tables as u64 <= self.left
-    }
-
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+impl Pages {
+    /// Pages that are to become something else than tables.
+    pub(crate) fn take(&mut self, most: usize) -> Option<TableRun> {
         let mut count = 1;
         if self.left == 0 {
             return None;
@@ -242,16 +238,29 @@ unsafe impl TableAllocator for Pages {
             first
         });
         self.left -= count;
-        let mut world = self.world.borrow_mut();
-        world.tables += count;
-        world.event(EventKind::TableObtained {
-            address: first,
-            bytes: count * self.bytes,
-        });
         Some(TableRun {
             first: PhysicalAddress(first),
             count: count as usize,
         })
+    }
+}
+
+// SAFETY: pages come from a counter or were freed, so nobody else has them.
+unsafe impl TableAllocator for Pages {
+    fn reserve(&mut self, tables: usize) -> bool {
+        tables as u64 <= self.left
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.take(most)?;
+        let count = run.count as u64;
+        let mut world = self.world.borrow_mut();
+        world.tables += count;
+        world.event(EventKind::TableObtained {
+            address: run.first.0,
+            bytes: count * self.bytes,
+        });
+        Some(run)
     }
 
     fn free(&mut self, table: PhysicalAddress) {

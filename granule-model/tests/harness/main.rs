@@ -10,6 +10,7 @@
 mod bench;
 mod draw;
 mod exhaustion;
+mod kexec;
 mod linear;
 mod machine;
 mod operation;

@@ -98,6 +98,8 @@ granule_kexec_code:
 3:  adr     x16, .Lkexec_flush
     bl      .Lkexec_walk
     dsb     sy
+    ic      iallu
+    dsb     nsh
     isb
     msr     sctlr_el1, x22
     isb

@@ -145,8 +145,7 @@ fn relocate(machine: &mut impl Machine, header: u64, code: u64) -> Begin {
                 line,
             );
         });
-        machine.barrier(Barrier::DSB_SY);
-        machine.barrier(Barrier::ISB);
+        finish(machine);
         machine.system(System::SCTLR_EL1, sctlr);
         machine.barrier(Barrier::ISB);
         walk(machine, first, 0, |machine, record| {

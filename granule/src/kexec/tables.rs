@@ -6,7 +6,7 @@
 //! and read-only. Page size and format are the kernel's, since TG and DS change only while nothing
 //! is translated; the number of address bits of TTBR0 is as small as the page's address allows.
 
-use super::segment::{Extent, Refusal};
+use super::segment::{Extent, Refusal, Segment, in_the_way};
 use crate::arch::registers::{Tcr, Ttbr};
 use crate::arch::{
     Attributes, CpuFeatures, Geometry, GeometryError, Half, Page, Permissions, PhysicalAddress,
@@ -14,7 +14,8 @@ use crate::arch::{
 };
 use crate::forward;
 use crate::table::{
-    Environment, Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableError, TableMemory,
+    Environment, Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableError,
+    TableMemory, TableRun,
 };
 use core::fmt;
 
@@ -33,6 +34,8 @@ pub struct Needs<'a> {
     pub written: &'a [Extent],
     /// Memory that is only read: sources, and the pages of the list.
     pub read: &'a [Extent],
+    /// The segments: neither the relocation code nor a table may be where one is to be.
+    pub segments: &'a [Segment<'a>],
 }
 
 /// Tables that are ready: no CPU walks them yet, every store to them will be seen by one that does.
@@ -110,20 +113,35 @@ impl From<TableError> for TransitionError {
 }
 
 /// The environment, lent: it is needed for two trees, one after the other, and by the caller after.
-struct Lent<'a, E>(&'a mut E);
+struct Lent<'a, E> {
+    inner: &'a mut E,
+    segments: &'a [Segment<'a>],
+    /// A page that was given where a segment is to be.
+    in_the_way: Option<u64>,
+}
 
 // SAFETY: every call is handed on to what the caller vouched for.
 unsafe impl<E: TableMemory> TableMemory for Lent<'_, E> {
-    forward!(self.0: load find_mapped store exchange fill update);
+    forward!(self.inner: load find_mapped store exchange fill update);
 }
 
 // SAFETY: as above.
-unsafe impl<E: TableAllocator> TableAllocator for Lent<'_, E> {
-    forward!(self.0: reserve allocate free);
+unsafe impl<E: TableAllocator + Maintenance> TableAllocator for Lent<'_, E> {
+    forward!(self.inner: reserve free);
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.inner.allocate(most)?;
+        let page = self.inner.capabilities().geometry.page_size().bytes();
+        let pages = Extent::new(run.first.0, page.saturating_mul(run.count as u64));
+        if in_the_way(self.segments, &pages).is_some() {
+            self.in_the_way.get_or_insert(run.first.0);
+        }
+        Some(run)
+    }
 }
 
 impl<E: Maintenance> Maintenance for Lent<'_, E> {
-    forward!(self.0: capabilities dsb_ishst dsb_ish isb tlbi);
+    forward!(self.inner: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 
 /// The lower half with as few bits of address as reach the page of the relocation code.
@@ -151,13 +169,20 @@ pub fn build<P: Page, E: Environment>(
     environment: &mut E,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
+    let code = Extent::new(needs.code.0, P::SIZE.bytes());
+    if in_the_way(needs.segments, &code).is_some() {
+        return Err(TransitionError::Refused(Refusal::PageInTheWay {
+            what: "relocation code",
+            page: needs.code.0,
+        }));
+    }
     let lower = identity_geometry(&needs.cpu, &needs.upper, needs.code).map_err(|why| {
         TransitionError::Code {
             page: needs.code,
             why,
         }
     })?;
-    let low = tree::<P, E>(environment, lower, |tables| {
+    let low = tree::<P, E>(environment, lower, needs.segments, |tables| {
         tables.map(
             VirtualAddress(needs.code.0),
             needs.code,
@@ -166,7 +191,7 @@ pub fn build<P: Page, E: Environment>(
             Leaves::PAGES,
         )
     })?;
-    let high = tree::<P, E>(environment, needs.upper, |tables| {
+    let high = tree::<P, E>(environment, needs.upper, needs.segments, |tables| {
         let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
         let read = needs.read.iter().map(|it| (it, Permissions::READ));
         for (extent, permissions) in written.chain(read) {
@@ -212,15 +237,29 @@ pub fn free<P: Page, E: Environment>(environment: &mut E, transition: &Transitio
 fn tree<P: Page, E: Environment>(
     environment: &mut E,
     geometry: Geometry,
+    segments: &[Segment<'_>],
     fill: impl FnOnce(&mut PageTables<P, Lent<'_, E>>) -> Result<(), TableError>,
 ) -> Result<PhysicalAddress, TransitionError> {
-    let mut tables = PageTables::<P, _>::new(geometry, Lent(environment))?;
+    let lent = Lent {
+        inner: environment,
+        segments,
+        in_the_way: None,
+    };
+    let mut tables = PageTables::<P, _>::new(geometry, lent)?;
     let root = tables.root();
-    match fill(&mut tables) {
+    let filled = fill(&mut tables).map_err(TransitionError::from);
+    let clear = match tables.environment().in_the_way {
+        None => Ok(()),
+        Some(page) => Err(TransitionError::Refused(Refusal::PageInTheWay {
+            what: "transitional tables",
+            page,
+        })),
+    };
+    match filled.and(clear) {
         Ok(()) => Ok(root),
         Err(why) => {
             give_back::<P, E>(environment, geometry, root);
-            Err(why.into())
+            Err(why)
         }
     }
 }
@@ -231,11 +270,14 @@ fn give_back<P: Page, E: Environment>(
     geometry: Geometry,
     root: PhysicalAddress,
 ) {
+    let lent = Lent {
+        inner: environment,
+        segments: &[],
+        in_the_way: None,
+    };
     // SAFETY: the root and all below it were made by `tree` in this environment, and no CPU walks
     // them: TTBRs get them from `leave` only, which does not come back.
-    let tables = unsafe {
-        PageTables::<P, _>::from_root(root, geometry, Liveness::Private, Lent(environment))
-    };
+    let tables = unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Private, lent) };
     // The geometry is that of `P`, as when the tree was made, and what is mapped with it can be
     // unmapped as a whole: nothing is split, and nothing is left to tell if it were.
     if let Ok(mut tables) = tables {

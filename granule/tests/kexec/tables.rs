@@ -12,7 +12,8 @@ use granule::arch::{
     PhysicalAddress,
 };
 use granule::kexec::{
-    Extent, Needs, Refusal, Transition, TransitionError, build, free, identity_geometry,
+    Clean, Extent, Needs, Refusal, Segment, Transition, TransitionError, build, free,
+    identity_geometry,
 };
 use std::rc::Rc;
 
@@ -85,6 +86,7 @@ fn needs(cpu: CpuFeatures, upper: Geometry) -> Needs<'static> {
         code: PhysicalAddress(CODE),
         written: &WRITTEN,
         read: &READ,
+        segments: &[],
     }
 }
 
@@ -240,6 +242,50 @@ fn what_cannot_be_mapped_is_refused_and_takes_nothing() {
         "{made:?}"
     );
     assert_eq!(host.given_out(), 0);
+}
+
+#[test]
+fn a_page_where_a_segment_is_to_be_is_refused() {
+    let cpu = cpu(false);
+    let usual = needs(cpu, upper(&cpu, PageSize::K4, 48));
+    let segment = |destination| {
+        [Segment {
+            name: "image",
+            destination,
+            bytes: 1,
+            memory: 0x1000,
+            pages: &[],
+            clean: Clean::All,
+        }]
+    };
+    let made = |destination| {
+        let segments = segment(destination);
+        let needs = Needs {
+            segments: &segments,
+            ..usual
+        };
+        let Made { host, made } = make::<Page4K>(&needs, 64, Runs::Long);
+        match made {
+            Ok(_) => assert!(host.given_out() > 0),
+            Err(why) => {
+                assert_eq!(host.given_out(), 0);
+                assert!(
+                    matches!(why, TransitionError::Refused(Refusal::PageInTheWay { page, .. })
+                    if page <= destination && destination - page < 64 * 0x1000),
+                    "{why}"
+                );
+            }
+        }
+        made.map_err(|why| why.to_string())
+    };
+    let tables = make::<Page4K>(&usual, 64, Runs::Long).host.given_out() as u64;
+    for index in [0, 1, tables / 2, tables - 1] {
+        let line = made(TABLES + index * 0x1000).unwrap_err();
+        assert!(line.contains("transitional tables"), "{line}");
+    }
+    assert!(made(TABLES + tables * 0x1000).is_ok());
+    let line = made(CODE).unwrap_err();
+    assert!(line.contains("relocation code"), "{line}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! model must report, with the right rule.
 
 mod kernel_scenes;
+mod kexec;
 mod registers;
 mod scenes;
 mod sizes;
@@ -50,7 +51,8 @@ const fn fault(
 /// All kinds, in the order of the document.
 fn faults() -> impl Iterator<Item = &'static Fault> {
     let tables = tables::FAULTS.iter().chain(sizes::FAULTS);
-    tables.chain(spaces::FAULTS).chain(registers::FAULTS)
+    let tables = tables.chain(spaces::FAULTS).chain(registers::FAULTS);
+    tables.chain(kexec::FAULTS)
 }
 
 /// What a scene ends with: rules with the text of the violation, and how many events a fault

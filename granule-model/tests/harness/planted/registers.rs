@@ -142,11 +142,11 @@ fn with_op(op: CacheOp) -> impl Fn(EventKind) -> Vec<EventKind> {
     }
 }
 
-const fn is_dsb_sy(kind: &EventKind) -> bool {
+pub(super) const fn is_dsb_sy(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Barrier(Barrier::DsbSy))
 }
 
-const fn is_ic(kind: &EventKind) -> bool {
+pub(super) const fn is_ic(kind: &EventKind) -> bool {
     matches!(kind, EventKind::InstructionCache { .. })
 }
 
@@ -154,7 +154,7 @@ const fn writes(kind: &EventKind, which: Register) -> bool {
     matches!(kind, EventKind::RegisterWrite { register, .. } if *register as u32 == which as u32)
 }
 
-const fn is_tcr(kind: &EventKind) -> bool {
+pub(super) const fn is_tcr(kind: &EventKind) -> bool {
     writes(kind, Register::TcrEl1)
 }
 
