@@ -7,11 +7,11 @@ use crate::machine::{Cpu, Did};
 use crate::segments::{BASE, ground};
 use crate::tables::transition;
 use crate::world::{Memory, Pages, RAM, untouched};
-use granule::arch::{PageSize, PhysicalAddress};
+use granule::arch::PageSize;
 use granule::kexec::steps::{Begin, leave};
-use granule::kexec::{CODE_BYTES, Clean, Extent, Ground, Header, List, ListMemory, Segment, Way};
+use granule::kexec::{CODE_BYTES, Clean, Extent, Ground, Header, List, Segment, Way};
 use granule::trace::{Barrier, System};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
@@ -250,12 +250,33 @@ fn the_wanted_bytes_are_there_and_nothing_else_is_written() {
     }
 }
 
-/// What of a physical address range is cleaned, invalidated, stored, in which order: the last step
-/// with each of its lines.
-fn last(cpu: &Cpu, at: u64, distance: u64, which: impl Fn(&Did, u64) -> bool) -> Option<usize> {
-    cpu.did
-        .iter()
-        .rposition(|did| which(did, at) || which(did, at.wrapping_add(distance)))
+/// When something was done last, by the address that it was done to.
+fn last(cpu: &Cpu, which: impl Fn(&Did) -> Option<u64>) -> BTreeMap<u64, usize> {
+    let all = cpu.did.iter().enumerate();
+    all.filter_map(|(at, did)| Some((which(did)?, at)))
+        .collect()
+}
+
+/// And when it was done first.
+fn first(cpu: &Cpu, which: impl Fn(&Did) -> Option<u64>) -> BTreeMap<u64, usize> {
+    let all = cpu.did.iter().enumerate().rev();
+    all.filter_map(|(at, did)| Some((which(did)?, at)))
+        .collect()
+}
+
+const fn stored(did: &Did) -> Option<u64> {
+    match did {
+        Did::Store(at) => Some(*at),
+        _ => None,
+    }
+}
+
+/// The address that a cache operation is for.
+fn operated(system: System) -> impl Fn(&Did) -> Option<u64> {
+    move |did| match did {
+        Did::System(found, at) if *found == system => Some(*at),
+        _ => None,
+    }
 }
 
 #[test]
@@ -276,6 +297,9 @@ fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_o
             let waits = waits.unwrap();
             assert!(waits < off);
             let mut cleaned = 0;
+            let stores = last(&cpu, stored);
+            let whole_line = |at: u64| at & !((4 << line) - 1);
+            let cleans = last(&cpu, |did| operated(System::DC_CVAC)(did).map(whole_line));
             for (destination, bytes, memory, clean, pages) in &loaded.segments {
                 let whole = bytes.next_multiple_of(PAGE);
                 for offset in (0..*memory).step_by(4 << line) {
@@ -291,20 +315,14 @@ fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_o
                         Clean::Moved => moved || behind,
                         _ => true,
                     };
-                    let clean = last(
-                        &cpu,
-                        at,
-                        cpu.distance,
-                        |did, at| matches!(*did, Did::System(System::DC_CVAC, of) if of & !((4 << line) - 1) == at),
-                    );
+                    let at = at.wrapping_add(cpu.distance);
+                    let clean = cleans.get(&at);
                     assert_eq!(clean.is_some(), must, "{at:#x}");
                     let Some(clean) = clean else { continue };
                     cleaned += 1;
-                    assert!(clean < waits);
+                    assert!(*clean < waits);
                     for word in (0..4 << line).step_by(8) {
-                        let stored = last(&cpu, at + word, cpu.distance, |did, at| {
-                            *did == Did::Store(at)
-                        });
+                        let stored = stores.get(&(at + word));
                         assert_eq!(stored.is_some(), moved);
                         assert!(stored.is_none_or(|stored| stored < clean));
                     }
@@ -406,8 +424,10 @@ fn without_the_mmu_nothing_is_left_in_caches() {
         .position(|did| matches!(did, Did::System(System::SCTLR_EL1, _)))
         .unwrap();
     let copies = |did: &Did| matches!(did, Did::Store(_));
-    let first = cpu.did.iter().position(copies).unwrap();
-    assert!(off < first, "something is copied with the MMU on");
+    let begins = cpu.did.iter().position(copies).unwrap();
+    let cleans = first(&cpu, operated(System::DC_CIVAC));
+    let drops = first(&cpu, operated(System::DC_IVAC));
+    assert!(off < begins, "something is copied with the MMU on");
     let last_store = cpu.did.iter().rposition(copies).unwrap();
     for (destination, _, _, _, pages) in &loaded.segments {
         let mut at = *destination;
@@ -418,14 +438,9 @@ fn without_the_mmu_nothing_is_left_in_caches() {
                     // written back over nor found as it was.
                     for line in [run.start + offset, at + offset] {
                         let line = line.wrapping_add(cpu.distance);
-                        let clean = cpu
-                            .did
-                            .iter()
-                            .position(|did| *did == Did::System(System::DC_CIVAC, line));
-                        assert!(clean.unwrap() < off);
+                        assert!(cleans[&line] < off);
                     }
-                    let drop = Did::System(System::DC_IVAC, at + offset);
-                    assert!(cpu.did.iter().position(|did| *did == drop).unwrap() > last_store);
+                    assert!(drops[&(at + offset)] > last_store);
                 }
             }
             at += run.bytes;
@@ -447,5 +462,4 @@ fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
     let broken = Program::parse(&TEXT.replace("dsb     sy", "dsb     st")).unwrap();
     let loaded = everything(&way(), 4);
     assert!(in_assembly(&broken, &loaded, 4).is_err());
-    let _ = (PhysicalAddress(0), loaded.memory.load(BASE));
 }

@@ -3,7 +3,7 @@
 use granule::arch::{PageSize, PhysicalAddress};
 use granule::kexec::{Extent, ListMemory};
 use granule::table::{TableAllocator, TableRun};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// RAM of the tests: 64 MiB, with a hole from 48 to 52 MiB.
 pub const RAM: [Extent; 2] = [
@@ -14,7 +14,7 @@ pub const RAM: [Extent; 2] = [
 /// Memory, in which every word has a value of its own until it is written.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    pub written: HashMap<u64, u64>,
+    pub written: BTreeMap<u64, u64>,
 }
 
 /// What a word is that nobody has written.

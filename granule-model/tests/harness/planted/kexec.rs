@@ -14,7 +14,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "relocation: one line of the image is not cleaned",
         relocate,
-        || nth(COPIED, is_line, |_| Vec::new()),
+        || nth(0, is_line, |_| Vec::new()),
         NotCleaned,
         "reads memory with the MMU off",
     ),
@@ -28,14 +28,14 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "relocation: a line that is in place is not cleaned",
         relocate,
-        || nth(COPIED + LINES, is_line, |_| Vec::new()),
+        || nth(LINES, is_line, |_| Vec::new()),
         NotCleaned,
         "reads memory with the MMU off",
     ),
     fault(
         "relocation: a line behind the image is not cleaned",
         relocate,
-        || nth(COPIED + 3 * LINES, is_line, |_| Vec::new()),
+        || nth(3 * LINES, is_line, |_| Vec::new()),
         DirtyLineBehind,
         "",
     ),
@@ -86,7 +86,7 @@ pub(super) const FAULTS: &[Fault] = &[
         relocate,
         || nth(1, is_nsh, |_| Vec::new()),
         BreakBeforeMake,
-        "no DSB completed it",
+        "",
     ),
     fault(
         "relocation: the old linear map is walked until the new one is there",
@@ -107,13 +107,6 @@ pub(super) const FAULTS: &[Fault] = &[
         relocate,
         || nth(0, is_tcr, bits(1 << 7)),
         BreakBeforeMake,
-        "",
-    ),
-    fault(
-        "relocation: transitional tables are walked before they are sure to be seen",
-        relocate,
-        || drop_all(is_ishst),
-        UnorderedLink,
         "",
     ),
     fault(
@@ -155,8 +148,6 @@ pub(super) const FAULTS: &[Fault] = &[
 
 /// Lines of a page.
 const LINES: u64 = 0x1000 / 64;
-/// Lines of the relocation code, which are cleaned in one event.
-const COPIED: u64 = 0;
 /// ISBs before that: one behind the copy of the code, four before the jump to it, two before the new
 /// tables.
 const TTBR1_ISB: u64 = 7;
