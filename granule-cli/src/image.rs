@@ -1,13 +1,14 @@
-//! The flat arm64 `Image`: finding the file, reading its 64-byte header, and
-//! finding the boot record's place in it.
+//! The flat arm64 `Image`: finding the file, what of its header matters to QEMU,
+//! and finding the boot record's place in it.
 //!
-//! The header's fields are those of the arm64 Linux boot protocol; only what
-//! decides where the image lies is read. Nothing here writes.
+//! The header itself is read by the library, which a kernel reads the next one's
+//! with. Nothing here writes.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use granule::kexec::image::{ImageError as HeaderError, ImageHeader, Looks};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -19,7 +20,6 @@ pub const DEFAULT_IMAGE: &str = "target/granule/Image";
 /// RAM of QEMU's `virt` starts here.
 pub const RAM_BASE: u64 = 0x4000_0000;
 
-const HEADER_BYTES: usize = 64;
 /// QEMU's `-kernel` keeps this much of RAM's start for its own first
 /// instructions and moves an image that wants to lie there up by 2 MiB.
 const QEMU_LOADER_BYTES: u64 = 4096;
@@ -79,43 +79,15 @@ impl Header {
     ///
     /// What is wrong, without the file's name.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        if bytes.starts_with(b"\x7fELF") {
-            return Err(
-                "is an ELF file; the boot protocol wants the flat image that `cargo xtask \
-                        image` makes of it"
-                    .into(),
-            );
-        }
-        let header = bytes.get(..HEADER_BYTES).ok_or_else(|| {
-            format!(
-                "is {} bytes long, and the header alone is {HEADER_BYTES}; is it cut short?",
-                bytes.len()
-            )
+        let header = ImageHeader::read(bytes).map_err(|error| match error {
+            HeaderError::NotAnImage(Looks::Elf) => {
+                format!("{error}; `cargo xtask image` makes it of this kernel's")
+            }
+            other => other.to_string(),
         })?;
-        if &header[56..60] != b"ARM\x64" {
-            return Err("is no arm64 Image: the magic \"ARM\\x64\" is not at offset 56".into());
-        }
-        let field = |at: usize| {
-            let mut value = [0; 8];
-            value.copy_from_slice(&header[at..at + 8]);
-            u64::from_le_bytes(value)
-        };
-        let (text_offset, image_size, flags) = (field(8), field(16), field(24));
-        if flags & 1 != 0 {
-            return Err(
-                "is big-endian (flags bit 0 at offset 24); only little-endian is booted".into(),
-            );
-        }
-        // Zero is how images older than the field say "unknown", and QEMU then
-        // ignores text_offset as well: nobody would know where the image ends.
-        if image_size == 0 {
-            return Err(
-                "has an image_size of 0 at offset 16, so it cannot be told where it ends".into(),
-            );
-        }
         Ok(Self {
-            text_offset,
-            image_size,
+            text_offset: header.text_offset,
+            image_size: header.image_size,
         })
     }
 
@@ -190,6 +162,7 @@ fn find_upwards(start: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule::kexec::image::HEADER_BYTES;
 
     fn header(text_offset: u64, image_size: u64, flags: u64) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];

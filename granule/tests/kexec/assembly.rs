@@ -220,6 +220,8 @@ pub struct Run<'a> {
     el2: bool,
     /// Instructions executed, with those before the jump.
     pub executed: u64,
+    /// More are not: it does not end.
+    pub most: u64,
 }
 
 impl<'a> Run<'a> {
@@ -235,6 +237,7 @@ impl<'a> Run<'a> {
             vectors_set: false,
             el2: false,
             executed: 0,
+            most: 2_000_000,
         }
     }
 
@@ -293,7 +296,7 @@ impl<'a> Run<'a> {
     pub fn execute(&mut self, header: u64) -> Result<Begin, String> {
         self.x[0] = header;
         let mut pc = self.program.target("granule_kexec_leave", 0)?;
-        while self.executed < 2_000_000 {
+        while self.executed < self.most {
             self.executed += 1;
             let one = self.program.instructions.get(pc).ok_or("ran off the end")?;
             let next = self.step(pc, one);

@@ -111,8 +111,18 @@ fn in_rust(loaded: &Loaded, line: u32) -> (Begin, Cpu) {
 
 /// What the assembly did, and in how many instructions.
 fn in_assembly(program: &Program, loaded: &Loaded, line: u32) -> Result<(Begin, Cpu, u64), String> {
+    at_most(2_000_000, program, loaded, line)
+}
+
+fn at_most(
+    most: u64,
+    program: &Program,
+    loaded: &Loaded,
+    line: u32,
+) -> Result<(Begin, Cpu, u64), String> {
     let mut cpu = cpu(loaded, line);
     let mut run = Run::new(program, &mut cpu, way().code.0);
+    run.most = most;
     let begin = run.execute(loaded.at)?;
     let executed = run.executed;
     Ok((begin, cpu, executed))
@@ -195,7 +205,7 @@ fn no_instruction_is_idle() {
     }
     let differs = |program: &Program| {
         expected.iter().any(|(loaded, line, (begin, cpu))| {
-            match in_assembly(program, loaded, *line) {
+            match at_most(20_000, program, loaded, *line) {
                 Ok((other, found, _)) => {
                     other != *begin || found.did != cpu.did || found.memory != cpu.memory
                 }
