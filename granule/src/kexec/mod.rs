@@ -4,7 +4,7 @@
 //! begins. They are put there by code that runs on tables of its own, from a page of its own, and
 //! follows a list. Here are the image's header ([`ImageHeader`]), the judgement of segments and the
 //! plan for them ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`],
-//! [`verify`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, arm64
+//! [`verify`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, bare arm64
 //! only) and the same in Rust for whoever models or records it ([`steps`]). Nothing here knows where
 //! files come from, how pages are found, other CPUs, devices, or device trees.
 //!
@@ -30,7 +30,8 @@ mod layout;
 pub mod list;
 pub mod plan;
 pub mod ranges;
-#[cfg(target_arch = "aarch64")]
+// Sections and symbols are those of ELF, and nothing but a kernel can run it.
+#[cfg(all(target_arch = "aarch64", target_os = "none"))]
 pub mod relocate;
 pub mod segment;
 pub mod steps;

@@ -1,4 +1,4 @@
-//! The relocation code: an assembly island, for arm64 only.
+//! The relocation code: an assembly island, for arm64 without an operating system only.
 //!
 //! The text is in `relocate.s`, a file of its own so that a test reads it too: it is executed there
 //! one instruction at a time, on memory and registers of the test's, and compared with

@@ -11,7 +11,8 @@ fn of(words: &[u64]) -> u64 {
 
 #[test]
 fn every_bit_of_every_word_counts() {
-    let words: Vec<u64> = (0..20u64).map(|at| at * 0x1234_5678_9abc).collect();
+    let count = if cfg!(miri) { 4 } else { 20 };
+    let words: Vec<u64> = (0..count).map(|at| at * 0x1234_5678_9abc).collect();
     let whole = of(&words);
     let mut seen = BTreeSet::from([whole]);
     for index in 0..words.len() {
