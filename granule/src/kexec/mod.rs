@@ -5,7 +5,7 @@
 //! follows a list. Here are the image's header ([`ImageHeader`]), the judgement of segments and the
 //! plan for them ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`],
 //! [`verify`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, bare arm64
-//! only) and the same in Rust for whoever models or records it ([`steps`]). Nothing here knows where
+//! only) and the same in Rust for whoever models or records it ([`steps`], [`Recorder`]). Nothing here knows where
 //! files come from, how pages are found, other CPUs, devices, or device trees.
 //!
 //! In the order in which a kernel needs it:
@@ -30,6 +30,7 @@ mod layout;
 pub mod list;
 pub mod plan;
 pub mod ranges;
+pub mod record;
 // Sections and symbols are those of ELF, and nothing but a kernel can run it.
 #[cfg(all(target_arch = "aarch64", target_os = "none"))]
 pub mod relocate;
@@ -45,5 +46,6 @@ pub use layout::{
 pub use list::{Header, List, ListError, ListMemory, Way, verify};
 pub use plan::{Record, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};
+pub use record::Recorder;
 pub use segment::{Clean, Extent, Ground, Refusal, Segment, check_places, find_place, in_the_way};
 pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};

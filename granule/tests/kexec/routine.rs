@@ -9,8 +9,10 @@ use crate::tables::transition;
 use crate::world::{Memory, Pages, RAM, untouched};
 use granule::arch::PageSize;
 use granule::kexec::steps::{Begin, leave};
-use granule::kexec::{CODE_BYTES, Clean, Extent, Ground, Header, List, Segment, Way};
-use granule::trace::{Barrier, System};
+use granule::kexec::{
+    CODE_BYTES, Clean, Extent, Ground, Header, List, Recorder, Segment, Way,
+};
+use granule::trace::{Barrier, Event, System};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: u64 = 1 << 20;
@@ -205,7 +207,7 @@ fn no_instruction_is_idle() {
     }
     let differs = |program: &Program| {
         expected.iter().any(|(loaded, line, (begin, cpu))| {
-            match at_most(20_000, program, loaded, *line) {
+            match at_most(80_000, program, loaded, *line) {
                 Ok((other, found, _)) => {
                     other != *begin || found.did != cpu.did || found.memory != cpu.memory
                 }
@@ -472,4 +474,71 @@ fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
     let broken = Program::parse(&TEXT.replace("dsb     sy", "dsb     st")).unwrap();
     let loaded = everything(&way(), 4);
     assert!(in_assembly(&broken, &loaded, 4).is_err());
+}
+
+#[test]
+fn what_is_recorded_is_what_is_done() {
+    for way in ways() {
+        let loaded = everything(&way, if cfg!(miri) { 4 } else { 30 });
+        let (begin, cpu) = in_rust(&loaded, 4);
+        let segments = &loaded.segments;
+        let told = |at: u64| {
+            segments.iter().any(|(destination, _, memory, clean, _)| {
+                (*destination..destination + memory).contains(&at)
+                    && (way.uncached || *clean != Clean::Nothing)
+            })
+        };
+        let mut events = Vec::new();
+        let emit = |event| events.push(event);
+        let mut recorder = Recorder::new(
+            &loaded.memory,
+            loaded.header.distance,
+            cpu.tcr,
+            64,
+            told,
+            emit,
+        );
+        assert_eq!(leave(&mut recorder, loaded.at), begin);
+        // Line by line again, and stores word by word.
+        let mut found = Vec::new();
+        let mut written = BTreeSet::new();
+        for event in &events {
+            match *event {
+                Event::System(system, operand) => found.push(Did::System(system, operand)),
+                Event::Barrier(barrier) => found.push(Did::Barrier(barrier)),
+                Event::Lines {
+                    instruction,
+                    start,
+                    bytes,
+                } => found.extend(
+                    (start..start + bytes)
+                        .step_by(64)
+                        .map(|at| Did::System(instruction, at)),
+                ),
+                Event::Data { start, bytes } => {
+                    written.extend((start.0..start.0 + bytes).step_by(8));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let done = cpu.did.iter().filter_map(|did| match *did {
+            Did::System(..) | Did::Barrier(_) => Some(*did),
+            Did::SctlrEl2(value) => Some(Did::System(System::SCTLR_EL2, value)),
+            _ => None,
+        });
+        assert!(found == done.collect::<Vec<Did>>());
+        let distance = if way.uncached { 0 } else { cpu.distance };
+        let stores = cpu
+            .did
+            .iter()
+            .filter_map(stored)
+            .map(|at| at.wrapping_sub(distance));
+        assert!(written == stores.filter(|at| told(*at)).collect());
+        // Runs, not lines: far fewer events than steps.
+        assert!(
+            events.len() < 40 + 8 * loaded.header.records as usize,
+            "{}",
+            events.len()
+        );
+    }
 }
