@@ -9,9 +9,7 @@ use crate::tables::transition;
 use crate::world::{Memory, Pages, RAM, untouched};
 use granule::arch::PageSize;
 use granule::kexec::steps::{Begin, leave};
-use granule::kexec::{
-    CODE_BYTES, Clean, Extent, Ground, Header, List, Recorder, Segment, Way,
-};
+use granule::kexec::{CODE_BYTES, Clean, Extent, Ground, Header, List, Recorder, Segment, Way};
 use granule::trace::{Barrier, Event, System};
 use std::collections::{BTreeMap, BTreeSet};
 
