@@ -147,6 +147,10 @@ fn program() -> Program {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
+)]
 fn assembly_and_rust_do_the_same_steps_in_the_same_order() {
     let program = program();
     for way in ways() {
@@ -189,6 +193,10 @@ fn with_a_link(mut loaded: Loaded) -> Loaded {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
+)]
 fn no_instruction_is_idle() {
     let program = program();
     let ways = ways();
@@ -231,6 +239,10 @@ fn no_instruction_is_idle() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
+)]
 fn the_wanted_bytes_are_there_and_nothing_else_is_written() {
     for way in ways() {
         let loaded = everything(&way, if cfg!(miri) { 4 } else { 150 });
@@ -290,6 +302,10 @@ fn operated(system: System) -> impl Fn(&Did) -> Option<u64> {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
+)]
 fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_off() {
     for el2 in [false, true] {
         let way = Way { el2, ..way() };
@@ -370,6 +386,10 @@ fn per_line(clean: Clean) -> u64 {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
+)]
 fn a_line_takes_so_many_instructions() {
     // The yardstick is 9.5 for the copy, and 1 for each line cleaned; 1.1 times that is the limit.
     assert_eq!(per_line(Clean::Nothing), 850);
@@ -377,11 +397,11 @@ fn a_line_takes_so_many_instructions() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
+)]
 fn an_image_and_its_initramfs_are_below_the_limit_and_barriers_do_not_grow() {
-    if cfg!(miri) {
-        // A million instructions, and nothing in it that is not in the other tests.
-        return;
-    }
     let program = program();
     let mut barriers = BTreeSet::new();
     for pages in [1, 16, 400] {
@@ -419,6 +439,10 @@ fn an_image_and_its_initramfs_are_below_the_limit_and_barriers_do_not_grow() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
+)]
 fn without_the_mmu_nothing_is_left_in_caches() {
     let loaded = everything(
         &Way {
@@ -459,6 +483,10 @@ fn without_the_mmu_nothing_is_left_in_caches() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
+)]
 fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
     let program = program();
     assert_eq!(program.bytes, CODE_BYTES as u64);
@@ -475,6 +503,10 @@ fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
+)]
 fn what_is_recorded_is_what_is_done() {
     for way in ways() {
         let loaded = everything(&way, if cfg!(miri) { 4 } else { 30 });
