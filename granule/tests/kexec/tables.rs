@@ -103,7 +103,10 @@ pub fn transition() -> Transition {
 fn exactly<P: Page>(wide: bool, va_bits: u32) {
     let cpu = cpu(wide);
     let needs = needs(cpu, upper(&cpu, P::SIZE, va_bits));
-    for runs in [Runs::Long, Runs::Scattered] {
+    for runs in [Runs::Scattered, Runs::Long]
+        .into_iter()
+        .take(if cfg!(miri) { 1 } else { 2 })
+    {
         let Made { host, made } = make::<P>(&needs, 64, runs);
         let made = made.unwrap();
         let events = host.take_events();
@@ -185,11 +188,12 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
 
 #[test]
 fn exactly_what_is_asked_for_is_mapped_with_the_largest_leaves() {
-    exactly::<Page64K>(false, 48);
+    exactly::<Page4K>(false, 39);
     if cfg!(miri) {
+        // Other sizes run the same code, on larger tables.
         return;
     }
-    exactly::<Page4K>(false, 39);
+    exactly::<Page64K>(false, 48);
     exactly::<Page4K>(false, 48);
     exactly::<Page4K>(true, 52);
     exactly::<Page16K>(false, 47);
@@ -206,7 +210,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
     let tables = all.host.given_out();
     assert!(tables > 6);
     for budget in 0..tables {
-        if cfg!(miri) && budget % 4 != 1 {
+        if cfg!(miri) && ![0, 1, tables - 1].contains(&budget) {
             continue;
         }
         let Made { host, made } = make::<Page4K>(&needs, budget, Runs::Long);
@@ -228,7 +232,8 @@ fn what_cannot_be_mapped_is_refused_and_takes_nothing() {
     let twice = [Extent::new(RAM[0].start, 0x1000)];
     let far = [Extent::new(1 << 45, 0x1000)];
     let wrap = [Extent::new(u64::MAX - 0xfff, 0x1000)];
-    for read in [&half, &twice, &far, &wrap] {
+    let all = [&twice, &half, &far, &wrap];
+    for &read in &all[..if cfg!(miri) { 1 } else { all.len() }] {
         let needs = Needs { read, ..usual };
         let Made { host, made } = make::<Page4K>(&needs, 64, Runs::Long);
         let why = made.unwrap_err();
@@ -282,7 +287,12 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
         made.map_err(|why| why.to_string())
     };
     let tables = make::<Page4K>(&usual, 64, Runs::Long).host.given_out() as u64;
-    for index in [0, 1, tables / 2, tables - 1] {
+    let some: &[u64] = if cfg!(miri) {
+        &[3]
+    } else {
+        &[0, 1, tables / 2, tables - 1]
+    };
+    for index in some {
         let line = made(TABLES + index * 0x1000).unwrap_err();
         assert!(line.contains("transitional tables"), "{line}");
     }
@@ -293,12 +303,16 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
 
 #[test]
 fn tcr_changes_in_the_lower_half_only() {
+    let some = if cfg!(miri) { 1 } else { 4 };
     for (size, va_bits, wide) in [
         (PageSize::K4, 39, false),
         (PageSize::K4, 52, true),
         (PageSize::K16, 47, false),
         (PageSize::K64, 42, false),
-    ] {
+    ]
+    .into_iter()
+    .take(some)
+    {
         let cpu = cpu(wide);
         let high = upper(&cpu, size, va_bits);
         let lower = identity_geometry(&cpu, &high, PhysicalAddress(CODE)).unwrap();
