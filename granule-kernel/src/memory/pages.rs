@@ -219,7 +219,8 @@ fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<Ph
 /// Frames that are shared or released under one taking of the lock at most: interrupts wait for it.
 const MOST_AT_ONCE: u64 = 512;
 
-/// Calls `what` with so many frames from `first` on, some at a time.
+/// Calls `what` with so many frames from `first` on, some at a time: up to multiples of
+/// [`MOST_AT_ONCE`], so that what becomes free in one is one block, wherever in memory it began.
 fn in_parts(
     first: PhysicalAddress,
     count: u64,
@@ -227,12 +228,12 @@ fn in_parts(
 ) {
     let mut done = 0;
     while done < count {
-        let part = (count - done).min(MOST_AT_ONCE);
-        PAGES.with(|frames| {
-            let Frame(first) = Frame::containing(first, frames.page_size());
-            what(frames, Frame(first + done), part);
+        done += PAGES.with(|frames| {
+            let at = Frame::containing(first, frames.page_size()).0 + done;
+            let part = (MOST_AT_ONCE - at % MOST_AT_ONCE).min(count - done);
+            what(frames, Frame(at), part);
+            part
         });
-        done += part;
     }
 }
 
