@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     ("console_record", records::console_record),
     ("boot_record", records::boot_record),
     ("trace_area", records::trace_area),
+    ("stamp", records::stamp),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),
     ("trace_line", parsers::trace_line),
