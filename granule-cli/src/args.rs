@@ -37,7 +37,7 @@ pub enum Command {
     #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
 
-    /// Measure by booting: what making the linear map takes, in every way
+    /// Measure by booting: what making the linear map takes, in every way, and what changing it does
     Bench(BenchArgs),
 
     /// Say what a linear map takes on any machine, without booting

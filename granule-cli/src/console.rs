@@ -1,10 +1,9 @@
 //! The guest's console, split into what people see and the `@granule` lines
 //! that are for programs. What such a line means is decided in `record`.
 
-const PREFIX: &[u8] = b"@granule ";
-/// A guest that has lost its way may never end a line; no record line of use is
-/// longer than this.
-const LONGEST_LINE: usize = 4096;
+use crate::record::{self, LONGEST_LINE};
+
+const PREFIX: &[u8] = record::PREFIX.as_bytes();
 /// How much of the console's end is kept for whoever asks afterwards.
 const KEPT: usize = 4 << 20;
 
@@ -58,6 +57,8 @@ impl Splitter {
                     record(&String::from_utf8_lossy(line));
                     self.place = Place::Start(Vec::new());
                 }
+                // A guest that has lost its way may never end a line. What is kept of one that is
+                // too long still is, so that the record refuses it.
                 Place::Record(line) => {
                     if line.len() < LONGEST_LINE {
                         line.push(byte);

@@ -43,6 +43,7 @@ pub mod sizes;
 pub mod trace;
 pub mod trace_area;
 pub mod tree;
+pub mod usage;
 
 pub use boot::{Boot, Outcome};
 pub use bootrec::BootRecord;

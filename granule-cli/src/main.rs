@@ -15,12 +15,19 @@ use granule_cli::bench::args::{LinearMapArgs, PermissionsArgs, What};
 use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::plan::args::PlanArgs;
-use granule_cli::{Boot, bench, boot, check, cost, report};
+use granule_cli::{Boot, bench, boot, check, cost, report, usage};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match usage::line(&error) {
+            Some(line) => return bad_usage(&line),
+            None => error.exit(),
+        },
+    };
+    match cli.command {
         Command::Boot(args) => boot_command(&args),
         Command::Check(args) => check_command(&args),
         Command::Bench(args) => match args.what {
@@ -43,6 +50,11 @@ fn interrupt() -> Result<Arc<AtomicBool>, ExitCode> {
     Ok(interrupt)
 }
 
+fn bad_usage(line: &str) -> ExitCode {
+    eprintln!("granule: {line}");
+    ExitCode::from(2)
+}
+
 /// Whether what was asked for went well, and whether it could be printed, as an exit code.
 fn exit_code(ok: bool, printed: io::Result<()>) -> ExitCode {
     match printed {
@@ -62,8 +74,7 @@ fn bench_command(args: &LinearMapArgs) -> ExitCode {
     };
     let bench = args.bench();
     if let Err(line) = bench.check() {
-        eprintln!("granule: {line}");
-        return ExitCode::from(2);
+        return bad_usage(&line);
     }
     let mut bar = Bar::new(&bench);
     let done = bench::run(&bench, &mut bar, &interrupt);
@@ -79,6 +90,9 @@ fn permissions_command(args: &PermissionsArgs) -> ExitCode {
         Err(code) => return code,
     };
     let bench = args.bench();
+    if let Err(line) = bench.check() {
+        return bad_usage(&line);
+    }
     let mut listener = Listener::new(&bench);
     let done = permissions::run(&bench, &mut listener, &interrupt);
     drop(listener);
@@ -106,10 +120,7 @@ fn plan_command(args: &PlanArgs) -> ExitCode {
     match plan.work_out() {
         Ok(planned) if args.json => exit_code(true, print(planned.json())),
         Ok(planned) => exit_code(true, print(planned.text().trim_end())),
-        Err(line) => {
-            eprintln!("granule: {line}");
-            ExitCode::from(2)
-        }
+        Err(line) => bad_usage(&line),
     }
 }
 

@@ -72,6 +72,12 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("linear_map.time_us", Kind::Integer),
 ];
 
+/// Bytes of a line at most, what it begins with included: room for the kernel's longest, the list of
+/// the linear map's pieces, of which there are up to 258 with 28 bytes each.
+pub(crate) const LONGEST_LINE: usize = 8192;
+/// What every line begins with.
+pub(crate) const PREFIX: &str = "@granule ";
+
 /// What the JSON object says of the host's side; no guest may say it.
 const OURS: [&str; 5] = ["schema", "image", "qemu", "record_faults", "trace"];
 
@@ -110,6 +116,16 @@ impl Record {
 
     fn take(&mut self, line: &str) -> Result<(), String> {
         let fault = |expected: &str| format!("@granule {line}: expected {expected}");
+        if PREFIX.len() + line.len() > LONGEST_LINE {
+            let begin: String = line.chars().take(60).collect();
+            return Err(format!(
+                "{PREFIX}{begin}...: expected a line of at most {LONGEST_LINE} bytes"
+            ));
+        }
+        // What is not UTF-8 came as replacement characters, which are not ASCII either.
+        if !line.is_ascii() {
+            return Err(fault("ASCII"));
+        }
         if line == "end" {
             self.ended = true;
             // Said by the record's end: there are none of what was not listed.
@@ -458,6 +474,19 @@ mod tests {
             assert!(fault.contains(line) && fault.contains(expected), "{fault}");
             assert_eq!(record.get("linear_map.tables"), Some(&json!(1)));
         }
+        for (line, expected) in [
+            ("reason=caf\u{e9}".to_owned(), "ASCII"),
+            (format!("reason={}", "x".repeat(8177)), "8192 bytes"),
+        ] {
+            let record = record(&[&line]);
+            let fault = &record.faults()[0];
+            assert!(fault.contains(expected) && fault.len() < 200, "{fault}");
+            assert_eq!((record.faults().len(), record.reason()), (1, None));
+        }
+        assert_eq!(
+            record(&[&format!("a={}", "x".repeat(4085))]).faults(),
+            [""; 0]
+        );
         let through = record(&["errata=a", "errata.b=1", "x=1", "x.y=2"]);
         assert_eq!(through.faults().len(), 2);
     }

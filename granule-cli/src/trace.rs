@@ -136,8 +136,12 @@ fn write_to(head: &Header, mut from: impl Read, to: impl Write) -> Result<(), Fa
     to.flush().map_err(Failed::Write)
 }
 
-/// The event of a record.
-fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<Event, String> {
+/// The event of a record, as it lies in the guest's memory.
+///
+/// # Errors
+///
+/// What it holds that is no event, or none that a trace has a line for.
+pub fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<Event, String> {
     let mut words = [0; RECORD_WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);

@@ -69,7 +69,8 @@ pub(crate) fn with_chosen(
 }
 
 /// Whether an exact tree's own bootargs ask for instruction counts.
-pub(crate) fn counts_instructions(dtb: &[u8]) -> bool {
+#[must_use]
+pub fn counts_instructions(dtb: &[u8]) -> bool {
     bootargs(dtb).is_some_and(|text| {
         text.split_whitespace()
             .any(|word| word == COUNT_INSTRUCTIONS)
@@ -77,7 +78,8 @@ pub(crate) fn counts_instructions(dtb: &[u8]) -> bool {
 }
 
 /// Where an exact tree's own bootargs ask for a trace.
-pub(crate) fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
+#[must_use]
+pub fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
     TraceArea::of_bootargs(&bootargs(dtb)?)
 }
 
@@ -89,7 +91,8 @@ fn bootargs(dtb: &[u8]) -> Option<String> {
 }
 
 /// Where an exact tree says that the initrd lies.
-pub(crate) fn initrd_start(dtb: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn initrd_start(dtb: &[u8]) -> Option<u64> {
     let tree = Fdt::new(dtb).ok()?;
     let chosen = tree.find_node("/chosen")?;
     let property = chosen.property("linux,initrd-start")?;

@@ -288,6 +288,14 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
             "line 18, column 12: ",
         ),
         (whole.replace("# and", "# tlbi"), "line 17, column 3: "),
+        (
+            whole.replace("one more", "one more\r"),
+            "line 17, column 15: ",
+        ),
+        (
+            whole.replace("isb cpu0\n", "isb cpu0\r\n"),
+            "line 14, column 5: ",
+        ),
         // What no machine has, and what takes too long.
         (
             whole.replace("fill cpu0 0x1000 512", "fill cpu0 0x1000 0x1ffffffffff"),

@@ -6,6 +6,7 @@
 
 mod bytes;
 mod initramfs;
+mod nodes;
 mod parsers;
 mod records;
 mod replay;
@@ -15,9 +16,28 @@ mod tables;
 // what it needs (`crate::layout`) here as there.
 #[path = "../../granule-kernel/src/trace/area.rs"]
 mod area;
+#[path = "../../granule-kernel/src/gic/mod.rs"]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "some of what it names is for the kernel's own target"
+)]
+mod gic;
+#[path = "../../granule-kernel/src/tree.rs"]
+#[allow(dead_code, reason = "reading memory is what is fuzzed of it")]
+mod kernel_tree;
 #[path = "../../granule-kernel/src/layout.rs"]
 #[allow(dead_code, reason = "the trace area needs two of its constants")]
 mod layout;
+#[path = "../../granule-kernel/src/options.rs"]
+#[allow(dead_code, reason = "what the words mean is the kernel's")]
+mod options;
+#[path = "../../granule-kernel/src/smp/mod.rs"]
+#[allow(dead_code, reason = "what reads trees and words is fuzzed of it")]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "some of what it names is for the kernel's own target"
+)]
+mod smp;
 
 /// A target: its name, as cargo-fuzz calls it, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -25,11 +45,17 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All targets.
 pub const TARGETS: &[Target] = &[
     ("device_tree_peek", parsers::device_tree_peek),
+    ("device_tree_memory", nodes::device_tree_memory),
+    ("device_tree_cpus", nodes::device_tree_cpus),
+    ("device_tree_gic", nodes::device_tree_gic),
+    ("exact_tree", parsers::exact_tree),
     ("command_line", parsers::command_line),
+    ("pretended_cpu", parsers::pretended_cpu),
     ("console_record", records::console_record),
     ("boot_record", records::boot_record),
     ("trace_area", records::trace_area),
     ("stamp", records::stamp),
+    ("trace_record", records::trace_record),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),
     ("trace_line", parsers::trace_line),

@@ -1,10 +1,16 @@
-//! Parsers: the look into the device tree, the command line, sizes, and the image's header; traces.
+//! Parsers: the look into the device tree, the command line, sizes, and the image's header; traces;
+//! trees that a user hands over.
 
-use granule::arch::PageSize;
+use crate::bytes::Bytes;
+use crate::options;
+use crate::smp::fake;
+use granule::arch::{IdRegisters, PageSize};
 use granule::boot::choice::Wish;
 use granule::boot::peek::{Tree, total_size};
 use granule::boot::words;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
+use granule_cli::trace_area::TraceArea;
+use granule_cli::tree;
 use granule_model::trace::{Header, Reader, parse_line, write_event};
 
 pub(crate) fn device_tree_peek(bytes: &[u8]) {
@@ -30,6 +36,17 @@ pub(crate) fn device_tree_peek(bytes: &[u8]) {
     }
 }
 
+/// `--dtb`: looked into for what else was asked, never refused.
+pub(crate) fn exact_tree(bytes: &[u8]) {
+    let (made, _) = crate::nodes::tree(bytes);
+    for tree in [bytes, &made] {
+        let _ = (tree::counts_instructions(tree), tree::initrd_start(tree));
+        if let Some(area) = tree::trace_area(tree) {
+            assert_eq!(TraceArea::of_bootargs(&area.word()), Some(area));
+        }
+    }
+}
+
 pub(crate) fn command_line(bytes: &[u8]) {
     let words = words::words(bytes).count();
     assert!(words <= bytes.len());
@@ -39,6 +56,35 @@ pub(crate) fn command_line(bytes: &[u8]) {
     if let Wish::Wanted(bits) = words::va_bits(bytes) {
         assert!(bits < 1000);
     }
+    // The kernel's own words: a value is taken, or told.
+    let (_, unknown) = options::rodata(bytes);
+    let (strategy, other) = options::strategy(bytes);
+    let (_, barriers) = options::barriers(bytes, strategy);
+    let (_, bbm) = options::bbm(bytes);
+    for unknown in [unknown, other, barriers, bbm].into_iter().flatten() {
+        assert_eq!(
+            words::find(bytes, unknown.key.as_bytes()),
+            Some(unknown.value)
+        );
+    }
+}
+
+pub(crate) fn pretended_cpu(bytes: &[u8]) {
+    let registers = IdRegisters::default();
+    let mut bad = 0;
+    // The boot CPU never pretends.
+    let none = fake::of_cpu(bytes, 0, |_| bad += 1);
+    assert_eq!(none.apply(&registers), registers);
+    let words = words::words(bytes).filter(|word| word.key == b"arm64.fake_cpu");
+    assert!(bad <= words.count());
+    // What is well formed does what it says, whatever stands before it.
+    let mut rest = Bytes(bytes);
+    let (cpu, value) = (1 + rest.below(31), u64::from(rest.byte() % 16));
+    let mut line: Vec<u8> = rest.0.to_vec();
+    line.retain(|byte| !b"\"\0-".contains(byte));
+    line.extend(format!(" arm64.fake_cpu={cpu}:bbm={value:#x}").bytes());
+    let made = fake::of_cpu(&line, cpu, |_| ()).apply(&registers);
+    assert_eq!(made.mmfr2, value << 52);
 }
 
 pub(crate) fn sizes(bytes: &[u8]) {

@@ -5,10 +5,13 @@ use crate::area::Area;
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
 use granule::stamp::{Stamp, Units};
+use granule::trace::{Header, RECORD_WORDS, Record as TraceRecord};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::record::{KEYS, Kind, Record};
+use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
+use granule_model::trace::{parse_line, write_event};
 
 pub(crate) fn console_record(bytes: &[u8]) {
     let mut record = Record::default();
@@ -138,6 +141,45 @@ pub(crate) fn boot_record(bytes: &[u8]) {
     if let Ok(Some(found)) = bootrec::find(bytes) {
         let found = found as usize;
         assert!(BootRecord::decode(&bytes[found..]).is_ok() || bytes[found + 16] != 1);
+    }
+}
+
+/// What a guest leaves where its trace should be: the head, and a record.
+pub(crate) fn trace_record(bytes: &[u8]) {
+    let mut rest = Bytes(bytes);
+    // Half of the heads are right up to the numbers.
+    let right = rest.below(2) == 0;
+    let mut words: [u64; Header::WORDS] = std::array::from_fn(|_| rest.word());
+    if right {
+        let head = Header::default();
+        words[..3].copy_from_slice(&head.words()[..3]);
+    }
+    if let Ok(head) = Header::new(words) {
+        assert!(head.records <= head.room);
+        assert_eq!(Header::new(head.words()), Ok(head));
+    }
+
+    let mut words: [u64; RECORD_WORDS] = std::array::from_fn(|_| rest.word());
+    if right {
+        // One of the kinds there are, and a detail that some of them have.
+        let (kind, detail) = (words[0] & 0xf, words[0] >> 8 & 0x0f00);
+        words[0] = words[0] & !0xffff | kind | detail;
+    }
+    if let Ok((cpu, event)) = TraceRecord(words).event() {
+        let again = TraceRecord::new(cpu, event).event();
+        assert_eq!(again, Ok((cpu, event)), "{words:x?}");
+    }
+    let mut record = [0; 8 * RECORD_WORDS];
+    for (to, word) in record.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
+    }
+    if let Ok(event) = trace::decode(&record) {
+        let mut line = String::new();
+        assert!(write_event(&event, &mut line).is_ok(), "{event:?}");
+        // An address that no descriptor has, or a range that wraps, is the checker's to refuse.
+        if let Ok(read) = parse_line(&line) {
+            assert_eq!(read, Some(event), "{line}");
+        }
     }
 }
 

@@ -33,6 +33,7 @@ const TEXTS: &[&str] = &[
     "0x4020_0000",
     "x granule.trace=0x13f000000,0x1000000 rodata=on",
     "granule.trace=\"0X40000000,0x10000\"",
+    "arm64.fake_cpu=2:parange=0,bbm=1 arm64.fake_cpu=3:midr=0x410fd034 linear_map=base",
     "GRANULE-BOOTREC\0\u{1}\0\0\0\u{3}\0\0\0\u{7}\0\0\0\u{8}\0\0\0bad tree",
 ];
 

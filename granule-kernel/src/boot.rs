@@ -218,7 +218,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         initrd,
         bootargs,
     });
-    report::tlb_conflicts();
+    report::exceptions();
     ended
 }
 

@@ -109,9 +109,10 @@ pub(crate) fn boot_stack(used: u64, bytes: u64) {
     say("memory.boot_stack_bytes", bytes);
 }
 
-/// What was dealt with until now.
-pub(crate) fn tlb_conflicts() {
+/// The exceptions that were dealt with until now.
+pub(crate) fn exceptions() {
     say("tlb_conflicts", percpu::tlb_conflicts());
+    say("spurious_faults", percpu::spurious_faults());
 }
 
 /// The pieces of the linear map, `FIRST+BYTES` in hexadecimal, with commas between them.

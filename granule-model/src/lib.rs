@@ -71,6 +71,8 @@
 //!   all ASIDs remove them.
 //! * An entry that points to another table than before needs break-before-make, whatever the two
 //!   hold. Read-only pages may move in place only with [`Config::equal_contents`].
+//! * All CPUs have one BBM level. What one of a higher level changes while the others are off the
+//!   tables is judged by the lower one.
 //! * Lines stored with the MMU off are outdated in the caches even if they were invalidated
 //!   before the store and nothing could have fetched them since.
 //! * Spurious faults are not taken for granted: permissions that were widened are relied on only

@@ -17,7 +17,7 @@ use granule::arch::{
     Attributes, CpuFeatures, Dispatch, Geometry, Half, IdRegisters, Kind, Level, Page, PageSize,
     Permissions, PhysicalAddress, Regime, VirtualAddress,
 };
-use granule::boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bits};
+use granule::boot::choice::{PageSizeInputs, SizeSet, Wish, choose_page_size, choose_va_bits};
 use granule::linear::{Census, Placement};
 use granule::memblock::Memblock;
 use granule::table::{Counted, Counters, Leaves, PageTables, Piece};

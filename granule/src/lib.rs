@@ -79,6 +79,8 @@
 
 #![no_std]
 #![deny(missing_docs)]
+// Whoever uses the library is to go on compiling when a case is added.
+#![deny(clippy::exhaustive_enums)]
 
 pub mod arch;
 pub mod boot;

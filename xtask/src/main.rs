@@ -11,8 +11,12 @@ mod entry;
 // The kernel is a program, not a library: its list is taken in by its file.
 #[path = "../../granule-kernel/src/trace/entry_code.rs"]
 mod entry_code;
+mod fuzz;
 mod image;
+#[cfg(test)]
+mod islands;
 mod matrix;
+mod miri;
 mod mmu_off;
 mod pool;
 mod run;
@@ -74,6 +78,8 @@ enum Command {
     },
     /// Run every test, host and QEMU
     Test(ci::Options),
+    /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
+    Fuzz,
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -101,6 +107,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             tools::setup()?;
             run::run(&arguments)?;
         }
+        Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, run_tests, show};
-use crate::{boot, boots, image, matrix, tools, user};
+use crate::{boot, boots, image, matrix, miri, tools, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Step {
 }
 
 const KERNEL: &str = "granule-kernel";
-const LIBRARY: &str = "granule";
+pub(crate) const LIBRARY: &str = "granule";
 const CLI: &str = "granule-cli";
 
 /// Cheap ones first, so that a slip is told early.
@@ -89,7 +89,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "miri",
         what: "the library's tests under Miri",
-        run: miri,
+        run: miri::run,
     },
 ];
 
@@ -343,49 +343,13 @@ fn licences() -> Result<()> {
     run(command)
 }
 
-fn miri() -> Result<()> {
-    let nightly = tools::nightly()?;
-    let mut command = std::process::Command::new("rustup");
-    command
-        .args([
-            "run",
-            &nightly,
-            "cargo",
-            "miri",
-            "test",
-            "-p",
-            LIBRARY,
-            "--all-features",
-        ])
-        .args(miri_arguments(
-            std::env::var("GRANULE_MIRI").ok().as_deref(),
-        )?)
-        .current_dir(root())
-        .stdin(std::process::Stdio::null())
-        // Cargo tells its children which compiler it is; the nightly one must find its own.
-        .env_remove("CARGO")
-        .env_remove("RUSTC");
-    println!("$ {}", show(&command));
-    ensure!(run_tests(command)? > 0, "no test was run under Miri");
-    Ok(())
-}
-
-/// `GRANULE_MIRI=slow`: the tests that are left out because each of them takes minutes.
-fn miri_arguments(which: Option<&str>) -> Result<&'static [&'static str]> {
-    match which {
-        None | Some("") => Ok(&[]),
-        Some("slow") => Ok(&["--lib", "--tests", "--", "--ignored"]),
-        Some(other) => bail!("GRANULE_MIRI={other}: expected nothing or slow"),
-    }
-}
-
 fn packages(metadata: &Value) -> Result<&Vec<Value>> {
     metadata["packages"]
         .as_array()
         .context("`cargo metadata` told no packages")
 }
 
-fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
+pub(crate) fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
     match packages(metadata)?
         .iter()
         .find(|package| package["name"] == name)
@@ -396,7 +360,7 @@ fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
 }
 
 /// The names of a package's targets of one kind.
-fn targets(package: &Value, kind: &str) -> Vec<String> {
+pub(crate) fn targets(package: &Value, kind: &str) -> Vec<String> {
     let all = package["targets"].as_array().into_iter().flatten();
     all.filter(|target| {
         target["kind"]
@@ -434,13 +398,6 @@ mod tests {
             package_named(&metadata, name).unwrap();
         }
         assert!(package_named(&metadata, "no-such-package").is_err());
-    }
-
-    #[test]
-    fn miri_has_its_slow_tests_only_where_asked() {
-        assert_eq!(miri_arguments(None).unwrap(), &[] as &[&str]);
-        assert!(miri_arguments(Some("slow")).unwrap().contains(&"--ignored"));
-        assert!(miri_arguments(Some("all")).is_err());
     }
 
     #[test]

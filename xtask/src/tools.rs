@@ -19,7 +19,7 @@ const QEMU: &str = "qemu-system-aarch64";
 /// The cargo-deny that the licence step uses when none is installed.
 const CARGO_DENY: &str = "0.20.2";
 
-/// The dated nightly for Miri; rustc built from the commits of the day before.
+/// The dated nightly for Miri and fuzzing; rustc built from the commits of the day before.
 const NIGHTLY: &str = "nightly-2026-05-20";
 const NIGHTLY_COMMIT_DATE: &str = "2026-05-19";
 
@@ -251,7 +251,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The nightly toolchain for Miri, with its components: `GRANULE_NIGHTLY`, else the dated
+/// The nightly toolchain for Miri and fuzzing, with its components: `GRANULE_NIGHTLY`, else the dated
 /// one under its own name or under the name `nightly`, else installed by rustup.
 pub(crate) fn nightly() -> Result<String> {
     let mut list = Command::new("rustup");
@@ -283,7 +283,7 @@ pub(crate) fn nightly() -> Result<String> {
         rustup.args(["--component", "miri,rust-src"]);
     }
     eprintln!(
-        "granule: Miri needs a nightly toolchain; about to run: {}",
+        "granule: Miri and fuzzing need a nightly toolchain; about to run: {}",
         show(&rustup)
     );
     run(rustup)?;

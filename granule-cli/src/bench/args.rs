@@ -155,7 +155,8 @@ pub struct LinearMapArgs {
     )]
     page_size: Vec<PageSize>,
 
-    /// What to protect, one or more; on and full make maps of pages
+    /// What to protect, one or more; on and full make maps of pages on CPUs that cannot split live
+    /// blocks, as the default CPU
     #[arg(
         long,
         value_name = "MODE",

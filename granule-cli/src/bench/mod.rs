@@ -223,7 +223,7 @@ fn run_by(
         // A kernel that falls back says so and boots well, but what it then measured is not what
         // was asked for.
         if boot.is_ok()
-            && let Some(other) = other_than_asked(cell, &boot)
+            && let Some(other) = other_than_asked(bench, cell, &boot)
         {
             boot.outcome = boot::Outcome::Refused;
             boot.reason = Some(other);
@@ -249,14 +249,15 @@ fn run_by(
 }
 
 /// What the kernel did instead of what was asked for, if it did.
-fn other_than_asked(cell: &Cell, boot: &Boot) -> Option<String> {
+fn other_than_asked(bench: &Bench, cell: &Cell, boot: &Boot) -> Option<String> {
     let asked = [
         ("page_size", cell.page_size.bytes().to_string()),
         ("linear_map.strategy", cell.form.strategy.word().to_owned()),
         ("linear_map.barriers", cell.form.barriers().to_owned()),
         ("linear_map.rodata", cell.rodata.word().to_owned()),
     ];
-    asked.into_iter().find_map(|(key, asked)| {
+    let va_bits = bench.va_bits.map(|bits| ("va_bits", bits.to_string()));
+    asked.into_iter().chain(va_bits).find_map(|(key, asked)| {
         let told = match boot.record.get(key) {
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
@@ -361,9 +362,20 @@ mod tests {
         ] {
             boot.record.line(line);
         }
-        assert_eq!(other_than_asked(&cell, &boot), None);
+        let mut asked = bench();
+        assert_eq!(other_than_asked(&asked, &cell, &boot), None);
+        // A wish for address bits falls through too, where the CPU has not so many.
+        asked.va_bits = Some(52);
+        for (line, took) in [("levels=4", "nothing"), ("va_bits=48", "48")] {
+            boot.record.line(line);
+            let told = other_than_asked(&asked, &cell, &boot).unwrap();
+            let expected = format!("va_bits: 52 was asked for, the kernel took {took}");
+            assert_eq!(told, expected);
+        }
+        boot.record.line("va_bits=52");
+        assert_eq!(other_than_asked(&asked, &cell, &boot), None);
         boot.record.line("page_size=65536");
-        let told = other_than_asked(&cell, &boot).unwrap();
+        let told = other_than_asked(&asked, &cell, &boot).unwrap();
         assert!(told.contains("4096") && told.contains("65536"), "{told}");
     }
 }

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::progress;
 use super::report::{SCHEMA, grouped};
 use crate::boot::{self, Boot};
+use crate::image::Image;
 use crate::request::{PageSize, Request, Rodata};
 use crate::sizes::show_size;
 
@@ -176,6 +177,23 @@ impl Done {
 }
 
 impl Bench {
+    /// Checks everything that can be checked before the first boot.
+    ///
+    /// # Errors
+    ///
+    /// One line about the first thing that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.changes == 0 {
+            return Err("--changes 0: there is nothing to measure; take at least 1".into());
+        }
+        for &page_size in &self.page_size {
+            self.request(page_size).check()?;
+        }
+        Image::open(self.image.as_deref())
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    }
+
     fn request(&self, page_size: PageSize) -> Request {
         Request {
             image: self.image.clone(),

@@ -26,8 +26,17 @@ const IMAGE_BYTES: u64 = 768 << 10;
 /// Text and constants of the kernel are taken to be shorter than this: what one table of 4K pages
 /// translates.
 pub const MOST_IMAGE_BYTES: u64 = 2 << 20;
-/// Bytes of static table pool that such a kernel has, and the pages of it that the boot takes.
-const POOL: (u64, u64) = (1 << 20, 10);
+/// Bytes of static table pool that such a kernel has.
+const POOL: u64 = 1 << 20;
+
+/// Pages of it that the boot takes before the linear map is made.
+const fn taken_by_boot(page_size: PageSize) -> u64 {
+    match page_size {
+        PageSize::K4 => 11,
+        PageSize::K16 => 8,
+        _ => 7,
+    }
+}
 
 /// A linear map to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +110,7 @@ impl Job {
             ranges,
             placement.distance(),
             leaves(rodata, bbm),
-            POOL.0 / page_size.bytes() - POOL.1,
+            POOL / page_size.bytes() - taken_by_boot(page_size),
         ))
     }
 

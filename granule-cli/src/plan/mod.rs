@@ -241,8 +241,8 @@ impl Planned {
             text += line.trim_end();
             text.push('\n');
         }
-        text += "\nCounts are exact for one bank of RAM at 1 GiB with this repository's kernel 2 MiB into it; where RAM\n\
-                 begins elsewhere, or in pieces, the tables at each edge change them a little.\n";
+        text += "\nCounts are for one bank of RAM at 1 GiB with this repository's kernel 2 MiB into it; where RAM begins\n\
+                 elsewhere, or in pieces, or the kernel has another size, the edges change them a little.\n";
         if let Some(machine) = &plan.machine {
             text += &caution(plan, machine);
         }

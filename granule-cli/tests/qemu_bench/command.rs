@@ -3,11 +3,14 @@
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use granule_cli::PageSize;
+use granule::arch::bbm::BbmLevel;
 use granule_cli::bench::{self, Observer, Row};
+use granule_cli::cost::Job;
+use granule_cli::{PageSize, Request, Rodata, boot};
 use serde_json::Value;
 
-use crate::rows::{GIB, bench, image};
+use crate::image::image;
+use crate::rows::{GIB, bench};
 
 fn granule(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_granule"))
@@ -160,4 +163,22 @@ fn what_cannot_be_planned_is_bad_usage() {
             .code(),
         Some(2)
     );
+}
+
+/// What `granule plan` takes for granted of the kernel, as the kernel is: its counts are exact then.
+#[test]
+fn plan_knows_the_pool_that_the_kernel_has() {
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let boot = boot::run(&Request {
+            image: Some(image()),
+            page_size: Some(size),
+            memory: GIB,
+            cpu: "neoverse-n1".into(),
+            ..Request::default()
+        });
+        assert!(boot.is_ok(), "{}", boot.last_line());
+        let job = Job::assumed(GIB, size.value(), 48, Rodata::Full, BbmLevel::Level0, false);
+        let told = &boot.json()["linear_map"];
+        assert_eq!(told["pool_pages"], job.unwrap().pool_pages, "{size:?}");
+    }
 }

@@ -102,7 +102,8 @@ fn strategies_in_4k_pages() {
 
 #[test]
 fn strategies_in_16k_pages() {
-    strategies(PageSize::K16, 2 * GIB);
+    // Up to 2 GiB a second round of the arena would weigh as much as a tenth of the pages.
+    strategies(PageSize::K16, 4 * GIB);
 }
 
 #[test]

@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/image.rs"]
+mod image;
+
 mod command;
 mod counts;
 mod permissions;

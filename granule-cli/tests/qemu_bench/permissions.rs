@@ -1,13 +1,13 @@
 //! `granule bench permissions`: what a change may take, and that merging gives all of it back.
 
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule_cli::bench::permissions::{self, Bench, Listener, Row};
 use granule_cli::{PageSize, Rodata};
 
-use crate::rows::image;
+use crate::image::image;
 
 /// Random changes of each size: a million is for people.
 const CHANGES: u64 = 2000;
@@ -112,5 +112,27 @@ fn the_command_prints_one_object_or_one_line_of_what_is_wrong() {
     assert_eq!(output.status.code(), Some(1));
     let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(object["boots"][0]["outcome"], "panic");
-    assert_eq!(bench(&["--memory", "0"]).status.code(), Some(2));
+    for (words, expected) in [
+        (&["--memory", "0"][..], "no unit"),
+        (&["--memory", "0G"], "needs RAM"),
+        (&["--memory", "4097B"], "multiples of 8K"),
+        (&["--changes", "0"], "--changes 0"),
+        (&["--cpu", ""], "--cpu is empty"),
+        (&["--rodata", "maybe"], "noalias"),
+    ] {
+        is_bad_usage(&bench(words), expected);
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+        .args(["bench", "permissions", "--json", "--image", "/nonexistent"])
+        .output()
+        .unwrap();
+    is_bad_usage(&output, "kernel image /nonexistent");
+}
+
+/// No object, but what is wrong.
+fn is_bad_usage(output: &Output, expected: &str) {
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains(expected), "{told}");
 }

@@ -1,6 +1,5 @@
 //! Running a benchmark and asking its rows: what all rooms share.
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -10,22 +9,9 @@ use granule_cli::cost::Job;
 use granule_cli::cost::job::leaves;
 use granule_cli::{LinearMap, PageSize, Rodata};
 
-pub(crate) const GIB: u64 = 1 << 30;
+use crate::image::image;
 
-/// The image, or the one line that says how to get it.
-pub(crate) fn image() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule/Image");
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `cargo xtask image`",
-        path.display()
-    );
-    path
-}
+pub(crate) const GIB: u64 = 1 << 30;
 
 /// Every strategy with the barriers it goes by, on neoverse-n1: TLBIs by address only.
 pub(crate) fn bench(page_size: PageSize, memory: &[u64]) -> Bench {

@@ -112,6 +112,11 @@ fn bad_usage_exits_with_2_and_says_what_is_wrong() {
             text(&output.stderr)
         );
         assert!(output.stdout.is_empty());
+        let told = text(&output.stderr);
+        assert!(
+            told.starts_with("granule: ") && told.lines().count() == 1,
+            "{told}"
+        );
     }
 }
 

@@ -239,7 +239,7 @@ fn a_reserved_range_in_the_images_static_storage_is_kept() {
 
 /// The bytes of memory that the image's header asks for.
 fn image_memory() -> u64 {
-    let image = std::fs::read(crate::kernel::image()).unwrap();
+    let image = std::fs::read(crate::image::image()).unwrap();
     u64::from_le_bytes(image[16..24].try_into().unwrap())
 }
 

@@ -19,7 +19,7 @@ fn the_header_names_the_page_size() {
     for (size, expected) in SIZES.into_iter().zip(1..) {
         assert_eq!(number(fixed_image(size)), expected, "{size:?}");
     }
-    assert_eq!(number(crate::kernel::image()), 0);
+    assert_eq!(number(crate::image::image()), 0);
 }
 
 #[test]

@@ -5,17 +5,14 @@ use std::path::PathBuf;
 use granule_cli::{Boot, Outcome, PageSize, Request, boot};
 use serde_json::Value;
 
+use crate::image::{built, image};
+
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const MIB: u64 = 1 << 20;
 /// Where `virt` has its RAM, and where images lie unless told otherwise.
 pub(crate) const RAM: u64 = 0x4000_0000;
 pub(crate) const IMAGE: u64 = 0x4020_0000;
-
-/// The image, or the one line that says how to get it.
-pub(crate) fn image() -> PathBuf {
-    built("Image", "cargo xtask image")
-}
 
 /// The image that has code for one page size only.
 pub(crate) fn fixed_image(size: PageSize) -> PathBuf {
@@ -24,20 +21,6 @@ pub(crate) fn fixed_image(size: PageSize) -> PathBuf {
         &format!("Image-{size}"),
         &format!("cargo xtask image --fixed {size}"),
     )
-}
-
-fn built(name: &str, by: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule").join(name);
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `{by}`",
-        path.display()
-    );
-    path
 }
 
 /// What no boot may use of the boot CPU's stack.

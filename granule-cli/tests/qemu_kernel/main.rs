@@ -9,6 +9,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/image.rs"]
+mod image;
+
 mod banks;
 mod big;
 mod counts;

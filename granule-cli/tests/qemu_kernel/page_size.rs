@@ -190,7 +190,7 @@ fn the_build_has_a_default() {
 
 fn built_with(size: &str) -> Result<PathBuf, String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let target = crate::kernel::image()
+    let target = crate::image::image()
         .ancestors()
         .nth(2)
         .unwrap()
@@ -205,7 +205,7 @@ fn built_with(size: &str) -> Result<PathBuf, String> {
         .status()
         .unwrap();
     assert!(built.success());
-    let usual = crate::kernel::image()
+    let usual = crate::image::image()
         .ancestors()
         .nth(2)
         .unwrap()

@@ -54,6 +54,16 @@ fn idle_cpus_merge_what_became_alike() {
     }
 }
 
+/// The CPU that was woken to merge may get a job first; another one is woken then.
+#[test]
+fn an_idle_cpu_merges_for_one_that_has_a_job() {
+    let made = ok(&Request {
+        append: Some("granule.test=background-busy".into()),
+        ..machine(4, PageSize::K4, "")
+    });
+    assert_eq!(made.tested("background.busy"), 1);
+}
+
 /// One store and one TLBI to make a page invalid, one store to make it valid, while another CPU has
 /// the lock; making the pool takes the lock once.
 #[test]
@@ -75,5 +85,24 @@ fn guard_pages_are_flipped_without_the_lock() {
         assert_eq!(tested("tlbi"), PAGES);
         // DSB ISHST for each, DSB ISH for each TLBI.
         assert_eq!(tested("dsb"), 3 * PAGES);
+    }
+}
+
+/// They are in what other leaves are split and merged beside, by the very CPU that an interrupt makes flip
+/// them.
+#[test]
+fn guard_pages_are_flipped_in_interrupts_beside_splits_and_merges() {
+    for (size, el, gic) in [
+        (PageSize::K4, 2, 3),
+        (PageSize::K16, 1, 2),
+        (PageSize::K64, 2, 3),
+    ] {
+        let made = ok(&Request {
+            el,
+            gic,
+            ..machine(3, size, "granule.test=guard-beside")
+        });
+        assert_eq!(made.tested("beside.flips"), 128);
+        assert!(made.tested("beside.merged") > 0, "{size:?}");
     }
 }

@@ -38,6 +38,22 @@ fn what_is_not_allowed_faults_and_says_why() {
     }
 }
 
+/// On one CPU a page is made valid while another has faulted on it. That one goes on; where it stays
+/// invalid (`read-guard`) it is a panic.
+#[test]
+fn a_fault_on_what_is_valid_by_now_is_no_fault() {
+    for (size, el) in [(PageSize::K4, 1), (PageSize::K16, 2), (PageSize::K64, 2)] {
+        let made = ok(&Request {
+            el,
+            ..machine(2, size, "granule.test=spurious")
+        });
+        assert_eq!(made.tested("spurious.faults"), 1);
+        assert_eq!(made.number("spurious_faults"), 1);
+    }
+    let made = ok(&machine(2, PageSize::K4, "granule.test=permissions"));
+    assert_eq!(made.number("spurious_faults"), 0);
+}
+
 #[test]
 fn free_pages_are_invalid_when_that_is_asked_for() {
     for (size, cpus) in [(PageSize::K4, 4), (PageSize::K16, 1), (PageSize::K64, 2)] {

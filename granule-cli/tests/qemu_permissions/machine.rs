@@ -1,27 +1,12 @@
 //! Booting a machine and asking its record: what all rooms share.
 
-use std::path::PathBuf;
-use std::sync::{Condvar, Mutex};
-
-use granule_cli::{Outcome, PageSize, Request, Rodata, boot};
+use granule_cli::{Outcome, PageSize, Request, Rodata};
 use serde_json::Value;
 
-pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+use crate::image::image;
+use crate::turn;
 
-/// The image, or the one line that says how to get it.
-fn image() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule/Image");
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `cargo xtask image`",
-        path.display()
-    );
-    path
-}
+pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
 /// A machine of 2 GiB with so many CPUs of QEMU's `max`, which say level 2 of FEAT_BBM, whose map
 /// is in blocks and whose bootargs have these words. Nothing is merged unless it is asked for.
@@ -37,30 +22,6 @@ pub(crate) fn machine(cpus: u32, size: PageSize, words: &str) -> Request {
     }
 }
 
-/// Guests that may still be started.
-static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
-
-struct Turn;
-
-impl Turn {
-    fn take() -> Self {
-        let (free, changed) = &FREE;
-        let mut free = changed
-            .wait_while(free.lock().unwrap(), |free| *free == 0)
-            .unwrap();
-        *free -= 1;
-        Self
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let (free, changed) = &FREE;
-        *free.lock().unwrap() += 1;
-        changed.notify_one();
-    }
-}
-
 /// A boot that has ended.
 pub(crate) struct Machine {
     json: Value,
@@ -69,18 +30,7 @@ pub(crate) struct Machine {
 
 #[track_caller]
 fn ends(request: &Request, outcome: Outcome) -> Machine {
-    let boot = {
-        let _turn = Turn::take();
-        boot::run(request)
-    };
-    assert_eq!(
-        boot.outcome,
-        outcome,
-        "{}\n{}\n{:?}",
-        boot.last_line(),
-        boot.console_text(),
-        request
-    );
+    let boot = turn::ends(request, outcome);
     Machine {
         json: boot.json(),
         reason: boot.reason.clone().unwrap_or_default(),
@@ -100,6 +50,13 @@ pub(crate) fn panics(request: &Request) -> String {
 }
 
 impl Machine {
+    /// A number of the record.
+    #[track_caller]
+    pub(crate) fn number(&self, key: &str) -> u64 {
+        let number = self.json[key].as_u64();
+        number.unwrap_or_else(|| panic!("{key} is no number in {}", self.json))
+    }
+
     /// What a test in the kernel said: that it ran at all is in there.
     #[track_caller]
     pub(crate) fn tested(&self, path: &str) -> u64 {

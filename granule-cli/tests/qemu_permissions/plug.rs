@@ -54,6 +54,7 @@ fn memory_that_the_tree_does_not_tell_of_is_added() {
         };
         let made = ok(&request);
         assert_eq!(made.tested("hotplug.new_bytes"), ADDED);
+        assert_eq!(made.tested("hotplug.twice"), 64);
         // 12 bytes a frame, and a bit for 256 of them, in a block of 2^n pages.
         let frames = ADDED / size.bytes();
         let bytes = 12 * frames + 4 * frames.div_ceil(256).div_ceil(32);

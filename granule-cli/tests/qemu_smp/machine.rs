@@ -1,25 +1,10 @@
 //! Booting a machine of several CPUs and asking its record: what all rooms share.
 
-use std::path::PathBuf;
-use std::sync::{Condvar, Mutex};
-
-use granule_cli::{Boot, Outcome, Request, boot};
+use granule_cli::{Boot, Outcome, Request};
 use serde_json::Value;
 
-/// The image, or the one line that says how to get it.
-fn image() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule/Image");
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `cargo xtask image`",
-        path.display()
-    );
-    path
-}
+use crate::image::image;
+use crate::turn;
 
 /// A machine of 512 MiB with so many CPUs, whose bootargs have these words.
 pub(crate) fn machine(cpus: u32, words: &str) -> Request {
@@ -32,45 +17,10 @@ pub(crate) fn machine(cpus: u32, words: &str) -> Request {
     }
 }
 
-/// Guests that may still be started.
-static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
-
-struct Turn;
-
-impl Turn {
-    fn take() -> Self {
-        let (free, changed) = &FREE;
-        let mut free = changed
-            .wait_while(free.lock().unwrap(), |free| *free == 0)
-            .unwrap();
-        *free -= 1;
-        Self
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let (free, changed) = &FREE;
-        *free.lock().unwrap() += 1;
-        changed.notify_one();
-    }
-}
-
 /// Boots what must end that way.
 #[track_caller]
 pub(crate) fn ends(request: &Request, outcome: Outcome) -> Machine {
-    let boot = {
-        let _turn = Turn::take();
-        boot::run(request)
-    };
-    assert_eq!(
-        boot.outcome,
-        outcome,
-        "{}\n{}\n{:?}",
-        boot.last_line(),
-        boot.console_text(),
-        request
-    );
+    let boot = turn::ends(request, outcome);
     Machine {
         json: boot.json(),
         console: boot.console_text(),

@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/image.rs"]
+mod image;
+
 mod boots;
 mod refusals;
 mod several_cpus;

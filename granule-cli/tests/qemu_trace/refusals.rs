@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use granule_cli::{LinearMap, Outcome, PageSize, Request, tree};
 
-use crate::traces::{checked, image, record, record_ok};
+use crate::image::image;
+use crate::traces::{checked, record, record_ok};
 
 #[test]
 fn what_does_not_fit_is_an_error_and_leaves_no_file() {

@@ -145,6 +145,49 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
     check::check(text.as_bytes(), &options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// A TLBI that comes later leaves what was there before in the TLB, whatever its size; nothing that is
+/// done meanwhile may rely on its being gone, or meet it.
+#[test]
+fn what_is_done_before_a_tlbi_that_comes_later_breaks_no_rule() {
+    for (size, cpu) in [
+        (PageSize::K4, "max"),
+        (PageSize::K16, "max"),
+        (PageSize::K64, "max"),
+        (PageSize::K4, "cortex-a72"),
+        (PageSize::K64, "cortex-a72"),
+    ] {
+        let recorded = several("granule.merge=off granule.test=noflush", |request| {
+            request.page_size = Some(size);
+            request.cpu = cpu.into();
+            request.rodata = Some(Rodata::Noalias);
+            request.memory = 3 << 30;
+        });
+        let level = recorded.number("bbm_level.system") as u8;
+        let checked = of_level(&recorded.text(), level, false);
+        assert!(checked.is_clean(), "{size:?} {cpu}:\n{}", checked.text());
+        // Where leaves may not be split live the TLBI cannot come later.
+        assert_eq!(recorded.number("test.noflush.tlbi") > 0, level == 0);
+    }
+}
+
+/// A CPU that allows no live splits comes up, and the map of blocks becomes one of pages with the
+/// others off the tables. The CPU that does it may split: the model knows one level for all.
+#[test]
+fn a_map_that_is_rewritten_to_pages() {
+    for size in SIZES {
+        let recorded = several("arm64.fake_cpu=2:bbm=0", |request| {
+            request.page_size = Some(size);
+            request.rodata = Some(Rodata::Full);
+        });
+        let map = &recorded.boot.json()["linear_map"];
+        assert_eq!(map["rewritten_to_pages"], true, "{size:?}");
+        assert_eq!(map["leaves"][0]["size"], size.bytes(), "{size:?}");
+        let checked = of_level(&recorded.text(), 2, false);
+        assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
+        assert!(checked.header.complete);
+    }
+}
+
 /// On one thread of the host, whose order is the machine's.
 fn changes(size: PageSize) {
     let recorded = several("granule.test=permissions-stress:20000:7", |request| {

@@ -6,27 +6,14 @@ use granule_cli::check::{self, Checked, Options};
 use granule_cli::{Boot, PageSize, Request, boot};
 use tempfile::TempDir;
 
+use crate::image::image;
+
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 const STRICT: Options = Options {
     strict: true,
     bbm_level: None,
     most_violations: 10,
 };
-
-/// The image, or the one line that says how to get it.
-pub(crate) fn image() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule/Image");
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `cargo xtask image`",
-        path.display()
-    );
-    path
-}
 
 /// A boot that was asked for a trace, and what became of it.
 pub(crate) struct Recorded {
@@ -44,6 +31,14 @@ impl Recorded {
         let json = self.boot.json();
         let value = path.split('.').fold(&json, |value, key| &value[key]);
         value.as_u64().unwrap_or_else(|| panic!("{path} in {json}"))
+    }
+
+    pub(crate) fn text_of(&self, path: &str) -> String {
+        let json = self.boot.json();
+        let value = path.split('.').fold(&json, |value, key| &value[key]);
+        let text = value.as_str();
+        text.unwrap_or_else(|| panic!("{path} in {json}"))
+            .to_owned()
     }
 }
 

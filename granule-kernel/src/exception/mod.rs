@@ -1,7 +1,8 @@
 //! Exceptions with the MMU on: the vectors, the frame they leave, and what is told.
 //!
-//! Interrupts and TLB conflict aborts are dealt with and returned from; every other exception of the
-//! kernel's own ends in a report. What comes from EL0 is `user::entry`'s. Nothing here that runs before an exception is dealt with may touch memory whose
+//! Interrupts, TLB conflict aborts and translation faults that are none any more are dealt with and
+//! returned from; every other exception of the kernel's own ends in a report. What comes from EL0 is
+//! `user::entry`'s. Nothing here that runs before an exception is dealt with may touch memory whose
 //! mapping is ever split: see `conflict`.
 
 #[cfg(target_os = "none")]
@@ -10,6 +11,8 @@ mod conflict;
 pub(crate) mod conflict_test;
 mod frame;
 pub(crate) mod inject;
+#[cfg(target_os = "none")]
+pub(crate) mod spurious;
 pub(crate) mod syndrome;
 #[cfg(target_os = "none")]
 mod vectors;

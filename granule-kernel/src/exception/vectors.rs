@@ -1,7 +1,7 @@
 //! The exception vectors with the MMU on.
 
 use super::frame::{FRAME_BYTES, Frame};
-use super::{conflict, syndrome};
+use super::{conflict, spurious, syndrome};
 use crate::smp::percpu::EXCEPTION_STACK_TOP;
 use crate::{irq, panic};
 use core::arch::global_asm;
@@ -255,7 +255,7 @@ const IRQ: u64 = 5;
 /// Returns if what was interrupted is to go on.
 #[unsafe(no_mangle)]
 extern "C" fn exception_taken(frame: &Frame, vector: u64) {
-    if vector == SYNCHRONOUS && conflict::handle(frame) {
+    if vector == SYNCHRONOUS && (conflict::handle(frame) || spurious::handle(frame)) {
         return;
     }
     if vector != IRQ {

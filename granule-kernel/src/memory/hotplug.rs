@@ -130,6 +130,8 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         let block = pages::allocate(order).ok_or(HotplugError::Metadata { bytes })?;
         Some((block, order))
     };
+    // A span that was added keeps its metadata for good, also if it then gets no frames.
+    let mut kept = false;
     let added = live::change(Flush::Now, |kernel, live, tree| {
         let (address, frame, count) = place(kernel, live, start, bytes)?;
         let attributes = Attributes::normal(Permissions::READ_WRITE);
@@ -142,6 +144,7 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
                 // SAFETY: just allocated, for good if this is kept; the linear map shows it.
                 let metadata = unsafe { metadata_at(words, count) };
                 frames.add_span(frame, count, metadata)?;
+                kept = true;
             }
             // Nobody can allocate them before they are invalid.
             if kernel.debug_pagealloc {
@@ -164,17 +167,10 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         }
     })
     .unwrap_or(Err(LinearError::TooEarly.into()));
-    if added.is_err()
-        && let Some((block, order)) = metadata
+    if let Some((block, order)) = metadata
+        && !kept
     {
-        // A span that was added and got no frames has its metadata for good.
-        let unused = pages::Pages.with(|frames| {
-            let frame = Frame(start.0 / page);
-            frames.have_room_for(frame, count) != Some(true)
-        });
-        if unused {
-            let _ = pages::free(block, order);
-        }
+        let _ = pages::free(block, order);
     }
     merge::wake();
     added

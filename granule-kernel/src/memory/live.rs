@@ -4,7 +4,7 @@
 //! entries holds [`LIVE`]'s lock, has the tables opened for as long, and does there all that
 //! belongs together. Only [`set_valid`] goes without, in pages that nothing else changes.
 //!
-//! Callers know no page size: [`walker`](super::walker) does.
+//! Callers know no page size: [`walker`] does.
 
 use super::map::Request;
 use super::notes::Notes;
@@ -73,7 +73,13 @@ pub(crate) fn begin(request: &Request<'_>) {
     KERNEL.call_once(|| Kernel {
         root: request.root,
         geometry: request.geometry,
-        capabilities: request.capabilities,
+        // Without level hints: where a leaf was split and its TLBI put off, the leaf of before may
+        // still be cached, and an operation that names the level of the small ones would leave it
+        // (RSQXYZ).
+        capabilities: TlbCapabilities {
+            level_hint: false,
+            ..request.capabilities
+        },
         placement: request.placement,
         bbm: request.trust.level,
         leaves: request.leaves(),
@@ -158,6 +164,10 @@ pub(crate) fn change<R>(
 ) -> Option<R> {
     let kernel = kernel()?;
     TAKEN.fetch_add(1, Ordering::Relaxed);
+    // Leaves that are invalid may be split on any CPU, as nothing of them is cached: so below level
+    // 2, where no entry may meet one of another size (RWHZWS), they must not be invalid and cached.
+    let splits = kernel.bbm >= BbmLevel::Level2 || kernel.leaves == Leaves::PAGES;
+    let flush = if splits { flush } else { Flush::Now };
     LIVE.with(|live| run(kernel, live, flush, work))
 }
 

@@ -105,7 +105,7 @@ pub(super) fn note(kernel: &Kernel, live: &mut Live, start: VirtualAddress, byte
 }
 
 /// Wakes a CPU that may have slept since something was noted, if there is one. Without the lock.
-pub(super) fn wake() {
+pub(crate) fn wake() {
     if !IN_BACKGROUND.load(Ordering::Relaxed) || AWAKE.load(Ordering::SeqCst) {
         return;
     }

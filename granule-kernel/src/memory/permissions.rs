@@ -29,7 +29,7 @@
 //!
 //! When one returns, every CPU sees the change: the TLB was invalidated for the range (not when
 //! pages only became valid, which takes none, IWZCBG). The two that end in `_noflush` leave that to
-//! [`flush_direct_map`]. Making memory executable says nothing of instruction caches: who writes
+//! [`flush_direct_map`], but where there are large leaves that may not be split live. Making memory executable says nothing of instruction caches: who writes
 //! code cleans and invalidates them.
 //!
 //! They may be called wherever the page allocator may: with interrupts masked or in an interrupt,

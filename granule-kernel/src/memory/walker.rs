@@ -42,7 +42,8 @@ use granule::table::{
 pub(crate) enum Flush {
     /// On all CPUs.
     Now,
-    /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change.
+    /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change. To
+    /// `memory::live` the same as [`Now`](Self::Now) where large leaves may not be split live.
     Later,
     /// For tests: this CPU's only, and all of it.
     ThisCpu,

@@ -78,13 +78,11 @@ impl FixmapPlace {
 
     fn address(self, slot: Slot) -> VirtualAddress {
         VirtualAddress(match slot {
-            // The console's slot comes first.
-            Slot::Level(_) => {
-                layout::FIXMAP_VADDR + (slot.number() as u64 + 1) * layout::FIXMAP_SLOT_BYTES
-            }
             Slot::Series(index) => {
                 layout::FIXMAP_SERIES_VADDR + ((index % Slot::SERIES) << self.page_shift) as u64
             }
+            // Each of the others by its number. The console's slot comes first.
+            _ => layout::FIXMAP_VADDR + (slot.number() as u64 + 1) * layout::FIXMAP_SLOT_BYTES,
         })
     }
 

@@ -74,7 +74,9 @@ pub(super) fn serve(this: &'static PerCpu) -> ! {
         // pending interrupt ends the wait whether or not it is masked.
         let masked = cpu::mask_interrupts();
         let job = this.job.load(Ordering::Acquire);
-        if job.is_null() && merge::may_sleep() && sched::may_sleep() {
+        // With a job, too: whoever notes something must not take this CPU for one that merges.
+        let nothing_noted = merge::may_sleep();
+        if job.is_null() && nothing_noted && sched::may_sleep() {
             cpu::wait_for_interrupt();
         }
         sched::woke();
@@ -84,6 +86,9 @@ pub(super) fn serve(this: &'static PerCpu) -> ! {
             cpu::relax();
         }
         if !job.is_null() {
+            if !nothing_noted {
+                merge::wake();
+            }
             // SAFETY: who gave the job keeps it until this CPU crosses itself off.
             let job = unsafe { &*job };
             (job.work)(this);

@@ -50,7 +50,9 @@ pub(crate) struct PerCpu {
     pub(crate) parkings: AtomicU64,
     /// TLB conflict aborts dealt with.
     pub(crate) tlb_conflicts: AtomicU64,
-    /// Whether it is dealing with one.
+    /// Translation faults that were none any more.
+    pub(crate) spurious_faults: AtomicU64,
+    /// Whether it is dealing with a TLB conflict abort.
     pub(crate) in_tlb_conflict: AtomicBool,
 }
 
@@ -75,6 +77,7 @@ impl PerCpu {
             interrupts: AtomicU64::new(0),
             parkings: AtomicU64::new(0),
             tlb_conflicts: AtomicU64::new(0),
+            spurious_faults: AtomicU64::new(0),
             in_tlb_conflict: AtomicBool::new(false),
         }
     }
@@ -130,6 +133,14 @@ pub(crate) fn tlb_conflicts() -> u64 {
     SLOTS
         .iter()
         .map(|cpu| cpu.tlb_conflicts.load(Ordering::Relaxed))
+        .sum()
+}
+
+/// Translation faults of all CPUs that were none any more.
+pub(crate) fn spurious_faults() -> u64 {
+    SLOTS
+        .iter()
+        .map(|cpu| cpu.spurious_faults.load(Ordering::Relaxed))
         .sum()
 }
 

@@ -20,8 +20,8 @@ const VALUE: &str = "a value of 64 bits";
 ///
 /// The first thing that is wrong with it, with its column.
 pub fn parse_line(line: &str) -> Result<Option<Event>, LineError> {
-    if let Some(comment) = line.strip_prefix('#') {
-        return no_tlbi(line, comment);
+    if let Some(text) = line.strip_prefix('#') {
+        return comment(line, text);
     }
     let mut words = Words::new(line);
     let start = words.error(VERB);
@@ -39,16 +39,17 @@ pub fn parse_line(line: &str) -> Result<Option<Event>, LineError> {
     Ok(Some(Event { cpu, kind }))
 }
 
-/// What counts TLBIs by a word search must count right.
-fn no_tlbi(line: &str, comment: &str) -> Result<Option<Event>, LineError> {
-    match comment.find("tlbi") {
-        None => Ok(None),
-        Some(at) => Err(LineError::new(
-            line,
-            at + 1,
-            "a comment without the word of an invalidation",
-        )),
+/// What counts TLBIs by a word search must count right; and lines end alike.
+fn comment(line: &str, comment: &str) -> Result<Option<Event>, LineError> {
+    for (text, expected) in [
+        ("tlbi", "a comment without the word of an invalidation"),
+        ("\r", "a line feed alone, without a carriage return"),
+    ] {
+        if let Some(at) = comment.find(text) {
+            return Err(LineError::new(line, at + 1, expected));
+        }
     }
+    Ok(None)
 }
 
 fn event(verb: &str, words: &mut Words<'_>) -> Result<EventKind, LineError> {

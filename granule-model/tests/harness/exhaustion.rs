@@ -2,7 +2,8 @@
 //! tables are as they were to the last entry, and no rule is broken.
 
 use crate::bench::Bench;
-use crate::operation::{Draw, Operation};
+use crate::draw::Draw;
+use crate::operation::Operation;
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::Shape;

@@ -4,10 +4,11 @@
 //!
 //! A run is repeated with `GRANULE_HARNESS_SEED`, and is longer with
 //! `GRANULE_HARNESS_OPERATIONS`; both may be decimal or, with `0x`, hexadecimal. Whoever adds an
-//! operation to the library adds it to [`operation`], and what can go wrong in it to
+//! operation to the library adds it to [`operation`] and [`draw`], and what can go wrong in it to
 //! [`planted`].
 
 mod bench;
+mod draw;
 mod exhaustion;
 mod linear;
 mod machine;

@@ -1,17 +1,11 @@
-//! The library's operations: drawn at random, done by the library, and done to the reference.
+//! The library's operations: done by the library, and done to the reference.
 
-use crate::bench::Bench;
-use crate::random::Random;
+use crate::bench::{Bench, capabilities};
+use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
-use crate::shape::units;
-use granule::arch::{
-    Attributes, Geometry, Level, MemoryType, OutputFormat, Page, Permissions, PhysicalAddress,
-    Shareability, VirtualAddress,
-};
-use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError};
-
-/// Entries that one operation is asked to make at most, beyond what blocks make of it.
-const MOST_ENTRIES: u64 = 700;
+use granule::arch::bbm::BbmLevel;
+use granule::arch::{Attributes, Geometry, OutputFormat, Page, Shareability, VirtualAddress};
+use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, flip};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -40,6 +34,16 @@ pub(crate) enum Operation {
         bytes: u64,
         leaves: Leaves,
     },
+    Limit {
+        from: u64,
+        bytes: u64,
+        leaves: Leaves,
+    },
+    Flip {
+        from: u64,
+        bytes: u64,
+        valid: bool,
+    },
     Visit {
         from: u64,
         bytes: u64,
@@ -48,7 +52,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const NAMES: [&str; 9] = [
+    pub(crate) const NAMES: [&str; 11] = [
         "map",
         "map_pieces",
         "unmap",
@@ -56,6 +60,8 @@ impl Operation {
         "hide",
         "show",
         "merge",
+        "limit_leaves",
+        "flip",
         "visit",
         "visit_runs",
     ];
@@ -69,8 +75,10 @@ impl Operation {
             Self::Hide { .. } => 4,
             Self::Show { .. } => 5,
             Self::Merge { .. } => 6,
-            Self::Visit { .. } => 7,
-            Self::VisitRuns => 8,
+            Self::Limit { .. } => 7,
+            Self::Flip { .. } => 8,
+            Self::Visit { .. } => 9,
+            Self::VisitRuns => 10,
         }]
     }
 
@@ -94,6 +102,8 @@ impl Operation {
             | Self::Hide { from, bytes }
             | Self::Show { from, bytes }
             | Self::Merge { from, bytes, .. }
+            | Self::Limit { from, bytes, .. }
+            | Self::Flip { from, bytes, .. }
             | Self::Visit { from, bytes } => (*from, from + bytes),
             Self::VisitRuns => (0, geometry.span()),
         }
@@ -118,7 +128,8 @@ impl Operation {
             Self::Protect { change, .. } => reference.protect(from, to, change),
             Self::Hide { .. } => reference.hide(from, to, true),
             Self::Show { .. } => reference.hide(from, to, false),
-            Self::Merge { .. } | Self::Visit { .. } | Self::VisitRuns => {}
+            Self::Flip { valid, .. } => reference.hide(from, to, !valid),
+            Self::Merge { .. } | Self::Limit { .. } | Self::Visit { .. } | Self::VisitRuns => {}
         }
     }
 
@@ -154,6 +165,30 @@ impl Operation {
                 bytes,
                 leaves,
             } => tables.merge(address(from), bytes, leaves).map(|_| ()),
+            &Self::Limit {
+                from,
+                bytes,
+                leaves,
+            } => {
+                let before = bench.world.borrow().tables;
+                let added = tables.limit_leaves(address(from), bytes, leaves)?;
+                assert_eq!(bench.world.borrow().tables, before + added as u64);
+                tables.visit(address(from), bytes, |entry| {
+                    let grouped = entry.descriptor.is_contiguous() && !leaves.contiguous;
+                    let large = entry.level < leaves.top || grouped;
+                    let leaf = entry.kind == granule::arch::Kind::Leaf;
+                    assert!(!(leaf && large), "{entry:?} is larger than {leaves:?}");
+                    true
+                })
+            }
+            &Self::Flip { from, bytes, valid } => {
+                let can = capabilities(&bench.shape, bench.geometry);
+                let machine = machine(&bench.world, can);
+                let (root, at) = (tables.root(), address(from));
+                // SAFETY: the bench's own tree, in the model's memory, which nothing else is
+                // changing; nothing uses what is hidden but to see it fault.
+                unsafe { flip::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid) }
+            }
             &Self::Visit { from, bytes } => {
                 let mut last = None;
                 tables.visit(address(from), bytes, |entry| {
@@ -214,7 +249,9 @@ impl Operation {
                 change,
                 ..
             } if *change != PermissionChange::default() => reference.first_hole(from, to),
-            Self::Hide { .. } | Self::Show { .. } => reference.first_hole(from, to),
+            Self::Hide { .. } | Self::Show { .. } | Self::Flip { .. } => {
+                reference.first_hole(from, to)
+            }
             _ => None,
         };
         match result {
@@ -234,16 +271,23 @@ impl Operation {
                 leaf_bytes,
                 takes,
             }) => {
-                assert!(
-                    u32::from(bbm_level) < takes.number(),
-                    "refused for no reason"
-                );
+                let reason = match self {
+                    // Splits nothing, whatever the CPUs allow.
+                    Self::Flip { .. } => takes > BbmLevel::Level0,
+                    _ => u32::from(bbm_level) < takes.number(),
+                };
+                assert!(reason, "refused for no reason");
                 let (edge, leaf) = (offset(edge), offset(leaf));
-                assert!(edge == from || edge == to, "an edge of the range");
+                let in_range = match self {
+                    // Whole leaves become smaller, or would have to, wherever the range ends.
+                    Self::Limit { .. } | Self::Flip { .. } => leaf < to && from < leaf + leaf_bytes,
+                    _ => edge == from || edge == to,
+                };
+                assert!(in_range, "an edge of the range");
                 assert!(leaf < edge && edge < leaf + leaf_bytes, "inside the leaf");
-                let first = reference.at(leaf).map(|(output, _)| output);
-                let last = reference.at(leaf + leaf_bytes - 1);
-                let last = last.map(|(output, _)| output + 1 - leaf_bytes);
+                let first = reference.output(leaf);
+                let last = reference.output(leaf + leaf_bytes - 1);
+                let last = last.map(|output| output + 1 - leaf_bytes);
                 assert!(first.is_some() && first == last, "there is such a leaf");
             }
             Err(error) => panic!("{error}"),
@@ -258,273 +302,4 @@ pub(crate) fn as_kept(geometry: &Geometry, mut attributes: Attributes) -> Attrib
         attributes.shareability = Shareability::Inner;
     }
     attributes
-}
-
-/// Draws operations for one shape.
-pub(crate) struct Draw {
-    geometry: Geometry,
-    global: bool,
-    units: Vec<u64>,
-}
-
-impl Draw {
-    pub(crate) fn new(geometry: Geometry, global: bool) -> Self {
-        Self {
-            geometry,
-            global,
-            units: units(&geometry),
-        }
-    }
-
-    const fn page(&self) -> u64 {
-        self.geometry.page_size().bytes()
-    }
-
-    pub(crate) fn operation(&self, random: &mut Random, reference: &Reference) -> Operation {
-        if reference.len() > 24 {
-            // Makes room: all of one end of the space, or all there is.
-            let span = self.geometry.span();
-            let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
-            return Operation::Unmap { from, bytes };
-        }
-        match random.below(30) {
-            0..8 => {
-                let place = self.place(random);
-                Operation::Map(self.piece(random, place))
-            }
-            8..10 => Operation::MapPieces(self.pieces(random)),
-            10..14 => {
-                let (from, bytes) = self.target(random, reference);
-                Operation::Unmap { from, bytes }
-            }
-            14..19 => {
-                let (from, bytes) = self.target(random, reference);
-                Operation::Protect {
-                    from,
-                    bytes,
-                    change: change(random),
-                    holes: random.of(&[Holes::Refuse, Holes::Skip]),
-                }
-            }
-            19..22 => {
-                // Whole blocks stay blocks when they are hidden; parts split them.
-                let (from, bytes) = if random.either() {
-                    self.inside(random, reference)
-                } else {
-                    self.target(random, reference)
-                };
-                Operation::Hide { from, bytes }
-            }
-            22..25 => {
-                let hidden = reference.hidden(random.below(8) as usize);
-                let (from, bytes) = hidden.unwrap_or_else(|| self.target(random, reference));
-                Operation::Show { from, bytes }
-            }
-            25..29 => {
-                let (from, bytes) = if random.once_in(4) {
-                    self.target(random, reference)
-                } else {
-                    (0, self.geometry.span())
-                };
-                Operation::Merge {
-                    from,
-                    bytes,
-                    leaves: self.leaves(random),
-                }
-            }
-            _ if random.either() => Operation::VisitRuns,
-            _ => {
-                let (from, bytes) = self.target(random, reference);
-                Operation::Visit { from, bytes }
-            }
-        }
-    }
-
-    /// A place near one of the ends or the middle of the space, and bytes.
-    fn place(&self, random: &mut Random) -> (u64, u64) {
-        let (span, page) = (self.geometry.span(), self.page());
-        let unit = random.of(&self.units);
-        let mut at = unit * random.below(5);
-        if random.once_in(4) {
-            at += page * random.below(40);
-        }
-        let mut bytes = unit * (1 + random.below(3));
-        if random.once_in(4) {
-            bytes += page * random.below(40);
-        }
-        let at = match random.below(3) {
-            0 => at,
-            1 => span / 2 + at,
-            _ => span - unit.min(span) - at.min(span - unit),
-        };
-        let at = at % span / page * page;
-        (at, bytes.min(span - at))
-    }
-
-    /// Mostly what is mapped, in part or with what is round it.
-    fn target(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
-        if reference.len() == 0 || random.once_in(4) {
-            return self.place(random);
-        }
-        let which = random.below(reference.len() as u64) as usize;
-        let Some((at, stretch)) = reference.nth(which) else {
-            return self.place(random);
-        };
-        let unit = random.of(&self.units);
-        match random.below(4) {
-            // A part that begins or ends where it does.
-            0 if unit < stretch.bytes => (at, unit),
-            1 if unit < stretch.bytes => (at + stretch.bytes - unit, unit),
-            // All of the larger unit round it.
-            2 => {
-                let from = at / unit * unit;
-                let to = (at + stretch.bytes).next_multiple_of(unit);
-                (from, to.min(self.geometry.span()) - from)
-            }
-            _ => (at, stretch.bytes),
-        }
-    }
-
-    /// Some pages inside what is mapped, more often of what is large.
-    fn inside(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
-        let count = reference.len() as u64;
-        let picked = (0..3).filter_map(|_| reference.nth(random.below(count.max(1)) as usize));
-        let Some((at, stretch)) = picked.max_by_key(|(_, stretch)| stretch.bytes) else {
-            return self.place(random);
-        };
-        let pages = stretch.bytes / self.page();
-        let first = random.below(pages);
-        let bytes = (1 + random.below(20)).min(pages - first) * self.page();
-        (at + first * self.page(), bytes)
-    }
-
-    fn leaves(&self, random: &mut Random) -> Leaves {
-        match random.below(4) {
-            0 | 1 => Leaves::LARGEST,
-            2 => Leaves::PAGES,
-            _ => Leaves {
-                top: random.of(&Level::ALL),
-                contiguous: random.either(),
-            },
-        }
-    }
-
-    fn piece(&self, random: &mut Random, (at, bytes): (u64, u64)) -> Piece {
-        let leaves = self.leaves(random);
-        // Output and input agree in the bits below this.
-        let agree = random
-            .of(&self.units)
-            .min(1 << (self.geometry.pa_bits() - 3));
-        let base = agree.max(1 << 33);
-        let top = 1_u64 << self.geometry.pa_bits();
-        let most = (top / base).saturating_sub(3).max(1);
-        let which = match random.below(4) {
-            0 => most,
-            1 => 1 + random.below(most),
-            _ => 1 + random.below(most.min(4)),
-        };
-        let output = base * which + at % agree;
-        // Tables stand below 2^33, and nothing else does.
-        let mut bytes = bytes.min(top - output);
-        let largest = (self.geometry.start_level().number()..=3)
-            .filter_map(|number| {
-                Level::ALL
-                    .into_iter()
-                    .find(|level| level.number() == number)
-            })
-            .find(|&level| {
-                let entry = self.geometry.page_size().entry_bytes(level);
-                level >= leaves.top
-                    && self.geometry.leaf_allowed(level)
-                    && output.wrapping_sub(at).is_multiple_of(entry)
-            });
-        let entry = largest.map_or(self.page(), |level| {
-            self.geometry.page_size().entry_bytes(level)
-        });
-        if bytes / entry > MOST_ENTRIES {
-            bytes = MOST_ENTRIES * self.page();
-        }
-        Piece {
-            start: VirtualAddress(self.geometry.base().0.wrapping_add(at)),
-            output: PhysicalAddress(output),
-            bytes,
-            attributes: self.attributes(random),
-            leaves,
-        }
-    }
-
-    fn pieces(&self, random: &mut Random) -> Vec<Piece> {
-        let (mut at, _) = self.place(random);
-        let mut pieces = Vec::new();
-        for _ in 0..1 + random.below(4) {
-            let unit = random.of(&self.units);
-            at += match random.below(3) {
-                0 => 0,
-                1 => self.page() * random.below(40),
-                _ => unit * random.below(3),
-            };
-            let left = self.geometry.span().saturating_sub(at);
-            let bytes = (unit * (1 + random.below(2))).min(left);
-            if bytes == 0 {
-                break;
-            }
-            let piece = self.piece(random, (at, bytes));
-            at += piece.bytes;
-            pieces.push(piece);
-        }
-        pieces
-    }
-
-    fn attributes(&self, random: &mut Random) -> Attributes {
-        let memory = match random.below(10) {
-            0 => MemoryType::Device,
-            1 => MemoryType::NormalNonCacheable,
-            2 => MemoryType::DeviceStrict,
-            3 => MemoryType::NormalTagged,
-            4 => MemoryType::Index(5 + random.below(3) as u8),
-            _ => MemoryType::Normal,
-        };
-        let shareability = if random.once_in(4) {
-            random.of(&[Shareability::None, Shareability::Outer])
-        } else {
-            Shareability::Inner
-        };
-        Attributes {
-            memory,
-            shareability,
-            permissions: Permissions {
-                writable: random.either(),
-                user: random.either(),
-                privileged_execute: random.either(),
-                user_execute: random.either(),
-                guarded: random.either(),
-                dirty_modifier: random.once_in(4),
-                software: random.below(256) as u8,
-            },
-            accessed: !random.once_in(16),
-            global: self.global,
-        }
-    }
-}
-
-fn change(random: &mut Random) -> PermissionChange {
-    if random.once_in(3) {
-        // The same for all, so that what was split agrees again.
-        return PermissionChange {
-            writable: Some(random.either()),
-            user: Some(false),
-            privileged_execute: Some(false),
-            user_execute: Some(false),
-            guarded: Some(false),
-            software: Some(0),
-        };
-    }
-    PermissionChange {
-        writable: random.maybe(),
-        user: random.maybe(),
-        privileged_execute: random.maybe(),
-        user_execute: random.maybe(),
-        guarded: random.maybe(),
-        software: random.once_in(4).then(|| random.below(256) as u8),
-    }
 }

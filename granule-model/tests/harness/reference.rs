@@ -33,6 +33,15 @@ impl Reference {
         shown.map(|stretch| stretch.bytes).sum()
     }
 
+    /// The bytes between two offsets that there are leaves for, hidden or not.
+    pub(crate) fn bytes_between(&self, from: u64, to: u64) -> u64 {
+        let inside = self.stretches.iter().map(|(&at, stretch)| {
+            let end = to.min(at + stretch.bytes);
+            end.saturating_sub(from.max(at))
+        });
+        inside.sum()
+    }
+
     /// The `which`th stretch: its offset and itself.
     pub(crate) fn nth(&self, which: usize) -> Option<(u64, Stretch)> {
         self.stretches
@@ -51,6 +60,12 @@ impl Reference {
         let hidden = self.stretches.iter().filter(|(_, one)| one.hidden);
         let (&at, stretch) = hidden.take(which + 1).last()?;
         Some((at, stretch.bytes))
+    }
+
+    /// Where `offset` leads, or would if it were not hidden.
+    pub(crate) fn output(&self, offset: u64) -> Option<u64> {
+        let (inside, stretch) = self.stretch(offset)?;
+        Some(stretch.output + inside)
     }
 
     /// What `offset` maps to.

@@ -8,8 +8,9 @@
 //! both sides, inside each, and at the edges of what the operation concerned.
 
 use crate::bench::Bench;
+use crate::draw::Draw;
 use crate::machine::Tap;
-use crate::operation::{Draw, Operation};
+use crate::operation::Operation;
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
@@ -149,7 +150,7 @@ impl<P: Page> Run<P> {
         operation.check_result(&geometry, bbm_level, &self.reference, result);
         let now = self.bench.world.borrow().tables;
         match operation {
-            Operation::Protect { .. } | Operation::Hide { .. } => {
+            Operation::Protect { .. } | Operation::Hide { .. } | Operation::Limit { .. } => {
                 self.done.split += u64::from(now > tables);
             }
             Operation::Merge { .. } => self.done.merged += u64::from(now < tables),

@@ -151,7 +151,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     // One operation in each entry: the first and the last may reach beyond the range.
     let before = at & (stride - 1);
     let singles = (before + what.bytes).div_ceil(stride);
-    if singles <= 2 || (!can.range && singles <= MOST_SINGLE) {
+    if singles <= if can.range { 1 } else { MOST_SINGLE } {
         at -= before;
         for _ in 0..singles {
             issue(single(at));

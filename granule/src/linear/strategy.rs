@@ -101,6 +101,7 @@ impl fmt::Display for Strategy {
 /// When the entries of last-level tables get their DSB and ISB. Entries above, links and blocks,
 /// have their own in every published form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Barriers {
     /// A pair for each entry.
     Entry,

@@ -61,6 +61,7 @@ impl Rights {
 
 /// What a program, or the kernel for it, wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Access {
     /// A load.
     Read,

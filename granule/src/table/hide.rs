@@ -6,6 +6,20 @@ use super::{Holes, flush};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, VirtualAddress};
 
+/// Makes valid leaves invalid, with the mark of those that were valid.
+pub(super) const HIDE: BitChange = BitChange {
+    of: Descriptor::VALID,
+    clear: Descriptor::VALID,
+    set: Descriptor::HIDDEN,
+};
+
+/// Makes hidden leaves valid again.
+pub(super) const SHOW: BitChange = BitChange {
+    of: Descriptor::HIDDEN,
+    clear: Descriptor::HIDDEN,
+    set: Descriptor::VALID,
+};
+
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Makes `bytes` bytes from `start` fault on every access, and invalidates the TLB for them
     /// before it returns. Leaves are split at the ends where the rules allow it.
@@ -14,13 +28,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// As for [`protect`](Self::protect) with [`Holes::Refuse`]; hidden pages are no holes.
     pub fn hide(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
-        let (clear, set) = (Descriptor::VALID, Descriptor::HIDDEN);
-        let change = BitChange {
-            of: Descriptor::VALID,
-            clear,
-            set,
-        };
-        self.change(start, bytes, change, Holes::Refuse)
+        self.change(start, bytes, HIDE, Holes::Refuse)
     }
 
     /// Makes hidden pages among `bytes` bytes from `start` valid again. No TLBI: what was invalid
@@ -30,13 +38,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// As for [`hide`](Self::hide).
     pub fn show(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
-        let (clear, set) = (Descriptor::HIDDEN, Descriptor::VALID);
-        let change = BitChange {
-            of: Descriptor::HIDDEN,
-            clear,
-            set,
-        };
-        let shown = self.change_leaves(start, bytes, change, Holes::Refuse)?;
+        let shown = self.change_leaves(start, bytes, SHOW, Holes::Refuse)?;
         if self.liveness == Liveness::Live && shown.is_some() {
             flush::publish(&mut self.environment);
         }

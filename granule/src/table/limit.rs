@@ -22,6 +22,8 @@ struct Changed {
     first: u64,
     end: u64,
     smallest: u64,
+    /// Some leaf was hidden: nothing of it is cached.
+    hidden: bool,
 }
 
 impl Changed {
@@ -29,9 +31,14 @@ impl Changed {
         first: u64::MAX,
         end: 0,
         smallest: u64::MAX,
+        hidden: false,
     };
 
-    fn add(&mut self, first: u64, bytes: u64, count: usize) {
+    fn add(&mut self, entry: Descriptor, first: u64, bytes: u64, count: usize) {
+        if !entry.is_valid() {
+            self.hidden = true;
+            return;
+        }
         self.first = self.first.min(first);
         self.end = self.end.max(first + bytes * count as u64);
         self.smallest = self.smallest.min(bytes);
@@ -89,6 +96,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 level: None,
             };
             flush::invalidate(&mut self.environment, &what);
+        } else if self.liveness == Liveness::Live && changed.hidden {
+            // As after any store: what was hidden may be a table now.
+            flush::publish(&mut self.environment);
         }
         Ok(needed)
     }
@@ -253,9 +263,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 set: 0,
             };
             self.update(table, first, count, change);
-            if entry.is_valid() {
-                changed.add(start & !(bytes * count as u64 - 1), bytes, count);
-            }
+            changed.add(entry, start & !(bytes * count as u64 - 1), bytes, count);
         }
         if level >= leaves.top {
             return Some(());
@@ -266,9 +274,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.build(&mut cursor, new, level.next(), start + bytes)?;
         let link = Descriptor::table(&self.geometry, new);
         self.store(table, Self::index(start, level), link, self.linking());
-        if entry.is_valid() {
-            changed.add(start, bytes, 1);
-        }
+        changed.add(entry, start, bytes, 1);
         Some(())
     }
 }

@@ -348,13 +348,16 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
     }
 }
 
-/// [`TableMemory::fill`] of private entries. One copy serves all callers and page sizes: a call for
-/// each run costs less than the room that loops of paired stores take wherever there is one.
+/// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes: a
+/// call for each run costs less than the room that loops of paired stores take wherever there is one.
+/// Elsewhere the loops become vectors, which take a step that is known where they are compiled: a
+/// tenth of the time of a map whose tables are in the cache.
 ///
 /// # Safety
 ///
 /// The `count` entries from `entry` on must be valid for writes, and read or written by nobody else.
-#[inline(never)]
+#[cfg_attr(target_arch = "aarch64", inline(never))]
+#[cfg_attr(not(target_arch = "aarch64"), inline(always))]
 unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64) {
     let mut next = first;
     if step == 0 {
@@ -570,14 +573,16 @@ mod tests {
     #[test]
     fn update_changes_the_entries_that_are_named_and_concerned_and_no_others() {
         for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
-            for (first, count) in [
+            let runs = [
+                (5, 2 * CHUNK + 7),
+                (3, 1),
+                (2, LIVE_CHUNK + 1),
                 (0, 300),
                 (0, 0),
-                (3, 1),
                 (1, CHUNK),
-                (5, 2 * CHUNK + 7),
-                (2, LIVE_CHUNK + 1),
-            ] {
+            ];
+            // Under Miri those that reach every loop's whole rounds and its rest.
+            for (first, count) in runs.into_iter().take(if cfg!(miri) { 3 } else { 6 }) {
                 let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
                 check(first, count, visibility, |_| Is::Valid);
                 check(first, count, visibility, |_| Is::Empty);

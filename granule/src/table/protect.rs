@@ -111,19 +111,25 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ) -> Result<(), TableError> {
         let smallest = self.change_leaves(start, bytes, change, holes)?;
         if let (super::Liveness::Live, Some(stride)) = (self.liveness, smallest) {
-            let what = Invalidation {
-                start,
-                bytes,
-                stride,
-                reach: Reach::LastLevel,
-                asid: self.asid,
-                // A leaf that was split may still be cached, at a level that is not in the
-                // tables any more.
-                level: None,
-            };
-            flush::invalidate(&mut self.environment, &what);
+            self.invalidate_leaves(start, bytes, stride);
         }
         Ok(())
+    }
+
+    /// Invalidates the TLB for a range in which leaves were changed, of which the smallest has
+    /// `stride` bytes.
+    pub(super) fn invalidate_leaves(&mut self, start: VirtualAddress, bytes: u64, stride: u64) {
+        let what = Invalidation {
+            start,
+            bytes,
+            stride,
+            reach: Reach::LastLevel,
+            asid: self.asid,
+            // A leaf that was split may still be cached, at a level that is not in the tables any
+            // more.
+            level: None,
+        };
+        flush::invalidate(&mut self.environment, &what);
     }
 
     /// Splits what the ends of a range cut, then changes bits of all leaves in it. Gives the
@@ -180,7 +186,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// Applies `change` to every leaf in the offsets from `from` to `to` and notes the size of
     /// the smallest entry that was changed.
-    fn change_in(
+    pub(super) fn change_in(
         &mut self,
         table: PhysicalAddress,
         level: Level,

@@ -482,8 +482,8 @@ mod tests {
         for (kind, detail) in [
             (STORE, 4),
             (STORE, 255),
-            (UPDATE, 4),
             (UPDATE, 16),
+            (UPDATE, 255),
             (DSB, 16),
             (DMB, 255),
         ] {

@@ -161,6 +161,16 @@ fn bases_count_in_64k_with_ds() {
         all_asids: true,
     };
     assert_eq!(ops(&what, &can), [range]);
+    // Two pages are a range already; one is not.
+    let two = leaves(&geometry, 0x1_e000, 0x2000, Level::L3);
+    let range = TlbiOp::Range {
+        operand: 0b01 << 46 | 0x1e,
+        reach: Reach::LastLevel,
+        all_asids: true,
+    };
+    assert_eq!(ops(&two, &can), [range]);
+    let one = leaves(&geometry, 0x1_e000, 0x1000, Level::L3);
+    assert_eq!(ops(&one, &can), [single(0x1e)]);
 }
 
 #[test]

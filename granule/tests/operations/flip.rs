@@ -5,9 +5,15 @@ use crate::bench::{Bench, Setting};
 use crate::common::host::{self, Event};
 use crate::common::shape::PLAIN;
 use granule::arch::{
-    Attributes, Half, Kind, Page, Page4K, Page16K, Page64K, Permissions, VirtualAddress,
+    Attributes, Descriptor, Half, Kind, Page, Page4K, Page16K, Page64K, Permissions,
+    PhysicalAddress, VirtualAddress,
 };
-use granule::table::{Counted, Counters, Leaves, Parts, TableError, flip};
+use granule::table::{
+    BitChange, Counted, Counters, Leaves, Parts, TableError, TableMemory, Visibility, flip,
+};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 
@@ -141,5 +147,184 @@ fn one_page_takes_one_store_and_one_invalidation() {
     if !cfg!(miri) {
         pages_of::<Page16K>();
         pages_of::<Page64K>();
+    }
+}
+
+/// The memory of tables, with a note of every entry that is looked at or changed.
+struct Watched<M> {
+    inner: M,
+    seen: Rc<RefCell<BTreeSet<(u64, usize)>>>,
+}
+
+impl<M> Watched<M> {
+    fn note(&self, table: PhysicalAddress, first: usize, count: usize) {
+        let entries = (first..first + count).map(|index| (table.0, index));
+        self.seen.borrow_mut().extend(entries);
+    }
+}
+
+// SAFETY: each call is handed on.
+unsafe impl<M: TableMemory> TableMemory for Watched<M> {
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        self.note(table, index, 1);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.load(table, index) }
+    }
+
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        self.note(table, index, 1);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.store(table, index, descriptor, visibility) }
+    }
+
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        self.note(table, index, 1);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+    }
+
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        self.note(table, first, count);
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            self.inner
+                .fill(table, first, count, descriptor, step, visibility);
+        }
+    }
+
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        self.note(table, first, count);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.inner.update(table, first, count, change, visibility) }
+    }
+}
+
+/// What others may change meanwhile: every entry but the pages' own and those on the way to them.
+/// A table that was behind the range may be somebody's data by the time it is looked at.
+#[test]
+fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
+    let page = Page4K::SIZE.bytes();
+    let geometry = PLAIN.geometry(Page4K::SIZE, 48, Half::Upper);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+    // Pages on both sides of a boundary of every level but the first.
+    let boundary = bench.arch.entry_bytes(0);
+    let from = boundary - 20 * page;
+    bench
+        .map(from, boundary, 40 * page, RW, Leaves::PAGES)
+        .unwrap();
+    for (offset, count) in [
+        (boundary - page, 1),
+        (boundary, 1),
+        (boundary - 4 * page, 4),
+        (boundary - 20 * page, 20),
+        (boundary - 3 * page, 7),
+    ] {
+        let start = bench.reference.address(offset);
+        let bytes = count * page;
+        let mut way = BTreeSet::new();
+        bench
+            .tables
+            .visit(start, bytes, |entry| {
+                way.insert((entry.table.0, entry.index))
+            })
+            .unwrap();
+        for valid in [false, true] {
+            let Parts {
+                memory,
+                allocator,
+                maintenance,
+            } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
+            let seen = Rc::default();
+            let environment = Parts {
+                memory: Watched {
+                    inner: memory,
+                    seen: Rc::clone(&seen),
+                },
+                allocator,
+                maintenance,
+            };
+            let root = bench.tables.root();
+            // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
+            let result = unsafe {
+                flip::set_valid::<Page4K, _>(root, geometry, environment, start, bytes, valid)
+            };
+            assert_eq!(result, Ok(()));
+            assert_eq!(*seen.borrow(), way, "{count} pages from {start}, {valid}");
+        }
+    }
+}
+
+/// A group, or a block, is no page, whether or not it is valid: to change a part of it takes stores
+/// to entries that are not the page's own.
+#[test]
+fn a_part_of_a_group_or_a_block_is_refused() {
+    let page = Page4K::SIZE.bytes();
+    let geometry = PLAIN.geometry(Page4K::SIZE, 48, Half::Upper);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+    let block = bench.arch.entry_bytes(2);
+    let group = 16 * page;
+    bench.map(0, 0, block, RW, Leaves::LARGEST).unwrap();
+    bench.map(block, block, group, RW, Leaves::LARGEST).unwrap();
+    for hidden in [false, true] {
+        for (leaf, leaf_bytes) in [(0, block), (block, group)] {
+            if hidden {
+                bench.hide(leaf, leaf_bytes).unwrap();
+            }
+            let before = bench.dump();
+            bench.host.take_events();
+            for (first, count) in [
+                (0, 1),
+                (5, 1),
+                (leaf_bytes / page - 1, 1),
+                (0, leaf_bytes / page),
+            ] {
+                let start = bench.reference.address(leaf + first * page);
+                for valid in [false, true] {
+                    let (result, stores, tlbi, dsb) =
+                        flip_pages(&bench, start, count * page, valid);
+                    let Err(TableError::InsideLeaf {
+                        edge,
+                        leaf: found,
+                        leaf_bytes: bytes,
+                        ..
+                    }) = result
+                    else {
+                        panic!("{count} pages from {start}, {valid}: {result:?}");
+                    };
+                    let expected = bench.reference.address(leaf);
+                    assert_eq!((found, bytes), (expected, leaf_bytes));
+                    assert!(found < edge && edge.0 < found.0 + bytes, "{edge}");
+                    assert_eq!((stores, tlbi, dsb), (0, 0, 0));
+                }
+            }
+            assert_eq!(bench.dump(), before);
+        }
     }
 }

@@ -424,6 +424,30 @@ fn running_out_leaves_everything_as_it_was() {
     assert_eq!(limit(&mut bench, 0, 1 << 40, Leaves::PAGES), Ok(needed));
 }
 
+/// Nothing of a hidden leaf is cached, but walkers must see its table before someone else makes a
+/// page of it valid.
+#[test]
+fn what_hidden_leaves_become_is_visible() {
+    for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {
+        let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+        let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+        bench
+            .map(offset, offset, bytes, RW, Leaves::LARGEST)
+            .unwrap();
+        let start = bench.reference.address(offset);
+        bench.tables.hide(start, bytes).unwrap();
+        bench.host.take_events();
+        let added = bench.tables.limit_leaves(start, bytes, Leaves::PAGES);
+        assert_eq!(added, Ok(usize::from(bytes == 2 << 20)));
+        let events = bench.host.take_events();
+        assert_eq!(events[events.len() - 2..], [Event::DsbIshst, Event::Isb]);
+        assert!(!events.iter().any(|event| matches!(event, Event::Tlbi(_))));
+        // Nothing to do, nothing waited for.
+        let again = bench.tables.limit_leaves(start, bytes, Leaves::PAGES);
+        assert_eq!((again, bench.host.take_events()), (Ok(0), vec![]));
+    }
+}
+
 #[test]
 fn ranges_are_checked() {
     let mut bench = mixed(LIVE);
@@ -444,4 +468,25 @@ fn ranges_are_checked() {
         );
     }
     assert_eq!(bench.tables.limit_leaves(start, 0, Leaves::PAGES), Ok(0));
+}
+
+/// Nothing of a hidden leaf is cached, so nothing is invalidated; but walkers go another way now, and
+/// must see it whole.
+#[test]
+fn a_hidden_leaf_takes_barriers_and_no_invalidation() {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+    let block = bench.arch.entry_bytes(2);
+    bench.map(0, 0, block, RW, Leaves::LARGEST).unwrap();
+    bench.hide(0, block).unwrap();
+    bench.host.take_events();
+    let start = bench.reference.address(0);
+    let found = bench.tables.limit_leaves(start, block, Leaves::PAGES);
+    assert_eq!(found, Ok(1));
+    let events = bench.host.take_events();
+    assert!(!events.iter().any(|event| matches!(event, Event::Tlbi(_))));
+    assert!(
+        events.ends_with(&[Event::DsbIshst, Event::Isb]),
+        "{events:x?}"
+    );
 }

@@ -180,6 +180,7 @@ fn the_repeat_erratum_issues_tlbi_and_dsb_twice() {
     let setting = Setting {
         repeat: true,
         level_hint: false,
+        range: false,
         ..Setting::LIVE
     };
     let mut bench = Bench::<Page4K>::new(&geometry, setting);

@@ -7,12 +7,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::program::Program;
+use crate::fuzz::targets;
 use crate::matrix;
 use crate::steps::STEPS;
-use crate::workspace::root;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -99,6 +99,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     let mut cases = steps()?;
     cases.push(model(seed));
     cases.extend(fuzz(seed)?);
+    cases.push(cargo_fuzz()?);
     cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
@@ -121,14 +122,23 @@ const LONG: &[(&str, f32)] = &[
     ("miri", 6.0),
 ];
 
-fn steps() -> Result<Vec<Case>> {
-    let this = std::env::current_exe().context("xtask does not know where it is")?;
-    let step = |name: &str| Program {
-        program: this.clone(),
-        arguments: vec!["test".into(), "--only".into(), name.into()],
+/// This program with other arguments.
+fn xtask(arguments: &[&str]) -> Result<Program> {
+    Ok(Program {
+        program: std::env::current_exe().context("xtask does not know where it is")?,
+        arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
         variables: Vec::new(),
         tests: false,
         limit: 90 * MINUTE,
+    })
+}
+
+fn steps() -> Result<Vec<Case>> {
+    let step = xtask(&["test", "--only"])?;
+    let step = |name: &str| {
+        let mut step = step.clone();
+        step.arguments.push(name.to_owned());
+        step
     };
     let wanted = STEPS
         .iter()
@@ -136,14 +146,9 @@ fn steps() -> Result<Vec<Case>> {
     let cases = wanted.map(|one| {
         let long = LONG.iter().find(|(name, _)| *name == one.name);
         let minutes = long.map_or(0.5, |(_, minutes)| *minutes);
-        let case = Case::program(one.name, minutes, step(one.name))
-            .typed(format!("make test ONLY={}", one.name));
-        // Miri runs one test at a time, in a target folder of its own.
-        if one.name == "miri" {
-            case
-        } else {
-            case.alone()
-        }
+        Case::program(one.name, minutes, step(one.name))
+            .typed(format!("make test ONLY={}", one.name))
+            .alone()
     });
     Ok(cases.collect())
 }
@@ -176,7 +181,7 @@ fn model(seed: u64) -> Case {
     let program = cargo(&arguments, &variables, 120 * MINUTE);
     Case::program(
         format!("model harness, {OPERATIONS} operations"),
-        15.0,
+        8.0,
         program,
     )
     .alone()
@@ -207,6 +212,12 @@ fn fuzz(seed: u64) -> Result<Vec<Case>> {
     Ok(cases.collect())
 }
 
+/// That cargo-fuzz could go on with each target.
+fn cargo_fuzz() -> Result<Case> {
+    let case = Case::program("cargo-fuzz targets", 3.0, xtask(&["fuzz"])?);
+    Ok(case.typed("cargo xtask fuzz").alone())
+}
+
 /// Changes of permissions beside other CPUs' accesses, a case for each page size. The image is the
 /// one that the soak built.
 fn stress(seed: u64) -> impl Iterator<Item = Case> {
@@ -227,27 +238,8 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
             &test,
         ];
         let name = format!("permissions, {STRESS_CHANGES} changes in {size} pages");
-        Case::program(name, 6.0, cargo(&arguments, &variables, 360 * MINUTE)).alone()
+        Case::program(name, 9.0, cargo(&arguments, &variables, 360 * MINUTE)).alone()
     })
-}
-
-/// The fuzz targets, as cargo-fuzz finds them: granule-fuzz's tests hold the list to the code's.
-fn targets() -> Result<Vec<String>> {
-    let folder = root().join("granule-fuzz/fuzz/fuzz_targets");
-    let read = || format!("cannot read {}", folder.display());
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(&folder).with_context(read)? {
-        let path = entry.with_context(read)?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned()),
-            );
-        }
-    }
-    ensure!(!names.is_empty(), "{} has no target", folder.display());
-    names.sort();
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -5,8 +5,11 @@ use crate::console::println;
 use crate::memory::live::{self, Flush};
 use crate::memory::merge;
 use crate::memory::permissions::{self, LinearError};
+use crate::smp::set::CpuSet;
+use crate::smp::{jobs, percpu};
 use crate::{cpu, image};
 use core::arch::asm;
+use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
 
@@ -246,23 +249,10 @@ pub(super) fn background() {
     ok("rw", permissions::set_memory_rw(block.at(FIRST), COUNT));
     // The page allocator's, too: what is free need not be told.
     block.free();
-    if crate::smp::percpu::online().len() == 1 {
+    if percpu::online().len() == 1 {
         merge::settle();
     }
-    let start = cpu::counter_now();
-    while Snapshot::take() != before {
-        assert!(
-            cpu::counter_now().wrapping_sub(start) < PATIENCE_S * cpu::cntfrq_el0(),
-            "after {PATIENCE_S} s idle CPUs have merged {:?}: {:?}, expected {before:?}",
-            merge::in_background(),
-            Snapshot::take()
-        );
-        // Whoever is idle only takes the tables when nobody has them.
-        let since = cpu::counter_now();
-        while cpu::counter_now().wrapping_sub(since) < cpu::cntfrq_el0() / 1000 {
-            cpu::relax();
-        }
-    }
+    wait_for(&before);
     // The last step gives its tables back before it counts them.
     live::change(Flush::Now, |_, _, _| ());
     while merge::in_background().tables == merged.tables
@@ -279,4 +269,48 @@ pub(super) fn background() {
         "@granule test.background.groups={}",
         now.groups - merged.groups
     );
+}
+
+/// The CPU that was woken to merge gets a job instead: another one has to.
+#[inline(never)]
+pub(super) fn background_busy() {
+    let Some(kernel) = live::kernel() else { return };
+    assert!(
+        percpu::online().contains(2),
+        "the test takes more than two CPUs"
+    );
+    let before = Snapshot::take();
+    let block = Block::new(PAGES * kernel.page());
+    ok("ro", permissions::set_memory_ro(block.at(FIRST), COUNT));
+    let enough = AtomicBool::new(false);
+    let hold = |_: &'static percpu::PerCpu| {
+        while !enough.load(Ordering::Acquire) {
+            cpu::relax();
+        }
+    };
+    ok("rw", permissions::set_memory_rw(block.at(FIRST), COUNT));
+    block.free();
+    jobs::run_while(CpuSet::one(1), PATIENCE_S, &hold, || {
+        wait_for(&before);
+        enough.store(true, Ordering::Release);
+    });
+    println!("@granule test.background.busy=1");
+}
+
+/// Waits until idle CPUs have merged all.
+fn wait_for(before: &Snapshot) {
+    let start = cpu::counter_now();
+    while Snapshot::take() != *before {
+        assert!(
+            cpu::counter_now().wrapping_sub(start) < PATIENCE_S * cpu::cntfrq_el0(),
+            "after {PATIENCE_S} s idle CPUs have merged {:?}: {:?}, expected {before:?}",
+            merge::in_background(),
+            Snapshot::take()
+        );
+        // Whoever is idle only takes the tables when nobody has them.
+        let since = cpu::counter_now();
+        while cpu::counter_now().wrapping_sub(since) < cpu::cntfrq_el0() / 1000 {
+            cpu::relax();
+        }
+    }
 }

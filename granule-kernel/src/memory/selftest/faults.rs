@@ -2,10 +2,18 @@
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::console::println;
+use crate::cpu;
+use crate::exception::spurious as fault;
 use crate::memory::guard::Pool;
 use crate::memory::{live, permissions};
+use crate::smp::set::CpuSet;
+use crate::smp::{jobs, percpu};
 use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
+
+/// Seconds that another CPU may take.
+const PATIENCE_S: u64 = 30;
 
 fn read(address: VirtualAddress) {
     // SAFETY: none; it is to fault.
@@ -64,6 +72,40 @@ pub(super) fn run(what: &[u8]) {
 
 fn one_page() -> Block {
     Block::new(live::kernel().map_or(0, |kernel| kernel.page()))
+}
+
+/// Another CPU uses a page before it sees that it is valid: it faults, which is forgotten once it is.
+#[inline(never)]
+pub(super) fn spurious() {
+    const WORD: u64 = 0x6561_726c_7900;
+    assert!(
+        percpu::online().contains(1),
+        "the test takes more than one CPU"
+    );
+    let pool = ok("Pool::new", Pool::new(1));
+    let Some(page) = pool.address(1) else { return };
+    // SAFETY: the pool's page, valid still.
+    unsafe { (page.0 as *mut u64).write_volatile(WORD) };
+    ok("flip", pool.flip(1, false));
+    let before = percpu::spurious_faults();
+    let found = AtomicU64::new(0);
+    let use_it = |_: &'static percpu::PerCpu| {
+        // SAFETY: the pool's page, once it is valid.
+        let word = unsafe { (page.0 as *const u64).read_volatile() };
+        found.store(word, Ordering::Relaxed);
+    };
+    fault::hold();
+    jobs::run_while(CpuSet::one(1), PATIENCE_S, &use_it, || {
+        while !fault::is_held() {
+            cpu::relax();
+        }
+        ok("flip", pool.flip(1, true));
+        fault::release();
+    });
+    assert_eq!(found.load(Ordering::Relaxed), WORD, "what was read");
+    let faults = percpu::spurious_faults() - before;
+    println!("@granule test.spurious.faults={faults}");
+    pool.release();
 }
 
 /// With `debug_pagealloc=on`: what is free is invalid, what is allocated is not.

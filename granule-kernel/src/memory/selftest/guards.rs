@@ -1,15 +1,17 @@
 //! A pool of guard pages, in use while others have the tables.
 
-use super::{Allows, Snapshot, assert_allows, assert_as, ok};
+use super::{Allows, Block, Random, Snapshot, assert_allows, assert_as, ok};
 use crate::console::println;
-use crate::cpu;
 use crate::memory::guard::Pool;
 use crate::memory::live::{self, Flush};
 use crate::memory::merge;
 use crate::memory::permissions::{self, LinearError};
 use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu};
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::{cpu, ipi};
+use arrayvec::ArrayVec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule::arch::VirtualAddress;
 
 const ORDER: u32 = 5;
 const PAGES: u64 = 1 << ORDER;
@@ -100,4 +102,92 @@ pub(super) fn pool() {
     pool.release();
     merge::merge_noted();
     assert_as(&before, "after the pool was released");
+}
+
+/// Flips of guard pages beside other changes.
+const FLIPS: u64 = 128;
+/// Pages of a pool beside which others are split and merged, and of those: a group of each page size.
+const BESIDE_ORDER: u32 = 7;
+const BESIDE: u64 = 1 << BESIDE_ORDER;
+/// Blocks that are allocated at most until two lie beside each other.
+const MOST_BLOCKS: usize = 64;
+/// What is merged round the pool.
+const AROUND: u64 = 32 << 20;
+
+/// A block and a pool of as many pages that lie beside each other, and what was allocated on the way.
+fn neighbours(bytes: u64) -> (Block, Pool, ArrayVec<Block, MOST_BLOCKS>) {
+    let mut blocks = ArrayVec::<Block, MOST_BLOCKS>::new();
+    let mut block = Block::new(bytes);
+    loop {
+        let next = Block::new(bytes);
+        if next.start == block.start + bytes {
+            // The only free block that is not larger.
+            let start = next.start;
+            next.free();
+            let pool = ok("Pool::new", Pool::new(BESIDE_ORDER));
+            assert_eq!(pool.address(0), Some(VirtualAddress(start)), "the pool");
+            return (block, pool, blocks);
+        }
+        assert!(
+            !blocks.is_full(),
+            "no two free blocks lie beside each other"
+        );
+        blocks.push(core::mem::replace(&mut block, next));
+    }
+}
+
+/// Pages of a pool are flipped in interrupts, on a CPU that splits and merges leaves beside them.
+#[inline(never)]
+pub(super) fn beside() {
+    assert!(
+        percpu::online().contains(1),
+        "the test takes more than one CPU"
+    );
+    let Some(kernel) = live::kernel() else { return };
+    let before = Snapshot::take();
+    let (block, pool, others) = neighbours(BESIDE * kernel.page());
+    let made = Snapshot::take();
+    let (one, enough) = (CpuSet::one(1), AtomicBool::new(false));
+    let merged = AtomicU64::new(0);
+    let around = VirtualAddress(block.start & !(AROUND - 1));
+    let change = |_: &'static percpu::PerCpu| {
+        let mut random = Random::new(1);
+        while !enough.load(Ordering::Acquire) {
+            let first = random.below(BESIDE);
+            let pages = 1 + random.below(BESIDE - first);
+            ok("ro", permissions::set_memory_ro(block.at(first), pages));
+            ok("rw", permissions::set_memory_rw(block.at(first), pages));
+            let done = merge::merge_linear_map(around, AROUND / kernel.page());
+            let done = ok("merge", done);
+            merged.fetch_add(done.tables + done.groups, Ordering::Relaxed);
+        }
+    };
+    // One more than the page that was not as it should be.
+    let wrong = AtomicU64::new(0);
+    jobs::run_while(one, PATIENCE_S, &change, || {
+        for flip in 0..FLIPS {
+            let (page, valid) = (flip / 2 % BESIDE, flip % 2 == 1);
+            ipi::call(one, &|_| {
+                let flipped = pool.flip(page, valid).is_ok_and(|did| did.stores == 1);
+                let seen = pool.address(page).map(|at| cpu::translate(at.0).is_ok());
+                if !flipped || seen != Some(valid) {
+                    wrong.store(page + 1, Ordering::Relaxed);
+                }
+            });
+            assert_eq!(wrong.load(Ordering::Relaxed), 0, "a page, from 1");
+        }
+        enough.store(true, Ordering::Release);
+    });
+    merge::merge_noted();
+    assert_as(&made, "after all guard pages were valid again");
+    pool.release();
+    for block in others {
+        block.free();
+    }
+    block.free();
+    merge::merge_noted();
+    assert_as(&before, "after the pool was released");
+    let merged = merged.load(Ordering::Relaxed);
+    println!("@granule test.beside.flips={FLIPS}");
+    println!("@granule test.beside.merged={merged}");
 }

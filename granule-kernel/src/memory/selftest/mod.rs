@@ -6,10 +6,14 @@
 //! | `permissions` | each call, seen by every CPU's own walker; what must be refused |
 //! | `permission-counts` | what changes of 1 page, 64K, 2M and 1G take, and that merging undoes them |
 //! | `exhaustion` | a split for which there are N tables too few, for every N |
+//! | `noflush` | changes whose TLBI comes later, and what is done beside them meanwhile |
 //! | `background` | idle CPUs merge what became alike |
+//! | `background-busy` | the same when the CPU that was woken for it gets something else to do |
 //! | `hotplug` | memory removed and added again |
 //! | `hotplug-new` | the RAM behind the last bank, of which the device tree does not tell, added |
 //! | `guard` | a pool of guard pages, flipped while another CPU holds the lock |
+//! | `guard-beside` | the same in interrupts of a CPU that splits and merges what lies round it |
+//! | `spurious` | a fault on a guard page that another CPU makes valid meanwhile |
 //! | `pagealloc` | with `debug_pagealloc=on`, pages allocated and freed |
 //! | `permissions-stress:CHANGES[:SEED]` | random changes while other CPUs use what lies beside them |
 //! | `write-read-only`, `execute`, `read-invalid`, `read-guard`, `use-after-free` | an access that must end in a panic |
@@ -17,6 +21,7 @@
 pub(crate) mod bench;
 mod changes;
 mod counts;
+mod deferred;
 mod faults;
 mod guards;
 mod plug;
@@ -41,12 +46,16 @@ pub(crate) fn run(bootargs: &[u8]) {
     for word in words {
         match word.value {
             Some(b"permissions") => changes::permissions(),
+            Some(b"noflush") => deferred::noflush(),
             Some(b"permission-counts") => counts::counts(),
             Some(b"exhaustion") => counts::exhaustion(),
             Some(b"background") => changes::background(),
+            Some(b"background-busy") => changes::background_busy(),
             Some(b"hotplug") => plug::again(),
             Some(b"hotplug-new") => plug::new_bank(),
             Some(b"guard") => guards::pool(),
+            Some(b"guard-beside") => guards::beside(),
+            Some(b"spurious") => faults::spurious(),
             Some(b"pagealloc") => faults::pagealloc(),
             Some(value) => match value.strip_prefix(b"permissions-stress:") {
                 Some(value) => stress::run(value),

@@ -2,16 +2,23 @@
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, free_allows, ok, size};
 use crate::console::println;
+use crate::cpu;
+use crate::frames::metadata::metadata_bytes;
 use crate::frames::tables::Source;
 use crate::frames::{Frame, FrameError};
 use crate::memory::hotplug::{self, HotplugError};
 use crate::memory::pages::{self, Pages};
 use crate::memory::permissions::LinearError;
 use crate::memory::{live, merge};
+use crate::smp::set::CpuSet;
+use crate::smp::{jobs, percpu};
+use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
 
 const BLOCK: u64 = 256 << 20;
+/// Seconds that another CPU may take.
+const PATIENCE_S: u64 = 30;
 
 fn add(start: u64, bytes: u64) -> Result<(), HotplugError> {
     // SAFETY: RAM that was removed before, or that nobody was told of.
@@ -239,4 +246,45 @@ pub(super) fn new_bank() {
     ok("add_memory", add(start, BLOCK));
     assert_as(&with, "after the new memory came back");
     println!("@granule test.hotplug.new_bytes={BLOCK}");
+    twice_at_once(start + BLOCK);
+}
+
+/// Two CPUs add the same new memory, piece by piece: one of them may, and what the other took for what is
+/// to be known of the frames is free again.
+fn twice_at_once(start: u64) {
+    const PIECE: u64 = 1 << 20;
+    const PIECES: u64 = 64;
+    if !percpu::online().contains(1) {
+        return;
+    }
+    let page = live::kernel().map_or(1, |kernel| kernel.page());
+    let before = Snapshot::take();
+    let (turn, added) = (AtomicU64::new(0), AtomicU64::new(0));
+    // Both begin each piece together.
+    let work = |number: u64| {
+        for piece in 0..PIECES {
+            turn.fetch_add(1, Ordering::AcqRel);
+            while turn.load(Ordering::Acquire) < 2 * (piece + 1) {
+                cpu::relax();
+            }
+            match add(start + piece * PIECE, PIECE) {
+                Ok(()) => added.fetch_add(1, Ordering::Relaxed),
+                Err(HotplugError::Linear(LinearError::Table(TableError::AlreadyMapped {
+                    ..
+                }))) => 0,
+                Err(error) => panic!("CPU {number} adds piece {piece}: {error}"),
+            };
+        }
+    };
+    jobs::run_while(CpuSet::one(1), PATIENCE_S, &|_| work(1), || work(0));
+    assert_eq!(added.load(Ordering::Relaxed), PIECES, "pieces added");
+    let with = Snapshot::take();
+    let frames = PIECE / page;
+    let metadata = metadata_bytes(frames).div_ceil(page).next_power_of_two();
+    assert_eq!(
+        with.frames(),
+        before.frames() + PIECES * (frames - metadata),
+        "frames after {PIECES} pieces were added by two CPUs at once"
+    );
+    println!("@granule test.hotplug.twice={PIECES}");
 }

@@ -1,14 +1,16 @@
-//! Faults in what changes the sizes of live leaves, and in what hides them.
+//! Faults in what changes the sizes of live leaves, and in what hides them, with the lock or without.
 
 use super::scenes::{BLOCK, Kernel, OUTPUT, PAGE, Result, kernel};
 use super::tables::{GONE, POINTER, STALE, is_tlbi_or_dsb, last_level};
 use super::taps::*;
 use super::{Fault, fault};
 use crate::machine::Tap;
+use crate::operation::Operation;
+use crate::reference::Reference;
 use crate::shape::Shape;
 use granule::table::Leaves;
-use granule_model::EventKind;
 use granule_model::Rule::*;
+use granule_model::{Access, EventKind, Outcome};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -116,6 +118,55 @@ pub(super) const FAULTS: &[Fault] = &[
         MixedContiguous,
         "contiguous",
     ),
+    fault(
+        "the table of limited leaves is linked by a plain store",
+        limit,
+        || replace(is_link, plain),
+        UnorderedLink,
+        "before these stores",
+    ),
+    fault(
+        "the table of limited leaves is linked before it is filled",
+        limit,
+        || delay(is_leaf_fill, is_link),
+        UninitialisedTable,
+        "whatever was in the memory",
+    ),
+    fault(
+        "limited leaves have another memory type",
+        limit,
+        || replace(is_leaf_fill, bits(1 << 2)),
+        SizeWithOtherChange,
+        "",
+    ),
+    fault(
+        "one member keeps the hint when leaves are limited",
+        limit_group,
+        || nth(0, is_update, one_less),
+        MixedContiguous,
+        "contiguous",
+    ),
+    fault(
+        "the TLBI after a guard page is made without the lock is missing",
+        guard,
+        || drop_all(is_tlbi),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
+        "no DSB ISHST before the TLBI of a guard page made without the lock",
+        guard,
+        || drop_all(is_ishst),
+        StaleTranslation,
+        "not yet visible to walkers (no DSB)",
+    ),
+    fault(
+        "no ISB after a guard page is taken away without the lock",
+        unguard,
+        || drop_all(is_isb),
+        MissingIsb,
+        "what it speculated",
+    ),
 ];
 
 /// A store of one block.
@@ -147,6 +198,18 @@ impl Kernel {
     fn show(&mut self, offset: u64, bytes: u64) {
         let at = self.at(offset);
         let _ = self.tables.show(at, bytes);
+    }
+
+    fn limit(&mut self, offset: u64, bytes: u64) {
+        let at = self.at(offset);
+        let _ = self.tables.limit_leaves(at, bytes, Leaves::PAGES);
+    }
+
+    /// Beside everyone else, without the lock that the others take.
+    fn flip(&mut self, offset: u64, bytes: u64, valid: bool) {
+        let (from, bytes) = (offset, bytes);
+        let operation = Operation::Flip { from, bytes, valid };
+        let _ = operation.perform(self, &Reference::default());
     }
 
     fn merge(&mut self, offset: u64, bytes: u64) {
@@ -229,4 +292,59 @@ fn merge_group(tap: Option<Tap>) -> Result {
     kernel.tap(tap);
     kernel.merge(0, 16 * PAGE);
     kernel.end()
+}
+
+/// A block becomes pages, of which nothing else is changed.
+fn limit(tap: Option<Tap>) -> Result {
+    let mut kernel = with_block(true);
+    kernel.tap(tap);
+    kernel.limit(0, BLOCK);
+    kernel.end()
+}
+
+/// A group becomes pages.
+fn limit_group(tap: Option<Tap>) -> Result {
+    let mut kernel = live(true);
+    kernel.lay(0, 16 * PAGE, OUTPUT, Leaves::LARGEST);
+    kernel.tap(tap);
+    kernel.limit(4 * PAGE, PAGE);
+    kernel.end()
+}
+
+/// One of 64 pages is made a guard page.
+fn guard(tap: Option<Tap>) -> Result {
+    let mut kernel = live(false);
+    kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
+    kernel.tap(tap);
+    kernel.flip(8 * PAGE, PAGE, false);
+    kernel.end()
+}
+
+/// It is one no more.
+fn unguard(tap: Option<Tap>) -> Result {
+    let mut kernel = live(false);
+    kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
+    kernel.flip(8 * PAGE, PAGE, false);
+    kernel.tap(tap);
+    kernel.flip(8 * PAGE, PAGE, true);
+    kernel.end()
+}
+
+/// What limiting leaves promises beside the rules: no TLB holds a larger one any more, so that no
+/// access can end in a TLB conflict abort. Without its invalidation one could.
+#[test]
+fn no_tlb_holds_a_leaf_that_was_limited() {
+    let conflicts = |tap| {
+        let mut kernel = with_block(true);
+        kernel.tap(tap);
+        kernel.limit(0, BLOCK);
+        kernel.settle();
+        let va = kernel.at(40 * PAGE).0;
+        let world = kernel.world.borrow();
+        let cpus = 0..kernel.shape.cpus;
+        let outcomes = cpus.flat_map(|cpu| world.model.outcomes(cpu, va, Access::READ));
+        outcomes.filter(|one| *one == Outcome::Conflict).count()
+    };
+    assert_eq!(conflicts(None), 0);
+    assert!(conflicts(Some(drop_all(is_tlbi))) > 0);
 }

@@ -92,9 +92,9 @@ const fn user(kind: AccessKind) -> Access {
 
 const fn kind(wish: Wish) -> AccessKind {
     match wish {
-        Wish::Read => AccessKind::Read,
         Wish::Write => AccessKind::Write,
         Wish::Execute => AccessKind::Fetch,
+        _ => AccessKind::Read,
     }
 }
 

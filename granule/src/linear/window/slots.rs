@@ -9,6 +9,7 @@ use crate::table::{Maintenance, publish};
 
 /// A page of address space through which a table is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Slot {
     /// The one for tables of this level.
     Level(Level),

@@ -1,0 +1,77 @@
+//! What is wrong with a command line, in one line: clap says it in a paragraph or four.
+
+use clap::error::ErrorKind;
+
+/// The line, unless it is no error to ask for what was printed (help, the version).
+#[must_use]
+pub fn line(error: &clap::Error) -> Option<String> {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return None;
+    }
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(|paragraph| {
+        let words: Vec<&str> = paragraph.split_whitespace().collect();
+        words.join(" ")
+    });
+    let what = paragraphs.next().unwrap_or_default();
+    let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
+    for paragraph in paragraphs {
+        // The way to help is the same for all; usage is what help is for.
+        if paragraph.starts_with("tip: ") || paragraph.starts_with('[') {
+            line += &format!("; {paragraph}");
+        }
+    }
+    line += "; --help says more";
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::Parser;
+
+    fn told(words: &[&str]) -> Option<String> {
+        let argv = ["granule"].iter().chain(words);
+        line(&Cli::try_parse_from(argv).unwrap_err())
+    }
+
+    #[test]
+    fn each_kind_of_bad_usage_is_one_line_with_what_to_do() {
+        for (words, parts) in [
+            (
+                &["boot", "--page-size", "5k"][..],
+                &["'5k'", "--page-size", "4k, 16k, 64k"][..],
+            ),
+            (
+                &["boot", "--memory", "4096"],
+                &["--memory", "has no unit", "512M"],
+            ),
+            (&["boot", "--memroy", "4G"], &["--memroy", "'--memory'"]),
+            (&["boot", "--nonsense"], &["--nonsense"]),
+            (&["boot", "--smp"], &["--smp"]),
+            (&["check"], &["<FILE>"]),
+            (&["check", "--bbm", "4", "x"], &["--bbm", "0..=3"]),
+            (&["plan"], &["--memory"]),
+            (&["plan", "--check-model", "--json"], &["--check-model"]),
+            (&["bench", "linear-map", "--memory", "4G,"], &["--memory"]),
+            (&["bench", "permissions", "--timeout", "0"], &["--timeout"]),
+            (&["nonsense"], &["nonsense"]),
+        ] {
+            let line = told(words).unwrap();
+            assert_eq!(line.lines().count(), 1, "{line:?}");
+            assert!(!line.contains('\x1b') && !line.contains("Usage"), "{line}");
+            assert!(line.ends_with("--help says more"), "{line}");
+            for part in parts {
+                assert!(line.contains(part), "{words:?}: {part}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn help_is_no_bad_usage() {
+        for words in [&["--help"][..], &["boot", "-h"], &["--version"], &[]] {
+            assert_eq!(told(words), None, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Device trees as the kernel reads them once its MMU is on: memory, CPUs, interrupt controller.
+//!
+//! Trees of names that the readers look for, with any values, so that more than the parser is
+//! reached; then some of their bytes are changed. What the crate refuses to parse no reader sees.
+
+use crate::bytes::Bytes;
+use crate::gic::tree::{Gic, MOST_REGIONS, gic, timer};
+use crate::kernel_tree::{Memory, memory as read_memory};
+use crate::smp::tree::{Cpus, cpus, has_psci};
+use crate::smp::{AFFINITY, MOST_CPUS};
+use dtoolkit::fdt::Fdt;
+use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use granule::arch::PageSize;
+
+/// Nodes at most: more than there is room for of each kind that the kernel keeps.
+const MOST_NODES: usize = 80;
+/// How deep they nest: more than the buses that are followed above a device.
+const MOST_DEPTH: usize = 12;
+
+/// A property: its name and value.
+type Fixed = (&'static str, &'static [u8]);
+
+/// What a node may be called, and what it has besides what is drawn.
+const NODES: [(&str, &[Fixed]); 13] = [
+    ("cpus", &[]),
+    ("cpu", &[("device_type", b"cpu\0")]),
+    (
+        "cpu",
+        &[("device_type", b"cpu\0"), ("enable-method", b"psci\0")],
+    ),
+    ("memory", &[("device_type", b"memory\0")]),
+    ("reserved-memory", &[("ranges", b"")]),
+    ("region", &[]),
+    ("region", &[("no-map", b"")]),
+    ("chosen", &[]),
+    ("psci", &[("compatible", b"arm,psci-0.2\0")]),
+    ("soc", &[("ranges", b"")]),
+    ("intc", &[("compatible", b"arm,gic-v3\0")]),
+    ("intc", &[("compatible", b"arm,gic-400\0")]),
+    ("timer", &[("compatible", b"arm,armv8-timer\0")]),
+];
+
+/// Properties of a few cells of any value.
+const CELLS: [&str; 11] = [
+    "reg",
+    "reg",
+    "ranges",
+    "#address-cells",
+    "#size-cells",
+    "#redistributor-regions",
+    "redistributor-stride",
+    "linux,initrd-start",
+    "linux,initrd-end",
+    "interrupts",
+    "#interrupt-cells",
+];
+
+/// Properties of one of these texts, or of none of them.
+const TEXTS: [Fixed; 7] = [
+    ("status", b"okay\0"),
+    ("status", b"disabled\0"),
+    ("enable-method", b"spin-table\0"),
+    ("enable-method", b"psci\0spin-table\0"),
+    ("device_type", b"cpu"),
+    ("compatible", b"arm,psci\0arm,gic-v3\0"),
+    ("no-map", b""),
+];
+
+fn cell(bytes: &mut Bytes<'_>) -> u32 {
+    match bytes.below(10) {
+        0..=2 => 0,
+        3 | 4 => u32::from(bytes.byte() % 8),
+        5 => 0x4000_0000,
+        6 => 0x800_0000 + (u32::from(bytes.byte()) << 16),
+        7 => 0x1000 << bytes.below(16),
+        8 => u32::MAX,
+        _ => bytes.word() as u32,
+    }
+}
+
+fn property(node: &mut DeviceTreeNode, bytes: &mut Bytes<'_>) {
+    let (name, value) = match bytes.below(4) {
+        0 => {
+            let (name, text) = TEXTS[bytes.below(TEXTS.len())];
+            (name, text.to_vec())
+        }
+        _ => {
+            let name = CELLS[bytes.below(CELLS.len())];
+            let cells = if name.starts_with('#') {
+                vec![u32::from(bytes.byte() % 4)]
+            } else {
+                (0..bytes.below(9)).map(|_| cell(bytes)).collect()
+            };
+            let value = cells.into_iter().flat_map(u32::to_be_bytes);
+            (name, value.collect())
+        }
+    };
+    node.add_property(DeviceTreeProperty::new_unchecked(name, value));
+}
+
+/// What makes a node of its kind one that is used: addresses and sizes of two cells each, as the
+/// root says, but for CPUs.
+fn plausible(name: &str, bytes: &mut Bytes<'_>) -> Vec<(&'static str, Vec<u32>)> {
+    let small = u32::from(bytes.byte() % 8);
+    let page = small * 0x1_0000;
+    match name {
+        "" => vec![("#address-cells", vec![2]), ("#size-cells", vec![2])],
+        "cpus" => vec![("#address-cells", vec![1]), ("#size-cells", vec![0])],
+        "reserved-memory" | "soc" => vec![("#address-cells", vec![2]), ("#size-cells", vec![2])],
+        "cpu" => vec![("reg", vec![small])],
+        "memory" => vec![("reg", vec![small / 4, 0x4000_0000 + page, 0, 0x1000_0000])],
+        "region" => vec![("reg", vec![0, 0x4000_0000 + page, 0, 0x8000])],
+        "intc" => {
+            // At the edges of what can be mapped, and past them.
+            let size = [0x1_0000, 0x1_0000, 0x1000, 0xfff][bytes.below(4)];
+            let regions = [0, 0x800_0000 + page, 0, size];
+            vec![("reg", regions.repeat(2 + bytes.below(3)))]
+        }
+        _ => vec![],
+    }
+}
+
+fn cells(node: &mut DeviceTreeNode, name: &str, cells: &[u32]) {
+    let value: Vec<u8> = cells.iter().copied().flat_map(u32::to_be_bytes).collect();
+    node.add_property(DeviceTreeProperty::new_unchecked(name, value));
+}
+
+fn node(bytes: &mut Bytes<'_>, left: &mut usize, depth: usize) -> DeviceTreeNode {
+    let (kind, fixed) = NODES[bytes.below(NODES.len())];
+    let name = if bytes.below(4) == 0 {
+        kind.to_owned()
+    } else {
+        // Each its own, so that none takes another's place.
+        format!("{kind}@{left:x}")
+    };
+    let mut made = DeviceTreeNode::new_unchecked(name);
+    for (name, value) in fixed {
+        made.add_property(DeviceTreeProperty::new_unchecked(*name, value.to_vec()));
+    }
+    fill(&mut made, kind, bytes, left, depth);
+    made
+}
+
+/// Gives a node its properties and children.
+fn fill(
+    into: &mut DeviceTreeNode,
+    kind: &str,
+    bytes: &mut Bytes<'_>,
+    left: &mut usize,
+    depth: usize,
+) {
+    if bytes.below(8) > 0 {
+        for (name, value) in plausible(kind, bytes) {
+            cells(into, name, &value);
+        }
+    }
+    // Most are left as they are.
+    for _ in 0..bytes.below(6).saturating_sub(3) {
+        property(into, bytes);
+    }
+    while !bytes.is_empty() && *left > 0 && depth < MOST_DEPTH && bytes.below(3) > 0 {
+        *left -= 1;
+        into.add_child(node(bytes, left, depth + 1));
+    }
+}
+
+/// A tree out of a fuzzer's bytes, and a number for whoever reads it.
+pub(crate) fn tree(bytes: &[u8]) -> (Vec<u8>, u64) {
+    let mut bytes = Bytes(bytes);
+    // Half of the trees stay whole.
+    let (number, damage) = (bytes.word(), bytes.below(6).saturating_sub(2));
+    let places: Vec<_> = (0..damage).map(|_| (bytes.word(), bytes.byte())).collect();
+    let mut tree = DeviceTree::new();
+    let mut left = MOST_NODES;
+    // Where the kernel looks for CPUs, memory and reserved ranges, whatever else there is.
+    for kind in ["cpus", "memory", "reserved-memory"] {
+        if bytes.below(4) > 0 {
+            let mut made = DeviceTreeNode::new_unchecked(kind);
+            if kind == "memory" {
+                made.add_property(DeviceTreeProperty::new_unchecked("device_type", "memory"));
+            }
+            fill(&mut made, kind, &mut bytes, &mut left, 1);
+            tree.root.add_child(made);
+        }
+    }
+    fill(&mut tree.root, "", &mut bytes, &mut left, 0);
+    let mut written = tree.to_dtb();
+    for (place, byte) in places {
+        // A tree has a header, so it is never empty.
+        let place = place as usize % written.len();
+        written[place] = byte;
+    }
+    (written, number)
+}
+
+fn one_line(text: &str) {
+    assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+}
+
+pub(crate) fn device_tree_memory(bytes: &[u8]) {
+    let (tree, number) = tree(bytes);
+    let page_size = PageSize::ALL[number as usize % 3];
+    let mut memory = Memory::new(page_size);
+    match read_memory(&tree, &mut memory) {
+        Ok(()) => {
+            assert!(!memory.banks().is_empty());
+            let ram = memory.totals();
+            assert_eq!(ram.ram, ram.edges + ram.no_map + ram.mapped);
+            for piece in memory.mapped() {
+                let aligned = (piece.start() | piece.end()).is_multiple_of(page_size.bytes());
+                let kept_off = |other: &&granule::memblock::Region| {
+                    other.inside(piece.start(), piece.end()).is_none()
+                };
+                assert!(aligned && memory.no_map().iter().all(|one| kept_off(&one)));
+            }
+        }
+        Err(error) => one_line(&error.to_string()),
+    }
+}
+
+pub(crate) fn device_tree_cpus(bytes: &[u8]) {
+    let (tree, number) = tree(bytes);
+    let Ok(tree) = Fdt::new(&tree) else { return };
+    // Usually one that trees have.
+    let boot = if number & 1 == 0 {
+        number >> 1 & 7
+    } else {
+        number & AFFINITY
+    };
+    let read = cpus(&tree, boot);
+    let Cpus {
+        others,
+        left_out,
+        expected,
+    } = &read;
+    for (place, other) in others.iter().enumerate() {
+        assert!(*other != boot && other & !AFFINITY == 0, "{other:#x}");
+        assert!(!others[..place].contains(other), "{other:#x} twice");
+    }
+    // All are accounted for, but for those past the bound, which are only counted.
+    let known = 1 + others.len() + left_out.len();
+    assert!(known <= *expected, "{read:?}");
+    assert!(
+        known == *expected || left_out.len() == MOST_CPUS,
+        "{read:?}"
+    );
+    for (_, why) in left_out {
+        one_line(&why.to_string());
+    }
+    let _ = has_psci(&tree);
+}
+
+pub(crate) fn device_tree_gic(bytes: &[u8]) {
+    let (tree, _) = tree(bytes);
+    let Ok(tree) = Fdt::new(&tree) else { return };
+    for at_el2 in [false, true] {
+        let number = timer(&tree, at_el2);
+        // A private interrupt of a CPU.
+        assert!(number.is_none_or(|number| (16..32).contains(&number)));
+    }
+    let regions: Vec<_> = match gic(&tree) {
+        Ok(Gic::V2 {
+            distributor,
+            cpu_interface,
+        }) => vec![distributor, cpu_interface],
+        Ok(Gic::V3 {
+            distributor,
+            redistributors,
+        }) => {
+            assert!((1..=MOST_REGIONS).contains(&redistributors.len()));
+            std::iter::once(distributor).chain(redistributors).collect()
+        }
+        Err(error) => {
+            return one_line(&error.to_string());
+        }
+    };
+    for region in regions {
+        // They are mapped by pages of 4K at least.
+        assert!(region.start.is_multiple_of(0x1000), "{region:x?}");
+        assert!(region.end - region.start >= 0x1000, "{region:x?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Trees that no reader gets to would pass every check above.
+    #[test]
+    fn the_readers_are_reached() {
+        let mut state = 1_u64;
+        let mut byte = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+            (state >> 33) as u8
+        };
+        let (mut parsed, mut banks, mut others, mut gics) = (0, 0, 0, 0);
+        for _ in 0..4000 {
+            let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
+            let (tree, _) = tree(&bytes);
+            banks += u32::from(read_memory(&tree, &mut Memory::new(PageSize::K4)).is_ok());
+            let Ok(tree) = Fdt::new(&tree) else { continue };
+            parsed += 1;
+            others += u32::from(!cpus(&tree, 0).others.is_empty());
+            gics += u32::from(gic(&tree).is_ok());
+        }
+        println!("{parsed} parsed, {banks} with banks, {others} with CPUs, {gics} with a GIC");
+        assert!(parsed > 1000 && banks > 100 && others > 40 && gics > 25);
+    }
+}

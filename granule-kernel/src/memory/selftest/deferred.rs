@@ -1,0 +1,86 @@
+//! Changes whose TLBI comes later, and what happens before it does: a trace of it breaks no rule.
+
+use super::stress::{QUARTER, Quarters};
+use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
+use crate::console::println;
+use crate::memory::hotplug;
+use crate::memory::live;
+use crate::memory::merge;
+use crate::memory::permissions;
+use granule::arch::PhysicalAddress;
+use granule::arch::bbm::BbmLevel;
+
+const GIB: u64 = 1 << 30;
+/// Pages that are used before the TLBI.
+const PAGES: u64 = 5;
+
+#[inline(never)]
+pub(super) fn noflush() {
+    let Some(kernel) = live::kernel() else { return };
+    let before = Snapshot::take();
+    whole(GIB / kernel.page());
+    if kernel.bbm >= BbmLevel::Level2 {
+        assert_as(&before, "after whole leaves were invalid");
+        beside();
+        assert_as(&before, "after a leaf was split without a TLBI");
+    }
+}
+
+/// Whole leaves become invalid, which splits nothing and which every CPU allows; some of their pages
+/// are valid again before the TLBI.
+fn whole(pages: u64) {
+    let block = Block::new(GIB);
+    let counted = live::counted();
+    let start = block.at(0);
+    ok(
+        "invalid",
+        permissions::set_direct_map_invalid_noflush(start, pages),
+    );
+    let tlbi = live::counted().since(counted).counts.tlbi;
+    println!("@granule test.noflush.tlbi={tlbi}");
+    ok(
+        "default",
+        permissions::set_direct_map_default_noflush(block.at(1), PAGES),
+    );
+    ok("flush", permissions::flush_direct_map(start, pages));
+    for (page, allows) in [
+        (0, Allows::Nothing),
+        (1, Allows::Writing),
+        (PAGES, Allows::Writing),
+        (PAGES + 1, Allows::Nothing),
+        (pages - 1, Allows::Nothing),
+    ] {
+        assert_allows(block.at(page), allows, "after flush_direct_map");
+    }
+    ok("default", permissions::set_direct_map_default(start, pages));
+    block.free();
+    merge::merge_noted();
+}
+
+/// A page becomes invalid, for which a leaf is split; other memory that was in that leaf is removed
+/// before the TLBI of the page. Nothing may translate it any more, by the leaf of before least of all.
+fn beside() {
+    let quarters = Quarters::find();
+    let (free, page) = (
+        PhysicalAddress(quarters.free),
+        quarters
+            .blocks
+            .iter()
+            .find(|block| block.physical().0 == quarters.free ^ QUARTER),
+    );
+    let Some(page) = page.map(|block| block.at(7)) else {
+        panic!("no quarter beside the free one is allocated");
+    };
+    ok(
+        "invalid",
+        permissions::set_direct_map_invalid_noflush(page, 1),
+    );
+    ok("remove_memory", hotplug::remove_memory(free, QUARTER));
+    // SAFETY: RAM that was just removed, which nobody else knows of.
+    ok("add_memory", unsafe { hotplug::add_memory(free, QUARTER) });
+    ok("flush", permissions::flush_direct_map(page, 1));
+    assert_allows(page, Allows::Nothing, "after flush_direct_map");
+    ok("default", permissions::set_direct_map_default(page, 1));
+    quarters.free();
+    merge::merge_noted();
+}

@@ -1,0 +1,324 @@
+//! Operations drawn at random: kinds, ranges that meet what is mapped, sizes of leaves, attributes.
+
+use crate::operation::Operation;
+use crate::random::Random;
+use crate::reference::Reference;
+use crate::shape::units;
+use granule::arch::{
+    Attributes, Geometry, Level, MemoryType, Permissions, PhysicalAddress, Shareability,
+    VirtualAddress,
+};
+use granule::table::{Holes, Leaves, PermissionChange, Piece};
+
+/// Entries that one operation is asked to make at most, beyond what blocks make of it.
+const MOST_ENTRIES: u64 = 700;
+/// Entries that limiting leaves makes of blocks at most.
+const MOST_LIMITED: u64 = 1 << 13;
+
+/// Draws operations for one shape.
+pub(crate) struct Draw {
+    geometry: Geometry,
+    global: bool,
+    units: Vec<u64>,
+}
+
+impl Draw {
+    pub(crate) fn new(geometry: Geometry, global: bool) -> Self {
+        Self {
+            geometry,
+            global,
+            units: units(&geometry),
+        }
+    }
+
+    const fn page(&self) -> u64 {
+        self.geometry.page_size().bytes()
+    }
+
+    pub(crate) fn operation(&self, random: &mut Random, reference: &Reference) -> Operation {
+        if reference.len() > 24 {
+            // Makes room: all of one end of the space, or all there is.
+            let span = self.geometry.span();
+            let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
+            return Operation::Unmap { from, bytes };
+        }
+        match random.below(34) {
+            0..8 => {
+                let place = self.place(random);
+                Operation::Map(self.piece(random, place))
+            }
+            8..10 => Operation::MapPieces(self.pieces(random)),
+            10..14 => {
+                let (from, bytes) = self.target(random, reference);
+                Operation::Unmap { from, bytes }
+            }
+            14..19 => {
+                let (from, bytes) = self.target(random, reference);
+                Operation::Protect {
+                    from,
+                    bytes,
+                    change: change(random),
+                    holes: random.of(&[Holes::Refuse, Holes::Skip]),
+                }
+            }
+            19..22 => {
+                // Whole blocks stay blocks when they are hidden; parts split them.
+                let (from, bytes) = if random.either() {
+                    self.inside(random, reference)
+                } else {
+                    self.target(random, reference)
+                };
+                Operation::Hide { from, bytes }
+            }
+            22..25 => {
+                let hidden = reference.hidden(random.below(8) as usize);
+                let (from, bytes) = hidden.unwrap_or_else(|| self.target(random, reference));
+                Operation::Show { from, bytes }
+            }
+            25..29 => {
+                let (from, bytes) = if random.once_in(4) {
+                    self.target(random, reference)
+                } else {
+                    (0, self.geometry.span())
+                };
+                Operation::Merge {
+                    from,
+                    bytes,
+                    leaves: self.leaves(random),
+                }
+            }
+            29..31 => self.limit(random, reference),
+            31 => {
+                let (from, bytes) = self.target(random, reference);
+                let valid = false;
+                Operation::Flip { from, bytes, valid }
+            }
+            32 => {
+                let hidden = reference.hidden(random.below(8) as usize);
+                let (from, bytes) = hidden.unwrap_or_else(|| self.target(random, reference));
+                let valid = true;
+                Operation::Flip { from, bytes, valid }
+            }
+            _ if random.either() => Operation::VisitRuns,
+            _ => {
+                let (from, bytes) = self.target(random, reference);
+                Operation::Visit { from, bytes }
+            }
+        }
+    }
+
+    /// Smaller leaves for a range; as small as is asked for unless that made too many of them.
+    fn limit(&self, random: &mut Random, reference: &Reference) -> Operation {
+        let (from, bytes) = if random.either() {
+            self.inside(random, reference)
+        } else {
+            self.target(random, reference)
+        };
+        let mut leaves = self.leaves(random);
+        leaves.top = leaves.top.max(self.geometry.start_level());
+        // Leaves that reach out of the range are split whole.
+        let sizes = self.geometry.leaf_sizes().map(|leaf| leaf.bytes);
+        let largest = sizes.max().unwrap_or(self.page());
+        let to = (from + bytes).next_multiple_of(largest);
+        let mapped = reference.bytes_between(from / largest * largest, to);
+        let entries = |level| mapped / self.geometry.page_size().entry_bytes(level);
+        while entries(leaves.top) > MOST_LIMITED {
+            let larger = Level::ALL.into_iter().rfind(|level| *level < leaves.top);
+            let Some(larger) = larger else { break };
+            leaves.top = larger;
+        }
+        Operation::Limit {
+            from,
+            bytes,
+            leaves,
+        }
+    }
+
+    /// A place near one of the ends or the middle of the space, and bytes.
+    fn place(&self, random: &mut Random) -> (u64, u64) {
+        let (span, page) = (self.geometry.span(), self.page());
+        let unit = random.of(&self.units);
+        let mut at = unit * random.below(5);
+        if random.once_in(4) {
+            at += page * random.below(40);
+        }
+        let mut bytes = unit * (1 + random.below(3));
+        if random.once_in(4) {
+            bytes += page * random.below(40);
+        }
+        let at = match random.below(3) {
+            0 => at,
+            1 => span / 2 + at,
+            _ => span - unit.min(span) - at.min(span - unit),
+        };
+        let at = at % span / page * page;
+        (at, bytes.min(span - at))
+    }
+
+    /// Mostly what is mapped, in part or with what is round it.
+    fn target(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+        if reference.len() == 0 || random.once_in(4) {
+            return self.place(random);
+        }
+        let which = random.below(reference.len() as u64) as usize;
+        let Some((at, stretch)) = reference.nth(which) else {
+            return self.place(random);
+        };
+        let unit = random.of(&self.units);
+        match random.below(4) {
+            // A part that begins or ends where it does.
+            0 if unit < stretch.bytes => (at, unit),
+            1 if unit < stretch.bytes => (at + stretch.bytes - unit, unit),
+            // All of the larger unit round it.
+            2 => {
+                let from = at / unit * unit;
+                let to = (at + stretch.bytes).next_multiple_of(unit);
+                (from, to.min(self.geometry.span()) - from)
+            }
+            _ => (at, stretch.bytes),
+        }
+    }
+
+    /// Some pages inside what is mapped, more often of what is large.
+    fn inside(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+        let count = reference.len() as u64;
+        let picked = (0..3).filter_map(|_| reference.nth(random.below(count.max(1)) as usize));
+        let Some((at, stretch)) = picked.max_by_key(|(_, stretch)| stretch.bytes) else {
+            return self.place(random);
+        };
+        let pages = stretch.bytes / self.page();
+        let first = random.below(pages);
+        let bytes = (1 + random.below(20)).min(pages - first) * self.page();
+        (at + first * self.page(), bytes)
+    }
+
+    fn leaves(&self, random: &mut Random) -> Leaves {
+        match random.below(4) {
+            0 | 1 => Leaves::LARGEST,
+            2 => Leaves::PAGES,
+            _ => Leaves {
+                top: random.of(&Level::ALL),
+                contiguous: random.either(),
+            },
+        }
+    }
+
+    fn piece(&self, random: &mut Random, (at, bytes): (u64, u64)) -> Piece {
+        let leaves = self.leaves(random);
+        // Output and input agree in the bits below this.
+        let agree = random
+            .of(&self.units)
+            .min(1 << (self.geometry.pa_bits() - 3));
+        let base = agree.max(1 << 33);
+        let top = 1_u64 << self.geometry.pa_bits();
+        let most = (top / base).saturating_sub(3).max(1);
+        let which = match random.below(4) {
+            0 => most,
+            1 => 1 + random.below(most),
+            _ => 1 + random.below(most.min(4)),
+        };
+        let output = base * which + at % agree;
+        // Tables stand below 2^33, and nothing else does.
+        let mut bytes = bytes.min(top - output);
+        let largest = (self.geometry.start_level().number()..=3)
+            .filter_map(|number| {
+                Level::ALL
+                    .into_iter()
+                    .find(|level| level.number() == number)
+            })
+            .find(|&level| {
+                let entry = self.geometry.page_size().entry_bytes(level);
+                level >= leaves.top
+                    && self.geometry.leaf_allowed(level)
+                    && output.wrapping_sub(at).is_multiple_of(entry)
+            });
+        let entry = largest.map_or(self.page(), |level| {
+            self.geometry.page_size().entry_bytes(level)
+        });
+        if bytes / entry > MOST_ENTRIES {
+            bytes = MOST_ENTRIES * self.page();
+        }
+        Piece {
+            start: VirtualAddress(self.geometry.base().0.wrapping_add(at)),
+            output: PhysicalAddress(output),
+            bytes,
+            attributes: self.attributes(random),
+            leaves,
+        }
+    }
+
+    fn pieces(&self, random: &mut Random) -> Vec<Piece> {
+        let (mut at, _) = self.place(random);
+        let mut pieces = Vec::new();
+        for _ in 0..1 + random.below(4) {
+            let unit = random.of(&self.units);
+            at += match random.below(3) {
+                0 => 0,
+                1 => self.page() * random.below(40),
+                _ => unit * random.below(3),
+            };
+            let left = self.geometry.span().saturating_sub(at);
+            let bytes = (unit * (1 + random.below(2))).min(left);
+            if bytes == 0 {
+                break;
+            }
+            let piece = self.piece(random, (at, bytes));
+            at += piece.bytes;
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    fn attributes(&self, random: &mut Random) -> Attributes {
+        let memory = match random.below(10) {
+            0 => MemoryType::Device,
+            1 => MemoryType::NormalNonCacheable,
+            2 => MemoryType::DeviceStrict,
+            3 => MemoryType::NormalTagged,
+            4 => MemoryType::Index(5 + random.below(3) as u8),
+            _ => MemoryType::Normal,
+        };
+        let shareability = if random.once_in(4) {
+            random.of(&[Shareability::None, Shareability::Outer])
+        } else {
+            Shareability::Inner
+        };
+        Attributes {
+            memory,
+            shareability,
+            permissions: Permissions {
+                writable: random.either(),
+                user: random.either(),
+                privileged_execute: random.either(),
+                user_execute: random.either(),
+                guarded: random.either(),
+                dirty_modifier: random.once_in(4),
+                software: random.below(256) as u8,
+            },
+            accessed: !random.once_in(16),
+            global: self.global,
+        }
+    }
+}
+
+fn change(random: &mut Random) -> PermissionChange {
+    if random.once_in(3) {
+        // The same for all, so that what was split agrees again.
+        return PermissionChange {
+            writable: Some(random.either()),
+            user: Some(false),
+            privileged_execute: Some(false),
+            user_execute: Some(false),
+            guarded: Some(false),
+            software: Some(0),
+        };
+    }
+    PermissionChange {
+        writable: random.maybe(),
+        user: random.maybe(),
+        privileged_execute: random.maybe(),
+        user_execute: random.maybe(),
+        guarded: random.maybe(),
+        software: random.once_in(4).then(|| random.below(256) as u8),
+    }
+}

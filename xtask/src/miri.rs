@@ -1,0 +1,123 @@
+//! The library's tests under Miri: which programs of tests there are, and running them beside each
+//! other. What Miri leaves out is said in the tests.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, bail, ensure};
+use serde_json::Value;
+
+use crate::steps::{LIBRARY, package_named, targets};
+use crate::tools;
+use crate::workspace::{self, metadata, root, run_tests, show};
+
+/// Each of the library's test programs is a job of its own, as Miri uses one core; the one that takes
+/// longest begins first.
+pub(crate) fn run() -> Result<()> {
+    let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
+    let metadata = metadata()?;
+    let mut jobs = jobs(package_named(&metadata, LIBRARY)?, slow);
+    // Once for all: jobs beside each other would wait for each other's build.
+    workspace::run(command(&["--lib", "--tests", "--no-run"])?)?;
+    jobs.reverse();
+    let (waiting, passed) = (Mutex::new(jobs), AtomicU64::new(0));
+    let lane = || -> Result<()> {
+        loop {
+            let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(job) = job else { return Ok(()) };
+            let job: Vec<_> = job.iter().map(String::as_str).collect();
+            let command = command(&job)?;
+            println!("$ {}", show(&command));
+            passed.fetch_add(run_tests(command)?, Ordering::Relaxed);
+        }
+    };
+    let ended = std::thread::scope(|scope| {
+        let lanes = [(); LANES].map(|()| scope.spawn(lane));
+        lanes.map(|lane| {
+            lane.join()
+                .unwrap_or_else(|_| bail!("a lane of Miri panicked"))
+        })
+    });
+    ended.into_iter().collect::<Result<Vec<()>>>()?;
+    ensure!(passed.into_inner() > 0, "no test was run under Miri");
+    Ok(())
+}
+
+/// Jobs of Miri beside each other: as many as the machines that tests are made for have cores.
+const LANES: usize = 2;
+
+/// The test program that takes as long as all others together.
+const LONGEST: &str = "operations";
+
+fn command(arguments: &[&str]) -> Result<Command> {
+    let nightly = tools::nightly()?;
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", &nightly, "cargo", "miri", "test", "-p", LIBRARY])
+        .arg("--all-features")
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::null())
+        // Cargo tells its children which compiler it is; the nightly one must find its own.
+        .env_remove("CARGO")
+        .env_remove("RUSTC");
+    Ok(command)
+}
+
+/// What each job adds to Miri's command, the longest first.
+fn jobs(package: &Value, slow: bool) -> Vec<Vec<String>> {
+    let mut tests = targets(package, "test");
+    tests.sort_by_key(|name| name != LONGEST);
+    let mut jobs: Vec<Vec<String>> = tests
+        .into_iter()
+        .map(|name| vec!["--test".to_owned(), name])
+        .collect();
+    jobs.push(vec!["--lib".to_owned()]);
+    if slow {
+        for job in &mut jobs {
+            job.extend(["--", "--ignored"].map(str::to_owned));
+        }
+    } else {
+        jobs.push(vec!["--doc".to_owned()]);
+    }
+    jobs
+}
+
+/// `GRANULE_MIRI=slow`: the tests that are left out because each of them takes minutes.
+fn is_slow(which: Option<&str>) -> Result<bool> {
+    match which {
+        None | Some("") => Ok(false),
+        Some("slow") => Ok(true),
+        Some(other) => bail!("GRANULE_MIRI={other}: expected nothing or slow"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn there_is_a_job_for_each_test_program_and_its_slow_tests_only_where_asked() {
+        let package = json!({"targets": [
+            {"name": "granule", "kind": ["lib"]},
+            {"name": "architecture", "kind": ["test"]},
+            {"name": "operations", "kind": ["test"]},
+            {"name": "kernel", "kind": ["example"]},
+        ]});
+        let jobs = |slow| {
+            let jobs = jobs(&package, slow).into_iter();
+            jobs.map(|job| job.join(" ")).collect::<Vec<_>>()
+        };
+        let usual = ["--test operations", "--test architecture", "--lib", "--doc"];
+        assert_eq!(jobs(false), usual);
+        assert_eq!(jobs(true).len(), 3);
+        assert!(jobs(true).iter().all(|job| job.ends_with(" -- --ignored")));
+        assert!(!is_slow(None).unwrap() && is_slow(Some("slow")).unwrap());
+        assert!(is_slow(Some("all")).is_err());
+        let metadata = metadata().unwrap();
+        let tests = targets(package_named(&metadata, LIBRARY).unwrap(), "test");
+        assert!(tests.iter().any(|name| name == LONGEST));
+    }
+}
