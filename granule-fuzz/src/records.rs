@@ -62,7 +62,9 @@ pub(crate) fn stamp(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let size = PageSize::ALL[bytes.below(PageSize::ALL.len())];
     let (flip, data) = (bytes.word(), bytes.0);
-    let mut stamped = Stamp::new(KIND, Units::Pages, size, data).to_bytes().to_vec();
+    let mut stamped = Stamp::new(KIND, Units::Pages, size, data)
+        .to_bytes()
+        .to_vec();
     stamped.extend(data);
     assert!(looked_at(&stamped));
     let bit = (flip % (stamped.len() as u64 * 8)) as usize;

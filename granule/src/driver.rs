@@ -113,7 +113,9 @@ impl fmt::Display for Mismatch<'_> {
             );
         }
         match requirement {
-            Requirement::Exactly(size) => write!(f, "driver {driver} works with {size} pages only")?,
+            Requirement::Exactly(size) => {
+                write!(f, "driver {driver} works with {size} pages only")?
+            }
             _ => write!(f, "driver {driver} works with pages of {requirement}")?,
         }
         write!(
@@ -149,14 +151,21 @@ mod tests {
             "4k, 64k",
         ),
         (Requirement::AtMost(K16), [true, true, false], "at most 16k"),
-        (Requirement::AtLeast(K16), [false, true, true], "at least 16k"),
+        (
+            Requirement::AtLeast(K16),
+            [false, true, true],
+            "at least 16k",
+        ),
         (Requirement::OneOf(SizeSet::NONE), [false; 3], "none"),
     ];
 
     #[test]
     fn each_requirement_accepts_what_it_says() {
         for (requirement, accepted, text) in TABLE {
-            assert_eq!(PageSize::ALL.map(|size| requirement.accepts(size)), accepted);
+            assert_eq!(
+                PageSize::ALL.map(|size| requirement.accepts(size)),
+                accepted
+            );
             assert_eq!(requirement.to_string(), text);
             for (size, accepted) in PageSize::ALL.into_iter().zip(accepted) {
                 assert_eq!(requirement.sizes().has(size), accepted);
@@ -175,7 +184,10 @@ mod tests {
                 };
                 let line = mismatch.to_string();
                 assert_eq!(line.lines().count(), 1);
-                assert!(line.contains("driver net ") && line.contains("left out"), "{line}");
+                assert!(
+                    line.contains("driver net ") && line.contains("left out"),
+                    "{line}"
+                );
                 if requirement.sizes() == SizeSet::NONE {
                     continue;
                 }

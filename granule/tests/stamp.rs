@@ -95,8 +95,14 @@ fn whatever_is_wrong_is_told_in_one_line() {
         (with(&|b| b[50] ^= 1), "the data is corrupted"),
         (sealed(&|b| b[12] = 3), "units are 3"),
         (sealed(&|b| b[25] = 0x20), "page size is 8192 bytes"),
-        (sealed(&|b| b[16] = b'G'), r"says Granule\x00, expected granule\x00"),
-        (sealed(&|b| b[39] = 0x80), "9 bytes where 9223372036854775817"),
+        (
+            sealed(&|b| b[16] = b'G'),
+            r"says Granule\x00, expected granule\x00",
+        ),
+        (
+            sealed(&|b| b[39] = 0x80),
+            "9 bytes where 9223372036854775817",
+        ),
     ];
     for (error, what) in errors {
         let line = error.to_string();
@@ -142,10 +148,7 @@ fn the_writers_numbers_are_understood_under_every_page_size() {
         for running in PageSize::ALL {
             for first in [0, 1, 3, 15, 16, 17, 1000] {
                 for count in [0, 1, 2, 15, 16, 33] {
-                    let (start, end) = (
-                        first * written.bytes(),
-                        (first + count) * written.bytes(),
-                    );
+                    let (start, end) = (first * written.bytes(), (first + count) * written.bytes());
                     assert_eq!(stamp.bytes(first), Some(start));
                     let pages = stamp.pages(first, count, running).unwrap();
                     // Each page of the reader's is in it that has a byte of it, and no other.
