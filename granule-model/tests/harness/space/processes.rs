@@ -375,15 +375,19 @@ impl<P: Page> Processes<P> {
                 let entry = Descriptor(model.descriptor(address));
                 let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
                 let may = entry.0 & clean == clean || !injection.dirty;
-                updated = entry.is_valid()
-                    && may
-                    && model.update_by_hardware(address, injection.dirty);
+                updated =
+                    entry.is_valid() && may && model.update_by_hardware(address, injection.dirty);
                 if updated && injection.dirty {
                     written.borrow_mut().insert(va);
                 }
             }
             injected.set((moment + 1, done || updated));
         }));
+    }
+
+    /// The number that a process last ran under.
+    pub(crate) fn number(&self, process: usize) -> Option<u16> {
+        self.all[process].asid.number()
     }
 
     /// Whether a page was accessed, and whether it was written, if it is there.

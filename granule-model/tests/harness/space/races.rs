@@ -119,7 +119,10 @@ fn run<P: Page>(shape: Shape, what: What, injection: Injection, torn: bool) -> (
     machine.check();
     if updated && let Some((accessed, dirty)) = machine.noted(0, page) {
         assert!(accessed, "{what:?}: the access of page {page:#x} is lost");
-        assert!(dirty || !injection.dirty, "{what:?}: page {page:#x} was written");
+        assert!(
+            dirty || !injection.dirty,
+            "{what:?}: page {page:#x} was written"
+        );
     }
     scene.machine.end();
     (injection.moment < moments, updated)
@@ -154,7 +157,10 @@ fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize) -> (u64, u64) {
             }
         }
     }
-    println!("{} level {bbm_level}: {runs} runs, {updates} updates", P::SIZE);
+    println!(
+        "{} level {bbm_level}: {runs} runs, {updates} updates",
+        P::SIZE
+    );
     (runs, updates)
 }
 
@@ -162,7 +168,10 @@ fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize) -> (u64, u64) {
 fn hardware_loses_nothing_at_any_moment_4k() {
     for bbm_level in [0, 3] {
         let (runs, updates) = all::<Page4K>(39, bbm_level, 1);
-        assert!(runs > 300 && updates > 150, "{runs} runs, {updates} updates");
+        assert!(
+            runs > 300 && updates > 150,
+            "{runs} runs, {updates} updates"
+        );
     }
 }
 
