@@ -17,6 +17,7 @@
 //! - [`memblock`]: early memory.
 //! - [`stamp`]: what is put before data that the next boot reads, perhaps with another page size.
 //! - [`driver`]: which page sizes a driver can work with.
+//! - [`guide`]: how a page size is kept from being assumed, with examples.
 //!
 //! # An example
 //!
@@ -85,6 +86,7 @@
 pub mod arch;
 pub mod boot;
 pub mod driver;
+pub mod guide;
 pub mod linear;
 pub mod memblock;
 pub mod space;
