@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::workspace::{KERNEL_TARGET, build_executable, target_dir};
 
 /// The package, and the name that the program has.
-const PACKAGE: &str = "granule-user";
+pub(crate) const PACKAGE: &str = "granule-user";
 
 /// Where the program goes.
 pub(crate) fn path() -> PathBuf {

@@ -1,5 +1,5 @@
 //! `execve`: which program, by whom if it is a script, and with which texts. Loading it is
-//! [`exec`](super::exec)'s.
+//! [`exec`]'s.
 
 use super::abi::Errno;
 use super::abi::file::PATH_MAX;

@@ -481,9 +481,9 @@ mod tests {
         assert_eq!(Record([13; 4]).event(), Err(RecordError::Kind(13)));
         for (kind, detail) in [
             (STORE, 4),
-            (STORE, 255),
+            (STORE, 5),
             (UPDATE, 16),
-            (UPDATE, 255),
+            (UPDATE, 35),
             (DSB, 16),
             (DMB, 255),
         ] {

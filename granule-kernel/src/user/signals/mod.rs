@@ -2,7 +2,7 @@
 //! to be done about the next one before the process goes on.
 //!
 //! A state machine without a clock, memory or other processes: who sends is
-//! [`processes`](super::processes)' business; the stack frame of a handler is [`frame`]'s; when a
+//! [`process`](super::process)' business; the stack frame of a handler is [`frame`]'s; when a
 //! process looks is [`syscall::deliver`](super::syscall::deliver)'s.
 
 pub(crate) mod frame;

@@ -1,7 +1,7 @@
 //! System calls: what each number does.
 //!
 //! [`call`] has the table. The calls are grouped by what they are about, a file each, and are the
-//! same on the host and in the kernel: what they need is [`env`]'s trait. What changes registers or
+//! same on the host and in the kernel: what they need is [`env`](mod@env)'s trait. What changes registers or
 //! the address space (`execve`, `clone`, `mmap` and their like) is only in the kernel's own part of
 //! the table, `dispatch`. [`deliver`] is what happens to signals on the way back.
 
