@@ -371,6 +371,8 @@ mod tests {
             "cpu=number=0 mpidr=0x0 calls=12",
             "cpu=number=1 mpidr=0x1 calls=0",
             "cpu_mismatch=CPU 2 is parked: no",
+            "driver=name=pl011 page_sizes=4k,16k in_use=true",
+            "drivers_left_out=driver x works with 4k pages only",
             "outcome=ok",
             "end",
         ]);
@@ -397,6 +399,8 @@ mod tests {
                     { "number": 1, "mpidr": "0x1", "calls": 0 },
                 ],
                 "cpu_mismatch": ["CPU 2 is parked: no"],
+                "drivers": [{ "name": "pl011", "page_sizes": "4k,16k", "in_use": true }],
+                "drivers_left_out": ["driver x works with 4k pages only"],
             })
         );
         assert_eq!(
@@ -466,6 +470,7 @@ mod tests {
             ("cpu=", "KEY=VALUE"),
             ("cpu=number=1 number=2", "KEY=VALUE"),
             ("cpu=number=1  calls=2", "KEY=VALUE"),
+            ("driver=pl011", "KEY=VALUE"),
             ("cpu_facts=1", "cpu or driver, one line"),
             ("a..b=1", "lower-case"),
             ("Page=1", "lower-case"),
