@@ -104,15 +104,6 @@ fn whole_groups_get_the_hint_and_lose_it() {
         for settings in [Settings::PLAIN, HARDWARE] {
             for bbm in [BbmLevel::Level0, BbmLevel::Level1, BbmLevel::Level3] {
                 for downward in [false, true] {
-                    // Each takes Miri half a minute: hardware's updates at both levels, and none.
-                    let few = [
-                        (false, BbmLevel::Level1, true),
-                        (true, BbmLevel::Level0, false),
-                        (true, BbmLevel::Level3, true),
-                    ];
-                    if cfg!(miri) && !few.contains(&(settings.hardware_dirty, bbm, downward)) {
-                        continue;
-                    }
                     let settings = Settings { bbm, ..settings };
                     geometry
                         .page_size()
