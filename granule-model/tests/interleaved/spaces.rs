@@ -272,11 +272,11 @@ impl Program {
             }
             _ => {
                 let mut child = self.empty();
-                self.kernel(cpu, |space, frames| {
-                    assert_eq!(space.fork_into(&mut child, frames), Ok(()));
-                    // The child never runs, and ends at once or after others have written.
-                    child.destroy(frames);
-                });
+                let done = self.kernel(cpu, |space, frames| space.fork_into(&mut child, frames));
+                assert_eq!(done, Ok(()));
+                // The child never runs. Until it ends, whoever writes gets a copy.
+                self.touch(cpu, page, Wish::Write);
+                self.kernel(cpu, |_, frames| child.destroy(frames));
             }
         }
     }
@@ -373,6 +373,7 @@ struct Sums {
     found: AtomicU64,
     folded: AtomicU64,
     unfolded: AtomicU64,
+    copied: AtomicU64,
 }
 
 fn play(schedules: usize, fault: Fault) -> std::sync::Arc<Sums> {
@@ -428,6 +429,7 @@ fn finish(program: &Program, fault: Fault, sums: &Sums) {
         (&sums.found, program.found.load(Ordering::Relaxed)),
         (&sums.folded, stats.folded),
         (&sums.unfolded, stats.unfolded),
+        (&sums.copied, stats.copied),
     ] {
         sum.fetch_add(value, Ordering::Relaxed);
     }
@@ -459,13 +461,15 @@ fn threads_find_their_own_pages_whatever_the_others_do() {
     let sums = play(100, Fault::None);
     let of = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
     println!(
-        "{} accesses, {} groups made, {} taken apart",
+        "{} accesses, {} groups made, {} taken apart, {} copies",
         of(&sums.found),
         of(&sums.folded),
-        of(&sums.unfolded)
+        of(&sums.unfolded),
+        of(&sums.copied)
     );
     assert!(of(&sums.found) > 300, "{} accesses", of(&sums.found));
     assert!(of(&sums.folded) > 5 && of(&sums.unfolded) > 3);
+    assert!(of(&sums.copied) > 10, "{} copies", of(&sums.copied));
 }
 
 #[test]
