@@ -54,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     ("console_record", records::console_record),
     ("boot_record", records::boot_record),
     ("trace_area", records::trace_area),
+    ("stamp", records::stamp),
     ("trace_record", records::trace_record),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),

@@ -18,7 +18,7 @@
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
 //!
-//! Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
+//! `granule.test=needs-4k` and its like are drivers for tests, in `drivers`. Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
 //! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
 //! counter's help, and say what came of it.
 

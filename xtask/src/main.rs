@@ -18,6 +18,8 @@ mod islands;
 mod matrix;
 mod miri;
 mod mmu_off;
+#[cfg(test)]
+mod page_constants;
 mod pool;
 mod run;
 mod size;

@@ -27,8 +27,8 @@ enum Step {
 }
 
 /// Pages of a window; it lies across the end of a last-level table where there is more than one.
-const WINDOW: u64 = 300;
-const STEPS: usize = if cfg!(miri) { 25 } else { 120 };
+const WINDOW: u64 = if cfg!(miri) { 60 } else { 300 };
+const STEPS: usize = if cfg!(miri) { 20 } else { 120 };
 const MOST_PROCESSES: usize = 4;
 
 fn rights() -> impl Strategy<Value = Rights> {
