@@ -11,4 +11,3 @@ mod ends;
 mod files;
 mod machine;
 mod programs;
-mod shell;
