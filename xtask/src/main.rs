@@ -98,7 +98,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
         Command::Image { fixed } => image::image(fixed).map(drop)?,
-        Command::User => user::build().map(drop)?,
+        Command::User => user::build()?,
         Command::CheckMmuOff { elf } => {
             let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;
             image::check_mmu_off(&elf)?;

@@ -1,32 +1,34 @@
 //! The user programs: static executables without a C library, for the kernel's own target, put where
 //! tests look for them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::workspace::{KERNEL_TARGET, build_executable, target_dir};
 
-/// The package, and the name that the program has.
 const PACKAGE: &str = "granule-user";
 
-/// Where the program goes.
-pub(crate) fn path() -> PathBuf {
-    target_dir().join("granule").join(PACKAGE)
+/// The programs: what tests run, and the benchmark.
+const PROGRAMS: [&str; 2] = ["granule-user", "granule-user-bench"];
+
+/// Builds the programs. A failure leaves none, so that nothing runs, and passes with, the one
+/// before.
+pub(crate) fn build() -> Result<()> {
+    for program in PROGRAMS {
+        let to = target_dir().join("granule").join(program);
+        make(program, &to).inspect_err(|_| drop(std::fs::remove_file(&to)))?;
+        println!("{}", to.display());
+    }
+    Ok(())
 }
 
-/// Builds the program. A failure leaves none, so that nothing runs, and passes with, the one before.
-pub(crate) fn build() -> Result<PathBuf> {
-    let to = path();
-    make(&to).inspect_err(|_| drop(std::fs::remove_file(&to)))?;
-    println!("{}", to.display());
-    Ok(to)
-}
-
-fn make(to: &Path) -> Result<()> {
+fn make(program: &str, to: &Path) -> Result<()> {
     let made = build_executable(&[
         "-p",
         PACKAGE,
+        "--bin",
+        program,
         "--target",
         KERNEL_TARGET,
         "--profile",

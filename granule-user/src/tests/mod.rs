@@ -7,7 +7,7 @@ mod processes;
 mod signals;
 
 use crate::calls::{self, say};
-use crate::start::Start;
+use crate::start::{Start, number, page};
 
 /// Something is not as it must be.
 #[macro_export]
@@ -67,22 +67,9 @@ pub(crate) fn run(start: Start) -> i32 {
     }
 }
 
-/// A decimal number; what is none of its digits is not looked at.
-pub(crate) fn number(text: &[u8]) -> u64 {
-    text.iter()
-        .filter(|byte| byte.is_ascii_digit())
-        .fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))
-}
-
-const AT_PAGESZ: u64 = 6;
 const AT_PHDR: u64 = 3;
 const AT_RANDOM: u64 = 25;
 const AT_EXECFN: u64 = 31;
-
-/// The page size that the kernel says it has.
-pub(crate) fn page(start: Start) -> u64 {
-    start.auxiliary(AT_PAGESZ).unwrap_or(0)
-}
 
 /// Says what it was begun with.
 fn hello(start: Start) {
