@@ -18,7 +18,7 @@ pub(crate) fn build() -> Result<()> {
     for program in PROGRAMS {
         let to = target_dir().join("granule").join(program);
         make(program, &to).inspect_err(|_| drop(std::fs::remove_file(&to)))?;
-        println!("{}", to.display());
+        eprintln!("{}", to.display());
     }
     Ok(())
 }
