@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{KERNEL_TARGET, build_executable, target_dir};
 
-const PACKAGE: &str = "granule-user";
+pub(crate) const PACKAGE: &str = "granule-user";
 
 /// The programs: what tests run, and the benchmark.
 const PROGRAMS: [&str; 2] = ["granule-user", "granule-user-bench"];

@@ -39,6 +39,7 @@ const TESTS: &[Test] = &[
     (b"orphans", processes::orphans),
     (b"registers", processes::registers),
     (b"memory", memory::memory),
+    (b"groups", memory::groups),
     (b"heap", memory::heap),
     (b"full", memory::full),
     (b"faults", faults::faults),

@@ -480,10 +480,10 @@ mod tests {
         assert_eq!(Record([0; 4]).event(), Err(RecordError::Kind(0)));
         assert_eq!(Record([13; 4]).event(), Err(RecordError::Kind(13)));
         for (kind, detail) in [
-            (STORE, 3),
             (STORE, 4),
-            (UPDATE, 3),
+            (STORE, 5),
             (UPDATE, 16),
+            (UPDATE, 35),
             (DSB, 16),
             (DMB, 255),
         ] {
