@@ -57,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     ("trace_record", records::trace_record),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),
+    ("bench_lines", parsers::bench_lines),
     ("trace_line", parsers::trace_line),
     ("trace_file", parsers::trace_file),
     ("trace_replay", replay::trace_replay),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{KERNEL_TARGET, build_executable, target_dir};
 
+/// Their package.
 pub(crate) const PACKAGE: &str = "granule-user";
 
 /// The programs: what tests run, and the benchmark.

@@ -286,15 +286,27 @@ fn wake_timed() -> Option<u64> {
     next
 }
 
-/// The timer's interrupt, masked.
+/// The timer's interrupt, masked. Where nobody waits for the end of the turn the next one begins at
+/// once: else a task whose call takes longer than a turn would have to leave its CPU to whoever that
+/// very call made ready, a fork's child for one.
 pub(crate) fn tick() {
     timer::off();
-    if let Some(runs) = this() {
+    let Some(runs) = this() else { return };
+    let runs_task = !runs.task.load(Ordering::Relaxed).is_null();
+    if runs_task && READY.with(|queue| queue.len()) == 0 && TIMED.is_empty() {
+        timer::begin_turn();
+    } else {
         runs.again.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether the turn is over, or the task is to be looked at; not any more after this.
+/// Whether the turn is over, or the task is to be looked at.
+#[inline]
+pub(super) fn is_wanted_again() -> bool {
+    this().is_some_and(|runs| runs.again.load(Ordering::SeqCst))
+}
+
+/// As [`is_wanted_again`], and not any more after this.
 pub(super) fn take_again() -> bool {
     this().is_some_and(|runs| runs.again.swap(false, Ordering::SeqCst))
 }

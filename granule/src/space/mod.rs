@@ -132,6 +132,8 @@ pub struct Space<'s, P: Page, E> {
     tables: PageTables<P, E>,
     areas: Areas<'s>,
     settings: Settings,
+    /// The bits of every page, whatever may be done with it.
+    common: u64,
     stats: Stats,
 }
 
@@ -150,7 +152,13 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
     ) -> Result<Self, SpaceError> {
         let mut tables = PageTables::new(geometry, environment)?;
         tables.set_bbm(settings.bbm);
+        let attributes = Attributes {
+            accessed: false,
+            global: false,
+            ..Attributes::normal(Permissions::READ)
+        };
         Ok(Self {
+            common: attributes.encode(&geometry) & !Permissions::MASK,
             tables,
             areas: Areas::new(areas),
             settings,
@@ -261,12 +269,14 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
             dirty_modifier: rights.write && hardware,
             software: 0,
         };
-        let attributes = Attributes {
-            accessed: accessed || !self.settings.hardware_access,
-            global: false,
-            ..Attributes::normal(permissions)
-        };
-        attributes.encode(self.geometry()) | if written { DIRTY } else { 0 }
+        let mut bits = self.common | permissions.encode(self.geometry().regime());
+        if accessed || !self.settings.hardware_access {
+            bits |= Descriptor::ACCESS_FLAG;
+        }
+        if written {
+            bits |= DIRTY;
+        }
+        bits
     }
 }
 

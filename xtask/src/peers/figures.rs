@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use granule_cli::bench::user::lines;
 use serde::Serialize;
 
 use super::check::Check;
@@ -35,56 +36,19 @@ pub(crate) struct Row {
 /// What must take fewer instructions here than on every Linux with the same page size.
 const FEWER: [&str; 5] = ["touch", "fork", "mprotect-read", "mprotect-write", "munmap"];
 
-/// A tick of the virtual counter is so many nanoseconds over its frequency, and an instruction is one.
-const NANOSECONDS: u64 = 1_000_000_000;
-
 impl Figures {
-    /// Reads what the program printed among other lines. A kernel that stopped in the middle of it has
-    /// no figures.
+    /// What the program printed among other lines. A kernel that stopped in the middle of it has no
+    /// figures.
     pub(crate) fn read(console: &str, kernel: &str, ours: bool) -> Result<Self> {
-        let mut lines = console
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("bench "));
-        let begin = lines
-            .find(|line| line.starts_with("begin "))
-            .context("the benchmark did not begin")?;
-        let number = |line: &str, name: &str| -> Result<u64> {
-            let value = value(line, name)?;
-            let number = value.parse();
-            number.with_context(|| format!("{name} is no number in {line:?}"))
-        };
-        let frequency = number(begin, "frequency")?;
-        let (page_size, pages) = (number(begin, "page")?, number(begin, "pages")?);
-        ensure!(
-            frequency > 0 && pages > 0 && page_size.is_power_of_two(),
-            "what the benchmark began with makes no sense: {begin:?}"
-        );
-        let mut ops = Vec::new();
-        for line in lines {
-            if let Some(end) = line.strip_prefix("end ") {
-                ensure!(
-                    number(end, "ops")? == ops.len() as u64,
-                    "the benchmark says {end:?}, and {} came",
-                    ops.len()
-                );
-                return Ok(Self {
-                    kernel: kernel.to_owned(),
-                    ours,
-                    page_size,
-                    pages,
-                    ops,
-                });
-            }
-            ensure!(line.starts_with("op="), "the benchmark says {line:?}");
-            let ticks = u128::from(number(line, "best")?);
-            let instructions = ticks * u128::from(NANOSECONDS) / u128::from(frequency);
-            let instructions = u64::try_from(instructions).context("too many ticks")?;
-            ops.push((value(line, "op")?.to_owned(), instructions));
-        }
-        anyhow::bail!(
-            "the benchmark did not end: {} kinds of work came",
-            ops.len()
-        );
+        let measured = lines::read(console).map_err(anyhow::Error::msg)?;
+        Ok(Self {
+            kernel: kernel.to_owned(),
+            ours,
+            page_size: measured.page,
+            pages: measured.pages,
+            // A nanosecond of the virtual clock is an instruction.
+            ops: measured.ops.into_iter().map(|op| (op.name, op.best)).collect(),
+        })
     }
 
     fn instructions(&self, op: &str) -> Option<u64> {
@@ -94,12 +58,6 @@ impl Figures {
     fn per_page(&self, op: &str) -> Option<f64> {
         Some(self.instructions(op)? as f64 / self.pages as f64)
     }
-}
-
-fn value<'a>(line: &'a str, name: &str) -> Result<&'a str> {
-    line.split_whitespace()
-        .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-        .with_context(|| format!("there is no {name} in {line:?}"))
 }
 
 /// All figures, one a row.
@@ -228,45 +186,8 @@ mod tests {
 
     #[test]
     fn what_is_not_whole_has_no_figures() {
-        for (cut, why) in [
-            ("bench begin", "did not begin"),
-            ("bench end", "did not end"),
-            ("pages=2 ", "no pages"),
-            (" best=20", "no best"),
-        ] {
-            let error = Figures::read(&SAID.replace(cut, ""), "k", true).unwrap_err();
-            assert!(error.to_string().contains(why), "{cut:?}: {error:#}");
-        }
-        let failed = SAID.replace("bench op=munmap", "bench failed munmap -12 op=munmap");
-        let error = Figures::read(&failed, "k", true).unwrap_err().to_string();
-        assert!(error.contains("failed munmap -12"), "{error}");
-        let short = SAID.replace("ops=2", "ops=3");
-        assert!(Figures::read(&short, "k", true).is_err());
-        for nonsense in ["pages=0", "frequency=0", "page=3000"] {
-            let name = nonsense.split('=').next().unwrap();
-            let said = SAID
-                .replace(
-                    "pages=2",
-                    if name == "pages" { nonsense } else { "pages=2" },
-                )
-                .replace(
-                    "frequency=62500000",
-                    if name == "frequency" {
-                        nonsense
-                    } else {
-                        "frequency=62500000"
-                    },
-                )
-                .replace(
-                    "page=4096",
-                    if name == "page" {
-                        nonsense
-                    } else {
-                        "page=4096"
-                    },
-                );
-            assert!(Figures::read(&said, "k", true).is_err(), "{nonsense}");
-        }
+        let error = Figures::read(&SAID.replace("bench end", ""), "k", true).unwrap_err();
+        assert!(error.to_string().contains("without `bench end`"), "{error:#}");
     }
 
     fn figures(kernel: &str, page_size: u64, each: u64) -> Figures {

@@ -33,9 +33,16 @@ pub(crate) fn field<'a>(paragraph: &'a str, name: &str) -> Option<&'a str> {
 
 /// The package of that name.
 pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
+    // Not paragraph by paragraph: a list has some sixty thousand.
     let first = format!("Package: {package}\n");
-    let paragraph = paragraphs(list).find(|paragraph| paragraph.starts_with(&first));
-    let paragraph = paragraph.with_context(|| format!("there is no package {package}"))?;
+    let start = if list.starts_with(&first) {
+        Some(0)
+    } else {
+        list.find(&format!("\n\n{first}")).map(|at| at + 2)
+    };
+    let start = start.with_context(|| format!("there is no package {package}"))?;
+    let rest = list.get(start..).unwrap_or_default();
+    let paragraph = rest.split("\n\n").next().unwrap_or_default();
     let text = |name| {
         field(paragraph, name).with_context(|| format!("the package {package} has no {name}"))
     };

@@ -2,7 +2,8 @@
 //! whenever they are used. A package whose bytes do not have the hash that Debian's signed list has for it
 //! is none.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry as MapEntry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -106,13 +107,17 @@ impl Store {
         let apt = Apt::new(&self.folder.join("apt"))?;
         apt.update(&wanted.iter().map(|wanted| wanted.suite).collect())?;
         let mut packages = Vec::new();
+        let mut lists: BTreeMap<&str, String> = BTreeMap::new();
         for wanted in wanted {
             let suite = wanted.suite;
-            let list = apt.list(suite)?;
+            let list = match lists.entry(suite) {
+                MapEntry::Occupied(list) => list.into_mut(),
+                MapEntry::Vacant(place) => place.insert(apt.list(suite)?),
+            };
             let entry = if wanted.kernel {
-                index::kernel(&list, wanted.package)
+                index::kernel(list, wanted.package)
             } else {
-                index::find(&list, wanted.package)
+                index::find(list, wanted.package)
             };
             let entry = entry.with_context(|| format!("Debian's {suite} for arm64"))?;
             packages.push(self.get(&apt, wanted, &entry)?);
