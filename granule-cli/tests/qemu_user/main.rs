@@ -11,3 +11,4 @@ mod ends;
 mod files;
 mod machine;
 mod programs;
+mod with_std;

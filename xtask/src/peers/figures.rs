@@ -47,7 +47,11 @@ impl Figures {
             page_size: measured.page,
             pages: measured.pages,
             // A nanosecond of the virtual clock is an instruction.
-            ops: measured.ops.into_iter().map(|op| (op.name, op.best)).collect(),
+            ops: measured
+                .ops
+                .into_iter()
+                .map(|op| (op.name, op.best))
+                .collect(),
         })
     }
 
@@ -187,7 +191,10 @@ mod tests {
     #[test]
     fn what_is_not_whole_has_no_figures() {
         let error = Figures::read(&SAID.replace("bench end", ""), "k", true).unwrap_err();
-        assert!(error.to_string().contains("without `bench end`"), "{error:#}");
+        assert!(
+            error.to_string().contains("without `bench end`"),
+            "{error:#}"
+        );
     }
 
     fn figures(kernel: &str, page_size: u64, each: u64) -> Figures {
