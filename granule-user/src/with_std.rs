@@ -161,7 +161,7 @@ fn clock() -> Done {
 fn unwinding() -> Done {
     std::panic::set_hook(Box::new(|_| ()));
     let result = std::panic::catch_unwind(|| {
-        let kept = vec![1, 2, 3];
+        let kept = String::from("abc");
         std::panic::panic_any(kept.len());
     });
     let _ = std::panic::take_hook();
