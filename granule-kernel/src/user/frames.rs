@@ -35,10 +35,14 @@ unsafe impl UserFrames for UserMemory {
         }
     }
 
+    // Once a run of frames: a call costs nothing there, and a kernel for one page size, which would have
+    // it in place, and one for all, which would not, are to do the same.
+    #[inline(never)]
     fn share(&mut self, first: PhysicalAddress, count: u64) {
         pages::share(first, count);
     }
 
+    #[inline(never)]
     fn release(&mut self, first: PhysicalAddress, count: u64) {
         pages::release(first, count);
     }
