@@ -91,6 +91,11 @@ const BENCH_MEMORY: u64 = 4 << 30;
 const SHELL_MEMORY: u64 = 512 << 20;
 const SHELL_CPUS: [u32; 2] = [1, 4];
 
+/// Of what `--json` prints.
+const SCHEMA: u32 = 1;
+/// Where there is nothing to compare with, which is a failure.
+const NOT_RUN: &str = "not run: no package source";
+
 /// All that is told; `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Told {
@@ -102,10 +107,9 @@ struct Told {
     failed: usize,
 }
 
-/// What was fetched, ready to boot.
+/// What was in the packages, ready to boot.
 struct Peers {
-    packages: Vec<Package>,
-    linuxes: Vec<Kernel>,
+    linuxes: Vec<(Kernel, PageSize)>,
     busybox: Vec<u8>,
 }
 
@@ -121,38 +125,33 @@ pub(crate) fn test(options: &Options) -> Result<ExitCode> {
     let wants = |part| options.only.is_empty() || options.only.contains(&part);
     let files = Files::new()?;
     let store = Store::new(target_dir().join("peers"));
-    let peers = match fetch(&store, options.fresh, &files) {
-        Ok(peers) => peers,
-        Err(Missing::Source(why)) => {
+    let mut wanted: Vec<Wanted> = LINUXES.iter().map(|linux| linux.from).collect();
+    wanted.push(BUSYBOX);
+    let packages = match store.packages(&wanted, options.fresh) {
+        Ok(packages) => packages,
+        Err(why) => {
             // Nothing was compared, and that must not read as if it had been.
             say(&format!("{why:#}"));
-            say("not run: no package source");
+            say(NOT_RUN);
+            if options.json {
+                let told = serde_json::json!({ "schema": SCHEMA, "not_run": format!("{why:#}") });
+                println!("{}", serde_json::to_string_pretty(&told)?);
+            }
             return Ok(ExitCode::FAILURE);
         }
-        Err(Missing::Other(error)) => return Err(error),
     };
     let mut checks = Vec::new();
     let mut add = |check: Check| {
         say(&check.line());
         checks.push(check);
     };
-    for package in &peers.packages {
-        let Package {
-            package,
-            version,
-            suite,
-            sha256,
-            ..
-        } = package;
-        let name = format!("package {package} {version} ({suite})");
-        add(Check::new(name, Ok(format!("SHA-256 {sha256}"))));
-    }
+    let peers = unpack(&store, &packages, &files, &mut add);
     let mut all = Vec::new();
     if wants(Part::Bench) || wants(Part::Shell) {
         let image = image::image(None)?.path;
-        let granules = PAGE_SIZES.map(|page_size| Kernel::Granule {
-            image: image.clone(),
-            page_size,
+        let granules = PAGE_SIZES.map(|page_size| {
+            let image = image.clone();
+            (Kernel::Granule { image, page_size }, page_size)
         });
         if wants(Part::Shell) {
             shells(&peers, &granules, &files, &mut add)?;
@@ -168,8 +167,8 @@ pub(crate) fn test(options: &Options) -> Result<ExitCode> {
     }
     let failed = checks.iter().filter(|check| !check.passed()).count();
     let told = Told {
-        schema: 1,
-        packages: peers.packages,
+        schema: SCHEMA,
+        packages,
         rows: figures::rows(&all),
         passed: checks.len() - failed,
         failed,
@@ -186,45 +185,50 @@ pub(crate) fn test(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Why there are no peers.
-#[derive(Debug)]
-enum Missing {
-    /// No packages are to be had.
-    Source(anyhow::Error),
-    /// They are there, and something else is wrong.
-    Other(anyhow::Error),
-}
-
-/// Fetches what is needed and takes kernels and shell out of it.
-fn fetch(store: &Store, fresh: bool, files: &Files) -> Result<Peers, Missing> {
-    let mut wanted: Vec<Wanted> = LINUXES.iter().map(|linux| linux.from).collect();
-    wanted.push(BUSYBOX);
-    let packages = store.packages(&wanted, fresh).map_err(Missing::Source)?;
+/// Takes kernels and shell out of the packages, each of which is a check: its hash, and what is in it.
+fn unpack(
+    store: &Store,
+    packages: &[Package],
+    files: &Files,
+    add: &mut impl FnMut(Check),
+) -> Peers {
     let take = |package: &Package, wanted: fn(&str) -> bool| {
         let bytes = store.bytes(package)?;
-        let file = deb::file(&bytes[..], wanted);
-        file.with_context(|| format!("the package {} {}", package.package, package.version))
+        deb::file(&bytes[..], wanted)
     };
-    let mut linuxes = Vec::new();
-    for (linux, package) in LINUXES.iter().zip(&packages) {
-        let image = take(package, is_kernel).map_err(Missing::Other)?;
+    let tell = |package: &Package, done: Result<()>| {
+        let Package {
+            package,
+            version,
+            suite,
+            sha256,
+            ..
+        } = package;
+        let name = format!("package {package} {version} ({suite})");
+        Check::new(name, done.map(|()| format!("SHA-256 {sha256}")))
+    };
+    let mut peers = Peers {
+        linuxes: Vec::new(),
+        busybox: Vec::new(),
+    };
+    for (linux, package) in LINUXES.iter().zip(packages) {
         let page_size = size(linux.page_size.bytes());
         let version = package.version.split(['-', '~']).next().unwrap_or_default();
-        let image = files.put(&format!("linux-{version}-{page_size}"), &image);
-        linuxes.push(Kernel::Linux {
-            image: image.map_err(Missing::Other)?,
-            name: format!("Linux {version}"),
+        let image = take(package, is_kernel)
+            .and_then(|image| files.put(&format!("linux-{version}-{page_size}"), &image));
+        let done = image.map(|image| {
+            let name = format!("Linux {version}");
+            peers
+                .linuxes
+                .push((Kernel::Linux { image, name }, linux.page_size));
         });
+        add(tell(package, done));
     }
-    let busybox = match packages.last() {
-        Some(package) => take(package, is_busybox).map_err(Missing::Other)?,
-        None => Vec::new(),
-    };
-    Ok(Peers {
-        packages,
-        linuxes,
-        busybox,
-    })
+    if let Some(package) = packages.get(LINUXES.len()) {
+        let done = take(package, is_busybox).map(|busybox| peers.busybox = busybox);
+        add(tell(package, done));
+    }
+    peers
 }
 
 /// Where packages have had the kernel until 6.x, and since.
@@ -243,7 +247,7 @@ fn is_busybox(path: &str) -> bool {
 /// The benchmark on every kernel, several at a time.
 fn bench(
     peers: &Peers,
-    granules: &[Kernel],
+    granules: &[(Kernel, PageSize)],
     files: &Files,
     add: &mut impl FnMut(Check),
 ) -> Result<Vec<Figures>> {
@@ -252,15 +256,8 @@ fn bench(
     let program =
         std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let initramfs = files.initramfs("bench.cpio", Initramfs::new().program("/init", &program))?;
-    let page_sizes = PAGE_SIZES
-        .into_iter()
-        .chain(LINUXES.iter().map(|linux| linux.page_size));
-    let kernels: Vec<_> = granules
-        .iter()
-        .chain(&peers.linuxes)
-        .zip(page_sizes)
-        .collect();
-    let run = |(kernel, page_size): (&Kernel, PageSize)| {
+    let kernels: Vec<_> = granules.iter().chain(&peers.linuxes).collect();
+    let run = |(kernel, page_size): &(Kernel, PageSize)| {
         // The first process of Linux must not end, so that is told to switch the machine off.
         let off = if kernel.is_ours() { "" } else { " off" };
         let console = kernel.run(&Machine {
@@ -303,7 +300,7 @@ fn bench(
 /// Debian's shell on its own kernels, then on ours, which must print the same.
 fn shells(
     peers: &Peers,
-    granules: &[Kernel],
+    granules: &[(Kernel, PageSize)],
     files: &Files,
     add: &mut impl FnMut(Check),
 ) -> Result<()> {
@@ -339,19 +336,19 @@ fn shells(
         cases.len(),
         pool::PARALLEL,
         || true,
-        |at| run(cases[at].0, cases[at].1),
+        |at| run(&cases[at].0.0, cases[at].1),
         |done| {
             printed[done.job] = Some(done.result);
             true
         },
     );
     let mut there: Option<Vec<String>> = None;
-    for ((kernel, cpus), printed) in cases.iter().zip(printed) {
+    for (((kernel, _), cpus), printed) in cases.iter().zip(printed) {
         let sizes = match kernel {
             Kernel::Granule { page_size, .. } => format!(", {}", size(page_size.bytes())),
             Kernel::Linux { .. } => String::new(),
         };
-        let name = format!("shell, {}{sizes}, {cpus} CPUs", kernel.name());
+        let name = format!("shell, {}{sizes}, CPUs: {cpus}", kernel.name());
         let here = printed.unwrap_or_else(|| Err(anyhow::anyhow!("it was not run")));
         let result = here.and_then(|here| {
             let lines: Vec<&str> = here.iter().map(String::as_str).collect();
