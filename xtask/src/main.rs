@@ -20,6 +20,7 @@ mod miri;
 mod mmu_off;
 #[cfg(test)]
 mod page_constants;
+mod peers;
 mod pool;
 mod run;
 mod size;
@@ -82,6 +83,8 @@ enum Command {
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
     Fuzz,
+    /// Run Debian's arm64 kernels and shell beside this kernel, and compare
+    TestPeers(peers::Options),
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -112,6 +115,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
         Command::Test(options) => return ci::test(&options),
+        Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }
     Ok(ExitCode::SUCCESS)

@@ -103,15 +103,34 @@ fn another_program_can_be_the_first() {
 }
 
 #[test]
+fn the_first_process_may_be_a_script() {
+    let request = Request {
+        append: Some("-- more".into()),
+        ..machine(PageSize::K64, 1)
+    };
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/prog", &program())
+        .program("/init", b"#!/bin/prog hello\nnot read\n");
+    let ran = ends(&request, archive, Outcome::Ok);
+    let said: Vec<_> = ran.console.lines().map(str::trim_end).collect();
+    let arguments = ["/bin/prog", "hello", "/init", "more"];
+    let arguments = arguments.map(|argument| format!("argument {argument}"));
+    assert!(
+        said.windows(arguments.len())
+            .any(|lines| lines == arguments),
+        "{}",
+        ran.console
+    );
+}
+
+#[test]
 fn what_is_no_program_is_refused_with_the_reason() {
     let good = program();
     let mut other_machine = good.clone();
     other_machine[18] = 62;
     for (content, why) in [
-        (
-            &b"#!/bin/sh\n"[..],
-            "it is no 64-bit little-endian ELF file",
-        ),
+        (&b"#!/init\n"[..], "it is no 64-bit little-endian ELF file"),
         (&good[..good.len() / 2], "cut off"),
         (&other_machine, "it is not for AArch64"),
     ] {
@@ -120,4 +139,9 @@ fn what_is_no_program_is_refused_with_the_reason() {
         assert!(ran.console.contains(why), "no {why:?} in:\n{}", ran.console);
         assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
     }
+    let archive = Initramfs::new().program("/init", b"#!/bin/none -e\n");
+    let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
+    let reason = "/init cannot be run: its first line names /bin/none, which is no file in the \
+                  initramfs";
+    assert_eq!(ran.reason.as_deref(), Some(reason));
 }

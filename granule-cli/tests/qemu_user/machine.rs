@@ -26,6 +26,11 @@ pub(crate) fn program() -> Vec<u8> {
     std::fs::read(built("granule-user", "user")).unwrap()
 }
 
+/// The program with a standard library.
+pub(crate) fn with_std() -> Vec<u8> {
+    std::fs::read(built("granule-user-std", "user")).unwrap()
+}
+
 /// A machine of 256 MiB with so many CPUs and pages of that size.
 pub(crate) fn machine(size: PageSize, cpus: u32) -> Request {
     Request {

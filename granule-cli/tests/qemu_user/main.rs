@@ -11,4 +11,4 @@ mod ends;
 mod files;
 mod machine;
 mod programs;
-mod shell;
+mod with_std;
