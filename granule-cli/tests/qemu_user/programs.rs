@@ -79,6 +79,16 @@ fn orphans_are_the_first_process_s() {
 }
 
 #[test]
+fn the_first_process_ends_as_soon_as_its_last_child_did() {
+    everywhere("hasty", "hastened");
+}
+
+#[test]
+fn areas_beside_each_other_have_each_their_own_rights() {
+    everywhere("areas", "apart");
+}
+
+#[test]
 fn registers_are_a_process_s_own() {
     everywhere("registers", "kept");
 }

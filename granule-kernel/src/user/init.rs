@@ -97,7 +97,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     if timer::interrupt().is_none() {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
-    while !task::none_left() {
+    while !sched::none_left() {
         if !sched::run_one() {
             wait();
         }
@@ -288,7 +288,7 @@ fn texts(
 /// The boot CPU, while no task is ready.
 fn wait() {
     let masked = cpu::mask_interrupts();
-    if sched::may_sleep() && !task::none_left() {
+    if sched::may_sleep() && !sched::none_left() {
         cpu::wait_for_interrupt();
     }
     sched::woke();

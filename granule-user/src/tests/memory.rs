@@ -88,6 +88,12 @@ pub(super) fn memory(start: Start) {
         protect(0xffff_ffff_8000_0000, page, 3) == ENOMEM,
         "the kernel's"
     );
+    for shared in [1, 3] {
+        check!(
+            call(calls::MMAP, [0, page, 3, 0x20 | shared, 0, 0]) == EINVAL,
+            "shared memory, which there is not"
+        );
+    }
     // Over what is there, and zero again.
     set(at, 9);
     let over = call(calls::MMAP, [at, page, 3, 0x32, 0, 0]);
@@ -157,6 +163,47 @@ pub(super) fn groups(start: Start) {
     set(of(3), 4);
     all(3, "after a hole");
     say(format_args!("grouped\n"));
+}
+
+/// Areas with other rights beside each other, in what was one group of pages: each has its own
+/// rights, whatever is written, goes, and comes again.
+pub(super) fn areas(start: Start) {
+    let page = page(start);
+    for index in [0, 7] {
+        let pid = fork();
+        if pid == 0 {
+            calls::exit(beside(page, index));
+        }
+        let end = wait(pid);
+        check!(
+            end == Ok((pid, 11)),
+            "what is read-only was written: {end:?}"
+        );
+    }
+    say(format_args!("apart\n"));
+}
+
+/// Writes, at last, to a page that is read-only.
+fn beside(page: u64, index: u64) -> i32 {
+    // Whole groups of any page size.
+    let bytes = 4 << 20;
+    let at = map(bytes, calls::READ_WRITE).unwrap_or(0);
+    check!(at != 0, "4M");
+    for number in 0..bytes / page {
+        set(at + number * page, number + 1);
+    }
+    check!(protect(at, bytes, 1) == 0, "mprotect");
+    // The first part of a group may be written again.
+    let cut = at + (2 << 20) - 8 * page;
+    check!(protect(at, cut - at, calls::READ_WRITE) == 0, "mprotect");
+    // A page of its second part goes, and comes again.
+    let one = cut + index * page;
+    let gone = call(calls::MADVISE, [one, page, 4, 0, 0, 0]);
+    check!(gone == 0 && get(one) == 0, "madvise: {gone}");
+    set(cut - page, 7);
+    check!(get(cut - page) == 7, "what may be written");
+    set(one, 9);
+    0
 }
 
 fn get(address: u64) -> u64 {

@@ -267,6 +267,14 @@ pub(super) fn orphans(_: Start) {
 }
 
 /// FP and SIMD registers, and the thread pointer, stay a process's own while others run.
+/// Is gone as soon as its only child can be asked how it ended.
+pub(super) fn hasty(_: Start) {
+    say(format_args!("hastened\n"));
+    let pid = forked(|| 0);
+    // WNOHANG.
+    while call(calls::WAIT4, [pid as u64, 0, 1, 0, 0, 0]) == 0 {}
+}
+
 pub(super) fn registers(_: Start) {
     let mut pids = [0; 6];
     for (number, pid) in pids.iter_mut().enumerate() {

@@ -22,6 +22,8 @@ enum Step {
     Exit,
     /// Frames do not come as they are wished for.
     Oblige(bool),
+    /// Who has no wish gets the frame that was given back last.
+    Reuse(bool),
     /// The next step finds only so many tables and frames.
     Scarce(usize, usize),
 }
@@ -72,6 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Fork),
         2 => Just(Step::Exit),
         1 => any::<bool>().prop_map(Step::Oblige),
+        1 => any::<bool>().prop_map(Step::Reuse),
         2 => (0..4usize, 0..30usize).prop_map(|(t, f)| Step::Scarce(t, f)),
     ]
 }
@@ -123,6 +126,7 @@ fn play<P: Page>(
         Step::Exit if world.processes.len() > 1 => world.exit(process),
         Step::Fork | Step::Exit | Step::Scarce(..) => {}
         Step::Oblige(obliging) => world.frames.obliging = obliging,
+        Step::Reuse(reusing) => world.frames.reusing = reusing,
     }
     Ok(())
 }
