@@ -109,6 +109,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
     ("granule-kernel/src/head/mod.rs", &["<< 12"], "SCTLR_ELx.I"),
     (
+        "granule-kernel/src/head/run_level.rs",
+        &["<< 12"],
+        "MDSCR_EL1.TDCC",
+    ),
+    (
         "granule-kernel/src/layout.rs",
         &["64 << 10"],
         "slots of the fixmap, by the largest page size, whichever are built",
@@ -197,6 +202,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "granule-kernel/src/user/frames.rs",
         &[">> 16"],
         "DminLine in CTR_EL0",
+    ),
+    (
+        "granule-kernel/src/user/syscall/system.rs",
+        &["4096"],
+        "random bytes between two looks at signals",
     ),
     (
         "granule-kernel/src/user/registers.rs",
