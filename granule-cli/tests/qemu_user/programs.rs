@@ -98,6 +98,33 @@ fn memory_is_mapped_protected_and_given_back() {
     everywhere("memory", "mapped");
 }
 
+/// On CPUs that set access flag and dirty state themselves or not, and on some that change the
+/// contiguous hint in place.
+#[test]
+fn pages_in_order_become_groups_and_are_pages_again_where_they_differ() {
+    for (cpu, cpus) in [("neoverse-n1", 1), ("cortex-a72", 2), ("max", 2)] {
+        for (size, group) in SIZES.into_iter().zip([64, 2048, 2048]) {
+            if cpu == "cortex-a72" && size == PageSize::K16 {
+                // It has no pages of that size.
+                continue;
+            }
+            let request = Request {
+                cpu: cpu.into(),
+                ..machine(size, cpus)
+            };
+            let ran = well(&request, "groups", "grouped");
+            let groups = 6 * 1024 / group;
+            let folded = ran.number("user.groups.folded");
+            assert!(folded >= groups, "{folded} of {groups} groups, {cpu}");
+            // By rights for one page, by a child's write, by the end of a hole.
+            let unfolded = ran.number("user.groups.unfolded");
+            assert!((3..20).contains(&unfolded), "{unfolded} cut, {cpu}");
+            assert!(ran.number("user.pages.copied") >= 1);
+            assert!(ran.number("user.pages.mapped") >= 6 << 20 >> size.bytes().ilog2());
+        }
+    }
+}
+
 #[test]
 fn the_heap_grows_and_shrinks() {
     everywhere("heap", "grown");

@@ -274,6 +274,12 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("processes", task::made());
     say("switches", sched::switches());
     say("faults", entry::faults());
+    let done = memory::done();
+    say("pages.mapped", done.mapped);
+    say("pages.copied", done.copied);
+    say("pages.reused", done.reused);
+    say("groups.folded", done.folded);
+    say("groups.unfolded", done.unfolded);
     say("va_bits", memory::end().ilog2().into());
     say("frames_before", before.allocated);
     say("frames_after", after.allocated);

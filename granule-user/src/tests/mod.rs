@@ -41,6 +41,7 @@ const TESTS: &[Test] = &[
     (b"registers", processes::registers),
     (b"memory", memory::memory),
     (b"areas", memory::areas),
+    (b"groups", memory::groups),
     (b"heap", memory::heap),
     (b"full", memory::full),
     (b"faults", faults::faults),

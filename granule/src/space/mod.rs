@@ -84,6 +84,33 @@ pub struct Stats {
     pub unfolded: u64,
 }
 
+impl Stats {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        resident: 0,
+        mapped: 0,
+        copied: 0,
+        reused: 0,
+        spurious: 0,
+        folded: 0,
+        unfolded: 0,
+    };
+
+    /// Of two spaces together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            resident: self.resident + other.resident,
+            mapped: self.mapped + other.mapped,
+            copied: self.copied + other.copied,
+            reused: self.reused + other.reused,
+            spurious: self.spurious + other.spurious,
+            folded: self.folded + other.folded,
+            unfolded: self.unfolded + other.unfolded,
+        }
+    }
+}
+
 /// What one page of a space is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageState {

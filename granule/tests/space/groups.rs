@@ -88,10 +88,20 @@ impl Dispatch for Sequential {
 
 #[test]
 fn whole_groups_get_the_hint_and_lose_it() {
-    for geometry in geometries() {
-        if cfg!(miri) && geometry.page_size() != PageSize::K4 {
-            continue;
+    let geometries = geometries();
+    if cfg!(miri) {
+        // Each takes Miri half a minute: the two that differ most.
+        for (settings, bbm, downward) in [
+            (Settings::PLAIN, BbmLevel::Level0, false),
+            (HARDWARE, BbmLevel::Level3, true),
+        ] {
+            let settings = Settings { bbm, ..settings };
+            let run = Sequential(geometries[0], settings, downward);
+            geometries[0].page_size().dispatch(run);
         }
+        return;
+    }
+    for geometry in geometries {
         for settings in [Settings::PLAIN, HARDWARE] {
             for bbm in [BbmLevel::Level0, BbmLevel::Level1, BbmLevel::Level3] {
                 for downward in [false, true] {
