@@ -1,9 +1,9 @@
 //! What programs do, and that it is as it must be: each test of the program for tests, on machines of
 //! every kind.
 
-use granule_cli::{PageSize, Request};
+use granule_cli::{Outcome, PageSize, Request};
 
-use crate::machine::{machine, well};
+use crate::machine::{does, machine, well};
 
 const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
@@ -76,6 +76,34 @@ fn a_child_borrows_its_parent_s_memory() {
 #[test]
 fn orphans_are_the_first_process_s() {
     everywhere("orphans", "orphaned");
+}
+
+#[test]
+fn all_cpus_run_programs() {
+    for (size, gic, el) in [
+        (PageSize::K4, 3, 2),
+        (PageSize::K16, 2, 1),
+        (PageSize::K64, 3, 1),
+    ] {
+        let request = Request {
+            gic,
+            el,
+            ..machine(size, 2)
+        };
+        well(&request, "spread 4", "on 2 CPUs");
+        let one = Request {
+            smp: 1,
+            ..request.clone()
+        };
+        well(&one, "spread 2", "on 1 CPUs");
+        let several = Request { smp: 4, ..request };
+        let ran = does(&several, "spread 8", Outcome::Ok);
+        assert!(
+            (2..=4).any(|cpus| ran.says(&format!("on {cpus} CPUs"))),
+            "{}",
+            ran.console
+        );
+    }
 }
 
 #[test]

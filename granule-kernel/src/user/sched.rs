@@ -60,7 +60,9 @@ pub(crate) struct Interrupted;
 
 /// CPUs take tasks, or do so no more.
 pub(super) fn open(open: bool) {
-    OPEN.store(open, Ordering::Release);
+    OPEN.store(open, Ordering::SeqCst);
+    // Those that went to sleep before this are in no set of idle ones, and nobody would wake them.
+    gic::send(percpu::online().without(percpu::this().number()));
 }
 
 /// Whether there is user space.
