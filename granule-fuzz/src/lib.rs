@@ -8,6 +8,7 @@ mod bytes;
 mod initramfs;
 mod nodes;
 mod parsers;
+mod program;
 mod records;
 mod replay;
 mod tables;
@@ -67,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     ("walker", tables::walker),
     ("cpio_tree", initramfs::cpio_tree),
     ("path_lookup", initramfs::path_lookup),
+    ("program", program::program),
 ];
 
 /// The target of that name.

@@ -9,6 +9,7 @@
 
 mod ends;
 mod files;
+mod hostile;
 mod machine;
 mod programs;
 mod with_std;

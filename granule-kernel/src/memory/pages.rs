@@ -8,6 +8,7 @@ use crate::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use crate::lock::Lock;
 use crate::sizes;
 use crate::tree::Memory;
+use crate::user::scarce;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
@@ -106,6 +107,9 @@ fn fill(
 /// Allocates `2^order` frames in one block, whose memory the linear map shows writable; `None` if
 /// there is no such block.
 pub(crate) fn allocate(order: u32) -> Option<Frame> {
+    if scarce::refuses() {
+        return None;
+    }
     let (frame, size) = PAGES.with(|frames| Some((frames.allocate(order)?, frames.page_size())))?;
     if let Some(kernel) = live::kernel() {
         pagealloc::allocated(kernel, frame.address(size), size.bytes() << order);
@@ -208,6 +212,9 @@ pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddres
 }
 
 fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<PhysicalAddress> {
+    if scarce::refuses() {
+        return None;
+    }
     let (frame, size) = PAGES.with(|frames| Some((take(frames)?, frames.page_size())))?;
     let address = frame.address(size);
     if let Some(kernel) = live::kernel() {

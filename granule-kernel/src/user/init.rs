@@ -10,7 +10,7 @@ use super::script::{self, Script};
 use super::start_stack::Texts;
 use super::switch::FpState;
 use super::task::{self, Own, Task, Unborn};
-use super::{entry, exec, memory, registers, sched, shared, timer};
+use super::{entry, exec, memory, registers, scarce, sched, shared, timer};
 use crate::console::println;
 use crate::memory::pages::{self, Counted};
 use crate::memory::{live, merge};
@@ -72,6 +72,7 @@ impl fmt::Display for Failure {
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    scarce::open(machine.bootargs);
     let Some(archive) = archive(machine) else {
         return Ok(());
     };

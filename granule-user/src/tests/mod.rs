@@ -2,8 +2,10 @@
 
 mod faults;
 mod files;
+mod hostile;
 mod memory;
 mod processes;
+mod scarce;
 mod signals;
 
 use crate::calls::{self, say};
@@ -51,6 +53,15 @@ const TESTS: &[Test] = &[
     (b"execs", files::execs),
     (b"descriptors", files::descriptors),
     (b"signals", signals::signals),
+    (b"instructions", hostile::instructions),
+    (b"frames", hostile::frames),
+    (b"every-pointer", hostile::pointers),
+    (b"random", hostile::random),
+    (b"malformed", hostile::malformed),
+    (b"crowd", hostile::crowd),
+    (b"signal-storm", hostile::signals),
+    (b"pipe-storm", hostile::pipes),
+    (b"scarce", scarce::scarce),
 ];
 
 /// Runs the test; the exit code.

@@ -1,6 +1,7 @@
 //! Calls as a program makes them, on memory that is a vector and processes that are values: the
 //! machine is here, the tests by what they are about.
 
+mod exhaustion;
 mod files;
 mod system;
 mod waits;
