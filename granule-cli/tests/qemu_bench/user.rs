@@ -51,7 +51,7 @@ fn may_take(op: &str, page_size: PageSize) -> u64 {
         "reuse" | "rewrite" => 300,
         "loop" => 5,
         // Sixty-four bytes in twelve instructions.
-        "copy" => 1800 + page_size.bytes() / 64 * 13,
+        "copy" => 2200 + page_size.bytes() / 64 * 13,
         other => panic!("no bound for {other}"),
     }
 }
@@ -98,16 +98,18 @@ fn pages_of_64k_take_few_instructions_and_the_same_on_both_builds() {
     within_bounds(PageSize::K64, 16384);
 }
 
+/// But for where in a tick of the counter they begin and end.
 #[test]
 fn counts_do_not_depend_on_the_host() {
+    const TICK: u64 = 16;
     let bench = bench(PageSize::K16, &[Build::Boot], 256);
     let [first, second] = [(); 2].map(|()| measure(&bench).boots.remove(0).measured.unwrap());
-    assert_eq!(first.ops.len(), second.ops.len());
-    for (first, second) in first.ops.iter().zip(&second.ops) {
-        // The counter ticks every 16 instructions, and how far a tick is gone when the program
-        // begins depends on the host's clock.
-        let apart = first.best.abs_diff(second.best);
-        assert!(apart <= 16, "{first:?} and {second:?}");
+    for (one, other) in first.ops.iter().zip(&second.ops) {
+        let apart = one.best.abs_diff(other.best);
+        assert!(
+            one.name == other.name && apart <= TICK,
+            "{one:?}, then {other:?}"
+        );
     }
 }
 

@@ -40,6 +40,7 @@ const TESTS: &[Test] = &[
     (b"vfork", processes::vfork),
     (b"orphans", processes::orphans),
     (b"hasty", processes::hasty),
+    (b"spread", processes::spread),
     (b"registers", processes::registers),
     (b"memory", memory::memory),
     (b"groups", memory::groups),

@@ -308,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_planned_for_about_an_hour() {
+    fn the_whole_is_planned_for_about_an_hour_and_a_half() {
         let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
-        assert!(total < 90 * MINUTE, "{} min", total.as_secs() / 60);
+        assert!(total <= 95 * MINUTE, "{} min", total.as_secs() / 60);
     }
 }
