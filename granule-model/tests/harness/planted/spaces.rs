@@ -44,14 +44,14 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "frames are given back before the TLBI",
         unmap,
-        || delay(is_tlbi_or_dsb, is_emptied),
+        || delay(is_tlbi_or_dsb, is_given_back),
         StaleTranslation,
         GONE,
     ),
     fault(
         "frames are given back before the DSB ISH",
         unmap,
-        || delay(is_ish, is_emptied),
+        || delay(is_ish, is_given_back),
         StaleTranslation,
         "no DSB completed it",
     ),
@@ -213,16 +213,9 @@ fn one_grouped(kind: EventKind) -> Vec<EventKind> {
     ]
 }
 
-/// A fill of empty entries in a table that walkers read.
-const fn is_emptied(kind: &EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::FillDescriptors {
-            first: 0,
-            step: 0,
-            ..
-        }
-    )
+/// Frames are somebody else's from here on.
+const fn is_given_back(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Relied { .. })
 }
 
 const fn is_exchange(kind: &EventKind) -> bool {
