@@ -116,7 +116,7 @@ pub(in crate::tests) fn frames(start: Start) {
     for (pc, expected) in [
         (0, SIGSEGV),
         (1 << 55, SIGSEGV),
-        (u64::MAX & !3, SIGSEGV),
+        (!3_u64, SIGSEGV),
         (target() + 2, SIGBUS),
         (stack - 64, SIGSEGV),
     ] {

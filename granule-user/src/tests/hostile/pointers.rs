@@ -403,13 +403,13 @@ fn ranges(memory: &Memory, top: u64) {
         (top, page),
         (top - page, 2 * page),
         (1 << 55, page),
-        (u64::MAX & !(page - 1), page),
+        (!(page - 1), page),
         (memory.good, u64::MAX),
         (memory.good, u64::MAX - page),
         (memory.good, top),
         (memory.good + 1, page),
         (page, u64::MAX - page + 1),
-        (page, u64::MAX & !(page - 1)),
+        (page, !(page - 1)),
     ] {
         for (number, third) in [
             (calls::MUNMAP, 0),
