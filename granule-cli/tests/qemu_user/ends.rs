@@ -36,6 +36,24 @@ fn whoever_is_left_is_ended_with_the_first_process() {
     }
 }
 
+/// The kernel's stack of a task has a guard, whatever the page size.
+#[test]
+fn a_task_that_uses_up_its_kernel_stack_is_told_by_the_guard() {
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
+        let request = Request {
+            append: Some("granule.test=overflow-task".into()),
+            ..machine(size, cpus)
+        };
+        let archive = Initramfs::new().program("/init", &program());
+        let ran = ends(&request, archive, Outcome::Panic);
+        let reason = ran.reason.as_deref().unwrap_or_default();
+        assert!(
+            reason.contains("kernel stack overflow: data abort: translation fault"),
+            "{size:?}: {reason}"
+        );
+    }
+}
+
 #[test]
 fn a_fork_bomb_ends_at_the_limit() {
     for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 3)] {

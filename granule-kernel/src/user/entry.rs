@@ -12,7 +12,7 @@ use super::task::Current;
 use super::{process, sched, syscall};
 use crate::console::println;
 use crate::exception::{Frame, syndrome};
-use crate::{cpu, irq, panic};
+use crate::{cpu, hooks, irq, panic};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::{Access, SpaceError};
 
@@ -61,6 +61,7 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
 /// The first steps of a task, masked; the vectors go to EL0 by the frame when it returns.
 #[unsafe(no_mangle)]
 extern "C" fn user_task_begun(frame: &mut Frame) {
+    hooks::task_begins();
     if let Some(mut current) = entered(frame) {
         before_return(&mut current, None);
     }
