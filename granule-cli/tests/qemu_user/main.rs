@@ -7,6 +7,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/image.rs"]
+mod image;
+#[path = "../common/turn.rs"]
+mod turn;
+
 mod ends;
 mod files;
 mod hostile;
