@@ -1,11 +1,12 @@
 # The commands a person types; what they do is in xtask (`cargo xtask --help`).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak image setup
+.PHONY: help run test test-peers soak image setup
 
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
 	@echo "make test   every test, host and QEMU (ONLY=step for one of them)"
+	@echo "make test-peers  Debian's kernels and shell beside ours (fetches them by apt)"
 	@echo "make soak   the long form, resumable, at most six hours"
 	@echo "make image  build target/granule/Image"
 	@echo "make setup  install what is missing (run, test and soak do it too)"
@@ -23,6 +24,9 @@ run: setup
 
 test: setup
 	@cargo xtask test $(foreach step,$(ONLY),--only $(step))
+
+test-peers: setup
+	@cargo xtask test-peers $(PEERS)
 
 soak: setup
 	@cargo xtask soak $(SOAK)

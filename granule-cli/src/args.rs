@@ -121,6 +121,10 @@ Examples:
   Count instructions, and keep only what a program wants:
     granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
 
+  RAM that survives the reset, and a next boot with another page size that looks at it:
+    granule boot --page-size 4k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
+    granule boot --page-size 64k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
+
   A tree of your own, byte for byte, and an image above 4 GiB:
     granule boot --dtb board.dtb
     granule boot --memory 8G --load-address 0x140000000
@@ -212,6 +216,10 @@ pub struct BootArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE)]
     trace_buffer: Option<u64>,
 
+    /// Keep RAM in FILE (sparse, as large as RAM): the next boot with it finds there what was left
+    #[arg(long, value_name = "FILE", help_heading = MACHINE)]
+    ram_file: Option<PathBuf>,
+
     /// Seconds the guest may run
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
@@ -251,6 +259,7 @@ impl BootArgs {
             timeout: Duration::from_secs(self.timeout),
             trace: self.trace.clone(),
             trace_buffer: self.trace_buffer,
+            ram_file: self.ram_file.clone(),
         }
     }
 }
@@ -285,7 +294,7 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G";
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             request,
@@ -311,6 +320,7 @@ mod tests {
                 timeout: Duration::from_secs(9),
                 trace: Some("T".into()),
                 trace_buffer: Some(4 << 20),
+                ram_file: Some("ram".into()),
             })
         );
     }

@@ -112,13 +112,7 @@ impl Image {
     pub fn open(path: Option<&Path>) -> Result<Self, ImageError> {
         let path = match path {
             Some(path) => path.to_path_buf(),
-            None => {
-                let here = std::env::current_dir().map_err(|source| ImageError::Unreadable {
-                    path: ".".into(),
-                    source,
-                })?;
-                find_upwards(&here).ok_or(ImageError::NotFound(here))?
-            }
+            None => default_path()?,
         };
         let bytes = std::fs::read(&path).map_err(|source| ImageError::Unreadable {
             path: path.clone(),
@@ -149,6 +143,26 @@ impl Image {
     pub fn span(&self) -> u64 {
         self.bytes.max(self.header.image_size)
     }
+}
+
+/// The folder that the default image is looked for in: where `cargo xtask` leaves what it builds, seen
+/// from the current directory.
+///
+/// # Errors
+///
+/// [`ImageError::NotFound`], [`ImageError::Unreadable`]: there is no image.
+pub fn default_folder() -> Result<PathBuf, ImageError> {
+    let mut path = default_path()?;
+    path.pop();
+    Ok(path)
+}
+
+fn default_path() -> Result<PathBuf, ImageError> {
+    let here = std::env::current_dir().map_err(|source| ImageError::Unreadable {
+        path: ".".into(),
+        source,
+    })?;
+    find_upwards(&here).ok_or(ImageError::NotFound(here))
 }
 
 /// The default image in `start` or the nearest directory above it.

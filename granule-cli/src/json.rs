@@ -113,6 +113,8 @@ mod tests {
         "cpus_expected",
         "cpu_mismatch",
         "cpu_facts",
+        "drivers",
+        "drivers_left_out",
         "tlbi_range",
         "tlbi_level_hint",
         "linear_map.strategy",

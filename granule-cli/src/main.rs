@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
-use granule_cli::bench::args::{LinearMapArgs, PermissionsArgs, What};
+use granule_cli::bench::args::{LinearMapArgs, PermissionsArgs, UserArgs, What};
 use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
+use granule_cli::bench::user;
 use granule_cli::plan::args::PlanArgs;
 use granule_cli::{Boot, bench, boot, check, cost, report, usage};
 use indicatif::ProgressBar;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => match args.what {
             What::LinearMap(args) => bench_command(&args),
             What::Permissions(args) => permissions_command(&args),
+            What::User(args) => user_command(&args),
         },
         Command::Plan(args) => plan_command(&args),
     }
@@ -98,6 +100,28 @@ fn permissions_command(args: &PermissionsArgs) -> ExitCode {
     drop(listener);
     let table = permissions::table(&bench, &done);
     let object = args.json.then(|| permissions::json(&bench, &done));
+    exit_code(done.is_ok(), print_rows(&table, object))
+}
+
+fn user_command(args: &UserArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
+    let bench = args.bench();
+    let done = bench.check().and_then(|files| {
+        let bar = user::Bar::new(&bench);
+        user::run(&bench, &files, &bar, &interrupt)
+    });
+    let done = match done {
+        Ok(done) => done,
+        Err(line) => {
+            eprintln!("granule: {line}");
+            return ExitCode::from(2);
+        }
+    };
+    let table = user::report::table(&bench, &done);
+    let object = args.json.then(|| user::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 

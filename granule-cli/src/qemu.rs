@@ -69,10 +69,17 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
         ),
     ]);
     // reserve=off: half a terabyte of RAM costs what the guest touches.
-    push(&[
-        "-object",
-        &format!("memory-backend-ram,id=ram,size={bytes},reserve=off"),
-    ]);
+    // A file that is shared keeps what the guest stored when QEMU is gone.
+    let ram = match &request.ram_file {
+        None => format!("memory-backend-ram,id=ram,size={bytes},reserve=off").into(),
+        Some(path) => option_with_path(
+            "memory-backend-file,id=ram,mem-path=",
+            &plain_path(path),
+            &format!(",share=on,size={bytes},reserve=off"),
+        ),
+    };
+    options.extend(["-object".into(), ram]);
+    let mut push = |words: &[&str]| options.extend(words.iter().map(OsString::from));
     push(&[
         "-m",
         &format!("{bytes}B"),
@@ -305,6 +312,19 @@ mod tests {
         assert_eq!(value(&options, "-kernel"), ["/i/Image"]);
         assert!(value(&options, "-append").is_empty() && value(&options, "-icount").is_empty());
         assert!(words(&options).contains(&"-no-reboot"));
+    }
+
+    #[test]
+    fn ram_in_a_file_is_shared_with_it() {
+        let request = Request {
+            memory: 256 << 20,
+            ram_file: Some("/r,am".into()),
+            ..Request::default()
+        };
+        assert_eq!(
+            value(&kernel(&request), "-object"),
+            ["memory-backend-file,id=ram,mem-path=/r,,am,share=on,size=268435456,reserve=off"]
+        );
     }
 
     #[test]

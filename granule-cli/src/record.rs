@@ -30,8 +30,8 @@ pub enum Kind {
 
 /// Every key the kernel is known to say, in the order of the JSON object.
 ///
-/// `linear_map.leaves` is said as `linear_map.leaf`, one line a kind of leaf, and `cpu_facts` as
-/// `cpu`, one line a CPU.
+/// `linear_map.leaves` is said as `linear_map.leaf`, one line a kind of leaf, `cpu_facts` as
+/// `cpu`, one line a CPU, and `drivers` as `driver`.
 pub const KEYS: &[(&str, Kind)] = &[
     ("page_size", Kind::Integer),
     (
@@ -54,6 +54,8 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("cpus_expected", Kind::Integer),
     ("cpu_mismatch", Kind::Texts),
     ("cpu_facts", Kind::Objects),
+    ("drivers", Kind::Objects),
+    ("drivers_left_out", Kind::Texts),
     ("tlbi_range", Kind::Bool),
     ("tlbi_level_hint", Kind::Bool),
     ("linear_map.strategy", Kind::Text),
@@ -168,6 +170,10 @@ impl Record {
                 let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
                 return push(&mut self.values, "cpu_facts", facts).ok_or_else(|| fault("a list"));
             }
+            "driver" => {
+                let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
+                return push(&mut self.values, "drivers", facts).ok_or_else(|| fault("a list"));
+            }
             _ => (),
         }
         if !is_path(key) {
@@ -201,7 +207,7 @@ impl Record {
                 return push(&mut self.values, key, value.into()).ok_or_else(|| fault("a list"));
             }
             Some(Kind::Leaves) => return Err(fault("linear_map.leaf, one line for each")),
-            Some(Kind::Objects) => return Err(fault("cpu, one line for each")),
+            Some(Kind::Objects) => return Err(fault("cpu or driver, one line for each")),
         };
         insert(&mut self.values, key, parsed)
             .ok_or_else(|| fault("a key that does not run through another key's value"))
@@ -365,6 +371,8 @@ mod tests {
             "cpu=number=0 mpidr=0x0 calls=12",
             "cpu=number=1 mpidr=0x1 calls=0",
             "cpu_mismatch=CPU 2 is parked: no",
+            "driver=name=pl011 page_sizes=4k,16k in_use=true",
+            "drivers_left_out=driver x works with 4k pages only",
             "outcome=ok",
             "end",
         ]);
@@ -391,6 +399,8 @@ mod tests {
                     { "number": 1, "mpidr": "0x1", "calls": 0 },
                 ],
                 "cpu_mismatch": ["CPU 2 is parked: no"],
+                "drivers": [{ "name": "pl011", "page_sizes": "4k,16k", "in_use": true }],
+                "drivers_left_out": ["driver x works with 4k pages only"],
             })
         );
         assert_eq!(
@@ -460,7 +470,8 @@ mod tests {
             ("cpu=", "KEY=VALUE"),
             ("cpu=number=1 number=2", "KEY=VALUE"),
             ("cpu=number=1  calls=2", "KEY=VALUE"),
-            ("cpu_facts=1", "cpu, one line"),
+            ("driver=pl011", "KEY=VALUE"),
+            ("cpu_facts=1", "cpu or driver, one line"),
             ("a..b=1", "lower-case"),
             ("Page=1", "lower-case"),
             ("=1", "lower-case"),

@@ -208,6 +208,8 @@ pub struct Request {
     pub trace: Option<PathBuf>,
     /// RAM to set aside for the trace; `None` takes what suits the machine's RAM.
     pub trace_buffer: Option<u64>,
+    /// Keep the machine's RAM in this file, from which the next boot has it again.
+    pub ram_file: Option<PathBuf>,
 }
 
 impl Default for Request {
@@ -234,6 +236,7 @@ impl Default for Request {
             timeout: Duration::from_secs(60),
             trace: None,
             trace_buffer: None,
+            ram_file: None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod bytes;
 mod initramfs;
 mod nodes;
 mod parsers;
+mod program;
 mod records;
 mod replay;
 mod tables;
@@ -54,9 +55,11 @@ pub const TARGETS: &[Target] = &[
     ("console_record", records::console_record),
     ("boot_record", records::boot_record),
     ("trace_area", records::trace_area),
+    ("stamp", records::stamp),
     ("trace_record", records::trace_record),
     ("sizes", parsers::sizes),
     ("image_header", parsers::image_header),
+    ("bench_lines", parsers::bench_lines),
     ("trace_line", parsers::trace_line),
     ("trace_file", parsers::trace_file),
     ("trace_replay", replay::trace_replay),
@@ -65,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     ("walker", tables::walker),
     ("cpio_tree", initramfs::cpio_tree),
     ("path_lookup", initramfs::path_lookup),
+    ("program", program::program),
 ];
 
 /// The target of that name.

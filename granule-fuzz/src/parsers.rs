@@ -8,6 +8,7 @@ use granule::arch::{IdRegisters, PageSize};
 use granule::boot::choice::Wish;
 use granule::boot::peek::{Tree, total_size};
 use granule::boot::words;
+use granule_cli::bench::user::lines;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_cli::trace_area::TraceArea;
 use granule_cli::tree;
@@ -98,6 +99,38 @@ pub(crate) fn sizes(bytes: &[u8]) {
 
 pub(crate) fn image_header(bytes: &[u8]) {
     let _ = granule_cli::image::Header::parse(bytes);
+}
+
+/// What the benchmark program prints, as a guest's console shows it: whole lines of it made of the
+/// bytes, and the bytes themselves.
+pub(crate) fn bench_lines(bytes: &[u8]) {
+    let mut from = Bytes(bytes);
+    let mut text = String::new();
+    let beginning = "bench begin page=4096 bytes=65536 pages=16 rounds=1 frequency=62500000\n";
+    while !from.is_empty() && text.len() < 1 << 16 {
+        let (name, ticks) = (from.below(40), from.word());
+        match from.below(6) {
+            0 => text += beginning,
+            1 => text += &format!("bench end ops={}\n", ticks % 8),
+            2 => text.push_str("bench failed mmap -12\n"),
+            3 => text += &String::from_utf8_lossy(bytes),
+            kind => {
+                let least = if kind == 4 { ticks } else { 0 };
+                text += &format!("bench op=a{name} best={least} median={ticks} worst={ticks}\n");
+            }
+        }
+    }
+    for console in [text.as_str(), &format!("{beginning}{text}")] {
+        match lines::read(console) {
+            Ok(read) => {
+                assert_eq!(read.pages.checked_mul(read.page), Some(read.bytes));
+                assert!((1..=64).contains(&read.ops.len()) && read.rounds > 0);
+                let ordered = |op: &lines::Op| op.best <= op.median && op.median <= op.worst;
+                assert!(read.ops.iter().all(ordered), "{console}");
+            }
+            Err(line) => assert!(!line.is_empty() && !line.contains('\n'), "{line}"),
+        }
+    }
 }
 
 pub(crate) fn trace_line(bytes: &[u8]) {

@@ -3,6 +3,8 @@
 
 use crate::area::Area;
 use crate::bytes::Bytes;
+use granule::arch::PageSize;
+use granule::stamp::{Stamp, Units};
 use granule::trace::{Header, RECORD_WORDS, Record as TraceRecord};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
@@ -33,6 +35,41 @@ pub(crate) fn console_record(bytes: &[u8]) {
         assert_eq!(record.faults().len(), faults + 1, "{key}");
         assert!(!record.faults()[faults].is_empty());
     }
+}
+
+/// Memory in which there may be data of an earlier boot, in any state.
+pub(crate) fn stamp(bytes: &[u8]) {
+    const KIND: [u8; 8] = *b"fuzzing!";
+    let looked_at = |bytes: &[u8]| match Stamp::open(bytes, KIND) {
+        Ok((stamp, data)) => {
+            assert_eq!(stamp.length(), data.len() as u64);
+            for size in PageSize::ALL {
+                let may = stamp.units() == Units::Bytes || stamp.page_size() == size;
+                assert_eq!(stamp.check(size).is_ok(), may);
+                if let Some(pages) = stamp.pages(stamp.length(), data.len() as u64, size) {
+                    assert!(pages.start <= pages.end);
+                }
+            }
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.to_string().lines().count(), 1);
+            false
+        }
+    };
+    looked_at(bytes);
+    // What was stamped is read, and what changed since is not.
+    let mut bytes = Bytes(bytes);
+    let size = PageSize::ALL[bytes.below(PageSize::ALL.len())];
+    let (flip, data) = (bytes.word(), bytes.0);
+    let mut stamped = Stamp::new(KIND, Units::Pages, size, data)
+        .to_bytes()
+        .to_vec();
+    stamped.extend(data);
+    assert!(looked_at(&stamped));
+    let bit = (flip % (stamped.len() as u64 * 8)) as usize;
+    stamped[bit / 8] ^= 1 << (bit % 8);
+    assert!(!looked_at(&stamped), "bit {bit}");
 }
 
 /// A record as docs/boot-record.md lays it out.

@@ -17,7 +17,7 @@ use crate::smp::{check, selftest};
 use crate::trace::recorder;
 use crate::tree::{self, Memory};
 use crate::user::init;
-use crate::{hooks, image, layout, refuse, report, selfcheck, trust};
+use crate::{drivers, hooks, image, layout, persist, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
@@ -82,6 +82,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     let mut memory = Memory::new(page_size);
     read_memory(handover, &mut memory);
     let placement = place(&geometry, &mut memory);
+    let persist = persist::find(bootargs, &mut memory);
     // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
     // table there is used.
     let reach = unsafe {
@@ -201,6 +202,11 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     report::self_check(&looked, handover.entry.counter);
     report::memory(given_back, &pages, page_size.bytes());
     report::cpus(&cpus, page_size);
+    drivers::probe_test(bootargs, page_size);
+    report::drivers(page_size);
+    if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
+        report::left_by_last_boot(&left);
+    }
     if let Err(error) = inject::init(bootargs) {
         refuse::refuse(format_args!(
             "arm64.inject_conflict= cannot be granted: {error}"

@@ -2,8 +2,8 @@
 //!
 //! On the kernel's command line: `granule.test=panic` panics, `granule.test=exception`
 //! reads an address that nothing is mapped at, `granule.test=write-text` writes to the
-//! kernel's code, `granule.test=overflow` uses up the stack. Each must end in outcome
-//! `panic`.
+//! kernel's code, `granule.test=overflow` uses up the stack, `granule.test=overflow-task` that of
+//! the first task, before it is at EL0. Each must end in outcome `panic`.
 //!
 //! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its
 //! largest ones, and must end in outcome `self-check-failed`:
@@ -18,7 +18,7 @@
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
 //!
-//! Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
+//! `granule.test=needs-4k` and its like are drivers for tests, in `drivers`. Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
 //! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
 //! counter's help, and say what came of it.
 
@@ -26,6 +26,7 @@ use crate::console::println;
 use crate::counter::InstructionCounter;
 use crate::memory::walker::Tree;
 use crate::selfcheck::Stage;
+use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::boot::words;
 use granule::linear::Placement;
@@ -48,8 +49,19 @@ pub(crate) fn run(bootargs: &[u8]) {
             b"granule.test=overflow" => {
                 overflow(1);
             }
+            b"granule.test=overflow-task" => TASK_OVERFLOWS.store(true, Ordering::Relaxed),
             _ => {}
         }
+    }
+}
+
+/// Whether a task is to use up its kernel stack.
+static TASK_OVERFLOWS: AtomicBool = AtomicBool::new(false);
+
+/// On the stack of a task that begins.
+pub(crate) fn task_begins() {
+    if TASK_OVERFLOWS.load(Ordering::Relaxed) {
+        overflow(1);
     }
 }
 

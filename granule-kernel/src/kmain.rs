@@ -5,7 +5,7 @@ use crate::console::println;
 use crate::handover::{Conduit, Handover};
 use crate::memory::live;
 use crate::mmu_off::record;
-use crate::pl011::Pl011;
+use crate::pl011::{self, Pl011};
 use crate::smp::percpu;
 use crate::trace::recorder;
 use crate::{boot, console, cpu, exception, hooks, layout, psci, report, stack};
@@ -18,7 +18,10 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
     percpu::init_boot_cpu();
     exception::init();
     psci::init(handover.tree.psci);
-    if handover.tree.uart != 0 {
+    // Without a page size the boot ends before it begins, and says so here.
+    let choice = handover.choice.as_ref();
+    let works = choice.is_none_or(|choice| pl011::DRIVER.probe(choice.page.size));
+    if handover.tree.uart != 0 && works {
         // SAFETY: the boot tables map the UART there, as Device memory, for good.
         console::init(unsafe {
             Pl011::new(layout::in_slot(layout::UART_VADDR, handover.tree.uart))

@@ -29,6 +29,7 @@ mod line;
 mod lock;
 mod memory;
 mod options;
+mod persist;
 mod pl011;
 mod sizes;
 mod smp;
@@ -45,6 +46,8 @@ mod console;
 mod counter;
 #[cfg(target_os = "none")]
 mod cpu;
+#[cfg(target_os = "none")]
+mod drivers;
 #[cfg(target_os = "none")]
 mod head;
 #[cfg(target_os = "none")]

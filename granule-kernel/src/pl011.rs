@@ -1,6 +1,10 @@
 //! The PL011 UART, as far as a console needs it: write a byte, wait for the end, take what came.
 //! Shared by the console before the MMU and after it; no locks, no formatting.
 
+#[cfg(target_os = "none")]
+pub(crate) static DRIVER: crate::drivers::Driver =
+    crate::drivers::Driver::new("pl011", granule::driver::Requirement::Any);
+
 const DR: usize = 0x00;
 const FR: usize = 0x18;
 const LCRH: usize = 0x2c;

@@ -3,9 +3,11 @@
 //! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
 
 use crate::console::println;
+use crate::drivers::{self, Probed};
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{LinearMap, Request};
 use crate::memory::pages::HandedOver;
+use crate::persist::area::Left;
 use crate::selfcheck::Looked;
 use crate::smp::percpu;
 use crate::smp::start::Started;
@@ -14,6 +16,7 @@ use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
 use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
+use granule::boot::choice::SizeSet;
 use granule::table::Piece;
 
 fn say(key: &str, value: impl Display) {
@@ -113,6 +116,59 @@ pub(crate) fn boot_stack(used: u64, bytes: u64) {
 pub(crate) fn exceptions() {
     say("tlb_conflicts", percpu::tlb_conflicts());
     say("spurious_faults", percpu::spurious_faults());
+}
+
+/// The drivers that were probed.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn drivers(page_size: PageSize) {
+    for Probed {
+        name,
+        sizes,
+        mismatch,
+    } in drivers::probed(page_size)
+    {
+        let used = mismatch.is_none();
+        println!(
+            "@granule driver=name={name} page_sizes={} in_use={used}",
+            Commas(sizes)
+        );
+        if let Some(mismatch) = mismatch {
+            say("drivers_left_out", mismatch);
+        }
+    }
+}
+
+/// Page sizes with commas between them.
+struct Commas(SizeSet);
+
+impl Display for Commas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for size in PageSize::ALL.into_iter().filter(|size| self.0.has(*size)) {
+            write!(f, "{separator}{size}")?;
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+/// What the boot before left in RAM.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn left_by_last_boot(left: &Left) {
+    say("persist.boots", left.boots);
+    match left.last {
+        Ok(size) => say("persist.last_page_size", size.bytes()),
+        Err(error) => println!("granule: the count of boots that the last boot left: {error}"),
+    }
+    match left.same_map {
+        Ok(same) => say("persist.same_linear_map", same),
+        Err(error) => {
+            println!("granule: the linear map that the last boot left: {error}");
+            say("persist.linear_map_refused", error);
+        }
+    }
 }
 
 /// The pieces of the linear map, `FIRST+BYTES` in hexadecimal, with commas between them.

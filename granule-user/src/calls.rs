@@ -28,6 +28,7 @@ pub(crate) fn call(number: u64, arguments: [u64; 6]) -> i64 {
 pub(crate) const WRITE: u64 = 64;
 pub(crate) const EXIT_GROUP: u64 = 94;
 pub(crate) const SCHED_YIELD: u64 = 124;
+pub(crate) const GETCPU: u64 = 168;
 pub(crate) const GETPID: u64 = 172;
 pub(crate) const GETPPID: u64 = 173;
 pub(crate) const BRK: u64 = 214;

@@ -16,6 +16,9 @@ mod start;
 #[cfg(target_os = "none")]
 mod tests;
 
+#[cfg(target_os = "none")]
+use tests::run;
+
 #[cfg(not(target_os = "none"))]
 fn main() {
     println!("These programs run on Granule: build them with `cargo xtask user`.");

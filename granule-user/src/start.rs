@@ -1,4 +1,4 @@
-//! From the first instruction to `tests::run`, and what a panic does.
+//! From the first instruction to the program's `run`, and what a panic does.
 
 use crate::calls;
 use core::arch::global_asm;
@@ -72,9 +72,24 @@ pub(crate) fn text(address: u64) -> &'static [u8] {
     unsafe { core::slice::from_raw_parts(start, length) }
 }
 
+/// A decimal number; what is none of its digits is not looked at.
+pub(crate) fn number(text: &[u8]) -> u64 {
+    text.iter()
+        .filter(|byte| byte.is_ascii_digit())
+        .fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))
+}
+
+/// Of the auxiliary vector: the bytes of a page.
+const AT_PAGESZ: u64 = 6;
+
+/// The page size that the kernel says it has.
+pub(crate) fn page(start: Start) -> u64 {
+    start.auxiliary(AT_PAGESZ).unwrap_or(0)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn begin(words: *const u64) -> ! {
-    calls::exit(crate::tests::run(Start { words }))
+    calls::exit(crate::run(Start { words }))
 }
 
 #[panic_handler]

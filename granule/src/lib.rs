@@ -16,6 +16,9 @@
 //! - [`boot`]: what must be decided before the first table exists, by code that may not panic.
 //! - [`memblock`]: early memory.
 //! - [`kexec`]: leaving one kernel for another with the MMU on.
+//! - [`stamp`]: what is put before data that the next boot reads, perhaps with another page size.
+//! - [`driver`]: which page sizes a driver can work with.
+//! - [`guide`]: how a page size is kept from being assumed, with examples.
 //!
 //! # An example
 //!
@@ -83,10 +86,12 @@
 
 pub mod arch;
 pub mod boot;
-
+pub mod driver;
+pub mod guide;
 pub mod kexec;
 pub mod linear;
 pub mod memblock;
 pub mod space;
+pub mod stamp;
 pub mod table;
 pub mod trace;

@@ -18,6 +18,9 @@ mod islands;
 mod matrix;
 mod miri;
 mod mmu_off;
+#[cfg(test)]
+mod page_constants;
+mod peers;
 mod pool;
 mod run;
 mod size;
@@ -80,6 +83,8 @@ enum Command {
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
     Fuzz,
+    /// Run Debian's arm64 kernels and shell beside this kernel, and compare
+    TestPeers(peers::Options),
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -98,7 +103,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
         Command::Image { fixed } => image::image(fixed).map(drop)?,
-        Command::User => user::build().map(drop)?,
+        Command::User => user::build()?,
         Command::CheckMmuOff { elf } => {
             let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;
             image::check_mmu_off(&elf)?;
@@ -110,6 +115,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
         Command::Test(options) => return ci::test(&options),
+        Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }
     Ok(ExitCode::SUCCESS)

@@ -239,7 +239,7 @@ fn build_image() -> Result<()> {
 }
 
 fn build_user() -> Result<()> {
-    user::build().map(drop)
+    user::build()
 }
 
 fn qemu_tests() -> Result<()> {

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::workspace::{KERNEL_TARGET, capture, root, run, show, target_dir};
+use crate::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show, target_dir};
 
 /// The oldest QEMU that the tests are run with (Debian 12's).
 const QEMU_AT_LEAST: (u32, u32) = (7, 2);
@@ -22,6 +22,9 @@ const CARGO_DENY: &str = "0.20.2";
 /// The dated nightly for Miri and fuzzing; rustc built from the commits of the day before.
 const NIGHTLY: &str = "nightly-2026-05-20";
 const NIGHTLY_COMMIT_DATE: &str = "2026-05-19";
+
+/// What is built for beside the host.
+const TARGETS: [&str; 2] = [KERNEL_TARGET, MUSL_TARGET];
 
 /// What a machine has, as far as setup cares.
 #[derive(Clone, Debug, Default)]
@@ -77,14 +80,17 @@ const MANAGERS: &[Manager] = &[
 fn plan(machine: &Machine) -> Result<Vec<Vec<String>>> {
     let has = |name: &str| machine.programs.contains(&name);
     let mut commands = Vec::new();
-    if !machine.targets.iter().any(|t| t == KERNEL_TARGET) {
+    for target in TARGETS {
+        if machine.targets.iter().any(|t| t == target) {
+            continue;
+        }
         ensure!(
             has("rustup"),
-            "the Rust target {KERNEL_TARGET} is not installed and rustup is not in PATH; install \
-             rustup (https://rustup.rs) or that target's core library"
+            "the Rust target {target} is not installed and rustup is not in PATH; install \
+             rustup (https://rustup.rs) or that target's libraries"
         );
         commands.push(
-            ["rustup", "target", "add", KERNEL_TARGET]
+            ["rustup", "target", "add", target]
                 .map(str::to_owned)
                 .to_vec(),
         );
@@ -159,17 +165,18 @@ fn look() -> Result<Machine> {
 /// The targets whose libraries lie in the toolchain's folder; asks rustc, so that it also
 /// works without rustup.
 fn installed_targets() -> Result<Vec<String>> {
-    let mut rustc = Command::new("rustc");
-    rustc
-        .args(["--print", "target-libdir", "--target", KERNEL_TARGET])
-        .current_dir(root());
-    let folder = capture(rustc)?;
-    let there = Path::new(folder.trim()).is_dir();
-    Ok(if there {
-        vec![KERNEL_TARGET.to_owned()]
-    } else {
-        Vec::new()
-    })
+    let mut installed = Vec::new();
+    for target in TARGETS {
+        let mut rustc = Command::new("rustc");
+        rustc
+            .args(["--print", "target-libdir", "--target", target])
+            .current_dir(root());
+        let folder = capture(rustc)?;
+        if Path::new(folder.trim()).is_dir() {
+            installed.push(target.to_owned());
+        }
+    }
+    Ok(installed)
 }
 
 /// A program in PATH.
@@ -323,7 +330,7 @@ mod tests {
         Machine {
             programs: programs.to_vec(),
             root,
-            targets: vec![KERNEL_TARGET.to_owned()],
+            targets: TARGETS.map(str::to_owned).to_vec(),
         }
     }
 
@@ -389,7 +396,7 @@ mod tests {
         };
         assert_eq!(
             lines(&with_rustup),
-            [format!("rustup target add {KERNEL_TARGET}")]
+            TARGETS.map(|target| format!("rustup target add {target}"))
         );
     }
 

@@ -1,36 +1,46 @@
-//! The user programs: static executables without a C library, for the kernel's own target, put where
-//! tests look for them.
+//! The user programs, put where tests look for them: static executables, without a C library for the
+//! kernel's own target, and one with musl and Rust's standard library.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::workspace::{KERNEL_TARGET, build_executable, target_dir};
+use crate::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir};
 
-/// The package, and the name that the program has.
+/// Their package.
 pub(crate) const PACKAGE: &str = "granule-user";
 
-/// Where the program goes.
-pub(crate) fn path() -> PathBuf {
-    target_dir().join("granule").join(PACKAGE)
+/// A program, the target it is built for, and the profile.
+type Program = (&'static str, &'static str, &'static str);
+
+/// What tests run, the benchmark, and the program with a standard library, which unwinds.
+const PROGRAMS: [Program; 3] = [
+    ("granule-user", KERNEL_TARGET, "kernel"),
+    ("granule-user-bench", KERNEL_TARGET, "kernel"),
+    ("granule-user-std", MUSL_TARGET, "release"),
+];
+
+/// Builds the programs. A failure leaves none, so that nothing runs, and passes with, the one
+/// before.
+pub(crate) fn build() -> Result<()> {
+    for program in PROGRAMS {
+        let to = target_dir().join("granule").join(program.0);
+        make(program, &to).inspect_err(|_| drop(std::fs::remove_file(&to)))?;
+        eprintln!("{}", to.display());
+    }
+    Ok(())
 }
 
-/// Builds the program. A failure leaves none, so that nothing runs, and passes with, the one before.
-pub(crate) fn build() -> Result<PathBuf> {
-    let to = path();
-    make(&to).inspect_err(|_| drop(std::fs::remove_file(&to)))?;
-    println!("{}", to.display());
-    Ok(to)
-}
-
-fn make(to: &Path) -> Result<()> {
+fn make((name, target, profile): Program, to: &Path) -> Result<()> {
     let made = build_executable(&[
         "-p",
         PACKAGE,
+        "--bin",
+        name,
         "--target",
-        KERNEL_TARGET,
+        target,
         "--profile",
-        "kernel",
+        profile,
     ])?;
     let folder = to.parent().context("the program needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -11,6 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 /// The target that the kernel is built for: no FPU use, strict alignment.
 pub(crate) const KERNEL_TARGET: &str = "aarch64-unknown-none-softfloat";
 
+/// The target of the user program that has a standard library, with musl.
+pub(crate) const MUSL_TARGET: &str = "aarch64-unknown-linux-musl";
+
 /// The workspace's root: where xtask's manifest lies, one level up.
 pub(crate) fn root() -> PathBuf {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")

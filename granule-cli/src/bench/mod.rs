@@ -2,12 +2,13 @@
 //!
 //! [`Bench`] is what is asked for, [`run`] boots it all and keeps what is done whatever happens;
 //! [`report`] turns the rows into a table and into JSON, [`progress`] says how far it is.
-//! [`permissions`] is another benchmark, with a boot for each page size.
+//! [`permissions`] is another benchmark, with a boot for each page size, [`user`] one of programs.
 
 pub mod args;
 pub mod permissions;
 pub mod progress;
 pub mod report;
+pub mod user;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,3 +12,4 @@ mod command;
 mod counts;
 mod permissions;
 mod rows;
+mod user;

@@ -36,6 +36,24 @@ fn whoever_is_left_is_ended_with_the_first_process() {
     }
 }
 
+/// The kernel's stack of a task has a guard, whatever the page size.
+#[test]
+fn a_task_that_uses_up_its_kernel_stack_is_told_by_the_guard() {
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
+        let request = Request {
+            append: Some("granule.test=overflow-task".into()),
+            ..machine(size, cpus)
+        };
+        let archive = Initramfs::new().program("/init", &program());
+        let ran = ends(&request, archive, Outcome::Panic);
+        let reason = ran.reason.as_deref().unwrap_or_default();
+        assert!(
+            reason.contains("kernel stack overflow: data abort: translation fault"),
+            "{size:?}: {reason}"
+        );
+    }
+}
+
 #[test]
 fn a_fork_bomb_ends_at_the_limit() {
     for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 3)] {
@@ -103,15 +121,34 @@ fn another_program_can_be_the_first() {
 }
 
 #[test]
+fn the_first_process_may_be_a_script() {
+    let request = Request {
+        append: Some("-- more".into()),
+        ..machine(PageSize::K64, 1)
+    };
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/prog", &program())
+        .program("/init", b"#!/bin/prog hello\nnot read\n");
+    let ran = ends(&request, archive, Outcome::Ok);
+    let said: Vec<_> = ran.console.lines().map(str::trim_end).collect();
+    let arguments = ["/bin/prog", "hello", "/init", "more"];
+    let arguments = arguments.map(|argument| format!("argument {argument}"));
+    assert!(
+        said.windows(arguments.len())
+            .any(|lines| lines == arguments),
+        "{}",
+        ran.console
+    );
+}
+
+#[test]
 fn what_is_no_program_is_refused_with_the_reason() {
     let good = program();
     let mut other_machine = good.clone();
     other_machine[18] = 62;
     for (content, why) in [
-        (
-            &b"#!/bin/sh\n"[..],
-            "it is no 64-bit little-endian ELF file",
-        ),
+        (&b"#!/init\n"[..], "it is no 64-bit little-endian ELF file"),
         (&good[..good.len() / 2], "cut off"),
         (&other_machine, "it is not for AArch64"),
     ] {
@@ -120,4 +157,9 @@ fn what_is_no_program_is_refused_with_the_reason() {
         assert!(ran.console.contains(why), "no {why:?} in:\n{}", ran.console);
         assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
     }
+    let archive = Initramfs::new().program("/init", b"#!/bin/none -e\n");
+    let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
+    let reason = "/init cannot be run: its first line names /bin/none, which is no file in the \
+                  initramfs";
+    assert_eq!(ran.reason.as_deref(), Some(reason));
 }

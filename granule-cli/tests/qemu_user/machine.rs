@@ -1,63 +1,29 @@
 //! Booting a machine with programs on it: what all rooms share.
 
-use std::path::PathBuf;
-use std::sync::{Condvar, Mutex};
-
-use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request, boot};
+use granule_cli::{Initramfs, Outcome, PageSize, Request};
 use serde_json::Value;
 
-/// A file that is built before, or the one line that says how to get it.
-fn built(name: &str, command: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
-        PathBuf::from,
-    );
-    let path = target.join("granule").join(name);
-    assert!(
-        path.is_file(),
-        "{} is missing: build it with `cargo xtask {command}`",
-        path.display()
-    );
-    path
-}
+use crate::image::{built, image};
+use crate::turn;
 
 /// The program for tests.
 pub(crate) fn program() -> Vec<u8> {
-    std::fs::read(built("granule-user", "user")).unwrap()
+    std::fs::read(built("granule-user", "cargo xtask user")).unwrap()
+}
+
+/// The program with a standard library.
+pub(crate) fn with_std() -> Vec<u8> {
+    std::fs::read(built("granule-user-std", "cargo xtask user")).unwrap()
 }
 
 /// A machine of 256 MiB with so many CPUs and pages of that size.
 pub(crate) fn machine(size: PageSize, cpus: u32) -> Request {
     Request {
-        image: Some(built("Image", "image")),
+        image: Some(image()),
         memory: 256 << 20,
         smp: cpus,
         page_size: Some(size),
         ..Request::default()
-    }
-}
-
-/// Guests that may still be started: each keeps several host threads busy.
-static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
-
-struct Turn;
-
-impl Turn {
-    fn take() -> Self {
-        let (free, changed) = &FREE;
-        let mut free = changed
-            .wait_while(free.lock().unwrap(), |free| *free == 0)
-            .unwrap();
-        *free -= 1;
-        Self
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let (free, changed) = &FREE;
-        *free.lock().unwrap() += 1;
-        changed.notify_one();
     }
 }
 
@@ -94,17 +60,7 @@ pub(crate) fn ends(request: &Request, archive: Initramfs, outcome: Outcome) -> R
         initrd: Some(file.path().to_owned()),
         ..request.clone()
     };
-    let boot: Boot = {
-        let _turn = Turn::take();
-        boot::run(&request)
-    };
-    assert_eq!(
-        boot.outcome,
-        outcome,
-        "{}\n{}\n{request:?}",
-        boot.last_line(),
-        boot.console_text(),
-    );
+    let boot = turn::ends(&request, outcome);
     Ran {
         json: boot.json(),
         console: boot.console_text(),

@@ -7,8 +7,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/image.rs"]
+mod image;
+#[path = "../common/turn.rs"]
+mod turn;
+
 mod ends;
 mod files;
+mod hostile;
 mod machine;
 mod programs;
-mod shell;
+mod with_std;

@@ -1,9 +1,9 @@
 //! What programs do, and that it is as it must be: each test of the program for tests, on machines of
 //! every kind.
 
-use granule_cli::{PageSize, Request};
+use granule_cli::{Outcome, PageSize, Request};
 
-use crate::machine::{machine, well};
+use crate::machine::{does, machine, well};
 
 const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
@@ -79,6 +79,44 @@ fn orphans_are_the_first_process_s() {
 }
 
 #[test]
+fn all_cpus_run_programs() {
+    for (size, gic, el) in [
+        (PageSize::K4, 3, 2),
+        (PageSize::K16, 2, 1),
+        (PageSize::K64, 3, 1),
+    ] {
+        let request = Request {
+            gic,
+            el,
+            ..machine(size, 2)
+        };
+        well(&request, "spread 4", "on 2 CPUs");
+        let one = Request {
+            smp: 1,
+            ..request.clone()
+        };
+        well(&one, "spread 2", "on 1 CPUs");
+        let several = Request { smp: 4, ..request };
+        let ran = does(&several, "spread 8", Outcome::Ok);
+        assert!(
+            (2..=4).any(|cpus| ran.says(&format!("on {cpus} CPUs"))),
+            "{}",
+            ran.console
+        );
+    }
+}
+
+#[test]
+fn the_first_process_ends_as_soon_as_its_last_child_did() {
+    everywhere("hasty", "hastened");
+}
+
+#[test]
+fn areas_beside_each_other_have_each_their_own_rights() {
+    everywhere("areas", "apart");
+}
+
+#[test]
 fn registers_are_a_process_s_own() {
     everywhere("registers", "kept");
 }
@@ -86,6 +124,33 @@ fn registers_are_a_process_s_own() {
 #[test]
 fn memory_is_mapped_protected_and_given_back() {
     everywhere("memory", "mapped");
+}
+
+/// On CPUs that set access flag and dirty state themselves or not, and on some that change the
+/// contiguous hint in place.
+#[test]
+fn pages_in_order_become_groups_and_are_pages_again_where_they_differ() {
+    for (cpu, cpus) in [("neoverse-n1", 1), ("cortex-a72", 2), ("max", 2)] {
+        for (size, group) in SIZES.into_iter().zip([64, 2048, 2048]) {
+            if cpu == "cortex-a72" && size == PageSize::K16 {
+                // It has no pages of that size.
+                continue;
+            }
+            let request = Request {
+                cpu: cpu.into(),
+                ..machine(size, cpus)
+            };
+            let ran = well(&request, "groups", "grouped");
+            let groups = 6 * 1024 / group;
+            let folded = ran.number("user.groups.folded");
+            assert!(folded >= groups, "{folded} of {groups} groups, {cpu}");
+            // By rights for one page, by a child's write, by the end of a hole.
+            let unfolded = ran.number("user.groups.unfolded");
+            assert!((3..20).contains(&unfolded), "{unfolded} cut, {cpu}");
+            assert!(ran.number("user.pages.copied") >= 1);
+            assert!(ran.number("user.pages.mapped") >= 6 << 20 >> size.bytes().ilog2());
+        }
+    }
 }
 
 #[test]

@@ -12,11 +12,14 @@ mod v2;
 mod v3;
 
 #[cfg(target_os = "none")]
-pub(crate) use driver::{Error, Mapped, acknowledge, end, init, init_cpu, send};
+pub(crate) use driver::{
+    Error, Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, send,
+};
 
 #[cfg(target_os = "none")]
 mod driver {
     use super::{v2, v3};
+    use crate::drivers::Driver;
     use crate::smp::percpu::PerCpu;
     use crate::smp::set::CpuSet;
     use crate::user::timer;
@@ -25,6 +28,10 @@ mod driver {
     use core::fmt;
     use core::ops::Range;
     use core::sync::atomic::{AtomicU32, Ordering};
+    use granule::driver::Requirement;
+
+    pub(crate) static V2_DRIVER: Driver = Driver::new("gic-v2", Requirement::Any);
+    pub(crate) static V3_DRIVER: Driver = Driver::new("gic-v3", Requirement::Any);
 
     /// The SGI by which CPUs call each other.
     pub(super) const CALL: IntId = IntId::sgi(0);

@@ -4,7 +4,8 @@ use core::arch::global_asm;
 
 // x0 = the vectors' address. EL1's registers, which under VHE are EL2's. Clobbers x0.
 //
-// FP and SIMD trap (CPACR 0): the kernel has no code that uses them. A kernel that ran before us may
+// FP and SIMD trap (CPACR 0): the kernel has no code that uses them. No debug event is taken, and
+// the debug communications channel is not EL0's (MDSCR.TDCC). A kernel that ran before us may
 // have left permission indirection or hardware table flags on: TCR2_EL1 starts at 0 where there is
 // one (ID_AA64MMFR3.TCRX).
 global_asm!(
@@ -15,7 +16,8 @@ setup_run_level:
     msr     vbar_el1, x0
     msr     cpacr_el1, xzr
     msr     cntkctl_el1, xzr
-    msr     mdscr_el1, xzr
+    mov     x0, #(1 << 12)
+    msr     mdscr_el1, x0
     mrs     x0, S3_0_C0_C7_3
     and     x0, x0, #0xf
     cbz     x0, 1f

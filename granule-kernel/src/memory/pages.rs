@@ -8,6 +8,7 @@ use crate::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use crate::lock::Lock;
 use crate::sizes;
 use crate::tree::Memory;
+use crate::user::scarce;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
@@ -106,6 +107,9 @@ fn fill(
 /// Allocates `2^order` frames in one block, whose memory the linear map shows writable; `None` if
 /// there is no such block.
 pub(crate) fn allocate(order: u32) -> Option<Frame> {
+    if scarce::refuses() {
+        return None;
+    }
     let (frame, size) = PAGES.with(|frames| Some((frames.allocate(order)?, frames.page_size())))?;
     if let Some(kernel) = live::kernel() {
         pagealloc::allocated(kernel, frame.address(size), size.bytes() << order);
@@ -208,6 +212,9 @@ pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddres
 }
 
 fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<PhysicalAddress> {
+    if scarce::refuses() {
+        return None;
+    }
     let (frame, size) = PAGES.with(|frames| Some((take(frames)?, frames.page_size())))?;
     let address = frame.address(size);
     if let Some(kernel) = live::kernel() {
@@ -219,7 +226,8 @@ fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<Ph
 /// Frames that are shared or released under one taking of the lock at most: interrupts wait for it.
 const MOST_AT_ONCE: u64 = 512;
 
-/// Calls `what` with so many frames from `first` on, some at a time.
+/// Calls `what` with so many frames from `first` on, some at a time: up to multiples of
+/// [`MOST_AT_ONCE`], so that what becomes free in one is one block, wherever in memory it began.
 fn in_parts(
     first: PhysicalAddress,
     count: u64,
@@ -227,12 +235,12 @@ fn in_parts(
 ) {
     let mut done = 0;
     while done < count {
-        let part = (count - done).min(MOST_AT_ONCE);
-        PAGES.with(|frames| {
-            let Frame(first) = Frame::containing(first, frames.page_size());
-            what(frames, Frame(first + done), part);
+        done += PAGES.with(|frames| {
+            let at = Frame::containing(first, frames.page_size()).0 + done;
+            let part = (MOST_AT_ONCE - at % MOST_AT_ONCE).min(count - done);
+            what(frames, Frame(at), part);
+            part
         });
-        done += part;
     }
 }
 

@@ -6,6 +6,7 @@ use super::pagealloc;
 use super::pages::Pages;
 use crate::frames::Frame;
 use crate::frames::tables::{Source, Tables};
+use crate::user::scarce;
 use granule::arch::PhysicalAddress;
 use granule::table::{TableAllocator, TableRun};
 
@@ -31,10 +32,16 @@ impl<'k> TablePages<'k> {
 // SAFETY: gives what `Tables` gives, once it is valid where free pages are not.
 unsafe impl TableAllocator for TablePages<'_> {
     fn reserve(&mut self, tables: usize) -> bool {
+        if tables as u64 > self.inner.held() && scarce::refuses() {
+            return false;
+        }
         self.inner.reserve(tables)
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        if self.inner.held() == 0 && scarce::refuses() {
+            return None;
+        }
         let run = self.inner.allocate(most)?;
         let bytes = run.count as u64 * self.kernel.page();
         pagealloc::allocated(self.kernel, run.first, bytes);

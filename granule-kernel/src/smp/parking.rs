@@ -162,4 +162,4 @@ fn wait_for(number: usize, epoch: u64) {
     );
 }
 
-const _: () = assert!(size_of::<Control>() <= 4096);
+const _: () = assert!(size_of::<Control>() as u64 <= granule::arch::PageSize::MIN.bytes());

@@ -82,6 +82,7 @@ enum Obstacle {
     NoPsci,
     Gic(gic::tree::GicTreeError),
     GicDriver(gic::Error),
+    GicPageSize,
     Tables(TableError),
     Memory(granule::memblock::Error),
     IdentityMap,
@@ -95,6 +96,9 @@ impl fmt::Display for Obstacle {
             ),
             Self::Gic(error) => write!(f, "{error}"),
             Self::GicDriver(error) => write!(f, "{error}"),
+            Self::GicPageSize => {
+                f.write_str("the interrupt controller's driver does not work with the page size")
+            }
             Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),
             Self::Memory(error) => write!(f, "there is no memory for its stacks: {error}"),
             Self::IdentityMap => f.write_str("the identity map cannot be described"),
@@ -205,9 +209,19 @@ fn prepare(
 /// Interrupts on this CPU, and what the others need for theirs.
 fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<(), Obstacle> {
     let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
+    let page_size = machine.request.geometry.page_size();
+    let driver = match gic {
+        Gic::V2 { .. } => &gic::V2_DRIVER,
+        Gic::V3 { .. } => &gic::V3_DRIVER,
+    };
+    if !driver.probe(page_size) {
+        return Err(Obstacle::GicPageSize);
+    }
     let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
     let at_el2 = machine.handover.entry.run_el == 2;
-    if let Some(number) = gic::tree::timer(fdt, at_el2).filter(|_| machine.has_programs) {
+    if let Some(number) = gic::tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
+        && timer::DRIVER.probe(page_size)
+    {
         timer::use_interrupt(number);
     }
     // SAFETY: just mapped, for good; once.

@@ -52,14 +52,7 @@ impl Area {
         let Some(value) = words::find(line, b"granule.trace=") else {
             return Ok(Self::default());
         };
-        let Some((start, rest)) = number(value) else {
-            return Err(AreaError::Malformed);
-        };
-        let bytes = match rest.split_first() {
-            Some((b',', rest)) => number(rest),
-            _ => None,
-        };
-        let Some((bytes, [])) = bytes else {
+        let Some((start, bytes)) = pair(value) else {
             return Err(AreaError::Malformed);
         };
         let mask = layout::FIXMAP_SLOT_BYTES - 1;
@@ -87,6 +80,18 @@ impl Area {
             }
         }
         Ok(())
+    }
+}
+
+/// Two hexadecimal numbers with a comma between them, and nothing else.
+pub(crate) fn pair(text: &[u8]) -> Option<(u64, u64)> {
+    let (first, rest) = number(text)?;
+    let (b',', rest) = rest.split_first()? else {
+        return None;
+    };
+    match number(rest)? {
+        (second, []) => Some((first, second)),
+        _ => None,
     }
 }
 

@@ -22,4 +22,4 @@ pub(crate) mod recorder;
 #[cfg(target_os = "none")]
 mod routine;
 
-pub(crate) use area::Area;
+pub(crate) use area::{Area, pair};

@@ -9,12 +9,15 @@ use super::boxed::pointer;
 use super::memory::{self, AddressSpace};
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
+use granule::table::TableError;
 use zerocopy::{Immutable, IntoBytes};
 
 /// What a program is told of an error of its address space, where it named an address.
 fn fault(error: SpaceError) -> Errno {
     match error {
-        SpaceError::OutOfFrames { .. } | SpaceError::AreasFull { .. } => Errno::ENOMEM,
+        SpaceError::OutOfFrames { .. }
+        | SpaceError::AreasFull { .. }
+        | SpaceError::Tables(TableError::OutOfTables { .. }) => Errno::ENOMEM,
         _ => Errno::EFAULT,
     }
 }

@@ -10,7 +10,7 @@ use crate::memory::pages;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
-use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::arch::{PageSize, PhysicalAddress, VirtualAddress};
 
 /// The order of the block of frames that holds so many bytes; `None` if there is none so large.
 fn order_of(kernel: &Kernel, bytes: usize) -> Option<u32> {
@@ -63,7 +63,7 @@ impl<T> Boxed<T> {
     /// `None` if there is no memory.
     pub(crate) fn new(value: T) -> Option<Self> {
         // A block begins at a page, of the smallest size at least.
-        const { assert!(align_of::<T>() <= 4096) };
+        const { assert!(align_of::<T>() as u64 <= PageSize::MIN.bytes()) };
         let pointer = allocate(size_of::<T>())?.cast();
         // SAFETY: frames that are large enough, aligned, mapped writable, and nobody else's.
         unsafe { pointer.write(value) };
@@ -132,7 +132,7 @@ unsafe impl<T: Copy + Sync> Sync for Slice<T> {}
 impl<T: Copy> Slice<T> {
     /// `count` times `value`; `None` if there is no memory.
     pub(crate) fn new(count: usize, value: T) -> Option<Self> {
-        const { assert!(align_of::<T>() <= 4096) };
+        const { assert!(align_of::<T>() as u64 <= PageSize::MIN.bytes()) };
         let bytes = count.checked_mul(size_of::<T>())?;
         let start: NonNull<T> = allocate(bytes)?.cast();
         for index in 0..count {

@@ -12,7 +12,7 @@ use super::task::Current;
 use super::{process, sched, syscall};
 use crate::console::println;
 use crate::exception::{Frame, syndrome};
-use crate::{cpu, irq, panic};
+use crate::{cpu, hooks, irq, panic};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::{Access, SpaceError};
 
@@ -61,6 +61,7 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
 /// The first steps of a task, masked; the vectors go to EL0 by the frame when it returns.
 #[unsafe(no_mangle)]
 extern "C" fn user_task_begun(frame: &mut Frame) {
+    hooks::task_begins();
     if let Some(mut current) = entered(frame) {
         before_return(&mut current, None);
     }
@@ -73,9 +74,22 @@ fn entered(frame: &mut Frame) -> Option<Current<'_>> {
     unsafe { Current::new(task, frame) }
 }
 
-/// What is to be done before a task goes on at EL0, with interrupts masked from the last look on.
-/// What becomes of a call that was interrupted is a matter of signals.
-fn before_return(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
+/// What is to be done before a task goes on at EL0, with interrupts masked from the last look on:
+/// mostly nothing. Who asks for something after that look sends an interrupt, unless it is this CPU.
+#[inline]
+fn before_return(current: &mut Current<'_>, interrupted: Option<Interrupted>) {
+    let task = current.task;
+    let quiet =
+        interrupted.is_none() && task.killed().is_none() && !task.notified.load(Ordering::Acquire);
+    if !quiet || sched::is_wanted_again() {
+        look(current, interrupted);
+    }
+}
+
+/// Does what there is to do. What becomes of a call that was interrupted is a matter of signals.
+#[cold]
+#[inline(never)]
+fn look(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
     loop {
         if let Some(status) = current.task.killed() {
             cpu::unmask_interrupts();

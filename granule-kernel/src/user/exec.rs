@@ -25,6 +25,8 @@ pub(crate) const MOST_TEXT_BYTES: usize = 128 << 10;
 /// Where programs go that can be moved: far from what is mapped from the top down, and from null,
 /// with 36 bits of address too.
 const MOVABLE_AT: u64 = 1 << 32;
+/// Bytes of a path that a line shows: a program chooses it, and interrupts wait for the line.
+const MOST_SHOWN: usize = 128;
 /// Parts of a second that times are told in.
 const CLOCK_TICKS: u64 = 100;
 
@@ -90,7 +92,8 @@ pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded,
         movable_at: MOVABLE_AT,
     };
     let program = program::read(file, &place).map_err(|error| {
-        println!("granule: {} cannot be run: {error}", path.escape_ascii());
+        let shown = path.get(..path.len().min(MOST_SHOWN)).unwrap_or(path);
+        println!("granule: {} cannot be run: {error}", shown.escape_ascii());
         Errno::ENOEXEC
     })?;
     let memory = AddressSpace::new().ok_or(Errno::ENOMEM)?;

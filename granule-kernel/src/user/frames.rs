@@ -35,10 +35,14 @@ unsafe impl UserFrames for UserMemory {
         }
     }
 
+    // Once a run of frames: a call costs nothing there, and a kernel for one page size, which would have
+    // it in place, and one for all, which would not, are to do the same.
+    #[inline(never)]
     fn share(&mut self, first: PhysicalAddress, count: u64) {
         pages::share(first, count);
     }
 
+    #[inline(never)]
     fn release(&mut self, first: PhysicalAddress, count: u64) {
         pages::release(first, count);
     }
@@ -54,7 +58,10 @@ unsafe impl UserFrames for UserMemory {
     }
 }
 
-/// Makes a page zero, by DC ZVA where the CPU lets us: its blocks divide every page size.
+/// Blocks that are zeroed once round the loop: from here on it costs less than the blocks do.
+const ZEROED_AT_ONCE: u64 = 8;
+
+/// Makes a page zero, by DC ZVA where the CPU lets us.
 fn zero_page(start: *mut u8, bytes: u64) {
     let id: u64;
     // SAFETY: reads a register.
@@ -62,23 +69,26 @@ fn zero_page(start: *mut u8, bytes: u64) {
         asm!("mrs {}, dczid_el0", out(reg) id, options(nomem, nostack, preserves_flags));
     }
     let block = 4u64 << (id & 0xf);
-    // DZP, or blocks (up to 2 KiB) of which a page is no multiple.
-    if id & 1 << 4 != 0 || !bytes.is_multiple_of(block) {
+    // DZP, or blocks so large (up to 2 KiB) that no page is a multiple of that many.
+    if id & 1 << 4 != 0 || !bytes.is_multiple_of(block * ZEROED_AT_ONCE) {
         // SAFETY: the caller's page, mapped writable by the linear map.
         unsafe { start.write_bytes(0, bytes as usize) };
         return;
     }
-    // SAFETY: as above; `block` divides the page, which is aligned to its size.
+    // SAFETY: as above; so many blocks divide the page, which is aligned to its size.
     unsafe {
         asm!(
             "1:",
+            ".rept {at_once}",
             "dc zva, {at}",
             "add {at}, {at}, {block}",
+            ".endr",
             "cmp {at}, {end}",
             "b.lo 1b",
             at = inout(reg) start => _,
             block = in(reg) block,
             end = in(reg) start as u64 + bytes,
+            at_once = const ZEROED_AT_ONCE,
             options(nostack)
         );
     }

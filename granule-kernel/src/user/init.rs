@@ -6,10 +6,11 @@ use super::abi::signal;
 use super::boxed::{Slice, pointer};
 use super::files::tree::NodeId;
 use super::frames::UserMemory;
+use super::script::{self, Script};
 use super::start_stack::Texts;
 use super::switch::FpState;
 use super::task::{self, Own, Task, Unborn};
-use super::{entry, exec, memory, registers, sched, shared, timer};
+use super::{entry, exec, memory, registers, scarce, sched, shared, timer};
 use crate::console::println;
 use crate::memory::pages::{self, Counted};
 use crate::memory::{live, merge};
@@ -71,6 +72,7 @@ impl fmt::Display for Failure {
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    scarce::open(machine.bootargs);
     let Some(archive) = archive(machine) else {
         return Ok(());
     };
@@ -89,14 +91,14 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
         shared::close();
         return Ok(());
     };
-    let init = match begin(machine, path, program) {
+    let init = match interpreted(program).and_then(|first| begin(machine, path, &first)) {
         Ok(init) => init,
         Err(why) => refuse::refuse(format_args!("{} cannot be run: {why}", path.escape_ascii())),
     };
     if timer::interrupt().is_none() {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
-    while !task::none_left() {
+    while !sched::none_left() {
         if !sched::run_one() {
             wait();
         }
@@ -141,6 +143,8 @@ enum Refused {
     Memory,
     Geometry(granule::arch::GeometryError),
     Program(super::abi::Errno),
+    /// What a script names is no file.
+    Interpreter(&'static [u8]),
 }
 
 impl fmt::Display for Refused {
@@ -149,16 +153,41 @@ impl fmt::Display for Refused {
             Self::Memory => f.write_str("there is no memory for it"),
             Self::Geometry(error) => write!(f, "user space has no shape: {error}"),
             Self::Program(error) => write!(f, "{error:?}"),
+            Self::Interpreter(path) => write!(
+                f,
+                "its first line names {}, which is no file in the initramfs",
+                path.escape_ascii()
+            ),
         }
     }
 }
 
+/// The program that the first process is.
+struct First {
+    node: NodeId,
+    program: &'static [u8],
+    /// Whose first line says so, if that is a script.
+    script: Option<Script<'static>>,
+}
+
+/// The program itself, or what runs it if it is a script.
+fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refused> {
+    let script = script::read(content);
+    let (node, program) = match &script {
+        Some(script) => {
+            shared::program(script.interpreter).ok_or(Refused::Interpreter(script.interpreter))?
+        }
+        None => (node, content),
+    };
+    Ok(First {
+        node,
+        program,
+        script,
+    })
+}
+
 /// Opens user space on all CPUs and makes the first process.
-fn begin(
-    machine: &Machine<'_>,
-    path: &[u8],
-    (node, program): (NodeId, &[u8]),
-) -> Result<&'static Task, Refused> {
+fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
     let upper: &Geometry = &machine.capabilities.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
@@ -191,13 +220,14 @@ fn begin(
     }
     registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
     ipi::call(percpu::online(), &|_| registers::open());
-    let (bytes, arguments, environment) = texts(path, machine.bootargs).ok_or(Refused::Memory)?;
+    let (bytes, arguments, environment) =
+        texts(path, first.script.as_ref(), machine.bootargs).ok_or(Refused::Memory)?;
     let texts = Texts {
         bytes: &bytes,
         arguments,
         environment,
     };
-    let loaded = exec::load(program, path, texts).map_err(Refused::Program)?;
+    let loaded = exec::load(first.program, path, texts).map_err(Refused::Program)?;
     let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
     let own = Own {
         memory: Some(loaded.memory),
@@ -206,7 +236,7 @@ fn begin(
     };
     let unborn = Unborn::new(None).ok_or(Refused::Memory)?;
     let (place, pid) = (unborn.task().place(), unborn.task().pid());
-    shared::with(|world| world.begin(place, pid, node)).map_err(Refused::Program)?;
+    shared::with(|world| world.begin(place, pid, first.node)).map_err(Refused::Program)?;
     let init = unborn
         .begin(&frame, &FpState::ZERO, 0, own, None)
         .ok_or(Refused::Memory)?;
@@ -215,9 +245,13 @@ fn begin(
     Ok(init)
 }
 
-/// The arguments of the first process, which are its path and what follows `--` on the command line,
-/// and its environment; and how many there are of each.
-fn texts(path: &[u8], bootargs: &[u8]) -> Option<(Slice<u8>, usize, usize)> {
+/// The arguments of the first process, which are its path, behind what runs it if it is a script, and
+/// what follows `--` on the command line, and its environment; and how many there are of each.
+fn texts(
+    path: &[u8],
+    script: Option<&Script<'_>>,
+    bootargs: &[u8],
+) -> Option<(Slice<u8>, usize, usize)> {
     const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
     let space = |byte: &u8| byte.is_ascii_whitespace();
     let mut further = bootargs
@@ -225,7 +259,10 @@ fn texts(path: &[u8], bootargs: &[u8]) -> Option<(Slice<u8>, usize, usize)> {
         .skip_while(|word| *word != b"--")
         .skip(1)
         .filter(|word| !word.is_empty());
-    let length = path.len() + bootargs.len() + 64;
+    let by = script.map(|script| [Some(script.interpreter), script.argument]);
+    let by = by.into_iter().flatten().flatten();
+    let before: usize = by.clone().map(|text| text.len() + 1).sum();
+    let length = before + path.len() + bootargs.len() + 64;
     let mut bytes = Slice::new(length, 0u8)?;
     let mut at = 0;
     let mut arguments = 0;
@@ -236,8 +273,10 @@ fn texts(path: &[u8], bootargs: &[u8]) -> Option<(Slice<u8>, usize, usize)> {
             at += text.len() + 1;
         }
     };
-    put(path);
-    arguments += 1;
+    by.chain([path]).for_each(|text| {
+        put(text);
+        arguments += 1;
+    });
     further.by_ref().for_each(|word| {
         put(word);
         arguments += 1;
@@ -250,7 +289,7 @@ fn texts(path: &[u8], bootargs: &[u8]) -> Option<(Slice<u8>, usize, usize)> {
 /// The boot CPU, while no task is ready.
 fn wait() {
     let masked = cpu::mask_interrupts();
-    if sched::may_sleep() && !task::none_left() {
+    if sched::may_sleep() && !sched::none_left() {
         cpu::wait_for_interrupt();
     }
     sched::woke();
@@ -274,6 +313,12 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("processes", task::made());
     say("switches", sched::switches());
     say("faults", entry::faults());
+    let done = memory::done();
+    say("pages.mapped", done.mapped);
+    say("pages.copied", done.copied);
+    say("pages.reused", done.reused);
+    say("groups.folded", done.folded);
+    say("groups.unfolded", done.unfolded);
     say("va_bits", memory::end().ilog2().into());
     say("frames_before", before.allocated);
     say("frames_after", after.allocated);

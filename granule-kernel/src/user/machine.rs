@@ -17,9 +17,13 @@ use crate::frames::tables::Source;
 use crate::memory::pages::Pages;
 use crate::smp::percpu;
 use crate::{console, cpu};
+use core::sync::atomic::Ordering;
 
 /// How often the console is asked for input while somebody waits for it: nothing interrupts for it.
 const INPUT_NS: u64 = NANOSECONDS / 100;
+
+/// Bytes that go to the console in one piece.
+const CONSOLE_BYTES: usize = 256;
 
 /// So many ticks of the counter in nanoseconds.
 fn to_ns(ticks: u64) -> u64 {
@@ -119,6 +123,13 @@ impl Env for Current<'_> {
         slept
     }
 
+    fn pause(&mut self) -> bool {
+        if sched::take_again() {
+            sched::yield_now(self.task);
+        }
+        self.task.killed().is_some() || self.task.notified.load(Ordering::Acquire)
+    }
+
     fn now(&self) -> u64 {
         to_ns(timer::now())
     }
@@ -128,7 +139,10 @@ impl Env for Current<'_> {
     }
 
     fn console(&mut self, bytes: &[u8], newlines: bool) {
-        console::write_user(bytes, newlines);
+        // Interrupts wait for each part, and the UART may be slow.
+        for part in bytes.chunks(CONSOLE_BYTES) {
+            console::write_user(part, newlines);
+        }
     }
 
     fn random(&mut self, into: &mut [u8]) {

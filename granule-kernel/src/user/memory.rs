@@ -59,6 +59,9 @@ struct Numbers {
 // Each CPU uses one at a time, so with 8 bits there is always one left.
 const _: () = assert!(MOST_CPUS < 255);
 
+/// What was done in all spaces that are gone.
+static GONE: Lock<Stats> = Lock::new(Stats::NONE);
+
 /// What can be done with a space, whatever its page size.
 pub(crate) trait Tables {
     /// See [`Space::map`].
@@ -226,6 +229,8 @@ impl<P: Page> Drop for Typed<P> {
             return;
         };
         space.clear(&mut UserMemory);
+        let stats = space.stats();
+        GONE.with(|gone| *gone = gone.and(stats));
         if let Ok(areas) = space.enlarge_areas(&mut []) {
             // SAFETY: leaked by `make` or `enlarge`, once.
             drop(unsafe { Slice::from_static(areas) });
@@ -399,6 +404,11 @@ pub(super) unsafe fn enter(space: SpaceRef) {
 /// This CPU is in no space from here on.
 pub(super) fn leave() {
     registers::leave_space();
+}
+
+/// What was done in all spaces there were, once they are gone.
+pub(super) fn done() -> Stats {
+    GONE.with(|gone| *gone)
 }
 
 /// The addresses of user space end here.

@@ -6,7 +6,8 @@
 //! [`switch`]; [`task`] is the table of them, each with a kernel [`stack`]. [`entry`] is where an
 //! exception of EL0 arrives, [`process`] makes and ends processes, [`exec`] loads a program that
 //! [`program`] has read, for [`execve`] by way of a [`script`] if need be. [`init`] begins all this
-//! if there is an `/init`, and counts every frame when it is over.
+//! if there is an `/init`, and counts every frame when it is over. [`scarce`] lets memory run out
+//! where a test says.
 //!
 //! [`abi`] is the Linux interface as types; [`files`] and [`signals`] are what it speaks of, and
 //! [`world`] has them together with what each process has, in memory that is [`owned`]; [`syscall`]
@@ -56,6 +57,8 @@ pub(crate) mod process;
 pub(crate) mod random;
 #[cfg(target_os = "none")]
 pub(crate) mod registers;
+#[cfg(target_os = "none")]
+pub(crate) mod scarce;
 #[cfg(target_os = "none")]
 pub(crate) mod sched;
 #[cfg(target_os = "none")]

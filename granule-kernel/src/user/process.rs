@@ -5,6 +5,7 @@ use super::abi::process::Status;
 use super::abi::signal::SIGKILL;
 use super::boxed::Boxed;
 use super::memory::AddressSpace;
+use super::scarce;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
 use super::task::{self, Current, Own, Task, Unborn};
@@ -39,6 +40,7 @@ pub(crate) struct Clone {
 pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno> {
     let parent = current.task;
     let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
+    scarce::inherit(parent, unborn.task());
     let space = current.memory().ok_or(Errno::ENOMEM)?;
     let memory = if clone.lend_memory {
         space.share()

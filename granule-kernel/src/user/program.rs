@@ -220,5 +220,7 @@ fn segment(
     })
 }
 
+// By its path: the fuzz targets take this file in by its own.
 #[cfg(test)]
+#[path = "program/tests.rs"]
 mod tests;

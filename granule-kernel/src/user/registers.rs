@@ -9,6 +9,8 @@ use granule::arch::PhysicalAddress;
 /// SCTLR: what the Linux ABI lets EL0 do. DC ZVA (DZE), CTR_EL0 (UCT), WFI and WFE (nTWI, nTWE),
 /// cache maintenance by address (UCI). And that a misaligned stack pointer faults there too (SA0).
 const SCTLR_USER: u64 = 1 << 4 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 18 | 1 << 26;
+/// SCTLR.SPAN: exceptions leave PSTATE.PAN as it is.
+const SCTLR_SPAN: u64 = 1 << 23;
 /// CPACR.FPEN: no FP or SIMD instruction traps.
 const CPACR_FP: u64 = 0b11 << 20;
 /// CNTKCTL.EL0VCTEN: EL0 reads the virtual counter, as the ABI lets it. With E2H and TGE set the
@@ -41,17 +43,21 @@ pub(super) fn open() {
         asm!(
             "msr cpacr_el1, {cpacr}",
             "msr cntkctl_el1, {cntkctl}",
-            "mrs {scratch}, sctlr_el1",
-            "orr {scratch}, {scratch}, {sctlr}",
-            "msr sctlr_el1, {scratch}",
             "msr tpidr_el0, xzr",
             "isb",
             cpacr = in(reg) CPACR_FP,
             cntkctl = in(reg) CNTKCTL_COUNTER,
-            sctlr = in(reg) SCTLR_USER,
-            scratch = out(reg) _,
             options(nostack, preserves_flags)
         );
+    }
+    set_sctlr(SCTLR_USER, 0);
+    if has_pan() {
+        set_sctlr(0, SCTLR_SPAN);
+    }
+    // The activity monitors' counters are not EL0's either, where there are any (AMU).
+    if cpu::id_aa64pfr0_el1() >> 44 & 0xf != 0 {
+        // SAFETY: AMUSERENR_EL0 (S3_3_C13_C2_3) exists.
+        unsafe { asm!("msr s3_3_c13_c2_3, xzr", options(nostack, preserves_flags)) };
     }
     // PMUVer: 0 none, 15 an implementation's own. EL0 is not to count, nor to stop our counting.
     if !matches!(cpu::id_aa64dfr0_el1() >> 8 & 0xf, 0 | 15) {
@@ -77,15 +83,24 @@ pub(super) fn close() {
         asm!(
             "msr cpacr_el1, xzr",
             "msr cntkctl_el1, xzr",
-            "mrs {scratch}, sctlr_el1",
-            "bic {scratch}, {scratch}, {sctlr}",
-            "msr sctlr_el1, {scratch}",
             "isb",
-            sctlr = in(reg) SCTLR_USER,
-            scratch = out(reg) _,
             options(nostack, preserves_flags)
         );
     }
+    set_sctlr(SCTLR_SPAN, SCTLR_USER);
+}
+
+/// Whether the CPU has PAN. The kernel never uses a program's address itself: with PAN set from each
+/// exception on, one that slips in is a fault.
+fn has_pan() -> bool {
+    cpu::id_aa64mmfr1_el1() >> 20 & 0xf != 0
+}
+
+/// Sets and clears bits of SCTLR.
+fn set_sctlr(set: u64, clear: u64) {
+    let value = (cpu::sctlr_el1() | set) & !clear;
+    // SAFETY: bits that say what EL0 may do and what exceptions from there do.
+    unsafe { asm!("msr sctlr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
 }
 
 /// The page of the root without anything in it, once no CPU uses it any more.

@@ -20,7 +20,7 @@ use crate::smp::set::CpuSet;
 use crate::{cpu, gic};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// What a CPU runs.
 struct Runs {
@@ -49,6 +49,8 @@ static IDLE: AtomicU64 = AtomicU64::new(0);
 static OPEN: AtomicBool = AtomicBool::new(false);
 /// Tasks whose sleep ends at a time.
 static TIMED: Waiters = Waiters::new();
+/// Tasks that are buried, and whose parents are being told.
+static BURYING: AtomicUsize = AtomicUsize::new(0);
 /// Times that a CPU took up a task.
 static SWITCHES: AtomicU64 = AtomicU64::new(0);
 
@@ -58,7 +60,9 @@ pub(crate) struct Interrupted;
 
 /// CPUs take tasks, or do so no more.
 pub(super) fn open(open: bool) {
-    OPEN.store(open, Ordering::Release);
+    OPEN.store(open, Ordering::SeqCst);
+    // Those that went to sleep before this are in no set of idle ones, and nobody would wake them.
+    gic::send(percpu::online().without(percpu::this().number()));
 }
 
 /// Whether there is user space.
@@ -88,13 +92,16 @@ pub(super) fn enqueue(task: &Task) {
     READY.with(|queue| queue.push(task.place()));
     // Who is about to sleep says so before it looks at the queue.
     fence(Ordering::SeqCst);
-    let idle = IDLE.load(Ordering::SeqCst);
-    if idle != 0 {
-        let number = idle.trailing_zeros() as usize;
-        let one = CpuSet::one(number);
+    loop {
+        let idle = IDLE.load(Ordering::SeqCst);
+        if idle == 0 {
+            return;
+        }
+        let one = CpuSet::one(idle.trailing_zeros() as usize);
         // Only one wakes it: the next task is another CPU's.
         if IDLE.fetch_and(!one.0, Ordering::SeqCst) & one.0 != 0 {
             gic::send(one);
+            return;
         }
     }
 }
@@ -174,21 +181,34 @@ pub(crate) fn run_one() -> bool {
             READY.with(|queue| queue.push(task.place()));
         }
         Left::Sleeps => {}
-        Left::Ended => {
-            let (pid, status) = (task.pid(), task::status_of(task));
-            match task::bury(task) {
-                Some(parent) => {
-                    if shared::child_ended(parent, pid, status) {
-                        task::forget(task, pid);
-                    }
-                    wake(parent);
-                }
-                // The boot CPU waits for the last one.
-                None => gic::send(CpuSet::one(0)),
-            }
-        }
+        Left::Ended => bury(task),
     }
     true
+}
+
+/// What is left of a task that has ended goes, and its parent is told.
+fn bury(task: &'static Task) {
+    // As soon as the parent can ask, both may be gone, and all others: what all share is still used
+    // here, and must not be closed meanwhile.
+    BURYING.fetch_add(1, Ordering::SeqCst);
+    let (pid, status) = (task.pid(), task::status_of(task));
+    if let Some(parent) = task::bury(task) {
+        if shared::child_ended(parent, pid, status) {
+            task::forget(task, pid);
+        }
+        wake(parent);
+    }
+    BURYING.fetch_sub(1, Ordering::SeqCst);
+    if none_left() {
+        // The boot CPU waits for the last one.
+        gic::send(CpuSet::one(0));
+    }
+}
+
+/// Whether nobody is left, not even to be asked how it ended, and no CPU is at the end of anybody.
+pub(super) fn none_left() -> bool {
+    // In this order: who is buried is counted before its place is free.
+    task::none_left() && BURYING.load(Ordering::SeqCst) == 0
 }
 
 /// Ticks of the timer's counter that the task, which runs, has run.
@@ -286,15 +306,27 @@ fn wake_timed() -> Option<u64> {
     next
 }
 
-/// The timer's interrupt, masked.
+/// The timer's interrupt, masked. Where nobody waits for the end of the turn the next one begins at
+/// once: else a task whose call takes longer than a turn would have to leave its CPU to whoever that
+/// very call made ready, a fork's child for one.
 pub(crate) fn tick() {
     timer::off();
-    if let Some(runs) = this() {
+    let Some(runs) = this() else { return };
+    let runs_task = !runs.task.load(Ordering::Relaxed).is_null();
+    if runs_task && READY.with(|queue| queue.len()) == 0 && TIMED.is_empty() {
+        timer::begin_turn();
+    } else {
         runs.again.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether the turn is over, or the task is to be looked at; not any more after this.
+/// Whether the turn is over, or the task is to be looked at.
+#[inline]
+pub(super) fn is_wanted_again() -> bool {
+    this().is_some_and(|runs| runs.again.load(Ordering::SeqCst))
+}
+
+/// As [`is_wanted_again`], and not any more after this.
 pub(super) fn take_again() -> bool {
     this().is_some_and(|runs| runs.again.swap(false, Ordering::SeqCst))
 }

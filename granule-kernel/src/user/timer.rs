@@ -4,8 +4,12 @@
 //! (the device tree names both, see `gic::tree::timer`).
 
 use crate::cpu;
+use crate::drivers::Driver;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
+use granule::driver::Requirement;
+
+pub(crate) static DRIVER: Driver = Driver::new("arm-timer", Requirement::Any);
 
 /// The interrupt's number; 0 while there is none.
 static INTERRUPT: AtomicU32 = AtomicU32::new(0);

@@ -56,7 +56,10 @@ pub(crate) struct Own {
     pub(crate) executed: bool,
 }
 
-const _: () = assert!(size_of::<Own>() <= 4096, "it should fit the smallest frame");
+const _: () = assert!(
+    size_of::<Own>() as u64 <= granule::arch::PageSize::MIN.bytes(),
+    "it should fit the smallest frame"
+);
 
 impl Own {
     /// Nothing open, default actions, at the root.

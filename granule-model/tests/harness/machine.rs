@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) cpu: u32,
     pub(crate) tap: Option<Tap>,
     pub(crate) meanwhile: Option<Meanwhile>,
+    /// A fault that is planted: exchanges load, and others go on before they store.
+    pub(crate) torn_exchange: bool,
     /// Events that the tap did not let pass as they were.
     pub(crate) planted: u64,
     pub(crate) watch: Watch,
@@ -45,6 +47,7 @@ impl World {
             cpu: 0,
             tap: None,
             meanwhile: None,
+            torn_exchange: false,
             planted: 0,
             watch: Watch::new(seed),
             tables: 0,
@@ -57,10 +60,15 @@ impl World {
             panic!("{store:?} is no exchange");
         };
         let mut meanwhile = self.meanwhile.take();
+        let before = self.model.descriptor(address);
         if let Some(meanwhile) = &mut meanwhile {
             meanwhile(&mut self.model);
         }
-        let old = self.model.descriptor(address);
+        let old = if self.torn_exchange {
+            before
+        } else {
+            self.model.descriptor(address)
+        };
         self.event(store);
         self.meanwhile = meanwhile;
         old

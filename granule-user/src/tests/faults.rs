@@ -42,7 +42,7 @@ fn overflow(depth: u64) -> u64 {
 }
 
 /// Each thing, and the signal that ends who does it.
-const ALL: [(fn(), u32); 17] = [
+const ALL: [(fn(), u32); 20] = [
     (|| read(0), SIGSEGV),
     (|| write(0), SIGSEGV),
     (|| read(KERNEL), SIGSEGV),
@@ -78,6 +78,22 @@ const ALL: [(fn(), u32); 17] = [
     (
         // SAFETY: to fault.
         || unsafe { asm!("mrs x9, ttbr1_el1", out("x9") _) },
+        SIGILL,
+    ),
+    // The physical counter and its timer, the PMU's counter.
+    (
+        // SAFETY: to fault.
+        || unsafe { asm!("mrs x9, cntpct_el0", out("x9") _) },
+        SIGILL,
+    ),
+    (
+        // SAFETY: to fault.
+        || unsafe { asm!("msr cntp_ctl_el0, xzr") },
+        SIGILL,
+    ),
+    (
+        // SAFETY: to fault.
+        || unsafe { asm!("mrs x9, pmccntr_el0", out("x9") _) },
         SIGILL,
     ),
     // SAFETY: to fault.

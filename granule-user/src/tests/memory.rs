@@ -88,6 +88,12 @@ pub(super) fn memory(start: Start) {
         protect(0xffff_ffff_8000_0000, page, 3) == ENOMEM,
         "the kernel's"
     );
+    for shared in [1, 3] {
+        check!(
+            call(calls::MMAP, [0, page, 3, 0x20 | shared, 0, 0]) == EINVAL,
+            "shared memory, which there is not"
+        );
+    }
     // Over what is there, and zero again.
     set(at, 9);
     let over = call(calls::MMAP, [at, page, 3, 0x32, 0, 0]);
@@ -103,6 +109,101 @@ pub(super) fn memory(start: Start) {
     }
     check!(!faults(at, true), "a fork of many areas");
     say(format_args!("mapped\n"));
+}
+
+/// The bytes that groups of every page size divide: the largest group.
+const GROUP: u64 = 2 << 20;
+
+/// Memory that is touched from its beginning to its end, so that its pages become groups; then what
+/// cuts groups: other rights for one page, a hole, a child that writes.
+pub(super) fn groups(start: Start) {
+    let page = page(start);
+    let found = map(4 * GROUP, calls::READ_WRITE).unwrap_or(0);
+    check!(found != 0, "no memory");
+    let at = found.next_multiple_of(GROUP);
+    let pages = 3 * GROUP / page;
+    let of = |index: u64| at + index * page;
+    let all = |from: u64, what: &str| {
+        for index in from..pages {
+            let value = get(of(index));
+            check!(value == index + 1, "{what}: page {index} has {value}");
+        }
+    };
+    for index in 0..pages {
+        set(of(index), index + 1);
+    }
+    all(0, "touched");
+    // One page of the first group cannot be written, its neighbours can.
+    check!(protect(of(5), page, 1) == 0, "mprotect");
+    check!(faults(of(5), true), "a page of a group, read-only");
+    check!(!faults(of(4), true) && !faults(of(6), true), "beside it");
+    check!(protect(of(5), page, 3) == 0, "mprotect");
+    set(of(5), 6);
+    all(0, "writable again");
+    // A child writes one page of the last group, and sees the others of before.
+    let last = pages - 3;
+    let pid = fork();
+    if pid == 0 {
+        set(of(last), 0);
+        for index in 0..pages {
+            let expected = if index == last { 0 } else { index + 1 };
+            check!(get(of(index)) == expected, "the child's page {index}");
+        }
+        calls::exit(0);
+    }
+    check!(matches!(wait(pid), Ok((_, 0))), "the child");
+    all(0, "after a child wrote");
+    // All of it again, which nobody shares any more.
+    for index in 0..pages {
+        set(of(index), index + 1);
+    }
+    // A hole that begins and ends within groups.
+    check!(unmap(of(0), 3 * page) == 0, "munmap");
+    check!(faults(of(2), false) && !faults(of(3), true), "a hole");
+    set(of(3), 4);
+    all(3, "after a hole");
+    say(format_args!("grouped\n"));
+}
+
+/// Areas with other rights beside each other, in what was one group of pages: each has its own
+/// rights, whatever is written, goes, and comes again.
+pub(super) fn areas(start: Start) {
+    let page = page(start);
+    for index in [0, 7] {
+        let pid = fork();
+        if pid == 0 {
+            calls::exit(beside(page, index));
+        }
+        let end = wait(pid);
+        check!(
+            end == Ok((pid, 11)),
+            "what is read-only was written: {end:?}"
+        );
+    }
+    say(format_args!("apart\n"));
+}
+
+/// Writes, at last, to a page that is read-only.
+fn beside(page: u64, index: u64) -> i32 {
+    // Whole groups of any page size.
+    let bytes = 4 << 20;
+    let at = map(bytes, calls::READ_WRITE).unwrap_or(0);
+    check!(at != 0, "4M");
+    for number in 0..bytes / page {
+        set(at + number * page, number + 1);
+    }
+    check!(protect(at, bytes, 1) == 0, "mprotect");
+    // The first part of a group may be written again.
+    let cut = at + (2 << 20) - 8 * page;
+    check!(protect(at, cut - at, calls::READ_WRITE) == 0, "mprotect");
+    // A page of its second part goes, and comes again.
+    let one = cut + index * page;
+    let gone = call(calls::MADVISE, [one, page, 4, 0, 0, 0]);
+    check!(gone == 0 && get(one) == 0, "madvise: {gone}");
+    set(cut - page, 7);
+    check!(get(cut - page) == 7, "what may be written");
+    set(one, 9);
+    0
 }
 
 fn get(address: u64) -> u64 {

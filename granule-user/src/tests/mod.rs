@@ -2,12 +2,14 @@
 
 mod faults;
 mod files;
+mod hostile;
 mod memory;
 mod processes;
+mod scarce;
 mod signals;
 
 use crate::calls::{self, say};
-use crate::start::Start;
+use crate::start::{Start, number, page};
 
 /// Something is not as it must be.
 #[macro_export]
@@ -37,8 +39,12 @@ const TESTS: &[Test] = &[
     (b"preempt", processes::preempt),
     (b"vfork", processes::vfork),
     (b"orphans", processes::orphans),
+    (b"hasty", processes::hasty),
+    (b"spread", processes::spread),
     (b"registers", processes::registers),
     (b"memory", memory::memory),
+    (b"groups", memory::groups),
+    (b"areas", memory::areas),
     (b"heap", memory::heap),
     (b"full", memory::full),
     (b"faults", faults::faults),
@@ -48,6 +54,15 @@ const TESTS: &[Test] = &[
     (b"execs", files::execs),
     (b"descriptors", files::descriptors),
     (b"signals", signals::signals),
+    (b"instructions", hostile::instructions),
+    (b"frames", hostile::frames),
+    (b"every-pointer", hostile::pointers),
+    (b"random", hostile::random),
+    (b"malformed", hostile::malformed),
+    (b"crowd", hostile::crowd),
+    (b"signal-storm", hostile::signals),
+    (b"pipe-storm", hostile::pipes),
+    (b"scarce", scarce::scarce),
 ];
 
 /// Runs the test; the exit code.
@@ -67,22 +82,9 @@ pub(crate) fn run(start: Start) -> i32 {
     }
 }
 
-/// A decimal number; what is none of its digits is not looked at.
-pub(crate) fn number(text: &[u8]) -> u64 {
-    text.iter()
-        .filter(|byte| byte.is_ascii_digit())
-        .fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))
-}
-
-const AT_PAGESZ: u64 = 6;
 const AT_PHDR: u64 = 3;
 const AT_RANDOM: u64 = 25;
 const AT_EXECFN: u64 = 31;
-
-/// The page size that the kernel says it has.
-pub(crate) fn page(start: Start) -> u64 {
-    start.auxiliary(AT_PAGESZ).unwrap_or(0)
-}
 
 /// Says what it was begun with.
 fn hello(start: Start) {

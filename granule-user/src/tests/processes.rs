@@ -267,6 +267,66 @@ pub(super) fn orphans(_: Start) {
 }
 
 /// FP and SIMD registers, and the thread pointer, stay a process's own while others run.
+/// As many children as the second argument says, busy at the same time: says on how many CPUs.
+pub(super) fn spread(start: Start) {
+    let mut used = 0u64;
+    let children = super::number(start.argument(2));
+    for _ in 0..children {
+        forked(|| {
+            let begun = counter();
+            while counter() - begun < frequency() / 4 {}
+            let mut cpu = 0u32;
+            let result = call(calls::GETCPU, [&raw mut cpu as u64, 0, 0, 0, 0, 0]);
+            check!(result == 0, "getcpu: {result}");
+            cpu as i32
+        });
+    }
+    for _ in 0..children {
+        used |= 1 << (status_of_any() >> 8);
+    }
+    say(format_args!("on {} CPUs\n", used.count_ones()));
+}
+
+/// Waits for any child; its status.
+fn status_of_any() -> u32 {
+    match wait(-1) {
+        Ok((_, status)) => status,
+        Err(error) => {
+            check!(false, "wait: {error}");
+            0
+        }
+    }
+}
+
+fn counter() -> u64 {
+    let value: u64;
+    // SAFETY: reads a counter that programs may read.
+    unsafe { asm!("isb", "mrs {}, cntvct_el0", out(reg) value, options(nomem, nostack)) };
+    value
+}
+
+fn frequency() -> u64 {
+    let value: u64;
+    // SAFETY: as above.
+    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) value, options(nomem, nostack)) };
+    value
+}
+
+/// Is gone as soon as the last of its children can be asked how it ended; they end one after the
+/// other, each on another CPU where there are so many.
+pub(super) fn hasty(_: Start) {
+    say(format_args!("hastened\n"));
+    for child in 0..3 {
+        forked(|| {
+            let begun = counter();
+            while counter() - begun < child * frequency() / 50 {}
+            0
+        });
+    }
+    // WNOHANG, until there are none.
+    while call(calls::WAIT4, [u64::MAX, 0, 1, 0, 0, 0]) >= 0 {}
+}
+
 pub(super) fn registers(_: Start) {
     let mut pids = [0; 6];
     for (number, pid) in pids.iter_mut().enumerate() {

@@ -141,7 +141,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    const fn group_bytes() -> u64 {
+    pub(super) const fn group_bytes() -> u64 {
         P::SIZE.bytes() * P::SIZE.contiguous_entries(crate::arch::Level::L3) as u64
     }
 }

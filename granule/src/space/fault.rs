@@ -137,7 +137,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         self.tables.set_page(slot, entry);
         self.stats.resident += 1;
         self.stats.mapped += 1;
-        if !self.fold(offset, slot) {
+        if !self.fold(area, offset, slot) {
             self.tables.publish();
         }
         Ok(frame)
@@ -162,7 +162,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             let entry = self.tables.entry(slot);
             self.allow_writing(offset, slot, entry);
             self.stats.reused += 1;
-            self.fold(offset, slot);
+            self.fold(area, offset, slot);
             return Ok((Fault::Reused, frame));
         }
         let copy = self.new_frame(area, offset, slot, frames)?;
@@ -180,7 +180,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         // No CPU can reach it here any more.
         frames.release(frame, 1);
         self.stats.copied += 1;
-        self.fold(offset, slot);
+        self.fold(area, offset, slot);
         Ok((Fault::Copied, copy))
     }
 
@@ -243,8 +243,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         let count = P::SIZE.contiguous_entries(Level::L3);
         let bytes = page * count as u64;
         let start = offset & !(bytes - 1);
-        let base = self.geometry().base().0;
-        if base + start < area.start.0 || base + start + bytes > area.end.0 {
+        if !self.has_group(area, offset) {
             return Wanted::Any;
         }
         let index = slot.index & (count - 1);
@@ -275,9 +274,19 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
+    /// Whether all of a page's group is in this area. Pages of two areas are in no group together,
+    /// however alike their entries: when one is written, all of its group becomes writable.
+    fn has_group(&self, area: &Area, offset: u64) -> bool {
+        let bytes = Self::group_bytes();
+        let start = self.geometry().base().0 + (offset & !(bytes - 1));
+        area.start.0 <= start && start + bytes <= area.end.0
+    }
+
     /// Sets the hint if this page completes a group.
-    fn fold(&mut self, offset: u64, slot: Slot) -> bool {
-        let folded = self.settings.contiguous && self.tables.fold(offset, slot);
+    fn fold(&mut self, area: &Area, offset: u64, slot: Slot) -> bool {
+        let folded = self.settings.contiguous
+            && self.has_group(area, offset)
+            && self.tables.fold(offset, slot);
         self.stats.folded += u64::from(folded);
         folded
     }

@@ -84,6 +84,33 @@ pub struct Stats {
     pub unfolded: u64,
 }
 
+impl Stats {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        resident: 0,
+        mapped: 0,
+        copied: 0,
+        reused: 0,
+        spurious: 0,
+        folded: 0,
+        unfolded: 0,
+    };
+
+    /// Of two spaces together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            resident: self.resident + other.resident,
+            mapped: self.mapped + other.mapped,
+            copied: self.copied + other.copied,
+            reused: self.reused + other.reused,
+            spurious: self.spurious + other.spurious,
+            folded: self.folded + other.folded,
+            unfolded: self.unfolded + other.unfolded,
+        }
+    }
+}
+
 /// What one page of a space is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageState {
@@ -105,6 +132,8 @@ pub struct Space<'s, P: Page, E> {
     tables: PageTables<P, E>,
     areas: Areas<'s>,
     settings: Settings,
+    /// The bits of every page, whatever may be done with it.
+    common: u64,
     stats: Stats,
 }
 
@@ -123,7 +152,13 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
     ) -> Result<Self, SpaceError> {
         let mut tables = PageTables::new(geometry, environment)?;
         tables.set_bbm(settings.bbm);
+        let attributes = Attributes {
+            accessed: false,
+            global: false,
+            ..Attributes::normal(Permissions::READ)
+        };
         Ok(Self {
+            common: attributes.encode(&geometry) & !Permissions::MASK,
             tables,
             areas: Areas::new(areas),
             settings,
@@ -234,12 +269,14 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
             dirty_modifier: rights.write && hardware,
             software: 0,
         };
-        let attributes = Attributes {
-            accessed: accessed || !self.settings.hardware_access,
-            global: false,
-            ..Attributes::normal(permissions)
-        };
-        attributes.encode(self.geometry()) | if written { DIRTY } else { 0 }
+        let mut bits = self.common | permissions.encode(self.geometry().regime());
+        if accessed || !self.settings.hardware_access {
+            bits |= Descriptor::ACCESS_FLAG;
+        }
+        if written {
+            bits |= DIRTY;
+        }
+        bits
     }
 }
 

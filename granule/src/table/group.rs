@@ -80,17 +80,22 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// in nothing but what hardware may change, and whose outputs make one aligned group.
     fn foldable(&self, first: Slot) -> bool {
         let count = P::SIZE.contiguous_entries(Level::L3);
+        // Pages mostly come, and are copied, in ascending or descending order: the first and the
+        // last tell most groups from whole ones.
+        if !self.load(first.table, first.index + count - 1).is_valid() {
+            return false;
+        }
         let start = self.load(first.table, first.index);
         let output = self.geometry.address_of(start, Level::L3).0;
         if !start.is_valid() || start.is_contiguous() || output & (Self::group_bytes() - 1) != 0 {
             return false;
         }
-        let mut expected = comparable(start);
-        (1..count).all(|member| {
-            expected = expected.wrapping_add(P::SIZE.bytes());
+        let goes_on = |member: usize| {
+            let expected = comparable(start).wrapping_add(member as u64 * P::SIZE.bytes());
             let entry = self.load(first.table, first.index + member);
             comparable(entry) == expected && !entry.is_contiguous()
-        })
+        };
+        goes_on(count - 1) && (1..count).all(goes_on)
     }
 
     /// Sets the hint on the group of the page at `offset` if all of it is there. True if it did;
@@ -101,13 +106,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             // An implementation may fault on a group that is larger than the space (RWMNPV).
             return false;
         }
-        // Pages mostly come in ascending or descending order: the first and the last are told apart
-        // from a whole group at once.
-        let last = self.load(
-            first.table,
-            first.index + P::SIZE.contiguous_entries(Level::L3) - 1,
-        );
-        if !last.is_valid() || !self.foldable(first) {
+        if !self.foldable(first) {
             return false;
         }
         self.regroup(offset & !(Self::group_bytes() - 1), first, true, None);

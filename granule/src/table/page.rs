@@ -96,9 +96,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(last)
     }
 
-    /// Stores the entry of a page that has none. Nothing is published.
+    /// Stores the entry of a page that has none. Nothing is published; but whoever walks by it finds
+    /// in the page what was stored there before, on whatever CPU: a store-release. Without, another
+    /// CPU in the space could read what the page held before it was made zero.
     pub(crate) fn set_page(&mut self, slot: Slot, entry: Descriptor) {
-        let how = self.visibility();
+        let how = self.linking();
         self.store(slot.table, slot.index, entry, how);
     }
 

@@ -67,7 +67,23 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             };
             flush::invalidate(&mut self.environment, &what);
         }
-        self.collect(root, level, from, to, &mut release)
+        // Frames mostly go on from one table to the next: what they make together is one run, wherever
+        // among them the tables end.
+        let mut run = (PhysicalAddress(0), 0);
+        let pages = self.collect(root, level, from, to, &mut |first, count| {
+            if run.1 > 0 && run.0.0 + run.1 * P::SIZE.bytes() == first.0 {
+                run.1 += count;
+                return;
+            }
+            if run.1 > 0 {
+                release(run.0, run.1);
+            }
+            run = (first, count);
+        });
+        if run.1 > 0 {
+            release(run.0, run.1);
+        }
+        pages
     }
 
     /// The first step.

@@ -24,6 +24,9 @@ pub struct Frames {
     pub budget: usize,
     /// Whether wishes are fulfilled.
     pub obliging: bool,
+    /// Whether who has no wish gets what was given back last, as from most allocators.
+    pub reusing: bool,
+    given_back: Option<usize>,
     random: u64,
 }
 
@@ -36,6 +39,8 @@ impl Frames {
             frames: vec![Frame::default(); count],
             budget: usize::MAX,
             obliging: true,
+            reusing: false,
+            given_back: None,
             random: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -105,7 +110,10 @@ unsafe impl UserFrames for Frames {
         if self.budget == 0 {
             return None;
         }
-        let index = self.wished(wanted).or_else(|| {
+        let last = self
+            .given_back
+            .filter(|&index| self.reusing && self.is_free(index));
+        let index = self.wished(wanted).or(last).or_else(|| {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
@@ -145,6 +153,7 @@ unsafe impl UserFrames for Frames {
         for frame in 0..count {
             self.at_mut(first.0 + frame * self.page).owners -= 1;
         }
+        self.given_back = Some(self.index(PhysicalAddress(first.0 + (count - 1) * self.page)));
         self.budget = self.budget.saturating_add(count as usize);
     }
 

@@ -22,13 +22,15 @@ enum Step {
     Exit,
     /// Frames do not come as they are wished for.
     Oblige(bool),
+    /// Who has no wish gets the frame that was given back last.
+    Reuse(bool),
     /// The next step finds only so many tables and frames.
     Scarce(usize, usize),
 }
 
 /// Pages of a window; it lies across the end of a last-level table where there is more than one.
-const WINDOW: u64 = 300;
-const STEPS: usize = if cfg!(miri) { 25 } else { 120 };
+const WINDOW: u64 = if cfg!(miri) { 60 } else { 300 };
+const STEPS: usize = if cfg!(miri) { 20 } else { 120 };
 const MOST_PROCESSES: usize = 4;
 
 fn rights() -> impl Strategy<Value = Rights> {
@@ -72,6 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Fork),
         2 => Just(Step::Exit),
         1 => any::<bool>().prop_map(Step::Oblige),
+        1 => any::<bool>().prop_map(Step::Reuse),
         2 => (0..4usize, 0..30usize).prop_map(|(t, f)| Step::Scarce(t, f)),
     ]
 }
@@ -123,6 +126,7 @@ fn play<P: Page>(
         Step::Exit if world.processes.len() > 1 => world.exit(process),
         Step::Fork | Step::Exit | Step::Scarce(..) => {}
         Step::Oblige(obliging) => world.frames.obliging = obliging,
+        Step::Reuse(reusing) => world.frames.reusing = reusing,
     }
     Ok(())
 }

@@ -10,6 +10,8 @@ use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
 use granule::space::{Access, Area, Fault, Rights, Settings, Space, SpaceError};
 use granule::table::TableError;
 use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicPtr;
 
 pub type Tested<P> = Space<'static, P, HostEnvironment>;
 
@@ -38,6 +40,16 @@ pub fn ran_out(error: &SpaceError) -> bool {
             | SpaceError::AreasFull { .. }
             | SpaceError::Tables(TableError::OutOfTables { .. })
     )
+}
+
+/// Room for areas that stays for good: a static says where, so that Miri does not take it for lost.
+fn storage(capacity: usize) -> &'static mut [Area] {
+    static KEPT: Mutex<Vec<AtomicPtr<Area>>> = Mutex::new(Vec::new());
+    let areas = Vec::leak(vec![Area::EMPTY; capacity]);
+    KEPT.lock()
+        .unwrap()
+        .push(AtomicPtr::new(areas.as_mut_ptr()));
+    areas
 }
 
 impl<P: Page> World<P> {
@@ -80,7 +92,7 @@ impl<P: Page> World<P> {
             repeat: false,
         };
         let environment = host::environment(&self.host, capabilities);
-        let areas = Vec::leak(vec![Area::EMPTY; self.capacity]);
+        let areas = storage(self.capacity);
         let mut space = Space::new(self.geometry, environment, areas, self.settings)?;
         space.set_asid(Some(self.next_asid));
         self.next_asid += 1;

@@ -9,8 +9,8 @@ use crate::user::abi::file::{
 };
 use crate::user::owned::host;
 
-/// A tree with a little of everything, for tests of whatever uses files.
-pub(crate) fn files() -> Files<'static> {
+/// An archive with a little of everything, for tests of whatever uses files.
+pub(crate) fn archive() -> &'static [u8] {
     let archive: Vec<u8> = [
         (0o100755, "init", "#!/bin/sh\n"),
         (0o100644, "etc/text", "0123456789"),
@@ -23,7 +23,12 @@ pub(crate) fn files() -> Files<'static> {
     .flat_map(|(mode, name, data)| entry((1, mode, 1), (0, 0), name, data.as_bytes()))
     .collect();
     // What a boot loader put into memory stays there.
-    let archive: &'static [u8] = Box::leak(archive.into_boxed_slice());
+    Box::leak(archive.into_boxed_slice())
+}
+
+/// Its tree.
+pub(crate) fn files() -> Files<'static> {
+    let archive = archive();
     let nodes = Array::new(nodes_needed(archive).unwrap(), |_| Node::EMPTY).unwrap();
     Files::new(Tree::build(archive, nodes).unwrap()).unwrap()
 }

@@ -300,8 +300,11 @@ impl Signals {
         }
         self.blocked = self.blocked.without(this);
         self.pending = self.pending.without(this);
-        // The first process goes, too: it cannot go on.
-        self.is_init = false;
+        let has_handler = self
+            .action(signal)
+            .is_ok_and(|action| action.handler != SIG_DFL);
+        // The first process goes, too, if it has no handler: it cannot go on.
+        self.is_init &= has_handler;
         self.send(signal, cause);
     }
 
@@ -356,8 +359,8 @@ impl Signals {
             match (action.handler, default_of(signal)) {
                 (SIG_IGN, _) => {}
                 (SIG_DFL, Default::Ignore | Default::Continue) => {}
-                // The first process stops for nobody.
-                (SIG_DFL, Default::Stop) if self.is_init => {}
+                // The first process ends and stops for nobody, whenever what came was let in.
+                (SIG_DFL, _) if self.is_init => {}
                 (SIG_DFL, Default::Stop) => return Some(Next::Stop { signal }),
                 (SIG_DFL, Default::Terminate) => {
                     return Some(Next::Terminate {

@@ -145,6 +145,21 @@ fn the_first_process_is_spared_what_it_does_not_handle() {
     let mut child = Signals::new(false);
     child.fork_from(&init);
     assert!(child.send(SIGKILL, FROM_2));
+    // What came while it was kept out does not end it when it is let in, either.
+    let mut init = Signals::new(true);
+    init.set_mask(SignalSet(u64::MAX));
+    for signal in [SIGKILL, SIGTERM, SIGSTOP, SIGTSTP, SIGQUIT, SIGSEGV] {
+        init.send(signal, FROM_2);
+        init.send(signal, Cause::process(-6, 2));
+    }
+    init.set_mask(SignalSet::EMPTY);
+    assert_eq!(init.next(), None);
+    // A fault that it handles makes it no other: it is spared afterwards, too.
+    init.set_action(SIGSEGV, handler(0, 0)).unwrap();
+    init.force(SIGSEGV, Cause::KERNEL);
+    assert_eq!(handled(init.next()).0, SIGSEGV);
+    assert!(!init.send(SIGTERM, FROM_2));
+    assert_eq!(init.next(), None);
 }
 
 #[test]

@@ -203,6 +203,8 @@ pub(crate) fn sigreturn<M: Machine>(machine: &mut M) {
             if let Ok(own) = world.own_mut(place) {
                 own.signals.force(SIGSEGV, Cause::KERNEL);
             }
+            // Before its next instruction: nobody else says that there is something to be done.
+            world.unblocked(place);
         });
         return;
     };

@@ -10,6 +10,7 @@ use super::{Args, Arguments, Fail, Outcome, memory, tasks, unknown};
 use crate::console::println;
 use crate::user::abi::number;
 use crate::user::execve;
+use crate::user::scarce;
 use crate::user::task::Current;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,6 +46,7 @@ pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
             deliver::sigreturn(current);
             return None;
         }
+        number::PRCTL if scarce::is_asked(a) => Ok(scarce::arm(current.task, b, c)),
         number::SIGALTSTACK => deliver::sigaltstack(current, a, b),
         _ => match function(number) {
             Some(function) => function(current, arguments).map_err(Fail::from),

@@ -51,6 +51,10 @@ pub(crate) trait Env {
         ready: impl FnMut(&mut World<'_, Self::Family>, Place) -> bool,
     ) -> Slept;
 
+    /// Between two parts of a call that may have many: lets others run if it is their turn. Whether
+    /// the call is to be content with what it has done, since there is a signal to be dealt with.
+    fn pause(&mut self) -> bool;
+
     /// Nanoseconds since the machine was started.
     fn now(&self) -> u64;
 

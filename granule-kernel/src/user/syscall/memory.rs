@@ -11,7 +11,7 @@ use granule::space::Rights;
 const PROT_READ: u64 = 1;
 const PROT_WRITE: u64 = 2;
 const PROT_EXEC: u64 = 4;
-const MAP_SHARED: u64 = 1;
+const MAP_PRIVATE: u64 = 2;
 const MAP_TYPE: u64 = 0xf;
 const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
@@ -54,8 +54,9 @@ pub(super) fn mmap(
     if flags & MAP_ANONYMOUS == 0 {
         return Err(Errno::ENODEV);
     }
-    // Memory that is shared with a child that is forked later: there is none such.
-    if flags & MAP_TYPE == MAP_SHARED {
+    // Memory that is shared with a child that is forked later, by either of its names: there is none
+    // such.
+    if flags & MAP_TYPE != MAP_PRIVATE {
         return Err(Errno::EINVAL);
     }
     let page = memory::page_bytes();

@@ -104,6 +104,10 @@ pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) ->
             Err(error) if done == 0 => return Err(error.into()),
             Err(_) => break,
         }
+        // A large part at a time, as a pause is not for nothing.
+        if done.is_multiple_of(4096) && env.pause() {
+            break;
+        }
     }
     Ok(done)
 }

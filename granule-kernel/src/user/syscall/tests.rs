@@ -1,6 +1,7 @@
 //! Calls as a program makes them, on memory that is a vector and processes that are values: the
 //! machine is here, the tests by what they are about.
 
+mod exhaustion;
 mod files;
 mod system;
 mod waits;
@@ -48,6 +49,8 @@ pub(crate) struct Fake {
     unknown: Vec<u64>,
     /// What happens while the program sleeps, one each time that it finds nothing.
     pub(crate) events: VecDeque<Event>,
+    /// What happens between parts of a call, one each time.
+    at_pauses: VecDeque<Event>,
 }
 
 impl Fake {
@@ -71,6 +74,7 @@ impl Fake {
             console: Vec::new(),
             unknown: Vec::new(),
             events: VecDeque::new(),
+            at_pauses: VecDeque::new(),
         }
     }
 
@@ -176,6 +180,13 @@ impl Env for Fake {
     }
     fn with<R>(&mut self, work: impl FnOnce(&mut World<'_, Kin>, Place) -> R) -> R {
         work(&mut self.world, self.place)
+    }
+    fn pause(&mut self) -> bool {
+        if let Some(event) = self.at_pauses.pop_front() {
+            event(&mut self.world);
+        }
+        let own = self.world.own(self.place);
+        own.is_ok_and(|own| own.signals.has_work())
     }
     fn sleep(
         &mut self,

@@ -208,7 +208,7 @@ fn read_through<E: Env, const N: usize>(
         };
         env.write(to, room.get(..some).unwrap_or_default())?;
         moved += some as u64;
-        if some == 0 || moved == bytes || !reads_on(env, open) {
+        if some == 0 || moved == bytes || !reads_on(env, open) || env.pause() {
             return Ok(moved);
         }
     }
@@ -269,7 +269,7 @@ fn write_through<E: Env, const N: usize>(
             Err(_) if moved > 0 => return Ok(moved),
             Err(fail) => return Err(fail),
         }
-        if moved == bytes {
+        if moved == bytes || env.pause() {
             return Ok(moved);
         }
     }

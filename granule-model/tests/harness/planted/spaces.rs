@@ -7,10 +7,10 @@ use super::{Fault, fault};
 use crate::machine::Tap;
 use crate::shape::Shape;
 use crate::space::processes::Processes;
-use granule::arch::Page4K;
+use granule::arch::{Descriptor, Page4K};
 use granule::space::{Access, Rights};
 use granule_model::Rule::*;
-use granule_model::{EventKind, Order, Target, Tlbi, TlbiScope};
+use granule_model::{EventKind, Order, Register, Target, Tlbi, TlbiScope};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -44,14 +44,14 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "frames are given back before the TLBI",
         unmap,
-        || delay(is_tlbi_or_dsb, is_emptied),
+        || delay(is_tlbi_or_dsb, is_given_back),
         StaleTranslation,
         GONE,
     ),
     fault(
         "frames are given back before the DSB ISH",
         unmap,
-        || delay(is_ish, is_emptied),
+        || delay(is_ish, is_given_back),
         StaleTranslation,
         "no DSB completed it",
     ),
@@ -111,18 +111,111 @@ pub(super) const FAULTS: &[Fault] = &[
         BreakBeforeMake,
         "",
     ),
+    fault(
+        "a CPU does not flush because another one began the new generation",
+        generation_of_another,
+        flushes_of_the_other,
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a new generation gives away the number that a CPU still runs under",
+        generation_while_running,
+        reserved_number_given_away,
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the TLBI of an unmap names the number that the process had a generation ago",
+        unmap_renewed,
+        || tlbis(|op| with_operand(op, op.operand & !ASID | OLD_NUMBER << ASID_SHIFT)),
+        StaleTranslation,
+        "it does not reach entries of this ASID",
+    ),
+    fault(
+        "a page goes out of a group, and one of the others keeps the hint",
+        unmap_in_group,
+        || nth(0, is_leaf_fill, one_grouped),
+        MixedContiguous,
+        "",
+    ),
+    fault(
+        "a page goes out of a group, and one of the others is not invalidated",
+        unmap_in_group,
+        || nth(7, is_tlbi, |_| Vec::new()),
+        BreakBeforeMake,
+        "",
+    ),
 ];
 
-/// A fill of empty entries in a table that walkers read.
-const fn is_emptied(kind: &EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::FillDescriptors {
-            first: 0,
-            step: 0,
-            ..
+/// Where a TTBR and a TLBI by address have the number.
+const ASID_SHIFT: u32 = 48;
+const ASID: u64 = 0xffff << ASID_SHIFT;
+/// That of the first process in the first generation.
+const OLD_NUMBER: u64 = 1;
+
+/// Of the flushes in [`generation_of_another`] every second one is CPU 1's: that at the roll-over
+/// and that before it uses the new generation.
+fn flushes_of_the_other() -> Tap {
+    let mut flushes = 0;
+    replace_state(is_flush, move |kind| {
+        flushes += 1;
+        if flushes % 2 == 1 {
+            Vec::new()
+        } else {
+            vec![kind]
         }
-    )
+    })
+}
+
+/// From the first generation's end on, the number that is given out first is everywhere
+/// [`OLD_NUMBER`] instead, which CPU 1 runs under.
+fn reserved_number_given_away() -> Tap {
+    let (mut rolled, mut given) = (false, None);
+    Box::new(move |_, mut kind| {
+        rolled |= is_flush(&kind);
+        if let EventKind::RegisterWrite {
+            register: Register::Ttbr0El1,
+            value,
+        } = &mut kind
+            && rolled
+            && *value & ASID != 0
+            && *given.get_or_insert(*value & ASID) == *value & ASID
+        {
+            *value = *value & !ASID | OLD_NUMBER << ASID_SHIFT;
+        }
+        vec![kind]
+    })
+}
+
+/// The first of the members that are made anew has the hint still.
+fn one_grouped(kind: EventKind) -> Vec<EventKind> {
+    let EventKind::FillDescriptors {
+        address,
+        count,
+        first,
+        step,
+        order,
+    } = kind
+    else {
+        return vec![kind];
+    };
+    let fill = |address, count, first| EventKind::FillDescriptors {
+        address,
+        count,
+        first,
+        step,
+        order,
+    };
+    vec![
+        fill(address, 1, first | Descriptor::CONTIGUOUS),
+        fill(address + 8, count - 1, first + step),
+    ]
+}
+
+/// Frames are somebody else's from here on.
+const fn is_given_back(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Relied { .. })
 }
 
 const fn is_exchange(kind: &EventKind) -> bool {
@@ -268,6 +361,14 @@ fn fold(planted: Option<Tap>) -> Result {
     end(machine)
 }
 
+/// One page goes out of a group.
+fn unmap_in_group(planted: Option<Tap>) -> Result {
+    let mut machine = machine(16, Access::Read);
+    tap(&machine, planted);
+    machine.unmap(0, FIRST + 3, 1);
+    end(machine)
+}
+
 /// Pages that hardware may make dirty become read-only.
 fn restrict(planted: Option<Tap>) -> Result {
     let mut machine = machine(10, Access::Read);
@@ -287,5 +388,68 @@ fn generations(planted: Option<Tap>) -> Result {
         machine.switch(0, Some(turn % 6));
         touch(&mut machine, 0, 2, Access::Write);
     }
+    end(machine)
+}
+
+/// Two CPUs in the first of six processes, all of which have two pages.
+fn six() -> Machine {
+    let mut machine = machine(2, Access::Write);
+    for _ in 0..5 {
+        assert!(machine.fork(0).is_ok());
+    }
+    machine
+}
+
+/// CPU 0 goes through processes until there is a new generation, which it began.
+fn roll_over(machine: &mut Machine) {
+    let before = machine.rolled;
+    for process in 1..5 {
+        if machine.rolled == before {
+            machine.switch(0, Some(process));
+            touch(machine, 0, 2, Access::Write);
+        }
+    }
+    assert_eq!(machine.rolled, before + 1);
+}
+
+/// One CPU begins a generation; the other goes to a process that has a number of it.
+fn generation_of_another(planted: Option<Tap>) -> Result {
+    let mut machine = six();
+    for process in 0..3 {
+        // CPU 1 has been in several, so its TLB has something under their numbers.
+        machine.switch(1, Some(process));
+        let _ = machine.touch(1, FIRST, Access::Read, 0);
+    }
+    tap(&machine, planted);
+    roll_over(&mut machine);
+    for process in [5, 4, 3] {
+        machine.switch(1, Some(process));
+        let _ = machine.touch(1, FIRST, Access::Read, 0);
+    }
+    end(machine)
+}
+
+/// A CPU stays in a process while the other one begins a generation, and then follows it.
+fn generation_while_running(planted: Option<Tap>) -> Result {
+    let mut machine = six();
+    tap(&machine, planted);
+    roll_over(&mut machine);
+    let _ = machine.touch(1, FIRST + 1, Access::Write, 7);
+    machine.switch(1, Some(4));
+    let _ = machine.touch(1, FIRST, Access::Write, 7);
+    end(machine)
+}
+
+/// A process gets another number in a new generation; then a page of it is unmapped.
+fn unmap_renewed(planted: Option<Tap>) -> Result {
+    let mut machine = six();
+    machine.switch(1, Some(5));
+    roll_over(&mut machine);
+    machine.switch(0, Some(0));
+    let number = machine.number(0);
+    assert!(number.is_some_and(|number| u64::from(number) != OLD_NUMBER));
+    touch(&mut machine, 0, 2, Access::Write);
+    tap(&machine, planted);
+    machine.unmap(0, FIRST, 1);
     end(machine)
 }

@@ -51,7 +51,7 @@ impl Frames {
         self.values[index] = value;
     }
 
-    pub(super) fn owned(&self) -> u64 {
+    pub(crate) fn owned(&self) -> u64 {
         self.owners.iter().map(|owners| u64::from(*owners)).sum()
     }
 

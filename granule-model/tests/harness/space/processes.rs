@@ -19,7 +19,7 @@ use granule::table::{Parts, TableAllocator, TableRun};
 use granule_model::{
     Access, AccessKind, Barrier, EventKind, Model, Outcome, Regime, Register, Tlbi,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -80,6 +80,20 @@ pub(crate) struct Processes<P: Page> {
     pub(crate) quiet: bool,
     /// What hardware wrote in the middle of operations, by address.
     written: Rc<RefCell<BTreeSet<u64>>>,
+    /// What hardware is to do at one moment of the next operation.
+    injection: Option<Injection>,
+    /// The moments of that operation so far, and whether hardware did something.
+    injected: Rc<Cell<(u64, bool)>>,
+}
+
+/// Hardware's update of one page's entry at one moment of an operation: before the event of that
+/// number, an exchange being one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Injection {
+    pub(crate) page: u64,
+    /// The dirty state too, and not the access flag alone.
+    pub(crate) dirty: bool,
+    pub(crate) moment: u64,
 }
 
 const fn user(kind: AccessKind) -> Access {
@@ -142,6 +156,8 @@ impl<P: Page> Processes<P> {
             rolled: 0,
             quiet: false,
             written: Rc::default(),
+            injection: None,
+            injected: Rc::default(),
         }
     }
 
@@ -305,6 +321,10 @@ impl<P: Page> Processes<P> {
     /// Other CPUs in the same space go on while something is done to it: hardware sets access flags
     /// and makes pages dirty.
     fn meanwhile(&mut self, process: usize) {
+        if let Some(injection) = self.injection.take() {
+            self.meanwhile_at(process, injection);
+            return;
+        }
         if !self.shape.hardware || self.quiet {
             return;
         }
@@ -328,6 +348,52 @@ impl<P: Page> Processes<P> {
                 written.borrow_mut().insert(va);
             }
         }));
+    }
+
+    /// Has hardware do something in the middle of the next operation.
+    pub(crate) fn inject(&mut self, injection: Injection) {
+        self.injected.set((0, false));
+        self.injection = Some(injection);
+    }
+
+    /// How many moments that operation had, and whether hardware did something.
+    pub(crate) fn injected(&self) -> (u64, bool) {
+        self.injected.get()
+    }
+
+    fn meanwhile_at(&mut self, process: usize, injection: Injection) {
+        let va = self.address(injection.page).0;
+        let entries = self.entries(process);
+        let Some(&(_, address)) = entries.iter().find(|(start, _)| *start == va) else {
+            panic!("page {:#x} is not there", injection.page);
+        };
+        let (written, injected) = (Rc::clone(&self.written), Rc::clone(&self.injected));
+        self.world.borrow_mut().meanwhile = Some(Box::new(move |model: &mut Model| {
+            let (moment, done) = injected.get();
+            let mut updated = false;
+            if moment == injection.moment {
+                let entry = Descriptor(model.descriptor(address));
+                let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
+                let may = entry.0 & clean == clean || !injection.dirty;
+                updated =
+                    entry.is_valid() && may && model.update_by_hardware(address, injection.dirty);
+                if updated && injection.dirty {
+                    written.borrow_mut().insert(va);
+                }
+            }
+            injected.set((moment + 1, done || updated));
+        }));
+    }
+
+    /// The number that a process last ran under.
+    pub(crate) fn number(&self, process: usize) -> Option<u16> {
+        self.all[process].asid.number()
+    }
+
+    /// Whether a page was accessed, and whether it was written, if it is there.
+    pub(crate) fn noted(&self, process: usize, page: u64) -> Option<(bool, bool)> {
+        let state = self.all[process].space.page(self.address(page))?;
+        Some((state.accessed, state.dirty))
     }
 
     /// Before something is done to `pages` of a process, from `from` on.
@@ -470,6 +536,34 @@ impl<P: Page> Processes<P> {
             "{page:#x} faults for ever"
         );
         Ok(())
+    }
+
+    /// A fault that a CPU took some time ago is dealt with now, whatever the tables are by now. What
+    /// comes of it must be what the program may do.
+    pub(crate) fn late_fault(&mut self, cpu: u32, page: u64, wish: Wish) {
+        let Some(process) = self.running(cpu) else {
+            return;
+        };
+        self.on(cpu);
+        let address = self.address(page);
+        self.begin(process, page, 1);
+        let one = &mut self.all[process];
+        let may = one.pages.get(&page).map(|known| known.rights.allows(wish));
+        let done = one.space.fault(address, wish, &mut self.frames);
+        self.finish(Some(process));
+        match may {
+            Some(true) => assert!(done.is_ok(), "{done:?}"),
+            Some(false) => assert!(matches!(done, Err(SpaceError::Denied { .. })), "{done:?}"),
+            None => assert!(
+                matches!(done, Err(SpaceError::NotMapped { .. })),
+                "{done:?}"
+            ),
+        }
+        if done.is_ok() && wish == Wish::Write {
+            // Whoever asks for a writable page has it made dirty, by the program's next access.
+            let state = self.all[process].space.page(address);
+            assert!(state.is_some_and(|state| state.dirty), "{state:?}");
+        }
     }
 
     /// Hardware's account of an access: in the one entry, and none where another member of the

@@ -182,7 +182,11 @@ fn a_return_without_a_frame_is_a_fault() {
     for sp in [0xdead_0000, BASE + 8, BASE] {
         let mut fake = machine();
         fake.registers.sp = sp;
+        fake.world.take_woken();
         sigreturn(&mut fake);
+        // Nobody else would have it looked at before its next instruction.
+        let woken = fake.world.take_woken();
+        assert!(woken.places().any(|place| place == fake.place), "{sp:#x}");
         let ends = After::Ends {
             signal: SIGSEGV,
             dump: true,

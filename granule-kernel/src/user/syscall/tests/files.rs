@@ -1,6 +1,7 @@
 //! Files, descriptors, reading and writing without waiting.
 
 use super::*;
+use crate::user::signals::set::SignalSet;
 
 #[test]
 fn a_file_is_opened_read_told_of_and_closed() {
@@ -157,4 +158,31 @@ fn readv_fills_piece_by_piece_and_does_not_wait_for_more() {
         (fake.bytes(BASE + 0x20, 3), fake.bytes(BASE + 0x30, 3)),
         (&b"ab\0"[..], &b"cd\0"[..])
     );
+}
+
+/// However much is asked for, a signal need not wait for all of it.
+#[test]
+fn a_signal_ends_what_is_read_and_written_at_the_next_part() {
+    let mut fake = Fake::new();
+    let zero = fake.open("/dev/zero", 0);
+    let null = fake.open("/dev/null", 2);
+    let all = PATH - BASE;
+    for (number, fd) in [(n::READ, zero), (n::WRITE, null)] {
+        assert_eq!(fake.ok(number, &[fd, BASE, all]), all);
+        fake.act(SIGUSR1, 0x1234, 0);
+        for signal in [0, i32::from(SIGUSR1)] {
+            let pid = fake.place as i32 + 1;
+            fake.at_pauses.push_back(Box::new(move |world| {
+                world.kill(0, pid, signal).unwrap();
+            }));
+        }
+        assert_eq!(fake.ok(number, &[fd, BASE, all]), 2 * 4096);
+        let own = fake.world.own_mut(fake.place).unwrap();
+        let set = SignalSet::EMPTY.with(SIGUSR1);
+        assert!(own.signals.take(set).is_some());
+    }
+    fake.at_pauses.push_back(Box::new(|world| {
+        world.kill(0, 1, i32::from(SIGUSR1)).unwrap();
+    }));
+    assert_eq!(fake.ok(n::GETRANDOM, &[BASE, all]), 4096);
 }

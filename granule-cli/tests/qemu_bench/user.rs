@@ -1,0 +1,144 @@
+//! `granule bench user`: what user memory may cost, on every build, and that choosing the page size
+//! at boot costs nothing.
+
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use granule_cli::PageSize;
+use granule_cli::bench::user::{self, Bar, Bench, Build, Done, Ran};
+
+use crate::image::built;
+
+fn bench(page_size: PageSize, builds: &[Build], pages: u64) -> Bench {
+    let bytes = pages * page_size.bytes();
+    Bench {
+        build: builds.to_vec(),
+        page_size: vec![page_size],
+        memory: (2 * bytes + bytes / 2).max(256 << 20),
+        bytes,
+        rounds: 2,
+        cpu: "neoverse-n1".into(),
+        qemu: "qemu-system-aarch64".into(),
+        folder: Some(built("Image", "cargo xtask image").with_file_name("")),
+        timeout: Duration::from_secs(600),
+    }
+}
+
+fn measure(bench: &Bench) -> Done {
+    let files = bench.check().unwrap();
+    let never = AtomicBool::new(false);
+    let done = user::run(bench, &files, &Bar::new(bench), &never).unwrap();
+    assert!(done.is_ok(), "{}", user::report::table(bench, &done));
+    assert_eq!(done.boots.len(), bench.cells().len());
+    done
+}
+
+fn instructions(ran: &Ran, op: &str) -> u64 {
+    let ops = &ran.measured.as_ref().unwrap().ops;
+    let found = ops.iter().find(|found| found.name == op);
+    found.unwrap_or_else(|| panic!("no {op} in {ops:?}")).best
+}
+
+/// The most instructions a page that each kind of work may take.
+fn may_take(op: &str, page_size: PageSize) -> u64 {
+    match op {
+        "fork" | "fork-held" => 100,
+        "munmap" => 300,
+        // DC ZVA on 64 bytes: one instruction and a little for each is part of it.
+        "touch" => 800 + page_size.bytes() / 64 * 5 / 2 + 240,
+        "mprotect-read" | "mprotect-write" => 60,
+        "reuse" | "rewrite" => 300,
+        "loop" => 5,
+        // Sixty-four bytes in twelve instructions.
+        "copy" => 2200 + page_size.bytes() / 64 * 13,
+        other => panic!("no bound for {other}"),
+    }
+}
+
+/// `pages` is to be so many that what a call takes once, and where in memory the image leaves room,
+/// is little beside them.
+fn within_bounds(page_size: PageSize, pages: u64) {
+    let bench = bench(page_size, &[Build::Boot, Build::Fixed], pages);
+    let done = measure(&bench);
+    let table = user::report::table(&bench, &done);
+    for ran in &done.boots {
+        for op in &ran.measured.as_ref().unwrap().ops {
+            let most = may_take(&op.name, page_size) * pages;
+            let (name, best) = (&op.name, op.best);
+            assert!(best <= most, "{name} took {best}, at most {most}:\n{table}");
+            // One store for each page, at the very least.
+            assert!(best >= pages / 2, "{name} took {best}:\n{table}");
+        }
+    }
+    for op in ["fork", "fork-held", "munmap"] {
+        let [boot, fixed] = [0, 1].map(|at| instructions(&done.boots[at], op));
+        // Within half a percent, either way.
+        assert!(
+            boot.abs_diff(fixed) * 200 <= fixed,
+            "{op}: {boot} instructions on the image for all, {fixed} on that for one:\n{table}"
+        );
+    }
+}
+
+#[test]
+fn pages_of_4k_take_few_instructions_and_the_same_on_both_builds() {
+    // The goal for the first touch, zeroing included.
+    assert_eq!(may_take("touch", PageSize::K4), 1200);
+    within_bounds(PageSize::K4, 65536);
+}
+
+#[test]
+fn pages_of_16k_take_few_instructions_and_the_same_on_both_builds() {
+    within_bounds(PageSize::K16, 16384);
+}
+
+#[test]
+fn pages_of_64k_take_few_instructions_and_the_same_on_both_builds() {
+    within_bounds(PageSize::K64, 16384);
+}
+
+/// But for where in a tick of the counter they begin and end.
+#[test]
+fn counts_do_not_depend_on_the_host() {
+    const TICK: u64 = 16;
+    let bench = bench(PageSize::K16, &[Build::Boot], 256);
+    let [first, second] = [(); 2].map(|()| measure(&bench).boots.remove(0).measured.unwrap());
+    for (one, other) in first.ops.iter().zip(&second.ops) {
+        let apart = one.best.abs_diff(other.best);
+        assert!(
+            one.name == other.name && apart <= TICK,
+            "{one:?}, then {other:?}"
+        );
+    }
+}
+
+/// What a call takes once is no more than a few pages' worth: twice the pages are twice the work.
+#[test]
+fn twice_the_pages_are_twice_the_work() {
+    let of = |pages| measure(&bench(PageSize::K16, &[Build::Boot], pages));
+    let (some, twice) = (of(2048), of(4096));
+    for op in ["touch", "fork", "munmap"] {
+        let [some, twice] = [&some, &twice].map(|done| instructions(&done.boots[0], op));
+        let factor = twice as f64 / some as f64;
+        assert!((1.2..2.1).contains(&factor), "{op}: {some}, then {twice}");
+    }
+}
+
+#[test]
+fn a_folder_without_images_is_an_error_that_says_what_builds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+        .args(["bench", "user", "--json", "--folder"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = format!(
+        "granule: {}/Image is not there: build it with `cargo xtask image`\n",
+        folder.path().display()
+    );
+    assert_eq!(said, expected);
+}

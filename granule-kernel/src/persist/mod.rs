@@ -1,0 +1,74 @@
+//! What one boot leaves for the next in RAM that survives a reset: `granule.persist=START,BYTES`.
+//!
+//! The next boot may have another page size, so all of it is stamped (`granule::stamp`). Two things
+//! are left: how often the machine was booted, which is readable under every page size, and what
+//! the linear map was like, which means something under its own page size only and is refused under
+//! another one. [`area`] is what is stored, pure; here is where the RAM is.
+
+pub(crate) mod area;
+
+#[cfg(target_os = "none")]
+pub(crate) use in_ram::find;
+
+#[cfg(target_os = "none")]
+mod in_ram {
+    use super::area::{self, Figures, Left};
+    use crate::console::println;
+    use crate::memory::map::LinearMap;
+    use crate::mmu_off::cache;
+    use crate::tree::Memory;
+    use granule::arch::{Geometry, PhysicalAddress};
+    use granule::boot::words;
+    use granule::linear::Placement;
+
+    /// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Persist {
+        start: u64,
+    }
+
+    /// The RAM that `bootargs` name, which is reserved then; says why if it cannot be used. To be
+    /// called when all else is reserved, and nothing allocated.
+    pub(crate) fn find(bootargs: &[u8], memory: &mut Memory) -> Option<Persist> {
+        let value = words::find(bootargs, b"granule.persist=")?;
+        let found = area::range(value).and_then(|range| {
+            let bytes = range.end - range.start;
+            area::is_usable(&range, memory)?;
+            memory
+                .reserve(range.start, bytes)
+                .map_err(|_| "there is no room to note that it is in use")?;
+            Ok(Persist { start: range.start })
+        });
+        match found {
+            Ok(persist) => Some(persist),
+            Err(why) => {
+                println!(
+                    "granule: granule.persist={}: {why}; nothing is kept for the next boot",
+                    value.escape_ascii()
+                );
+                None
+            }
+        }
+    }
+
+    impl Persist {
+        /// Reads what the last boot left and leaves this one's.
+        pub(crate) fn exchange(
+            &self,
+            placement: &Placement,
+            geometry: &Geometry,
+            map: &LinearMap,
+        ) -> Option<Left> {
+            let start = placement.virtual_address(PhysicalAddress(self.start))?.0;
+            // SAFETY: `find` saw that these bytes are RAM in the linear map and reserved them, so
+            // that nobody else has them; this is called once, by the boot CPU alone. Any bytes are
+            // valid, and whatever the last boot left is checked before it is believed.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(start as *mut u8, area::BYTES) };
+            let figures = Figures::of(geometry, &map.census);
+            let left = area::exchange(bytes, geometry.page_size(), &figures);
+            // A reset may forget what is in the caches.
+            cache::clean_to_poc(start..start + area::BYTES as u64);
+            Some(left)
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Threads of one program on several CPUs: each touches pages, takes faults, unmaps, protects and
+//! forks, the kernel's part of it under the space's lock, while the others go on with whatever their
+//! TLBs hold and hardware sets access flags and dirty states.
+//!
+//! Whatever an access finds at any moment is a frame that is the page's: not one that was given back,
+//! nor one that has come to be another page's since.
+
+use crate::machine::{Machine, PAGE, Shared, turn_on};
+use granule::arch::bbm::BbmLevel;
+use granule::arch::{
+    CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Page4K, PageSize, PhysicalAddress,
+    Regime as LibraryRegime, VirtualAddress,
+};
+use granule::space::{
+    Access as Wish, Area, Rights, Settings, Space, SpaceError, UserFrames, Wanted,
+};
+use granule::table::Parts;
+use granule_model::{
+    Access, AccessKind, Barrier, Event, EventKind, Model, Outcome, Regime, TlbiScope,
+};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::RandomScheduler;
+use shuttle::sync::{Arc, Mutex};
+use shuttle::{Runner, thread};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const CPUS: u32 = 3;
+const STEPS: u32 = 3;
+/// The first page, of a group, and how many there are: the group and two more.
+const FIRST: u64 = 0x4000_0000 / PAGE;
+const PAGES: u64 = 18;
+const GROUP: u64 = 16;
+/// Where frames are, and how many.
+const FRAMES: u64 = 0x10_0000_0000;
+const COUNT: usize = 64;
+
+type Environment = Parts<Machine, Machine, Machine>;
+type Tested = Space<'static, Page4K, Environment>;
+
+#[derive(Clone, Copy, Default)]
+struct Frame {
+    owners: u32,
+    /// The page that it came for.
+    page: u64,
+    /// A program wrote it.
+    written: bool,
+}
+
+/// Frames, and the pages that they are for; looked at by accesses too, so with a lock of their own.
+#[derive(Clone)]
+struct Frames {
+    all: std::sync::Arc<std::sync::Mutex<Vec<Frame>>>,
+    /// The page that a frame is needed for.
+    page: u64,
+}
+
+impl Frames {
+    fn index(frame: PhysicalAddress) -> usize {
+        ((frame.0 - FRAMES) / PAGE) as usize
+    }
+
+    fn with<R>(&self, frame: PhysicalAddress, what: impl FnOnce(&mut Frame) -> R) -> R {
+        what(&mut self.all.lock().unwrap()[Self::index(frame)])
+    }
+}
+
+// SAFETY: a frame is given out when it has no owner, and owners are counted.
+unsafe impl UserFrames for Frames {
+    fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
+        let mut all = self.all.lock().unwrap();
+        let is_free = |index: usize| all.get(index).is_some_and(|frame| frame.owners == 0);
+        let wish = match wanted {
+            Wanted::Exactly(frame) => Some(Self::index(frame)).filter(|&index| is_free(index)),
+            Wanted::Group { frames, index } => (0..COUNT)
+                .step_by(frames as usize)
+                .find(|&first| (first..first + frames as usize).all(is_free))
+                .map(|first| first + index as usize),
+            _ => None,
+        };
+        // The lowest: one that was just given back is used again at once.
+        let index = wish.or_else(|| (0..COUNT).find(|&index| is_free(index)))?;
+        all[index] = Frame {
+            owners: 1,
+            page: self.page,
+            written: false,
+        };
+        Some(PhysicalAddress(FRAMES + index as u64 * PAGE))
+    }
+
+    fn zero(&mut self, _: PhysicalAddress) {}
+
+    fn copy(&mut self, _: PhysicalAddress, to: PhysicalAddress) {
+        assert_eq!(self.with(to, |frame| frame.owners), 1);
+    }
+
+    fn share(&mut self, first: PhysicalAddress, count: u64) {
+        for at in 0..count {
+            let frame = PhysicalAddress(first.0 + at * PAGE);
+            self.with(frame, |frame| frame.owners += 1);
+        }
+    }
+
+    fn release(&mut self, first: PhysicalAddress, count: u64) {
+        for at in 0..count {
+            let frame = PhysicalAddress(first.0 + at * PAGE);
+            self.with(frame, |frame| frame.owners -= 1);
+        }
+    }
+
+    fn is_shared(&self, frame: PhysicalAddress) -> bool {
+        self.with(frame, |frame| frame.owners > 1)
+    }
+
+    fn sync_instructions(&mut self, _: PhysicalAddress) {}
+}
+
+/// What is left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    Tlbi,
+    Completion,
+}
+
+impl Fault {
+    fn leaves_out(self) -> fn(&EventKind) -> bool {
+        match self {
+            Self::None => |_| false,
+            Self::Tlbi => {
+                |kind| matches!(kind, EventKind::Tlbi(op) if op.scope == TlbiScope::InnerShareable)
+            }
+            Self::Completion => |kind| matches!(kind, EventKind::Barrier(Barrier::DsbIsh)),
+        }
+    }
+}
+
+/// The program: its space with its lock, and all that its threads share.
+struct Program {
+    world: Shared,
+    space: Mutex<(Tested, Frames)>,
+    frames: Frames,
+    geometry: Geometry,
+    root: u64,
+    machine: Machine,
+    /// Accesses that found a frame that is not the page's.
+    wrong: AtomicU64,
+    /// Accesses that found memory.
+    found: AtomicU64,
+}
+
+fn at(page: u64) -> VirtualAddress {
+    VirtualAddress(page * PAGE)
+}
+
+/// The entry of a page, by its tables in memory: 39 bits, so three levels.
+fn entry(model: &Model, root: u64, page: u64) -> Option<u64> {
+    let mut table = root;
+    for level in [2, 1, 0] {
+        let index = page >> (9 * level) & 511;
+        let address = table + index * 8;
+        if level == 0 {
+            return Some(address);
+        }
+        let next = model.descriptor(address);
+        if next & 0b11 != 0b11 {
+            return None;
+        }
+        table = next & 0x0000_ffff_ffff_f000;
+    }
+    None
+}
+
+impl Program {
+    fn access(&self, cpu: u32, page: u64, wish: Wish) -> bool {
+        let kind = match wish {
+            Wish::Read => AccessKind::Read,
+            Wish::Write => AccessKind::Write,
+            _ => AccessKind::Fetch,
+        };
+        let access = Access {
+            regime: Regime::El10,
+            kind,
+            user: true,
+        };
+        // One step: what may be found, whose it is, and what hardware notes of it.
+        let mut world = self.world.lock().unwrap();
+        let outcomes = world.model.outcomes(cpu, at(page).0, access);
+        for outcome in &outcomes {
+            let right = match outcome {
+                Outcome::Fault(_) => true,
+                Outcome::Memory(to) => {
+                    let frame = PhysicalAddress(to.address);
+                    self.frames
+                        .with(frame, |frame| frame.owners > 0 && frame.page == page)
+                }
+                _ => false,
+            };
+            self.wrong.fetch_add(u64::from(!right), Ordering::Relaxed);
+        }
+        let Some(Outcome::Memory(to)) = outcomes.first() else {
+            return false;
+        };
+        self.found.fetch_add(1, Ordering::Relaxed);
+        if let Some(address) = entry(&world.model, self.root, page) {
+            let now = Descriptor(world.model.descriptor(address));
+            let same = now.is_valid() && now.0 & 0x0000_ffff_ffff_f000 == to.address;
+            if same {
+                world.model.update_by_hardware(address, wish == Wish::Write);
+                if wish == Wish::Write {
+                    let frame = PhysicalAddress(to.address);
+                    self.frames.with(frame, |frame| frame.written = true);
+                }
+            }
+        }
+        true
+    }
+
+    /// Does something in the kernel, for a thread on a CPU. It comes there by an exception.
+    fn kernel<R>(&self, cpu: u32, what: impl FnOnce(&mut Tested, &mut Frames) -> R) -> R {
+        let mut held = self.space.lock().unwrap();
+        self.machine.on(cpu);
+        let (space, frames) = &mut *held;
+        let result = what(space, frames);
+        drop(held);
+        let kind = EventKind::Barrier(Barrier::Isb);
+        self.world.lock().unwrap().event(cpu, kind);
+        result
+    }
+
+    fn touch(&self, cpu: u32, page: u64, wish: Wish) {
+        // Others may take it away again and again, but not for ever.
+        for _ in 0..20 {
+            if self.access(cpu, page, wish) {
+                return;
+            }
+            let done = self.kernel(cpu, |space, frames| {
+                frames.page = page;
+                space.fault(at(page), wish, frames)
+            });
+            match done {
+                Ok(_) => {}
+                Err(SpaceError::NotMapped { .. } | SpaceError::Denied { .. }) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn step(&self, cpu: u32) {
+        let page = FIRST + thread_rng().gen_range(0..PAGES);
+        let count = thread_rng().gen_range(1..=3).min(FIRST + PAGES - page);
+        match thread_rng().gen_range(0..8) {
+            0..=3 => {
+                let wish = [Wish::Read, Wish::Write][thread_rng().gen_range(0..2usize)];
+                self.touch(cpu, page, wish);
+            }
+            4 | 5 => {
+                let bytes = count * PAGE;
+                let done = self.kernel(cpu, |space, frames| space.unmap(at(page), bytes, frames));
+                assert_eq!(done, Ok(()));
+                // Another thread may be quicker.
+                let done = self.kernel(cpu, |space, _| {
+                    space.map(at(page), bytes, Rights::READ_WRITE, 0)
+                });
+                assert!(matches!(done, Ok(()) | Err(SpaceError::Occupied { .. })));
+            }
+            6 => {
+                let rights = [Rights::READ, Rights::READ_WRITE][thread_rng().gen_range(0..2usize)];
+                let done = self.kernel(cpu, |space, frames| {
+                    space.protect(at(page), count * PAGE, rights, frames)
+                });
+                assert!(matches!(done, Ok(()) | Err(SpaceError::NotMapped { .. })));
+            }
+            _ => {
+                let mut child = self.empty();
+                let done = self.kernel(cpu, |space, frames| space.fork_into(&mut child, frames));
+                assert_eq!(done, Ok(()));
+                // The child never runs. Until it ends, whoever writes gets a copy.
+                self.touch(cpu, page, Wish::Write);
+                self.kernel(cpu, |_, frames| child.destroy(frames));
+            }
+        }
+    }
+
+    fn empty(&self) -> Tested {
+        match Space::new(self.geometry, parts(&self.machine), areas(), SETTINGS) {
+            Ok(space) => space,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+const SETTINGS: Settings = Settings {
+    hardware_access: true,
+    hardware_dirty: true,
+    contiguous: true,
+    bbm: BbmLevel::Level0,
+};
+
+fn areas() -> &'static mut [Area] {
+    Vec::leak(vec![Area::EMPTY; 40])
+}
+
+fn parts(machine: &Machine) -> Environment {
+    Parts {
+        memory: machine.clone(),
+        allocator: machine.clone(),
+        maintenance: machine.clone(),
+    }
+}
+
+/// Three CPUs in one program, whose group lacks one page.
+fn start(fault: Fault) -> Program {
+    let features = CpuFeatures::new(IdRegisters {
+        midr: 0x410f_d034,
+        mmfr0: 5 | 0b10 << 4 | 1 << 20,
+        // HAFDBS.
+        mmfr1: 2,
+        mmfr2: 0,
+        isar0: 0,
+    });
+    let regime = LibraryRegime::El1And0;
+    let geometry = match Geometry::new(&features, PageSize::K4, 39, Half::Lower, regime) {
+        Ok(geometry) => geometry,
+        Err(error) => panic!("{error}"),
+    };
+    let machine = Machine::new(CPUS, geometry);
+    let mut space = match Tested::new(geometry, parts(&machine), areas(), SETTINGS) {
+        Ok(space) => space,
+        Err(error) => panic!("{error}"),
+    };
+    space.set_asid(Some(1));
+    let root = space.root();
+    turn_on(&machine, &features, Some(&geometry), None, root, 1);
+    space.make_live();
+    assert_eq!(
+        space.map(at(FIRST), PAGES * PAGE, Rights::READ_WRITE, 0),
+        Ok(())
+    );
+    let mut frames = Frames {
+        all: std::sync::Arc::new(std::sync::Mutex::new(vec![Frame::default(); COUNT])),
+        page: 0,
+    };
+    for page in FIRST..FIRST + GROUP - 1 {
+        frames.page = page;
+        assert!(space.fault(at(page), Wish::Read, &mut frames).is_ok());
+    }
+    let world = machine.world.clone();
+    {
+        let mut world = world.lock().unwrap();
+        for cpu in 0..CPUS {
+            world.event(cpu, EventKind::Barrier(Barrier::Isb));
+        }
+        world.left_out = fault.leaves_out();
+    }
+    Program {
+        world,
+        frames: frames.clone(),
+        space: Mutex::new((space, frames)),
+        geometry,
+        root: root.0,
+        machine,
+        wrong: AtomicU64::new(0),
+        found: AtomicU64::new(0),
+    }
+}
+
+/// What came of so many interleavings: in how many the model reported something, in how many an
+/// access found what it must not, how many accesses found memory, and groups that came to be.
+#[derive(Default)]
+struct Sums {
+    broken: AtomicU64,
+    wrong: AtomicU64,
+    found: AtomicU64,
+    folded: AtomicU64,
+    unfolded: AtomicU64,
+    copied: AtomicU64,
+}
+
+fn play(schedules: usize, fault: Fault) -> std::sync::Arc<Sums> {
+    let sums = std::sync::Arc::new(Sums::default());
+    let counted = sums.clone();
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new(schedules), config).run(move || {
+        let program = Arc::new(start(fault));
+        let threads: Vec<_> = (0..CPUS)
+            .map(|cpu| {
+                let program = program.clone();
+                thread::spawn(move || {
+                    if cpu == 0 {
+                        // The page that the group lacks.
+                        program.touch(0, FIRST + GROUP - 1, Wish::Read);
+                    }
+                    for _ in 0..STEPS {
+                        program.step(cpu);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        finish(&program, fault, &counted);
+    });
+    sums
+}
+
+fn finish(program: &Program, fault: Fault, sums: &Sums) {
+    let mut held = program.space.lock().unwrap();
+    let (space, frames) = &mut *held;
+    {
+        let mut world = program.world.lock().unwrap();
+        for cpu in 0..CPUS {
+            let kind = EventKind::Sync;
+            assert_eq!(world.model.event(Event { cpu, kind }), Ok(()));
+        }
+        let violations = world.model.violations();
+        let wrong = program.wrong.load(Ordering::Relaxed);
+        if fault == Fault::None {
+            assert_eq!(violations, []);
+            assert_eq!(wrong, 0, "accesses found frames of others");
+        }
+        let add = |sum: &AtomicU64, value: bool| sum.fetch_add(value.into(), Ordering::Relaxed);
+        add(&sums.broken, !violations.is_empty());
+        add(&sums.wrong, wrong > 0);
+    }
+    let stats = space.stats();
+    for (sum, value) in [
+        (&sums.found, program.found.load(Ordering::Relaxed)),
+        (&sums.folded, stats.folded),
+        (&sums.unfolded, stats.unfolded),
+        (&sums.copied, stats.copied),
+    ] {
+        sum.fetch_add(value, Ordering::Relaxed);
+    }
+    if fault != Fault::None {
+        return;
+    }
+    // What was written is known to have been, and every frame has one owner.
+    let mut mapped = 0;
+    for page in FIRST..FIRST + PAGES {
+        let Some(state) = space.page(at(page)) else {
+            continue;
+        };
+        mapped += 1;
+        let frame = frames.with(state.frame, |frame| *frame);
+        assert_eq!((frame.owners, frame.page), (1, page));
+        assert!(state.dirty || !frame.written, "{page:#x} was written");
+    }
+    let owned = |frames: &Frames| {
+        let all = frames.all.lock().unwrap();
+        all.iter().map(|frame| frame.owners).sum::<u32>()
+    };
+    assert_eq!(owned(frames), mapped);
+    space.clear(frames);
+    assert_eq!(owned(frames), 0, "frames are lost");
+}
+
+#[test]
+fn threads_find_their_own_pages_whatever_the_others_do() {
+    let sums = play(100, Fault::None);
+    let of = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+    println!(
+        "{} accesses, {} groups made, {} taken apart, {} copies",
+        of(&sums.found),
+        of(&sums.folded),
+        of(&sums.unfolded),
+        of(&sums.copied)
+    );
+    assert!(of(&sums.found) > 300, "{} accesses", of(&sums.found));
+    assert!(of(&sums.folded) > 5 && of(&sums.unfolded) > 3);
+    assert!(of(&sums.copied) > 10, "{} copies", of(&sums.copied));
+}
+
+#[test]
+fn a_step_that_is_left_out_is_found_out_by_the_model_and_by_what_threads_find() {
+    for fault in [Fault::Tlbi, Fault::Completion] {
+        let sums = play(30, fault);
+        let broken = sums.broken.load(Ordering::Relaxed);
+        let wrong = sums.wrong.load(Ordering::Relaxed);
+        assert!(broken > 20, "reported in {broken}");
+        assert!(wrong > 1, "found by an access in {wrong}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Tables that two CPUs change under a lock, and a third that walks them whenever it likes: tables
+//! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
+//! meanwhile is what one of them maps there, or nothing.
+
+use crate::machine::{Machine, PAGE, Shared, turn_on};
+use granule::arch::{
+    Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page4K, PageSize, Permissions,
+    PhysicalAddress, Regime as LibraryRegime, VirtualAddress,
+};
+use granule::table::{Leaves, PageTables, Parts};
+use granule_model::{Access, Barrier, Event, EventKind, Outcome, TlbiScope};
+use shuttle::scheduler::RandomScheduler;
+use shuttle::sync::{Arc, Mutex};
+use shuttle::{Runner, thread};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Each CPU maps its own stretch, with tables of its own down from level 2.
+const STRETCH: u64 = 1 << 30;
+const OUTPUT: u64 = 0x1_0000_0000;
+const WALKER: u32 = 2;
+const ROUNDS: u64 = 2;
+
+/// What is left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    Tlbi,
+    Completion,
+}
+
+impl Fault {
+    fn leaves_out(self) -> fn(&EventKind) -> bool {
+        match self {
+            Self::None => |_| false,
+            Self::Tlbi => {
+                |kind| matches!(kind, EventKind::Tlbi(op) if op.scope == TlbiScope::InnerShareable)
+            }
+            Self::Completion => |kind| matches!(kind, EventKind::Barrier(Barrier::DsbIsh)),
+        }
+    }
+}
+
+type Tables = PageTables<Page4K, Parts<Machine, Machine, Machine>>;
+
+fn parts(machine: &Machine) -> Parts<Machine, Machine, Machine> {
+    Parts {
+        memory: machine.clone(),
+        allocator: machine.clone(),
+        maintenance: machine.clone(),
+    }
+}
+
+/// 4K pages, 39 bits, the upper half.
+fn geometry(features: &CpuFeatures) -> Geometry {
+    let geometry = Geometry::new(
+        features,
+        PageSize::K4,
+        39,
+        Half::Upper,
+        LibraryRegime::El1And0,
+    );
+    match geometry {
+        Ok(geometry) => geometry,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn features() -> CpuFeatures {
+    CpuFeatures::new(IdRegisters {
+        midr: 0x410f_d034,
+        mmfr0: 5 | 0b10 << 4 | 1 << 20,
+        mmfr1: 0,
+        mmfr2: 0,
+        isar0: 0,
+    })
+}
+
+/// The machine with its MMUs on, and its tables.
+fn start(fault: Fault) -> (Shared, Tables, Geometry) {
+    let features = features();
+    let geometry = geometry(&features);
+    let machine = Machine::new(3, geometry);
+    let mut tables = match Tables::new(geometry, parts(&machine)) {
+        Ok(tables) => tables,
+        Err(error) => panic!("{error}"),
+    };
+    turn_on(&machine, &features, None, Some(&geometry), tables.root(), 0);
+    tables.make_live();
+    machine.world.lock().unwrap().left_out = fault.leaves_out();
+    (machine.world, tables, geometry)
+}
+
+/// One CPU maps its stretch, uses it, and unmaps it, which gives its tables to whoever is next.
+fn change(cpu: u32, tables: &Mutex<Tables>, world: &Shared, geometry: &Geometry, fault: Fault) {
+    let at = VirtualAddress(geometry.base().0 + u64::from(cpu) * STRETCH);
+    let output = PhysicalAddress(OUTPUT + u64::from(cpu) * STRETCH);
+    let attributes = Attributes::normal(Permissions::READ_WRITE);
+    let lock = || {
+        let mut tables = tables.lock().unwrap();
+        tables.environment().memory.on(cpu);
+        tables
+    };
+    for _ in 0..ROUNDS {
+        let result = lock().map(at, output, 2 * PAGE, attributes, Leaves::PAGES);
+        assert_eq!(result, Ok(()));
+        // This CPU uses what it mapped; it has executed the ISB for that.
+        let outcomes = world.lock().unwrap().model.access(cpu, at.0, Access::READ);
+        let mapped = |one: &Outcome| matches!(one, Outcome::Memory(to) if to.address == output.0);
+        assert!(
+            fault != Fault::None || outcomes.iter().all(mapped),
+            "{outcomes:?}"
+        );
+        let result = lock().unmap(at, 2 * PAGE);
+        assert_eq!(result, Ok(()));
+    }
+}
+
+/// Another CPU walks: what it may find is what the owner maps there, or nothing.
+fn walk(world: &Shared, geometry: &Geometry, found: &AtomicU64, fault: Fault) {
+    for step in 0..30 {
+        let owner = step % 2;
+        let va = geometry.base().0 + owner * STRETCH + 8;
+        let outcomes = world
+            .lock()
+            .unwrap()
+            .model
+            .outcomes(WALKER, va, Access::READ);
+        if fault != Fault::None {
+            // What may be found then is the model's to say.
+            continue;
+        }
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Memory(to) => {
+                    assert_eq!(to.address, OUTPUT + owner * STRETCH + 8);
+                    found.fetch_add(1, Ordering::Relaxed);
+                }
+                Outcome::Fault(granule_model::FaultKind::Translation) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Plays so many interleavings. In how many a rule was broken, and how often the walker found a
+/// mapping.
+fn play(schedules: usize, fault: Fault) -> (u64, u64) {
+    let broken = std::sync::Arc::new(AtomicU64::new(0));
+    let found = std::sync::Arc::new(AtomicU64::new(0));
+    let counts = (broken.clone(), found.clone());
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new(schedules), config).run(move || {
+        let (world, tables, geometry) = start(fault);
+        let tables = Arc::new(Mutex::new(tables));
+        let mut cpus = Vec::new();
+        for cpu in 0..2 {
+            let (world, tables) = (world.clone(), tables.clone());
+            cpus.push(thread::spawn(move || {
+                change(cpu, &tables, &world, &geometry, fault);
+            }));
+        }
+        let walker = (world.clone(), found.clone());
+        cpus.push(thread::spawn(move || {
+            walk(&walker.0, &geometry, &walker.1, fault);
+        }));
+        for cpu in cpus {
+            cpu.join().unwrap();
+        }
+        let mut world = world.lock().unwrap();
+        for cpu in 0..2 {
+            let kind = EventKind::Sync;
+            assert_eq!(world.model.event(Event { cpu, kind }), Ok(()));
+        }
+        let violations = world.model.violations();
+        if fault == Fault::None {
+            assert_eq!(violations, []);
+        }
+        broken.fetch_add(u64::from(!violations.is_empty()), Ordering::Relaxed);
+    });
+    (
+        counts.0.load(Ordering::Relaxed),
+        counts.1.load(Ordering::Relaxed),
+    )
+}
+
+#[test]
+fn tables_are_freed_only_when_nobody_walks_them() {
+    let (broken, found) = play(300, Fault::None);
+    assert_eq!(broken, 0);
+    assert!(found > 100, "the walker found a mapping {found} times");
+}
+
+#[test]
+fn a_protocol_with_a_step_left_out_is_found_out() {
+    for fault in [Fault::Tlbi, Fault::Completion] {
+        let (broken, _) = play(20, fault);
+        assert_eq!(broken, 20);
+    }
+}

@@ -1,0 +1,44 @@
+//! What user memory costs: `granule-user-bench [BYTES] [ROUNDS] [off]`.
+//!
+//! Maps BYTES (1G) of private anonymous memory in pages of the base size, and times what is done to
+//! all of it, ROUNDS (3) times. One source for every kernel with the arm64 Linux system calls, and
+//! for every page size: it can be `/init` with nothing else in the initramfs. With `off` it asks for
+//! the machine to be powered off when it is done, as the first process of Linux has to, and then
+//! ends, as it does anyway.
+//!
+//! It prints a line for each kind of work, and nothing else unless something fails:
+//!
+//! ```text
+//! bench begin page=4096 bytes=1073741824 pages=262144 rounds=3 frequency=62500000
+//! bench op=fork best=1639245 median=1639300 worst=1650001
+//! bench end ops=10
+//! ```
+//!
+//! Times are ticks of the virtual counter, `frequency` of which are a second. Under QEMU with
+//! `-icount shift=0` an instruction is a nanosecond of that counter's time, so they are counts of
+//! instructions, kernel's and program's, in steps of 16.
+
+#![cfg_attr(target_os = "none", no_std, no_main)]
+#![cfg_attr(
+    not(target_os = "none"),
+    allow(dead_code, reason = "there is nothing to run on the host")
+)]
+
+#[cfg(target_os = "none")]
+#[path = "../calls.rs"]
+#[allow(dead_code, reason = "the tests call what this program does not")]
+mod calls;
+#[cfg(target_os = "none")]
+mod rounds;
+#[cfg(target_os = "none")]
+#[path = "../start.rs"]
+#[allow(dead_code, reason = "as above")]
+mod start;
+
+#[cfg(target_os = "none")]
+use rounds::run;
+
+#[cfg(not(target_os = "none"))]
+fn main() {
+    println!("This program runs at EL0, on Granule or Linux: build it with `cargo xtask user`.");
+}

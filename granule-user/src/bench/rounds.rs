@@ -1,0 +1,284 @@
+//! The rounds of the benchmark: what is done, and how long it takes.
+
+use crate::calls::{self, call, fork, say};
+use crate::start::{Start, number, page};
+use core::arch::asm;
+
+/// The kinds of work, in the order of a round.
+#[derive(Clone, Copy)]
+enum Op {
+    /// The first write to each page.
+    Touch,
+    /// A fork whose child ends at once; the time in the parent until it goes on.
+    Fork,
+    /// The next write to each page, which is not shared any more.
+    Reuse,
+    /// A fork whose child sleeps until the parent has taken the time: what the call alone takes.
+    ForkHeld,
+    /// The next write to each page, which the sleeping child still has.
+    Copy,
+    /// To read-only.
+    ProtectRead,
+    /// To writable again: the call.
+    ProtectWrite,
+    /// The next write to each page.
+    Rewrite,
+    /// A write to each page that nothing stands in the way of: what the loop itself takes.
+    Loop,
+    /// The end of it.
+    Unmap,
+}
+
+const OPS: [(Op, &str); 10] = [
+    (Op::Touch, "touch"),
+    (Op::Fork, "fork"),
+    (Op::Reuse, "reuse"),
+    (Op::ForkHeld, "fork-held"),
+    (Op::Copy, "copy"),
+    (Op::ProtectRead, "mprotect-read"),
+    (Op::ProtectWrite, "mprotect-write"),
+    (Op::Rewrite, "rewrite"),
+    (Op::Loop, "loop"),
+    (Op::Unmap, "munmap"),
+];
+
+/// The most rounds there is room for.
+const MOST_ROUNDS: usize = 15;
+const DEFAULT_BYTES: u64 = 1 << 30;
+const DEFAULT_ROUNDS: usize = 3;
+
+const PIPE2: u64 = 59;
+const READ: u64 = 63;
+const CLOSE: u64 = 57;
+const MKNODAT: u64 = 33;
+const MKDIRAT: u64 = 34;
+const OPENAT: u64 = 56;
+const REBOOT: u64 = 142;
+
+/// Descriptor of the folder that paths begin in.
+const AT_FDCWD: u64 = -100i64 as u64;
+/// No transparent huge pages.
+const MADV_NOHUGEPAGE: u64 = 15;
+const PROT_READ: u64 = 1;
+
+/// Why there are no figures: what was done, and what the kernel said to it.
+type Failure = (&'static str, i64);
+
+/// Runs all rounds; the exit code.
+pub(crate) fn run(start: Start) -> i32 {
+    open_console();
+    let off = (1..start.count()).any(|index| start.argument(index) == b"off");
+    let code = match measure(start) {
+        Ok(()) => 0,
+        Err((what, error)) => {
+            say(format_args!("bench failed {what} {error}\n"));
+            1
+        }
+    };
+    if off {
+        // LINUX_REBOOT_CMD_POWER_OFF, with the two numbers that say it is meant. Who may not, or
+        // is on a kernel without it, just ends.
+        let order = [0xfee1_dead, 672_274_793, 0x4321_fedc, 0, 0, 0];
+        call(REBOOT, order);
+    }
+    code
+}
+
+fn measure(start: Start) -> Result<(), Failure> {
+    let bytes = bytes(start.argument(1)).unwrap_or(DEFAULT_BYTES);
+    let rounds = match number(start.argument(2)) as usize {
+        0 => DEFAULT_ROUNDS,
+        rounds => rounds.min(MOST_ROUNDS),
+    };
+    let page = page(start);
+    if page == 0 || !bytes.is_multiple_of(page) {
+        return Err(("bytes that are no whole pages", bytes as i64));
+    }
+    let frequency = frequency();
+    say(format_args!(
+        "bench begin page={page} bytes={bytes} pages={} rounds={rounds} frequency={frequency}\n",
+        bytes / page
+    ));
+    let mut times = [[0u64; MOST_ROUNDS]; OPS.len()];
+    for at in 0..rounds {
+        let round = round(bytes, page)?;
+        for (times, time) in times.iter_mut().zip(round) {
+            times[at] = time;
+        }
+    }
+    for ((_, name), times) in OPS.iter().zip(&mut times) {
+        let times = &mut times[..rounds];
+        times.sort_unstable();
+        let (best, median, worst) = (times[0], times[rounds / 2], times[rounds - 1]);
+        say(format_args!(
+            "bench op={name} best={best} median={median} worst={worst}\n"
+        ));
+    }
+    say(format_args!("bench end ops={}\n", OPS.len()));
+    Ok(())
+}
+
+/// One round: the ticks of each kind of work.
+fn round(bytes: u64, page: u64) -> Result<[u64; OPS.len()], Failure> {
+    let memory = calls::map(bytes, calls::READ_WRITE).map_err(|error| ("mmap", error))?;
+    // A kernel without huge pages may not know the word.
+    call(calls::MADVISE, [memory, bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
+    let all = || {
+        write_all(memory, bytes, page);
+        Ok(0)
+    };
+    let mut held = None;
+    let mut child = -1;
+    let mut times = [0; OPS.len()];
+    for ((op, name), time) in OPS.into_iter().zip(&mut times) {
+        let (took, result) = match op {
+            Op::Touch | Op::Reuse | Op::Copy | Op::Rewrite | Op::Loop => timed(all),
+            Op::Fork => timed(|| fork_and(|| ())),
+            Op::ForkHeld => {
+                let pipe = held.insert(pipe()?);
+                timed(|| fork_and(|| pipe.wait()))
+            }
+            Op::ProtectRead => timed(|| done(calls::protect(memory, bytes, PROT_READ))),
+            Op::ProtectWrite => timed(|| done(calls::protect(memory, bytes, calls::READ_WRITE))),
+            Op::Unmap => timed(|| done(calls::unmap(memory, bytes))),
+        };
+        *time = took;
+        let result = result.map_err(|error| (name, error))?;
+        // What is not to be measured.
+        match op {
+            Op::Fork => ended_well(result)?,
+            Op::ForkHeld => child = result,
+            Op::Copy => {
+                if let Some(pipe) = held.take() {
+                    pipe.end();
+                    ended_well(child)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(times)
+}
+
+/// The ticks that it took.
+#[inline(always)]
+fn timed(what: impl FnOnce() -> Result<i64, i64>) -> (u64, Result<i64, i64>) {
+    let begun = now();
+    let result = what();
+    (now() - begun, result)
+}
+
+fn done(result: i64) -> Result<i64, i64> {
+    if result < 0 { Err(result) } else { Ok(result) }
+}
+
+/// Forks; the child does `child` and ends.
+#[inline(always)]
+fn fork_and(child: impl FnOnce()) -> Result<i64, i64> {
+    let pid = fork();
+    if pid == 0 {
+        child();
+        calls::exit(0);
+    }
+    done(pid)
+}
+
+/// Waits for a child, which must have ended with 0.
+fn ended_well(child: i64) -> Result<(), Failure> {
+    match calls::wait(child) {
+        Ok((_, 0)) => Ok(()),
+        Ok((_, status)) => Err(("a child's status", i64::from(status))),
+        Err(error) => Err(("wait4", error)),
+    }
+}
+
+/// Writes a word to each page.
+#[inline(never)]
+fn write_all(memory: u64, bytes: u64, page: u64) {
+    let mut at = memory;
+    while at < memory + bytes {
+        // SAFETY: memory that the round mapped, which nobody else in this process reaches.
+        unsafe { (at as *mut u64).write_volatile(at) };
+        at += page;
+    }
+}
+
+/// A pipe that a child waits at until the parent has ended it.
+struct Pipe {
+    read: u64,
+    write: u64,
+}
+
+fn pipe() -> Result<Pipe, Failure> {
+    let mut ends = [0u32; 2];
+    let made = call(PIPE2, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    done(made).map_err(|error| ("pipe2", error))?;
+    Ok(Pipe {
+        read: u64::from(ends[0]),
+        write: u64::from(ends[1]),
+    })
+}
+
+impl Pipe {
+    /// Until there is no writer left: so this one must not be.
+    fn wait(&self) {
+        call(CLOSE, [self.write, 0, 0, 0, 0, 0]);
+        let mut byte = 0u8;
+        call(READ, [self.read, &raw mut byte as u64, 1, 0, 0, 0]);
+    }
+
+    fn end(&self) {
+        call(CLOSE, [self.write, 0, 0, 0, 0, 0]);
+        call(CLOSE, [self.read, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// A number with K, M or G behind it, or none of them.
+fn bytes(text: &[u8]) -> Option<u64> {
+    let (shift, digits) = match text.split_last()? {
+        (b'G' | b'g', digits) => (30, digits),
+        (b'M' | b'm', digits) => (20, digits),
+        (b'K' | b'k', digits) => (10, digits),
+        _ => (0, text),
+    };
+    match number(digits) << shift {
+        0 => None,
+        bytes => Some(bytes),
+    }
+}
+
+/// The virtual counter, which EL0 may read on Linux as here.
+fn now() -> u64 {
+    let now: u64;
+    // SAFETY: reads a counter, in order with what comes before.
+    unsafe {
+        asm!("isb", "mrs {}, cntvct_el0", out(reg) now, options(nostack, preserves_flags));
+    }
+    now
+}
+
+fn frequency() -> u64 {
+    let frequency: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nostack, preserves_flags));
+    }
+    frequency
+}
+
+/// A first process has no console if the initramfs has no node for it: makes one. Its descriptors
+/// are the lowest there are.
+fn open_console() {
+    const EBADF: i64 = -9;
+    if calls::write(b"") != EBADF {
+        return;
+    }
+    let (folder, path) = (c"/dev".as_ptr() as u64, c"/dev/console".as_ptr() as u64);
+    call(MKDIRAT, [AT_FDCWD, folder, 0o755, 0, 0, 0]);
+    // A character device, 5:1.
+    call(MKNODAT, [AT_FDCWD, path, 0o020_600, 5 << 8 | 1, 0, 0]);
+    // Read and write, as 0 and as 1.
+    for _ in 0..2 {
+        call(OPENAT, [AT_FDCWD, path, 2, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,290 @@
+//! Too much of everything: processes, memory, signals, arguments, descriptors, pipes; at once.
+
+use super::{CLOSE, CLOSE_RANGE, KILL, PIPE2, SIGKILL, Victim, end_all_others, pause};
+use crate::calls::{self, call, fork, map, say};
+use crate::check;
+use crate::start::Start;
+use crate::tests::page;
+use crate::tests::processes::{forked, status_of};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const EAGAIN: i64 = -11;
+const ENOMEM: i64 = -12;
+
+/// Fork bombs up to the limit, each process taking memory until there is none, twice.
+pub(in crate::tests) fn crowd(start: Start) {
+    let page = page(start);
+    let victim = Victim::new(page);
+    for round in 0..2 {
+        let bomb = forked(|| {
+            // A group of its own.
+            call(157, [0; 6]);
+            explode(page, round == 1)
+        });
+        settle();
+        // The first of them ends when there is nothing left to be had, or is ended.
+        let status = status_of(bomb);
+        check!(
+            status == 0 || status == 9,
+            "the first of the bomb: {status:#x}"
+        );
+        // It goes on without it, until it is ended, and so are those made meanwhile.
+        pause(50);
+        victim.looks_again();
+        let mut left = 1;
+        while left >= 0 {
+            call(KILL, [bomb.wrapping_neg() as u64, SIGKILL, 0, 0, 0, 0]);
+            loop {
+                // WNOHANG, of that group.
+                left = call(calls::WAIT4, [bomb.wrapping_neg() as u64, 0, 1, 0, 0, 0]);
+                if left <= 0 {
+                    break;
+                }
+            }
+        }
+    }
+    victim.end();
+    let pid = forked(|| 6);
+    check!(status_of(pid) == 6 << 8, "a child after the bomb");
+    end_all_others();
+    say(format_args!("crowded\n"));
+}
+
+/// Makes the stack that the first process needs its own again, while there is memory: a fork left it
+/// shared.
+#[inline(never)]
+fn settle() {
+    let mut room = [0_u8; 0x1_0000];
+    for byte in room.iter_mut().step_by(512) {
+        // SAFETY: an element of a local array.
+        unsafe { (&raw mut *byte).write_volatile(1) };
+    }
+}
+
+/// Every process makes others for as long as it can, and takes memory.
+fn explode(page: u64, takes_all: bool) -> i32 {
+    let pages = if takes_all { 1 << 20 } else { 32 };
+    let at = map(pages * page, calls::READ_WRITE).unwrap_or(0);
+    let mut refused = 0;
+    let mut touched = 0;
+    while refused < 50 {
+        match fork() {
+            0 => refused = 0,
+            EAGAIN | ENOMEM => {
+                refused += 1;
+                call(calls::SCHED_YIELD, [0; 6]);
+            }
+            error => check!(error > 0, "fork: {error}"),
+        }
+        for _ in 0..if takes_all { 64 } else { 1 } {
+            if at != 0 && touched < pages {
+                let to = at + touched * page;
+                // SAFETY: mapped above; out of memory ends this process, which is the point.
+                unsafe { (to as *mut u64).write_volatile(to) };
+                touched += 1;
+            }
+        }
+    }
+    0
+}
+
+/// How often a handler ran.
+static RAN: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count(_: u64) {
+    RAN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Everyone signals everyone, handlers within handlers, while others stop and go on.
+pub(in crate::tests) fn signals(start: Start) {
+    const SA_NODEFER: u64 = 0x4000_0000;
+    let victim = Victim::new(page(start));
+    let storm = forked(|| {
+        call(157, [0; 6]);
+        for signal in [10, 12, 17] {
+            let action = [count as *const () as u64, SA_NODEFER, 0, 0];
+            let set = call(134, [signal, action.as_ptr() as u64, 0, 8, 0, 0]);
+            check!(set == 0, "rt_sigaction: {set}");
+        }
+        let pids = [0_u32; 12].map(|_| {
+            forked(|| {
+                for round in 0..200 {
+                    // The whole group, the sender among it.
+                    call(KILL, [0, if round % 2 == 0 { 10 } else { 12 }, 0, 0, 0, 0]);
+                }
+                i32::from(RAN.load(Ordering::Relaxed) == 0)
+            })
+        });
+        for (index, pid) in pids.into_iter().enumerate() {
+            // Stopped, gone on, and now and then ended.
+            call(KILL, [pid as u64, 19, 0, 0, 0, 0]);
+            call(KILL, [pid as u64, 18, 0, 0, 0, 0]);
+            if index % 4 == 3 {
+                call(KILL, [pid as u64, SIGKILL, 0, 0, 0, 0]);
+            }
+        }
+        for pid in pids {
+            let status = loop {
+                match calls::wait(pid) {
+                    Ok((_, status)) => break status,
+                    Err(error) => check!(error == -4, "wait: {error}"),
+                }
+            };
+            check!(status == 0 || status == 9, "one of the storm: {status:#x}");
+        }
+        0
+    });
+    let status = status_of(storm);
+    check!(status == 0, "the storm: {status:#x}");
+    // A handler that faults, whose handler faults, on a stack that ends.
+    let deep = status_of(forked(|| {
+        extern "C" fn again(_: u64) {
+            call(KILL, [call(calls::GETPID, [0; 6]) as u64, 10, 0, 0, 0, 0]);
+        }
+        let action = [again as *const () as u64, SA_NODEFER, 0, 0];
+        call(134, [10, action.as_ptr() as u64, 0, 8, 0, 0]);
+        again(0);
+        0
+    }));
+    check!(deep == 11, "handlers without end: {deep:#x}");
+    // What nobody may send, and to whom nobody may.
+    let to_first = forked(|| {
+        for signal in [9, 15, 19, 11, 1] {
+            for number in [KILL, 130] {
+                let sent = call(number, [1, signal, 0, 0, 0, 0]);
+                check!(sent == 0, "a signal for the first process: {sent}");
+            }
+        }
+        for signal in [65, 66, 255, 256, u64::MAX, 1 << 31] {
+            let sent = call(KILL, [1, signal, 0, 0, 0, 0]);
+            check!(sent == -22, "signal {signal}: {sent}");
+        }
+        0
+    });
+    check!(status_of(to_first) == 0, "who signals the first process");
+    masked();
+    victim.end();
+    end_all_others();
+    say(format_args!("stormed\n"));
+}
+
+/// What the first process keeps out, and lets in later, does not end it either.
+fn masked() {
+    let all = u64::MAX;
+    let set = call(135, [0, &raw const all as u64, 0, 8, 0, 0]);
+    check!(set == 0, "rt_sigprocmask: {set}");
+    let pid = forked(|| {
+        for signal in [9, 15, 10, 11, 6] {
+            call(KILL, [1, signal, 0, 0, 0, 0]);
+            call(131, [1, 1, signal, 0, 0, 0]);
+        }
+        0
+    });
+    check!(status_of(pid) == 0, "who signals what is blocked");
+    let set = call(135, [1, &raw const all as u64, 0, 8, 0, 0]);
+    check!(set == 0, "rt_sigprocmask: {set}");
+}
+
+/// Descriptors, pipes and arguments, as many as there are.
+pub(in crate::tests) fn pipes(start: Start) {
+    let page = page(start);
+    let victim = Victim::new(page);
+    let pid = forked(|| {
+        fill_pipes();
+        0
+    });
+    check!(status_of(pid) == 0, "who fills pipes");
+    // Many processes, each with as many as it can have, all of them full.
+    let pids = [0_u32; 40].map(|_| {
+        forked(|| {
+            fill_pipes();
+            0
+        })
+    });
+    for pid in pids {
+        let status = status_of(pid);
+        check!(status == 0 || status == 9, "one of those: {status:#x}");
+    }
+    arguments();
+    victim.end();
+    end_all_others();
+    say(format_args!("piped\n"));
+}
+
+fn fill_pipes() {
+    const O_NONBLOCK: u64 = 0o4000;
+    call(CLOSE_RANGE, [3, 63, 0, 0, 0, 0]);
+    let mut made = 0;
+    let mut both = [0_u32; 2];
+    let error = loop {
+        let error = call(PIPE2, [both.as_mut_ptr() as u64, O_NONBLOCK, 0, 0, 0, 0]);
+        if error < 0 {
+            break error;
+        }
+        made += 1;
+        let bytes = [7_u8; 4096];
+        let [_, into] = both;
+        loop {
+            let at = bytes.as_ptr() as u64;
+            let some = call(calls::WRITE, [into.into(), at, 4096, 0, 0, 0]);
+            if some < 0 {
+                check!(some == EAGAIN, "a full pipe: {some}");
+                break;
+            }
+        }
+    };
+    // EMFILE; ENFILE, when all have as many as there are together; ENOMEM.
+    check!(matches!(error, -24 | -23 | ENOMEM), "pipe {made}: {error}");
+    // One end only, of every other one; then all, twice.
+    for fd in (3..64).step_by(3) {
+        call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+    }
+    for _ in 0..2 {
+        call(CLOSE_RANGE, [3, u64::from(u32::MAX), 0, 0, 0, 0]);
+    }
+    for fd in 3..70 {
+        let closed = call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+        check!(closed == -9, "descriptor {fd} was open: {closed}");
+    }
+}
+
+/// More arguments than there is room for, in number and in length.
+fn arguments() {
+    const EXECVE: u64 = 221;
+    const E2BIG: i64 = -7;
+    let bytes = 1 << 20;
+    let text = map(bytes, calls::READ_WRITE).unwrap_or(0);
+    let list = map(bytes, calls::READ_WRITE).unwrap_or(0);
+    check!(text != 0 && list != 0, "no memory");
+    let path = c"/init".as_ptr() as u64;
+    // One that is long: 'x' without an end for 200 000 bytes.
+    for at in text..text + 200_000 {
+        // SAFETY: just mapped.
+        unsafe { (at as *mut u8).write_volatile(b'x') };
+    }
+    let set = |index: u64, value: u64| {
+        // SAFETY: just mapped, and in there.
+        unsafe { ((list + 8 * index) as *mut u64).write_volatile(value) };
+    };
+    set(0, text);
+    set(1, 0);
+    for lists in [[list, 0], [0, list]] {
+        let [arguments, environment] = lists;
+        let failed = call(EXECVE, [path, arguments, environment, 0, 0, 0]);
+        check!(failed == E2BIG, "a long argument: {failed}");
+    }
+    // As many empty ones as a megabyte of pointers has, without an end.
+    for index in 0..bytes / 8 {
+        set(index, text + 200_000);
+    }
+    for lists in [[list, 0], [0, list], [list, list]] {
+        let [arguments, environment] = lists;
+        let failed = call(EXECVE, [path, arguments, environment, 0, 0, 0]);
+        check!(failed == E2BIG, "many arguments: {failed}");
+    }
+    // A path that is too long, or empty.
+    for (path, error) in [(text, -36), (text + 200_000, -2)] {
+        let failed = call(EXECVE, [path, 0, 0, 0, 0, 0]);
+        check!(failed == error, "execve of a path: {failed}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Debian's kernels and ours on the same machine, booted by the same code: a kernel, an initramfs, and
+//! what the console said.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request, boot};
+
+/// A kernel to boot.
+#[derive(Clone, Debug)]
+pub(crate) enum Kernel {
+    /// The one image, with that page size.
+    Granule { image: PathBuf, page_size: PageSize },
+    /// A kernel of Debian's, with its name here.
+    Linux { image: PathBuf, name: String },
+}
+
+/// The machine, and what is to run on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine<'a> {
+    pub(crate) memory: u64,
+    pub(crate) cpus: u32,
+    /// Let the virtual clock count instructions.
+    pub(crate) icount: bool,
+    /// The initramfs.
+    pub(crate) initramfs: &'a Path,
+    /// Arguments of its first process.
+    pub(crate) arguments: &'a str,
+    pub(crate) limit: Duration,
+}
+
+/// Has all three page sizes, and nothing newer that would save only one of them work.
+const CPU: &str = "neoverse-n1";
+
+/// Only emergencies on the console, and an end when the first process has ended.
+const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 transparent_hugepage=never";
+
+/// How long a guest may take; the longest takes about a minute on an idle machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
+
+impl Kernel {
+    /// As tables and checks have it.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Granule { .. } => "Granule".to_owned(),
+            Self::Linux { name, .. } => name.clone(),
+        }
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Self::Granule { .. })
+    }
+
+    /// Boots and gives what the console said, if the first process ended with 0.
+    pub(crate) fn run(&self, machine: &Machine<'_>) -> Result<String> {
+        let common = Request {
+            memory: machine.memory,
+            smp: machine.cpus,
+            cpu: CPU.to_owned(),
+            // Where QEMU enters a kernel unless told otherwise.
+            el: 1,
+            icount: machine.icount,
+            initrd: Some(machine.initramfs.to_owned()),
+            timeout: machine.limit,
+            ..Request::default()
+        };
+        let arguments = machine.arguments;
+        match self {
+            Self::Granule { image, page_size } => {
+                let booted = boot::run(&Request {
+                    image: Some(image.clone()),
+                    page_size: Some(*page_size),
+                    append: Some(format!("-- {arguments}")),
+                    ..common
+                });
+                // The kernel has counted its frames and told the first process's end.
+                ensure!(booted.is_ok(), "{}", told(&booted));
+                Ok(booted.console_text())
+            }
+            Self::Linux { image, .. } => {
+                let booted = boot::run(&Request {
+                    image: Some(image.clone()),
+                    append: Some(format!("{LINUX_WORDS} -- {arguments}")),
+                    ..common
+                });
+                // It knows nothing of our record, so that this is how its end looks.
+                if booted.outcome != Outcome::GuestExit {
+                    bail!("{}", told(&booted));
+                }
+                let console = booted.console_text();
+                linux_ended_well(&console)?;
+                Ok(console)
+            }
+        }
+    }
+}
+
+/// A panic of Linux's is how it ends when its first process does, unless that powers it off; then
+/// that is the end, and what it printed tells how it went.
+fn linux_ended_well(console: &str) -> Result<()> {
+    let Some((_, panic)) = console.split_once("Kernel panic - not syncing: ") else {
+        return Ok(());
+    };
+    let line = panic.lines().next().unwrap_or_default().trim_end();
+    ensure!(
+        line == "Attempted to kill init! exitcode=0x00000000",
+        "Linux ended with: {line}"
+    );
+    Ok(())
+}
+
+/// How a boot went, with the last that was printed, on one line.
+fn told(booted: &Boot) -> String {
+    let console = booted.console_text();
+    let last = console.lines().rev().find(|line| !line.trim().is_empty());
+    match last {
+        Some(last) => format!(
+            "{}; the last line was {:?}",
+            booted.last_line(),
+            last.trim()
+        ),
+        None => booted.last_line(),
+    }
+}
+
+/// A folder with files for boots, gone with its owner.
+#[derive(Debug)]
+pub(crate) struct Files(tempfile::TempDir);
+
+impl Files {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(tempfile::tempdir()?))
+    }
+
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, bytes)?;
+        Ok(path)
+    }
+
+    pub(crate) fn initramfs(&self, name: &str, archive: Initramfs) -> Result<PathBuf> {
+        self.put(name, &archive.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_ends_well_only_by_its_first_process_ending_so() {
+        let end = |line: &str| linux_ended_well(&format!("x\r\n[ 1.0] Kernel panic - {line}\r\ny"));
+        assert!(end("not syncing: Attempted to kill init! exitcode=0x00000000").is_ok());
+        assert!(end("not syncing: Attempted to kill init! exitcode=0x00000100").is_err());
+        let error = end("not syncing: No working init found.").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "Linux ended with: No working init found."
+        );
+        assert!(linux_ended_well("powered off").is_ok());
+    }
+}
