@@ -51,7 +51,7 @@ fn may_take(op: &str, page_size: PageSize) -> u64 {
         "reuse" | "rewrite" => 300,
         "loop" => 5,
         // Sixty-four bytes in twelve instructions.
-        "copy" => 2200 + page_size.bytes() / 64 * 13,
+        "copy" => 1800 + page_size.bytes() / 64 * 13,
         other => panic!("no bound for {other}"),
     }
 }
