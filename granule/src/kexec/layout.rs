@@ -3,11 +3,13 @@
 //! Plain constants. Those of the header's fields are offsets of the structure in
 //! [`list`](super::list).
 
+use crate::arch::PageSize;
+
 /// Bytes that are moved and told of at a time: what the copying loops load before they store.
 pub const LINE: usize = 64;
 
 /// Bytes of the relocation code with its vectors: it must fit into the smallest page.
-pub const CODE_BYTES: usize = 4096;
+pub const CODE_BYTES: usize = UNIT as usize;
 /// Where in it execution begins: behind vectors.
 pub const START: u64 = 2048;
 
@@ -26,7 +28,7 @@ pub(crate) const LINK_BIT: u32 = 2;
 /// Bytes of a record: destination, source, bytes and kind, 64 bits each.
 pub const RECORD_BYTES: u64 = 32;
 /// What a record's bytes are a multiple of, and its addresses: the smallest page.
-pub const UNIT: u64 = 4096;
+pub const UNIT: u64 = PageSize::K4.bytes();
 
 /// A header's flag: the MMU goes off before anything is copied.
 pub const UNCACHED: u64 = 1 << UNCACHED_BIT;
