@@ -76,7 +76,11 @@ impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, given) in NAMES.iter().zip(&self.given).filter(|(_, it)| it.bytes > 0) {
             let Extent { start, bytes } = given.place;
-            writeln!(f, "{name} {start:#x} {} {bytes} {}", given.bytes, given.in_place)?;
+            writeln!(
+                f,
+                "{name} {start:#x} {} {bytes} {}",
+                given.bytes, given.in_place
+            )?;
         }
         let totals = &self.list.totals;
         writeln!(

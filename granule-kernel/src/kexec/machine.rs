@@ -90,8 +90,7 @@ impl Machine {
         let start = pointer(PhysicalAddress(place.start))?;
         // SAFETY: in a bank that the linear map shows, where the boot refuses no-map ranges; reserved
         // since before anything was allocated, and nobody writes it.
-        let bytes =
-            unsafe { core::slice::from_raw_parts(start.as_ptr(), place.bytes as usize) };
+        let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), place.bytes as usize) };
         Some((place, bytes))
     }
 

@@ -59,14 +59,21 @@ impl fmt::Display for Refused {
             Self::Segment(why) => why.fmt(f),
             Self::Transition(why) => why.fmt(f),
             Self::Tree(why) => why.fmt(f),
-            Self::Machine(why) => write!(f, "{why}: this machine cannot be left for another kernel"),
-            Self::Memory { what } => write!(f, "out of memory for the {what}: free memory, or take a smaller one"),
+            Self::Machine(why) => {
+                write!(f, "{why}: this machine cannot be left for another kernel")
+            }
+            Self::Memory { what } => write!(
+                f,
+                "out of memory for the {what}: free memory, or take a smaller one"
+            ),
             Self::CommandLine { bytes } => write!(
                 f,
                 "the command line has {bytes} bytes with its NUL: expected a NUL as the last one, and at most {}",
                 super::MOST_COMMAND_LINE
             ),
-            Self::Busy => f.write_str("another process is loading a kernel, or leaving for one: try again"),
+            Self::Busy => {
+                f.write_str("another process is loading a kernel, or leaving for one: try again")
+            }
             Self::List(why) => why.fmt(f),
         }
     }

@@ -236,7 +236,10 @@ impl<'a> Old<'a> {
 
     /// Where a name stands among the strings.
     fn place_of(&self, name: &[u8]) -> Option<usize> {
-        let whole = |at: &[u8]| at.strip_prefix(name).is_some_and(|rest| rest.starts_with(&[0]));
+        let whole = |at: &[u8]| {
+            at.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(&[0]))
+        };
         let mut names = self.strings.windows(name.len() + 1);
         names.position(whole)
     }

@@ -68,7 +68,10 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_read_and_nothing_else() {
         assert_eq!(read(b"quiet"), Words::default());
-        assert_eq!(read(b"granule.kexec= granule.test=kexec:"), Words::default());
+        assert_eq!(
+            read(b"granule.kexec= granule.test=kexec:"),
+            Words::default()
+        );
         let both = read(b"granule.kexec=digest,uncached");
         assert!(both.uncached && both.digest);
         let one = read(b"granule.kexec=fast,digest,");

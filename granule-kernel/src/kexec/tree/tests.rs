@@ -6,7 +6,10 @@ use dtoolkit::{Node, Property};
 use proptest::prelude::*;
 
 const OLD: Extent = Extent::new(0x4800_0000, 0x1_0000);
-const KEPT: [Extent; 2] = [Extent::new(0x4600_0000, 0x2000), Extent::new(0x5100_0000, 8)];
+const KEPT: [Extent; 2] = [
+    Extent::new(0x4600_0000, 0x2000),
+    Extent::new(0x5100_0000, 8),
+];
 const NOTE: Extent = Extent::new(0x5000_0000, 0x1000);
 
 fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
@@ -38,7 +41,8 @@ fn tree() -> Vec<u8> {
     );
     chosen.add_child(node("module", &[("bootargs", b"its own\0")]));
     tree.root.add_child(chosen);
-    tree.root.add_child(node("cpus", &[("bootargs", b"kept\0")]));
+    tree.root
+        .add_child(node("cpus", &[("bootargs", b"kept\0")]));
     tree.memory_reservations = [
         (0x4000_0000, 0x1000),
         (OLD.start, OLD.bytes),
@@ -91,7 +95,10 @@ fn chosen_is_new_and_all_else_as_it_was() {
     // No name twice.
     let node = read.find_node("/chosen").unwrap();
     assert_eq!(node.properties().count(), 7);
-    assert_eq!(value(&read, "/chosen/module", "bootargs").unwrap(), b"its own\0");
+    assert_eq!(
+        value(&read, "/chosen/module", "bootargs").unwrap(),
+        b"its own\0"
+    );
     assert_eq!(value(&read, "/cpus", "bootargs").unwrap(), b"kept\0");
     assert_eq!(value(&read, "/", "odd").unwrap(), b"12345");
     let memory = value(&read, "/memory@40000000", "device_type").unwrap();

@@ -57,7 +57,10 @@ pub(super) fn load(
 /// What is in the file of a descriptor: the archive's own bytes, which stay where they are.
 fn content(current: &Current<'_>, fd: u64) -> Result<&'static [u8], Errno> {
     shared::with(|world| {
-        let open = world.own(current.task.place())?.descriptors.get(fd as u32)?;
+        let open = world
+            .own(current.task.place())?
+            .descriptors
+            .get(fd as u32)?;
         let file = world.files.get(open)?;
         match file.what {
             What::File(node) if file.may_read() => Ok(world.files.tree.content(node)),
