@@ -12,12 +12,13 @@ use super::switch::FpState;
 use super::task::{self, Own, Task, Unborn};
 use super::{entry, exec, memory, registers, scarce, sched, shared, timer};
 use crate::console::println;
+use crate::kexec::leave;
 use crate::memory::pages::{self, Counted};
 use crate::memory::{live, merge};
 use crate::refuse;
 use crate::smp::common::Common;
 use crate::smp::percpu;
-use crate::{cpu, ipi};
+use crate::{cpu, ipi, kexec};
 use core::fmt;
 use core::ops::Range;
 use granule::arch::errata::Workaround;
@@ -99,6 +100,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
     while !sched::none_left() {
+        leave::serve();
         if !sched::run_one() {
             wait();
         }
@@ -299,6 +301,10 @@ fn wait() {
 
 /// Closes user space on all CPUs.
 fn end() {
+    // Nobody is left who could ask for it.
+    if let Some(busy) = kexec::Busy::take() {
+        kexec::unload(&busy);
+    }
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     shared::close();
