@@ -3,9 +3,9 @@
 
 use super::abi::process::Status;
 use super::abi::signal;
-use super::boxed::{Slice, pointer};
 use super::files::tree::NodeId;
-use super::frames::UserMemory;
+use super::frames::{UserMemory, pointer};
+use super::owned::Array;
 use super::script::{self, Script};
 use super::start_stack::Texts;
 use super::switch::FpState;
@@ -251,7 +251,7 @@ fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
     bootargs: &[u8],
-) -> Option<(Slice<u8>, usize, usize)> {
+) -> Option<(Array<u8>, usize, usize)> {
     const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
     let space = |byte: &u8| byte.is_ascii_whitespace();
     let mut further = bootargs
@@ -263,7 +263,7 @@ fn texts(
     let by = by.into_iter().flatten().flatten();
     let before: usize = by.clone().map(|text| text.len() + 1).sum();
     let length = before + path.len() + bootargs.len() + 64;
-    let mut bytes = Slice::new(length, 0u8)?;
+    let mut bytes = Array::new(length, |_| 0u8)?;
     let mut at = 0;
     let mut arguments = 0;
     let mut put = |text: &[u8]| {
