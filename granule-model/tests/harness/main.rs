@@ -14,6 +14,7 @@ mod kexec;
 mod linear;
 mod machine;
 mod operation;
+mod plain;
 mod planted;
 mod random;
 mod reference;
