@@ -145,11 +145,10 @@ unsafe impl TableAllocator for ArenaPages {
     }
 }
 
+type WithArena = Parts<Memory<Shared>, ArenaPages, Cpu<Shared>>;
+
 /// Live tables with an arena of so many pages, one of which the root takes.
-fn with_arena<P: Page>(
-    shape: &Shape,
-    pool: u64,
-) -> (Shared, PageTables<P, Parts<Memory, ArenaPages, Cpu>>) {
+fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTables<P, WithArena>) {
     let geometry = shape.geometry::<P>();
     let page = P::SIZE.bytes();
     let world = World::shared(model(shape), 1);
@@ -207,7 +206,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
 
 /// A fixmap of all the slots there are, in a table that the tree had before.
 struct Fixmap {
-    cpu: Cpu,
+    cpu: Cpu<Shared>,
     pages: Pages,
     /// The descriptor of the first slot, and the address that it translates.
     entries: u64,

@@ -22,3 +22,6 @@ mod sequence;
 mod shape;
 mod space;
 mod watch;
+
+#[path = "../common/environment.rs"]
+mod environment;

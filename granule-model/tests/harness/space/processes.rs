@@ -38,7 +38,7 @@ unsafe impl TableAllocator for SharedPages {
     }
 }
 
-type Environment = Parts<Memory, SharedPages, Cpu>;
+type Environment = Parts<Memory<Shared>, SharedPages, Cpu<Shared>>;
 
 /// A page of a process.
 #[derive(Clone, Copy, Debug)]
