@@ -1,17 +1,11 @@
 //! The frames of user memory: the page allocator's, with their owners counted, reached through the
 //! linear map.
 
-use crate::memory::{live, pages};
+use crate::memory::live::pointer;
+use crate::memory::pages;
 use core::arch::asm;
-use core::ptr::NonNull;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
-
-/// Where the linear map shows `address`, if it is RAM that it reaches.
-pub(crate) fn pointer(address: PhysicalAddress) -> Option<NonNull<u8>> {
-    let address = live::kernel()?.placement.virtual_address(address)?;
-    NonNull::new(core::ptr::with_exposed_provenance_mut(address.0 as usize))
-}
 
 /// All of them; the lock is the page allocator's.
 #[derive(Clone, Copy, Debug)]

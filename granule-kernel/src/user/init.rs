@@ -4,7 +4,7 @@
 use super::abi::process::Status;
 use super::abi::signal;
 use super::files::tree::NodeId;
-use super::frames::{UserMemory, pointer};
+use super::frames::UserMemory;
 use super::owned::Array;
 use super::script::{self, Script};
 use super::start_stack::Texts;
@@ -131,7 +131,7 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
         );
         return None;
     }
-    let start = pointer(PhysicalAddress(range.start))?;
+    let start = live::pointer(PhysicalAddress(range.start))?;
     let bytes = (range.end - range.start) as usize;
     // SAFETY: just seen to be mapped; the range stays reserved, and nobody writes it.
     Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })

@@ -1,9 +1,8 @@
 //! Blocks of the page allocator's frames, where the linear map shows them.
 
 use crate::frames::Frame;
-use crate::memory::live::{self, Kernel};
+use crate::memory::live::{self, Kernel, pointer};
 use crate::memory::pages;
-use crate::user::frames::pointer;
 use core::ptr::NonNull;
 use granule::arch::VirtualAddress;
 
