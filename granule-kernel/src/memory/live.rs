@@ -18,6 +18,7 @@ use crate::image;
 use crate::lock::Lock;
 use arrayvec::ArrayVec;
 use core::ops::Range;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
@@ -91,6 +92,12 @@ pub(crate) fn begin(request: &Request<'_>) {
 /// The tables, once they change here.
 pub(crate) fn kernel() -> Option<&'static Kernel> {
     KERNEL.get()
+}
+
+/// Where the linear map shows `address`, if it is RAM that it reaches.
+pub(crate) fn pointer(address: PhysicalAddress) -> Option<NonNull<u8>> {
+    let address = kernel()?.placement.virtual_address(address)?;
+    NonNull::new(core::ptr::with_exposed_provenance_mut(address.0 as usize))
 }
 
 impl Kernel {

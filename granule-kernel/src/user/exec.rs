@@ -1,8 +1,8 @@
 //! Loading a program into an address space of its own, and what it begins with.
 
 use super::abi::Errno;
-use super::boxed::Slice;
 use super::memory::{self, AddressSpace};
+use super::owned::Array;
 use super::program::{self, Place, Program};
 use super::start_stack::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,
@@ -176,7 +176,7 @@ fn make_stack(
     if bytes > MOST_TEXT_BYTES {
         return Err(Errno::E2BIG);
     }
-    let mut image = Slice::new(bytes, 0u8).ok_or(Errno::ENOMEM)?;
+    let mut image = Array::new(bytes, |_| 0u8).ok_or(Errno::ENOMEM)?;
     if !start.write(&mut image, top) {
         return Err(Errno::E2BIG);
     }

@@ -3,10 +3,10 @@
 
 use super::abi::Errno;
 use super::abi::file::PATH_MAX;
-use super::boxed::Slice;
 use super::exec::{self, MOST_TEXT_BYTES};
 use super::files::path::Last;
 use super::files::tree::{Kind, NodeId};
+use super::owned::Array;
 use super::script;
 use super::start_stack::Texts;
 use super::syscall::env::{Env, get, text};
@@ -16,14 +16,14 @@ type Known<T> = Result<T, Errno>;
 
 /// Texts as they are collected: each with its NUL, one behind the other.
 struct Collected {
-    bytes: Slice<u8>,
+    bytes: Array<u8>,
     used: usize,
     count: usize,
 }
 
 impl Collected {
     fn new() -> Known<Self> {
-        let bytes = Slice::new(MOST_TEXT_BYTES, 0).ok_or(Errno::ENOMEM)?;
+        let bytes = Array::new(MOST_TEXT_BYTES, |_| 0).ok_or(Errno::ENOMEM)?;
         Ok(Self {
             bytes,
             used: 0,

@@ -1,7 +1,7 @@
 //! The frames of user memory: the page allocator's, with their owners counted, reached through the
 //! linear map.
 
-use super::boxed::pointer;
+use crate::memory::live::pointer;
 use crate::memory::pages;
 use core::arch::asm;
 use granule::arch::PhysicalAddress;

@@ -3,9 +3,9 @@
 
 use super::abi::process::Status;
 use super::abi::signal;
-use super::boxed::{Slice, pointer};
 use super::files::tree::NodeId;
 use super::frames::UserMemory;
+use super::owned::Array;
 use super::script::{self, Script};
 use super::start_stack::Texts;
 use super::switch::FpState;
@@ -133,7 +133,7 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
         );
         return None;
     }
-    let start = pointer(PhysicalAddress(range.start))?;
+    let start = live::pointer(PhysicalAddress(range.start))?;
     let bytes = (range.end - range.start) as usize;
     // SAFETY: just seen to be mapped; the range stays reserved, and nobody writes it.
     Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })
@@ -253,7 +253,7 @@ fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
     bootargs: &[u8],
-) -> Option<(Slice<u8>, usize, usize)> {
+) -> Option<(Array<u8>, usize, usize)> {
     const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
     let space = |byte: &u8| byte.is_ascii_whitespace();
     let mut further = bootargs
@@ -265,7 +265,7 @@ fn texts(
     let by = by.into_iter().flatten().flatten();
     let before: usize = by.clone().map(|text| text.len() + 1).sum();
     let length = before + path.len() + bootargs.len() + 64;
-    let mut bytes = Slice::new(length, 0u8)?;
+    let mut bytes = Array::new(length, |_| 0u8)?;
     let mut at = 0;
     let mut arguments = 0;
     let mut put = |text: &[u8]| {

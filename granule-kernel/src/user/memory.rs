@@ -6,8 +6,8 @@
 //! fork), and interrupts never take it. It is the outermost of the kernel's locks, and who holds it
 //! does not sleep.
 
-use super::boxed::{Boxed, Slice};
 use super::frames::UserMemory;
+use super::owned::{Array, Boxed};
 use super::registers;
 use crate::cpu;
 use crate::lock::Lock;
@@ -53,7 +53,7 @@ static NUMBERS: Lock<Option<Numbers>> = Lock::new(None);
 struct Numbers {
     map: AsidMap<'static>,
     /// What the map is written in: not to be reached but through it.
-    _words: Slice<u64>,
+    _words: Array<u64>,
 }
 
 // Each CPU uses one at a time, so with 8 bits there is always one left.
@@ -138,7 +138,7 @@ pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, setting
 
 /// Gives the numbers of spaces, of `bits` bits, a place; false if there is no memory.
 pub(super) fn open_numbers(bits: u32) -> bool {
-    let Some(mut words) = Slice::new(asid::map_words(bits), 0) else {
+    let Some(mut words) = Array::new(asid::map_words(bits), |_| 0) else {
         return false;
     };
     // SAFETY: the map is dropped with the words, and nobody else reaches them before.
@@ -167,7 +167,7 @@ fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
         allocator: unsafe { TablePages::new(kernel) },
         maintenance: Hardware::new(platform.capabilities),
     };
-    let mut areas = Slice::new(FIRST_AREAS, Area::EMPTY)?;
+    let mut areas = Array::new(FIRST_AREAS, |_| Area::EMPTY)?;
     // SAFETY: the space is dropped, or gives its areas back, before `areas` is.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
     let space = Space::new(platform.geometry, parts, lent, platform.settings).ok()?;
@@ -215,11 +215,11 @@ impl<P: Page> Typed<P> {
 
 /// Gives a space room for so many areas; `None` if there is no memory.
 fn enlarge<P: Page>(space: &mut Space<'static, P, Environment>, count: usize) -> Option<()> {
-    let more = Slice::new(count, Area::EMPTY)?;
+    let more = Array::new(count, |_| Area::EMPTY)?;
     // It has room for more than there are, or for as many.
     let old = space.enlarge_areas(more.leak()).ok()?;
     // SAFETY: leaked by `make` or here, once.
-    drop(unsafe { Slice::from_static(old) });
+    drop(unsafe { Array::from_static(old) });
     Some(())
 }
 
@@ -233,7 +233,7 @@ impl<P: Page> Drop for Typed<P> {
         GONE.with(|gone| *gone = gone.and(stats));
         if let Ok(areas) = space.enlarge_areas(&mut []) {
             // SAFETY: leaked by `make` or `enlarge`, once.
-            drop(unsafe { Slice::from_static(areas) });
+            drop(unsafe { Array::from_static(areas) });
         }
         let _ = space.destroy(&mut UserMemory);
     }

@@ -1,6 +1,6 @@
 //! User space: processes at EL0, each in an address space of its own.
 //!
-//! From below: [`boxed`] keeps values in frames, [`frames`] and [`memory`] make address spaces of the
+//! From below: [`owned`] keeps values in frames, [`frames`] and [`memory`] make address spaces of the
 //! library's on them, [`access`] reaches what a program points to. [`turn`], [`queue`] and
 //! [`waiters`] are the pure part of scheduling, [`sched`] runs tasks on all CPUs by [`timer`] and
 //! [`switch`]; [`task`] is the table of them, each with a kernel [`stack`]. [`entry`] is where an
@@ -10,7 +10,7 @@
 //! where a test says.
 //!
 //! [`abi`] is the Linux interface as types; [`files`] and [`signals`] are what it speaks of, and
-//! [`world`] has them together with what each process has, in memory that is [`owned`]; [`syscall`]
+//! [`world`] has them together with what each process has, in memory that is [`owned`] too; [`syscall`]
 //! is the table of calls. All of that is pure: what it needs of a running machine is a trait, which
 //! [`machine`] is the kernel's part of. [`shared`] is the one world there is, behind its lock.
 
@@ -34,8 +34,6 @@ pub(crate) mod world;
 
 #[cfg(target_os = "none")]
 pub(crate) mod access;
-#[cfg(target_os = "none")]
-pub(crate) mod boxed;
 #[cfg(target_os = "none")]
 pub(crate) mod entry;
 #[cfg(target_os = "none")]

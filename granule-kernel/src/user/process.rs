@@ -3,8 +3,8 @@
 use super::abi::Errno;
 use super::abi::process::Status;
 use super::abi::signal::SIGKILL;
-use super::boxed::Boxed;
 use super::memory::AddressSpace;
+use super::owned::Boxed;
 use super::scarce;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};

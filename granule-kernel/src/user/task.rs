@@ -5,8 +5,8 @@
 //! the kernel; what the scheduler saves of it ([`Saved`]) lies beside that.
 
 use super::MOST_TASKS;
-use super::boxed::Boxed;
 use super::memory::{AddressSpace, SpaceRef};
+use super::owned::Boxed;
 use super::shared;
 use super::stack::Stack;
 use super::switch::{Context, FpState};

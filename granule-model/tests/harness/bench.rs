@@ -1,13 +1,13 @@
 //! A machine with its MMUs on and an empty, live tree, ready for operations.
 
+use crate::environment;
 use crate::machine::{Machine, Shared, World, machine};
 use crate::shape::Shape;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, Half, Page};
+use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::table::PageTables;
-use granule_model::{Barrier, CacheOp, Config, EventKind, Model, Register, Tlbi};
+use granule_model::{Barrier, Config, EventKind, Model};
 
 pub(crate) struct Bench<P: Page> {
     pub(crate) world: Shared,
@@ -15,10 +15,6 @@ pub(crate) struct Bench<P: Page> {
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
 }
-
-/// TCR.HA and TCR.HD.
-const HA: u64 = 1 << 39;
-const HD: u64 = 1 << 40;
 
 /// The model of a shape.
 pub(crate) fn model(shape: &Shape) -> Model {
@@ -44,37 +40,15 @@ pub(crate) const fn capabilities(shape: &Shape, geometry: Geometry) -> TlbCapabi
 
 /// Cleans a root and turns the MMU of every CPU on with it.
 pub(crate) fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: u64) {
-    let (lower, upper) = match geometry.half() {
-        Half::Lower => (Some(geometry), None),
-        _ => (None, Some(geometry)),
-    };
-    let hardware = if shape.hardware { HA | HD } else { 0 };
-    let tcr = Tcr::new(&shape.features(), lower, upper).0 | hardware;
-    let root = granule::arch::PhysicalAddress(root);
-    let ttbr = Ttbr::new(geometry, root, shape.asid.unwrap_or(0)).0;
-    let write = |register, value| EventKind::RegisterWrite { register, value };
-    let mut world = world.borrow_mut();
-    let (op, bytes) = (CacheOp::CleanInvalidateToPoc, geometry.page_size().bytes());
-    let address = root.0;
-    world.event(EventKind::Cache { op, address, bytes });
-    world.event(EventKind::Barrier(Barrier::DsbSy));
-    for cpu in 0..shape.cpus {
-        world.cpu = cpu;
-        let all = Tlbi::from_name("vmalle1", 0).map(EventKind::Tlbi);
-        for kind in all.into_iter().chain([
-            EventKind::Barrier(Barrier::DsbNsh),
-            write(Register::MairEl1, Mair::STANDARD.0),
-            write(Register::TcrEl1, tcr),
-            write(Register::Ttbr0El1, ttbr),
-            write(Register::Ttbr1El1, ttbr),
-            EventKind::Barrier(Barrier::Isb),
-            write(Register::SctlrEl1, 1 | 1 << 2 | 1 << 12),
-            EventKind::Barrier(Barrier::Isb),
-        ]) {
-            world.event(kind);
-        }
-    }
-    world.cpu = 0;
+    environment::turn_on(
+        world,
+        shape.cpus,
+        &shape.features(),
+        geometry,
+        PhysicalAddress(root),
+        shape.asid.unwrap_or(0),
+        shape.hardware,
+    );
 }
 
 impl<P: Page> Bench<P> {

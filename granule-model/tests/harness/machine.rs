@@ -1,16 +1,16 @@
-//! The library's environment on the model: memory, table pages, barriers and TLBIs as events.
+//! The machine of the harness, and table pages on it.
 //!
 //! Every event passes one gate, [`World::event`], where a fault can be planted and other CPUs
 //! look at what is going on. Loads go to the model's memory, so a planted store is what the
 //! library finds later.
 
+use crate::environment::Gate;
+pub(crate) use crate::environment::{Cpu, Memory};
 use crate::watch::Watch;
-use granule::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
-use granule::arch::{Descriptor, PhysicalAddress};
-use granule::table::{
-    BitChange, Maintenance, Parts, TableAllocator, TableMemory, TableRun, Visibility,
-};
-use granule_model::{Barrier, Event, EventKind, Model, Order, Regime, Target, Tlbi, TlbiScope};
+use granule::arch::PhysicalAddress;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::table::{Parts, TableAllocator, TableRun};
+use granule_model::{Event, EventKind, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -55,10 +55,7 @@ impl World {
     }
 
     /// What the descriptor that `store` replaces was just before: what others do comes first.
-    fn exchange(&mut self, store: EventKind) -> u64 {
-        let EventKind::StoreDescriptor { address, .. } = store else {
-            panic!("{store:?} is no exchange");
-        };
+    fn exchange(&mut self, address: u64, store: EventKind) -> u64 {
         let mut meanwhile = self.meanwhile.take();
         let before = self.model.descriptor(address);
         if let Some(meanwhile) = &mut meanwhile {
@@ -96,8 +93,26 @@ impl World {
     }
 }
 
+impl Gate for Shared {
+    fn on(&self, cpu: u32) {
+        self.borrow_mut().cpu = cpu;
+    }
+
+    fn event(&self, kind: EventKind) {
+        self.borrow_mut().event(kind);
+    }
+
+    fn descriptor(&self, address: u64) -> u64 {
+        self.borrow().model.descriptor(address)
+    }
+
+    fn exchange(&self, address: u64, store: EventKind) -> u64 {
+        self.borrow_mut().exchange(address, store)
+    }
+}
+
 /// All that tables stand on.
-pub(crate) type Machine = Parts<Memory, Pages, Cpu>;
+pub(crate) type Machine = Parts<Memory<Shared>, Pages, Cpu<Shared>>;
 
 pub(crate) fn machine(world: &Shared, can: TlbCapabilities) -> Machine {
     Parts {
@@ -107,100 +122,6 @@ pub(crate) fn machine(world: &Shared, can: TlbCapabilities) -> Machine {
             world: Rc::clone(world),
             can,
         },
-    }
-}
-
-const fn order(visibility: Visibility) -> Order {
-    match visibility {
-        Visibility::Publish => Order::Release,
-        _ => Order::Plain,
-    }
-}
-
-/// The memory of tables.
-pub(crate) struct Memory(pub(crate) Shared);
-
-// SAFETY: every store named becomes one event of the model, which holds the memory.
-unsafe impl TableMemory for Memory {
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        let world = self.0.borrow();
-        Descriptor(world.model.descriptor(table.0 + index as u64 * 8))
-    }
-
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        self.0.borrow_mut().event(EventKind::StoreDescriptor {
-            address: table.0 + index as u64 * 8,
-            value: descriptor.0,
-            order: order(visibility),
-        });
-    }
-
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        let address = table.0 + index as u64 * 8;
-        let mut world = self.0.borrow_mut();
-        let value = descriptor.0;
-        let order = match visibility {
-            Visibility::Private => Order::Plain,
-            _ => Order::Exchange,
-        };
-        Descriptor(world.exchange(EventKind::StoreDescriptor {
-            address,
-            value,
-            order,
-        }))
-    }
-
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
-        self.0.borrow_mut().event(EventKind::FillDescriptors {
-            address: table.0 + first as u64 * 8,
-            count: count as u64,
-            first: descriptor.0,
-            step,
-            order: order(visibility),
-        });
-    }
-
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        let changed = (first..first + count)
-            // SAFETY: the caller vouches for these entries.
-            .filter(|&index| change.concerns(unsafe { self.load(table, index) }))
-            .count();
-        self.0.borrow_mut().event(EventKind::UpdateDescriptors {
-            address: table.0 + first as u64 * 8,
-            count: count as u64,
-            of: change.of,
-            clear: change.clear,
-            set: change.set,
-            order: order(visibility),
-        });
-        changed
     }
 }
 
@@ -280,71 +201,5 @@ unsafe impl TableAllocator for Pages {
             address: table.0,
             bytes: self.bytes,
         });
-    }
-}
-
-/// The CPU that is doing something.
-pub(crate) struct Cpu {
-    pub(crate) world: Shared,
-    pub(crate) can: TlbCapabilities,
-}
-
-impl Cpu {
-    fn barrier(&self, barrier: Barrier) {
-        self.world.borrow_mut().event(EventKind::Barrier(barrier));
-    }
-}
-
-impl Maintenance for Cpu {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.can
-    }
-
-    fn dsb_ishst(&mut self) {
-        self.barrier(Barrier::DsbIshst);
-    }
-
-    fn dsb_ish(&mut self) {
-        self.barrier(Barrier::DsbIsh);
-    }
-
-    fn isb(&mut self) {
-        self.barrier(Barrier::Isb);
-    }
-
-    fn tlbi(&mut self, op: TlbiOp) {
-        let (target, operand) = match op {
-            TlbiOp::All => (Target::All, 0),
-            TlbiOp::Asid { operand } => (Target::Asid, operand),
-            TlbiOp::Address {
-                operand,
-                reach,
-                all_asids,
-            } => (
-                Target::Address {
-                    last_level: reach == Reach::LastLevel,
-                    all_asids,
-                },
-                operand,
-            ),
-            TlbiOp::Range {
-                operand,
-                reach,
-                all_asids,
-            } => (
-                Target::Range {
-                    last_level: reach == Reach::LastLevel,
-                    all_asids,
-                },
-                operand,
-            ),
-            other => panic!("the model does not know {other:?}"),
-        };
-        self.world.borrow_mut().event(EventKind::Tlbi(Tlbi {
-            regime: Regime::El10,
-            scope: TlbiScope::InnerShareable,
-            target,
-            operand,
-        }));
     }
 }

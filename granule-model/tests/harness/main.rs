@@ -14,6 +14,7 @@ mod kexec;
 mod linear;
 mod machine;
 mod operation;
+mod plain;
 mod planted;
 mod random;
 mod reference;
@@ -21,3 +22,6 @@ mod sequence;
 mod shape;
 mod space;
 mod watch;
+
+#[path = "../common/environment.rs"]
+mod environment;

@@ -11,3 +11,6 @@
 mod machine;
 mod spaces;
 mod tables;
+
+#[path = "../common/environment.rs"]
+mod environment;

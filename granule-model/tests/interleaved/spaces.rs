@@ -5,7 +5,8 @@
 //! Whatever an access finds at any moment is a frame that is the page's: not one that was given back,
 //! nor one that has come to be another page's since.
 
-use crate::machine::{Machine, PAGE, Shared, turn_on};
+use crate::environment::{Gate, turn_on};
+use crate::machine::{Environment, Machine, PAGE, Shared};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Page4K, PageSize, PhysicalAddress,
@@ -14,7 +15,6 @@ use granule::arch::{
 use granule::space::{
     Access as Wish, Area, Rights, Settings, Space, SpaceError, UserFrames, Wanted,
 };
-use granule::table::Parts;
 use granule_model::{
     Access, AccessKind, Barrier, Event, EventKind, Model, Outcome, Regime, TlbiScope,
 };
@@ -34,7 +34,6 @@ const GROUP: u64 = 16;
 const FRAMES: u64 = 0x10_0000_0000;
 const COUNT: usize = 64;
 
-type Environment = Parts<Machine, Machine, Machine>;
 type Tested = Space<'static, Page4K, Environment>;
 
 #[derive(Clone, Copy, Default)]
@@ -282,7 +281,7 @@ impl Program {
     }
 
     fn empty(&self) -> Tested {
-        match Space::new(self.geometry, parts(&self.machine), areas(), SETTINGS) {
+        match Space::new(self.geometry, self.machine.parts(), areas(), SETTINGS) {
             Ok(space) => space,
             Err(error) => panic!("{error}"),
         }
@@ -298,14 +297,6 @@ const SETTINGS: Settings = Settings {
 
 fn areas() -> &'static mut [Area] {
     Vec::leak(vec![Area::EMPTY; 40])
-}
-
-fn parts(machine: &Machine) -> Environment {
-    Parts {
-        memory: machine.clone(),
-        allocator: machine.clone(),
-        maintenance: machine.clone(),
-    }
 }
 
 /// Three CPUs in one program, whose group lacks one page.
@@ -324,13 +315,13 @@ fn start(fault: Fault) -> Program {
         Err(error) => panic!("{error}"),
     };
     let machine = Machine::new(CPUS, geometry);
-    let mut space = match Tested::new(geometry, parts(&machine), areas(), SETTINGS) {
+    let mut space = match Tested::new(geometry, machine.parts(), areas(), SETTINGS) {
         Ok(space) => space,
         Err(error) => panic!("{error}"),
     };
     space.set_asid(Some(1));
     let root = space.root();
-    turn_on(&machine, &features, Some(&geometry), None, root, 1);
+    turn_on(&machine, CPUS, &features, &geometry, root, 1, true);
     space.make_live();
     assert_eq!(
         space.map(at(FIRST), PAGES * PAGE, Rights::READ_WRITE, 0),

@@ -2,12 +2,13 @@
 //! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
 //! meanwhile is what one of them maps there, or nothing.
 
-use crate::machine::{Machine, PAGE, Shared, turn_on};
+use crate::environment::{Gate, turn_on};
+use crate::machine::{Environment, Machine, PAGE, Shared};
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page4K, PageSize, Permissions,
     PhysicalAddress, Regime as LibraryRegime, VirtualAddress,
 };
-use granule::table::{Leaves, PageTables, Parts};
+use granule::table::{Leaves, PageTables};
 use granule_model::{Access, Barrier, Event, EventKind, Outcome, TlbiScope};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Each CPU maps its own stretch, with tables of its own down from level 2.
 const STRETCH: u64 = 1 << 30;
 const OUTPUT: u64 = 0x1_0000_0000;
+const CPUS: u32 = 3;
 const WALKER: u32 = 2;
 const ROUNDS: u64 = 2;
 
@@ -40,15 +42,7 @@ impl Fault {
     }
 }
 
-type Tables = PageTables<Page4K, Parts<Machine, Machine, Machine>>;
-
-fn parts(machine: &Machine) -> Parts<Machine, Machine, Machine> {
-    Parts {
-        memory: machine.clone(),
-        allocator: machine.clone(),
-        maintenance: machine.clone(),
-    }
-}
+type Tables = PageTables<Page4K, Environment>;
 
 /// 4K pages, 39 bits, the upper half.
 fn geometry(features: &CpuFeatures) -> Geometry {
@@ -79,12 +73,13 @@ fn features() -> CpuFeatures {
 fn start(fault: Fault) -> (Shared, Tables, Geometry) {
     let features = features();
     let geometry = geometry(&features);
-    let machine = Machine::new(3, geometry);
-    let mut tables = match Tables::new(geometry, parts(&machine)) {
+    let machine = Machine::new(CPUS, geometry);
+    let mut tables = match Tables::new(geometry, machine.parts()) {
         Ok(tables) => tables,
         Err(error) => panic!("{error}"),
     };
-    turn_on(&machine, &features, None, Some(&geometry), tables.root(), 0);
+    let root = tables.root();
+    turn_on(&machine, CPUS, &features, &geometry, root, 0, false);
     tables.make_live();
     machine.world.lock().unwrap().left_out = fault.leaves_out();
     (machine.world, tables, geometry)
@@ -97,7 +92,7 @@ fn change(cpu: u32, tables: &Mutex<Tables>, world: &Shared, geometry: &Geometry,
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     let lock = || {
         let mut tables = tables.lock().unwrap();
-        tables.environment().memory.on(cpu);
+        tables.environment().allocator.on(cpu);
         tables
     };
     for _ in 0..ROUNDS {

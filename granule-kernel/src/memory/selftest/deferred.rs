@@ -1,6 +1,6 @@
 //! Changes whose TLBI comes later, and what happens before it does: a trace of it breaks no rule.
 
-use super::stress::{QUARTER, Quarters};
+use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::console::println;
 use crate::memory::hotplug;

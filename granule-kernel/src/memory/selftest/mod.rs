@@ -25,6 +25,7 @@ mod deferred;
 mod faults;
 mod guards;
 mod plug;
+mod quarters;
 mod stress;
 
 use super::live;

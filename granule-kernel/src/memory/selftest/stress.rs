@@ -4,10 +4,14 @@
 //! added. Among the changed pages lie neighbours, which nothing changes: every other CPU writes its
 //! own ones and reads back what it wrote, so that a translation that is wrong or missing for a moment
 //! is a wrong byte or a fault. Now and then it merges what it finds, beside the CPU that changes.
-//! That CPU keeps what each page allows, and asks its walker after each change.
+//! That CPU keeps what each page allows, and asks its walker after each change: it is here, the others
+//! are in [`neighbours`].
 //!
 //! `granule.test=permissions-stress:CHANGES[:SEED]`
 
+mod neighbours;
+
+use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Random, Snapshot, assert_as, ok};
 use crate::console::println;
 use crate::cpu;
@@ -15,22 +19,12 @@ use crate::memory::hotplug::{self, HotplugError};
 use crate::memory::permissions::{self, LinearError};
 use crate::memory::{live, merge};
 use crate::smp::percpu::PerCpu;
-use crate::smp::{MOST_CPUS, jobs, percpu};
+use crate::smp::{jobs, percpu};
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
+use neighbours::{EACH, NEIGHBOURS, visit};
 
-const GIB: u64 = 1 << 30;
-pub(super) const QUARTER: u64 = GIB / 4;
-/// Neighbours in each quarter that is changed.
-const EACH: u64 = 16;
-const NEIGHBOURS: usize = 3 * EACH as usize;
-/// Blocks that are looked through for quarters of one block.
-const MOST_BLOCKS: usize = 16;
-/// Words that a CPU writes to a neighbour at a time: a line.
-const WORDS: u64 = 8;
-/// Accesses of a CPU between two merges of its own.
-const ACCESSES_A_MERGE: u64 = 512;
 /// Seconds that others may take to come to their end.
 const PATIENCE_S: u64 = 60;
 
@@ -130,50 +124,6 @@ fn stress(changes: u64, seed: u64) {
         ("tables", before.tables),
     ] {
         println!("@granule test.stress.{key}={value}");
-    }
-}
-
-/// Three quarters of an aligned GiB, allocated, and the fourth, which is free.
-pub(super) struct Quarters {
-    pub(super) blocks: ArrayVec<Block, 3>,
-    /// Linear-map address of the whole.
-    start: u64,
-    /// Physical address of the free quarter.
-    pub(super) free: u64,
-}
-
-impl Quarters {
-    pub(super) fn find() -> Self {
-        let whole = Block::new(GIB);
-        let (start, physical) = (whole.start, whole.physical().0);
-        whole.free();
-        let mut blocks = ArrayVec::<Block, 3>::new();
-        let mut elsewhere = ArrayVec::<Block, MOST_BLOCKS>::new();
-        while !blocks.is_full() {
-            let block = Block::new(QUARTER);
-            if block.physical().0 & !(GIB - 1) == physical {
-                blocks.push(block);
-            } else {
-                assert!(!elsewhere.is_full(), "too many other blocks are free");
-                elsewhere.push(block);
-            }
-        }
-        for block in elsewhere {
-            block.free();
-        }
-        let mut quarters = (0..4).map(|quarter| physical + quarter * QUARTER);
-        let free = quarters.find(|quarter| blocks.iter().all(|b| b.physical().0 != *quarter));
-        Self {
-            blocks,
-            start,
-            free: free.unwrap_or(physical),
-        }
-    }
-
-    pub(super) fn free(self) {
-        for block in self.blocks {
-            block.free();
-        }
     }
 }
 
@@ -439,107 +389,5 @@ impl<'q> Changes<'q> {
         }
         let start = VirtualAddress(self.quarters.start);
         ok("merging", merge::merge_linear_map(start, 4 * self.pages));
-    }
-}
-
-/// What another CPU did.
-#[derive(Default)]
-struct Did {
-    accesses: u64,
-    merges: u64,
-}
-
-/// Reads and writes this CPU's neighbours until it is told to stop.
-fn visit(
-    this: &PerCpu,
-    neighbours: &[u64],
-    cpus: u64,
-    seed: u64,
-    stop: &AtomicBool,
-    quarters: &Quarters,
-) -> Did {
-    let number = this.number() as u64;
-    let page = live::kernel().map_or(1, |kernel| kernel.page());
-    let mut random = Random::new(seed ^ number << 32);
-    // How often each was written.
-    let mut written = [0u64; NEIGHBOURS];
-    let mut did = Did::default();
-    // CPUs have any numbers, their places among the others are 0 to `cpus` - 1.
-    let place = percpu::online()
-        .without(0)
-        .iter()
-        .position(|other| other as u64 == number)
-        .unwrap_or(MOST_CPUS) as u64;
-    let mine = |index: usize| index as u64 % cpus == place;
-    for (index, neighbour) in neighbours.iter().enumerate() {
-        if mine(index) {
-            write(*neighbour, page, 0);
-        }
-    }
-    while !stop.load(Ordering::Acquire) {
-        let index = random.below(NEIGHBOURS as u64) as usize;
-        if !mine(index) {
-            continue;
-        }
-        let (Some(neighbour), Some(times)) = (neighbours.get(index), written.get_mut(index)) else {
-            continue;
-        };
-        verify(number, *neighbour, page, *times);
-        *times += 1;
-        write(*neighbour, page, *times);
-        did.accesses += 2 * WORDS;
-        if did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
-            let pages = GIB / page;
-            // All of it as often as a part.
-            let count = match random.below(2) {
-                0 => pages,
-                _ => random.length(pages),
-            };
-            let first = random.below(pages - count + 1);
-            let start = VirtualAddress(quarters.start + first * page);
-            ok("merging", merge::merge_linear_map(start, count));
-            did.merges += 1;
-        }
-    }
-    for (index, (neighbour, times)) in neighbours.iter().zip(written).enumerate() {
-        if mine(index) {
-            verify(number, *neighbour, page, times);
-            did.accesses += WORDS;
-        }
-    }
-    did
-}
-
-/// The word that is written there the so many-th time.
-fn word(address: u64, times: u64) -> u64 {
-    (address ^ times << 48)
-        .wrapping_add(times)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// Where in its page.
-fn line(neighbour: u64, page: u64, times: u64) -> u64 {
-    let bytes = 8 * WORDS;
-    neighbour + (word(neighbour, times) >> 32) % (page / bytes) * bytes
-}
-
-fn write(neighbour: u64, page: u64, times: u64) {
-    let line = line(neighbour, page, times);
-    for address in (line..line + 8 * WORDS).step_by(8) {
-        // SAFETY: a page of the test's blocks that only this CPU uses.
-        unsafe { (address as *mut u64).write_volatile(word(address, times)) };
-    }
-}
-
-fn verify(cpu: u64, neighbour: u64, page: u64, times: u64) {
-    let line = line(neighbour, page, times);
-    for address in (line..line + 8 * WORDS).step_by(8) {
-        // SAFETY: as in `write`.
-        let found = unsafe { (address as *const u64).read_volatile() };
-        let expected = word(address, times);
-        assert!(
-            found == expected,
-            "CPU {cpu} reads {found:#x} at {address:#x}, where it wrote {expected:#x}"
-        );
     }
 }

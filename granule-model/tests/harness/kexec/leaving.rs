@@ -1,10 +1,12 @@
-//! A kernel with its MMU on, a program's tables in the lower half, and a next kernel that is loaded.
-//!
-//! What it loads: an image of some pages, one of them in place, with a page behind them that the
-//! next kernel zeroes itself; a device tree; an initramfs. What the next kernel does first is played
-//! after the jump.
+//! A kernel with its MMU on and a program's tables in the lower half, which leaves for what is
+//! [`loaded`](super::loaded). What the next kernel does first is played after the jump.
 
-use super::cpu::{Cpu, Data, Role, Stopped};
+use super::cpu::{Cpu, Data, Stopped};
+use super::events::{barrier, clean, register, stored, tlbi};
+use super::loaded::{
+    CODE, IMAGE, INITRAMFS, LIST, RAM, RAM_BYTES, SOURCES, TABLES, TABLES_END, TEXT, TEXT_OFFSET,
+    TREE, digest, load, segments,
+};
 use crate::bench::{Bench, capabilities};
 use crate::machine::{Machine, Memory, Pages, Shared, Tap};
 use crate::random::Random;
@@ -15,30 +17,13 @@ use granule::arch::{
 };
 use granule::kexec::steps::leave;
 use granule::kexec::{
-    Clean, Digest, Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition,
-    Way, build, reached,
+    Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
+    reached,
 };
 use granule::table::{Leaves, PageTables, Parts, TableAllocator};
-use granule_model::{Access, Barrier, CacheOp, EventKind, Purpose, Register, Scope, Tlbi};
+use granule_model::{Access, Barrier, EventKind, Purpose, Register, Scope};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-
-/// RAM that the linear maps show.
-pub(crate) const RAM: u64 = 0x8000_0000;
-const RAM_BYTES: u64 = 1 << 27;
-const IMAGE: u64 = RAM;
-const TREE: u64 = RAM + (1 << 24);
-const INITRAMFS: u64 = RAM + (2 << 24);
-const SOURCES: u64 = RAM + (4 << 24);
-const LIST: u64 = RAM + (6 << 24);
-/// The relocation code's page.
-pub(crate) const CODE: u64 = RAM + (7 << 24);
-/// Transitional tables, which the kernel's linear map shows, and theirs need not.
-pub(crate) const TABLES: u64 = RAM + (7 << 24) + (1 << 23);
-pub(crate) const TABLES_END: u64 = RAM + RAM_BYTES;
-/// The kernel's own code, and where it is seen.
-const TEXT: u64 = 0x6000_0000;
-const TEXT_OFFSET: u64 = 0x60_0000_0000;
 
 const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12;
 
@@ -109,73 +94,6 @@ pub(crate) struct Left {
     /// What went wrong without breaking a rule.
     pub(crate) wrong: Option<String>,
     pub(crate) steps: u64,
-}
-
-fn clean(world: &Shared, address: u64, bytes: u64) {
-    let op = CacheOp::CleanToPoc;
-    world
-        .borrow_mut()
-        .event(EventKind::Cache { op, address, bytes });
-}
-
-fn barrier(world: &Shared, barrier: Barrier) {
-    world.borrow_mut().event(EventKind::Barrier(barrier));
-}
-
-fn stored(world: &Shared, address: u64, bytes: u64, purpose: Purpose) {
-    world.borrow_mut().event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose,
-    });
-}
-
-fn register(world: &Shared, register: Register, value: u64) {
-    let mut world = world.borrow_mut();
-    world.event(EventKind::RegisterWrite { register, value });
-}
-
-fn tlbi(world: &Shared, name: &str) {
-    let op = Tlbi::from_name(name, 0).map(EventKind::Tlbi);
-    op.into_iter()
-        .for_each(|kind| world.borrow_mut().event(kind));
-}
-
-/// What is to be moved, with the pages that it is in.
-fn segments(page: u64, random: &mut Random) -> Vec<(Segment<'static>, Vec<Extent>)> {
-    // Sources anywhere among theirs, one after the other now and then.
-    let mut next = 0;
-    let mut source = || {
-        next += page * (1 + random.below(2));
-        Extent::new(SOURCES + next, page)
-    };
-    let image = vec![source(), Extent::new(IMAGE + page, page), source()];
-    let tree = vec![source()];
-    let initramfs = vec![source(), source()];
-    let segment = |name, destination, pages: &[Extent], less, behind, clean| Segment {
-        name,
-        destination,
-        bytes: pages.len() as u64 * page - less,
-        memory: (pages.len() as u64 + behind) * page,
-        pages: &[],
-        clean,
-    };
-    vec![
-        (segment("image", IMAGE, &image, 100, 1, Clean::All), image),
-        (segment("device tree", TREE, &tree, 8, 0, Clean::All), tree),
-        (
-            segment("initramfs", INITRAMFS, &initramfs, 0, 0, Clean::Nothing),
-            initramfs,
-        ),
-    ]
-}
-
-fn digest(of: &Segment<'_>, word: impl Fn(u64) -> u64) -> u64 {
-    let mut digest = Digest::new();
-    for at in (0..of.bytes.next_multiple_of(8)).step_by(8) {
-        digest.word(word(at));
-    }
-    digest.value()
 }
 
 impl<P: Page> Leaving<P> {
@@ -444,38 +362,6 @@ unsafe impl TableAllocator for Quiet<'_> {
     }
 
     fn free(&mut self, _table: PhysicalAddress) {}
-}
-
-/// What the next kernel is given is loaded: what is in place is stored where it is to be, and what
-/// is to be moved past the caches is stored in its sources. Before that all destinations were used,
-/// and lines of theirs are dirty.
-fn load(
-    world: &Shared,
-    segments: &[(Segment<'static>, Vec<Extent>)],
-    plan: Plan,
-    page: u64,
-) -> Vec<Role> {
-    let mut roles = Vec::new();
-    for (segment, pages) in segments {
-        let image = segment.destination == IMAGE;
-        let purpose = if image { Purpose::Code } else { Purpose::Data };
-        let told = segment.clean != Clean::Nothing || plan.uncached;
-        let end = segment.destination + segment.memory;
-        roles.push(((segment.destination, end), told.then_some(purpose)));
-        if told {
-            stored(world, segment.destination, segment.memory, Purpose::Data);
-        }
-        let mut at = segment.destination;
-        for run in pages {
-            if run.start == at {
-                stored(world, at, page, purpose);
-            } else if plan.uncached {
-                stored(world, run.start, page, Purpose::Data);
-            }
-            at += run.bytes;
-        }
-    }
-    roles
 }
 
 /// A program runs in the lower half, and has something else where the relocation code will be. Gives

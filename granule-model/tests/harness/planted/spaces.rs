@@ -402,14 +402,14 @@ fn six() -> Machine {
 
 /// CPU 0 goes through processes until there is a new generation, which it began.
 fn roll_over(machine: &mut Machine) {
-    let before = machine.rolled;
+    let before = machine.cpus.rolled;
     for process in 1..5 {
-        if machine.rolled == before {
+        if machine.cpus.rolled == before {
             machine.switch(0, Some(process));
             touch(machine, 0, 2, Access::Write);
         }
     }
-    assert_eq!(machine.rolled, before + 1);
+    assert_eq!(machine.cpus.rolled, before + 1);
 }
 
 /// One CPU begins a generation; the other goes to a process that has a number of it.

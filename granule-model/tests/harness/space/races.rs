@@ -4,7 +4,8 @@
 //!
 //! Random sequences (`random`) hit some of these moments; here it is all of them, one run each.
 
-use super::processes::{Injection, Processes};
+use super::meanwhile::Injection;
+use super::processes::Processes;
 use crate::shape::Shape;
 use granule::arch::page_size::Level;
 use granule::arch::{Page, Page4K, Page16K, Page64K};

@@ -122,7 +122,7 @@ fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> (u64, u64, u64, u64) {
             folded = folded.max(stats.folded);
         }
     }
-    let rolled = machine.rolled;
+    let rolled = machine.cpus.rolled;
     machine.end();
     (refused, copied, folded, rolled)
 }

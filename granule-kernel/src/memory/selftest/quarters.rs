@@ -1,0 +1,54 @@
+//! A block of 1 GiB that is part allocated and part free: where leaves are shared by what is changed
+//! and what is removed.
+
+use super::Block;
+use arrayvec::ArrayVec;
+
+const GIB: u64 = 1 << 30;
+pub(super) const QUARTER: u64 = GIB / 4;
+/// Blocks that are looked through for quarters of one block.
+const MOST_BLOCKS: usize = 16;
+
+/// Three quarters of an aligned GiB, allocated, and the fourth, which is free.
+pub(super) struct Quarters {
+    pub(super) blocks: ArrayVec<Block, 3>,
+    /// Linear-map address of the whole.
+    pub(super) start: u64,
+    /// Physical address of the free quarter.
+    pub(super) free: u64,
+}
+
+impl Quarters {
+    pub(super) fn find() -> Self {
+        let whole = Block::new(GIB);
+        let (start, physical) = (whole.start, whole.physical().0);
+        whole.free();
+        let mut blocks = ArrayVec::<Block, 3>::new();
+        let mut elsewhere = ArrayVec::<Block, MOST_BLOCKS>::new();
+        while !blocks.is_full() {
+            let block = Block::new(QUARTER);
+            if block.physical().0 & !(GIB - 1) == physical {
+                blocks.push(block);
+            } else {
+                assert!(!elsewhere.is_full(), "too many other blocks are free");
+                elsewhere.push(block);
+            }
+        }
+        for block in elsewhere {
+            block.free();
+        }
+        let mut quarters = (0..4).map(|quarter| physical + quarter * QUARTER);
+        let free = quarters.find(|quarter| blocks.iter().all(|b| b.physical().0 != *quarter));
+        Self {
+            blocks,
+            start,
+            free: free.unwrap_or(physical),
+        }
+    }
+
+    pub(super) fn free(self) {
+        for block in self.blocks {
+            block.free();
+        }
+    }
+}

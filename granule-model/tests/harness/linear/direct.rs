@@ -1,0 +1,146 @@
+//! Through the map itself, whose tables come from an arena.
+
+use super::{RAM, check, pieces, shown};
+use crate::bench::{capabilities, model, turn_on};
+use crate::machine::{Cpu, Memory, Shared, TABLES, World};
+use crate::shape::Shape;
+use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
+use granule::linear::Census;
+use granule::linear::direct::{self, Arena, HasArena};
+use granule::table::{Leaves, PageTables, Parts, TableAllocator, TableRun};
+use granule_model::{Access, EventKind, Outcome};
+use std::rc::Rc;
+
+/// The arena's pages, which the linear map shows by the time they are given out.
+pub(super) struct ArenaPages {
+    arena: Arena,
+    world: Shared,
+    geometry: Geometry,
+}
+
+impl HasArena for ArenaPages {
+    fn arena(&mut self) -> Option<&mut Arena> {
+        Some(&mut self.arena)
+    }
+}
+
+// SAFETY: the arena gives each page out once.
+unsafe impl TableAllocator for ArenaPages {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.arena.reserve(tables)
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.arena.allocate(most)?;
+        let page = self.geometry.page_size().bytes();
+        let (address, bytes) = (run.first.0, run.count as u64 * page);
+        let mut world = self.world.borrow_mut();
+        for table in (0..run.count as u64).map(|table| address + table * page) {
+            // What is not the pool is written through the map.
+            if table >= RAM {
+                let cpu = world.cpu;
+                let va = shown(&self.geometry, table);
+                let outcomes = world.model.access(cpu, va, Access::WRITE);
+                let shown = matches!(outcomes[..], [Outcome::Memory(to)] if to.address == table);
+                assert!(
+                    shown,
+                    "the table at {table:#x} is not shown yet: {outcomes:?}"
+                );
+            }
+        }
+        world.event(EventKind::TableObtained { address, bytes });
+        Some(run)
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        self.arena.free(table);
+        let (address, bytes) = (table.0, self.geometry.page_size().bytes());
+        let freed = EventKind::TableFreed { address, bytes };
+        self.world.borrow_mut().event(freed);
+    }
+}
+
+pub(super) type WithArena = Parts<Memory<Shared>, ArenaPages, Cpu<Shared>>;
+
+/// Live tables with an arena of so many pages, one of which the root takes.
+pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTables<P, WithArena>) {
+    let geometry = shape.geometry::<P>();
+    let page = P::SIZE.bytes();
+    let world = World::shared(model(shape), 1);
+    let (start, end) = (
+        PhysicalAddress(TABLES),
+        PhysicalAddress(TABLES + pool * page),
+    );
+    let parts = Parts {
+        memory: Memory(Rc::clone(&world)),
+        allocator: ArenaPages {
+            // SAFETY: nobody else uses the model's memory there, all of which is reached.
+            arena: unsafe { Arena::new(start, end, P::SIZE) },
+            world: Rc::clone(&world),
+            geometry,
+        },
+        maintenance: Cpu {
+            world: Rc::clone(&world),
+            can: capabilities(shape, geometry),
+        },
+    };
+    let mut tables = match PageTables::<P, _>::new(geometry, parts) {
+        Ok(tables) => tables,
+        Err(error) => panic!("{shape:?}: {error}"),
+    };
+    turn_on(&world, shape, &geometry, tables.root().0);
+    tables.make_live();
+    (world, tables)
+}
+
+/// The map of pieces by `direct`, with a pool of so many pages. The pages of RAM it took.
+fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
+    let geometry = shape.geometry::<P>();
+    let page = P::SIZE.bytes();
+    let (world, mut tables) = with_arena::<P>(&shape, pool);
+    let pieces = pieces(&geometry, leaves);
+    let census = Census::new(&geometry, &pieces);
+    let Some(arena) = tables.environment().arena() else {
+        panic!("the bench has no arena");
+    };
+    let more = direct::arena_pages(&census, arena);
+    if more > 0 {
+        // In the middle of a piece.
+        let first = RAM + 5 * page;
+        let end = PhysicalAddress(first + more * page);
+        arena.extend(PhysicalAddress(first), end);
+    }
+    assert_eq!(direct::create(&mut tables, &pieces), Ok(()), "{shape:?}");
+    assert_eq!(
+        tables.environment().arena().map(|arena| arena.available()),
+        Some(pool.saturating_sub(census.tables() + 1))
+    );
+    check(&world, &shape, &geometry, &pieces, 3);
+    more
+}
+
+#[test]
+fn direct_4k() {
+    for shape in [Shape::kernel(39), Shape::kernel(48)] {
+        for leaves in [Leaves::LARGEST, Leaves::PAGES] {
+            assert_eq!(direct::<Page4K>(shape, leaves, 64), 0);
+        }
+        assert!(direct::<Page4K>(shape, Leaves::PAGES, 5) > 0);
+    }
+    let wide = Shape {
+        wide: true,
+        cpus: 4,
+        ..Shape::kernel(52)
+    };
+    assert!(direct::<Page4K>(wide, Leaves::PAGES, 7) > 0);
+}
+
+#[test]
+fn direct_16k_and_64k() {
+    for leaves in [Leaves::LARGEST, Leaves::PAGES] {
+        direct::<Page16K>(Shape::kernel(47), leaves, 64);
+        direct::<Page64K>(Shape::kernel(42), leaves, 64);
+    }
+    assert!(direct::<Page16K>(Shape::kernel(47), Leaves::PAGES, 5) > 0);
+    assert!(direct::<Page64K>(Shape::kernel(42), Leaves::PAGES, 4) > 0);
+}

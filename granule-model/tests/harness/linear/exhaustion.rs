@@ -1,0 +1,83 @@
+//! Every builder runs out of pages at every one that it takes.
+
+use super::direct::with_arena;
+use super::pieces;
+use super::window::with_fixmap;
+use crate::shape::Shape;
+use granule::arch::{Page, Page4K, Page16K, Page64K};
+use granule::linear::direct;
+use granule::linear::window::{Slot, WindowBuilder};
+use granule::linear::{Barriers, Census, Strategy};
+use granule::table::{Leaves, PageTables, TableError};
+use granule_model::EventKind;
+
+/// Every valid entry: its table, index and descriptor.
+fn entries<P: Page, E>(tables: &PageTables<P, E>) -> Vec<(u64, usize, u64)>
+where
+    E: granule::table::Environment,
+{
+    let mut found = Vec::new();
+    tables.visit_all(|entry| {
+        found.push((entry.table.0, entry.index, entry.descriptor.0));
+        true
+    });
+    found
+}
+
+/// Each builder runs out of pages at each single one that it needs: it says so, the tables are as
+/// they were, no slot is left open, and no rule is broken.
+fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
+    let geometry = shape.geometry::<P>();
+    let pieces = pieces(&geometry, leaves);
+    let needed = Census::new(&geometry, &pieces).tables();
+    let mut refused = 0;
+    for had in 0..needed {
+        let (world, mut tables) = with_arena::<P>(&shape, had + 1);
+        let before = entries(&tables);
+        let result = direct::create(&mut tables, &pieces);
+        let what = format!("direct: {had} of {needed} pages, {shape:?}");
+        assert!(
+            matches!(result, Err(TableError::OutOfTables { .. })),
+            "{what}: {result:?}"
+        );
+        assert_eq!(entries(&tables), before, "{what}");
+        world.borrow_mut().event(EventKind::Sync);
+        assert_eq!(world.borrow().model.violations(), [], "{what}");
+        refused += 1;
+    }
+    for strategy in Strategy::ALL.into_iter().filter_map(Strategy::published) {
+        let (bench, mut fixmap) = with_fixmap::<P>(shape);
+        let root = bench.tables.root();
+        let before = entries(&bench.tables);
+        for had in 0.. {
+            fixmap.pages.left = had;
+            let mut builder =
+                WindowBuilder::<P, _>::new(geometry, strategy, Barriers::Table, &mut fixmap);
+            let result = builder.create(root, &pieces);
+            let what = format!("{strategy:?}: {had} pages, {shape:?}");
+            assert_eq!(fixmap.open, [None; Slot::COUNT], "{what}");
+            bench.settle();
+            assert_eq!(bench.violations(), Vec::<String>::new(), "{what}");
+            let Err(error) = result else {
+                assert!(had > 0, "{what}: nothing was needed");
+                break;
+            };
+            assert!(
+                matches!(error, TableError::OutOfTables { needed } if needed as u64 > had),
+                "{what}: {error}"
+            );
+            assert_eq!(entries(&bench.tables), before, "{what}");
+            refused += 1;
+        }
+    }
+    refused
+}
+
+#[test]
+fn every_allocation_of_every_builder_fails() {
+    let refused = exhausted::<Page4K>(Shape::kernel(39), Leaves::LARGEST)
+        + exhausted::<Page4K>(Shape::kernel(48), Leaves::PAGES)
+        + exhausted::<Page16K>(Shape::kernel(47), Leaves::LARGEST)
+        + exhausted::<Page64K>(Shape::kernel(42), Leaves::PAGES);
+    assert!(refused > 50, "{refused} times");
+}

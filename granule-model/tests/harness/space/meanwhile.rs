@@ -1,0 +1,125 @@
+//! What goes on in the middle of an operation on a space: hardware sets access flags and makes pages
+//! dirty for the other CPUs in it, and what these may find is looked at.
+
+use crate::machine::{self, World};
+use crate::random::Random;
+use crate::watch::Sample;
+use granule::arch::Descriptor;
+use granule_model::{Access, Model};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// Hardware's update of one page's entry at one moment of an operation: before the event of that
+/// number, an exchange being one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Injection {
+    pub(crate) page: u64,
+    /// The dirty state too, and not the access flag alone.
+    pub(crate) dirty: bool,
+    pub(crate) moment: u64,
+}
+
+/// The hardware that updates entries.
+#[derive(Default)]
+pub(crate) struct Hardware {
+    /// What it wrote, by address.
+    written: Rc<RefCell<BTreeSet<u64>>>,
+    /// What it is to do at one moment of the next operation.
+    injection: Option<Injection>,
+    /// The moments of that operation so far, and whether it did something.
+    injected: Rc<Cell<(u64, bool)>>,
+}
+
+/// Where the descriptors of a process's pages are, by address.
+pub(super) type Entries = Vec<(u64, u64)>;
+
+impl Hardware {
+    pub(super) fn inject(&mut self, injection: Injection) {
+        self.injected.set((0, false));
+        self.injection = Some(injection);
+    }
+
+    /// What is to be done in the next operation, once.
+    pub(super) const fn take_injection(&mut self) -> Option<Injection> {
+        self.injection.take()
+    }
+
+    pub(super) fn injected(&self) -> (u64, bool) {
+        self.injected.get()
+    }
+
+    /// The addresses of what was made dirty since this was asked last.
+    pub(super) fn take_written(&self) -> BTreeSet<u64> {
+        core::mem::take(&mut *self.written.borrow_mut())
+    }
+
+    /// Any of these entries, now and then.
+    pub(super) fn at_random(&self, entries: Entries, mut random: Random) -> machine::Meanwhile {
+        let written = Rc::clone(&self.written);
+        Box::new(move |model: &mut Model| {
+            if entries.is_empty() || !random.once_in(3) {
+                return;
+            }
+            let (va, address) = entries[random.below(entries.len() as u64) as usize];
+            let entry = Descriptor(model.descriptor(address));
+            let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
+            let dirty = random.either() && entry.0 & clean == clean;
+            if entry.is_valid() && model.update_by_hardware(address, dirty) && dirty {
+                written.borrow_mut().insert(va);
+            }
+        })
+    }
+
+    /// The entry of `va` at the moment that is wanted.
+    pub(super) fn at_moment(
+        &self,
+        entries: &Entries,
+        va: u64,
+        injection: Injection,
+    ) -> machine::Meanwhile {
+        let Some(&(_, address)) = entries.iter().find(|(start, _)| *start == va) else {
+            panic!("page {:#x} is not there", injection.page);
+        };
+        let (written, injected) = (Rc::clone(&self.written), Rc::clone(&self.injected));
+        Box::new(move |model: &mut Model| {
+            let (moment, done) = injected.get();
+            let mut updated = false;
+            if moment == injection.moment {
+                let entry = Descriptor(model.descriptor(address));
+                let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
+                let may = entry.0 & clean == clean || !injection.dirty;
+                updated =
+                    entry.is_valid() && may && model.update_by_hardware(address, injection.dirty);
+                if updated && injection.dirty {
+                    written.borrow_mut().insert(va);
+                }
+            }
+            injected.set((moment + 1, done || updated));
+        })
+    }
+}
+
+/// What `cpus`, a mask, may find at these addresses in the middle of an operation that is not about
+/// them: the frames that are there before and after it, or a fault.
+pub(super) fn watch(
+    world: &mut World,
+    cpus: u64,
+    access: Access,
+    addresses: impl IntoIterator<Item = u64>,
+) {
+    let mut samples = Vec::new();
+    for va in addresses {
+        if let [before] = world.model.outcomes(world.cpu, va, access)[..] {
+            samples.push(Sample {
+                va,
+                access,
+                before,
+                after: before,
+            });
+        }
+    }
+    world.watch.cpus = cpus;
+    world.watch.may_fault = true;
+    world.watch.samples = samples;
+}
