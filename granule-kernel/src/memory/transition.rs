@@ -26,8 +26,8 @@ struct Build<'a> {
 impl Dispatch for Build<'_> {
     type Output = Result<Transition, TransitionError>;
 
-    fn run<P: Page>(mut self) -> Self::Output {
-        kexec::build::<P, _>(&mut self.parts, self.needs)
+    fn run<P: Page>(self) -> Self::Output {
+        kexec::build::<P, _>(self.parts, self.needs)
     }
 }
 
@@ -46,7 +46,7 @@ struct Free<'a> {
 impl Dispatch for Free<'_> {
     type Output = ();
 
-    fn run<P: Page>(mut self) {
-        kexec::free::<P, _>(&mut self.parts, self.transition);
+    fn run<P: Page>(self) {
+        kexec::free::<P, _>(self.parts, self.transition);
     }
 }

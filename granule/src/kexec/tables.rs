@@ -9,14 +9,10 @@
 use super::segment::{Extent, Refusal, Segment, in_the_way};
 use crate::arch::registers::{Tcr, Ttbr};
 use crate::arch::{
-    Attributes, CpuFeatures, Geometry, GeometryError, Half, Page, Permissions, PhysicalAddress,
-    VirtualAddress,
+    Attributes, CpuFeatures, Geometry, GeometryError, Half, Kind, Page, Permissions,
+    PhysicalAddress, VirtualAddress,
 };
-use crate::forward;
-use crate::table::{
-    Environment, Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableError,
-    TableMemory, TableRun,
-};
+use crate::table::{Entry, Environment, Leaves, Liveness, PageTables, TableError};
 use core::fmt;
 
 /// What the tables are made for.
@@ -112,38 +108,6 @@ impl From<TableError> for TransitionError {
     }
 }
 
-/// The environment, lent: it is needed for two trees, one after the other, and by the caller after.
-struct Lent<'a, E> {
-    inner: &'a mut E,
-    segments: &'a [Segment<'a>],
-    /// A page that was given where a segment is to be.
-    in_the_way: Option<u64>,
-}
-
-// SAFETY: every call is handed on to what the caller vouched for.
-unsafe impl<E: TableMemory> TableMemory for Lent<'_, E> {
-    forward!(self.inner: load find_mapped store exchange fill update);
-}
-
-// SAFETY: as above.
-unsafe impl<E: TableAllocator + Maintenance> TableAllocator for Lent<'_, E> {
-    forward!(self.inner: reserve free);
-
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let run = self.inner.allocate(most)?;
-        let page = self.inner.capabilities().geometry.page_size().bytes();
-        let pages = Extent::new(run.first.0, page.saturating_mul(run.count as u64));
-        if in_the_way(self.segments, &pages).is_some() {
-            self.in_the_way.get_or_insert(run.first.0);
-        }
-        Some(run)
-    }
-}
-
-impl<E: Maintenance> Maintenance for Lent<'_, E> {
-    forward!(self.inner: capabilities dsb_ishst dsb_ish isb tlbi);
-}
-
 /// The lower half with as few bits of address as reach the page of the relocation code.
 ///
 /// # Errors
@@ -160,13 +124,14 @@ pub fn identity_geometry(
     upper.with_half(cpu, Half::Lower, bits.max(least))
 }
 
-/// Makes the tables.
+/// Makes the tables, in an environment of the kind that the caller's other tables have: what a page
+/// size takes of code is there already then.
 ///
 /// # Errors
 ///
 /// [`TransitionError`], with all pages given back.
 pub fn build<P: Page, E: Environment>(
-    environment: &mut E,
+    environment: E,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
     let code = Extent::new(needs.code.0, P::SIZE.bytes());
@@ -182,39 +147,22 @@ pub fn build<P: Page, E: Environment>(
             why,
         }
     })?;
-    let low = tree::<P, E>(environment, lower, needs.segments, |tables| {
-        tables.map(
-            VirtualAddress(needs.code.0),
-            needs.code,
-            P::SIZE.bytes(),
-            Attributes::normal(Permissions::READ_EXECUTE),
-            Leaves::PAGES,
-        )
-    })?;
-    let high = tree::<P, E>(environment, needs.upper, needs.segments, |tables| {
-        let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
-        let read = needs.read.iter().map(|it| (it, Permissions::READ));
-        for (extent, permissions) in written.chain(read) {
-            tables.map(
-                VirtualAddress(extent.start.wrapping_add(needs.distance)),
-                PhysicalAddress(extent.start),
-                extent.bytes,
-                Attributes::normal(permissions),
-                Leaves::LARGEST,
-            )?;
+    let mut tables = PageTables::<P, E>::new(lower, environment)?;
+    let low = tables.root();
+    if let Err(why) = identity_map(&mut tables, needs).and_then(|()| linear_map(&mut tables, needs))
+    {
+        if tables.root() != low {
+            give_back(&mut tables);
+            // SAFETY: made above, and no CPU walks it.
+            unsafe { tables.turn_to(low, lower) };
         }
-        Ok(())
-    });
-    let high = match high {
-        Ok(root) => root,
-        Err(why) => {
-            give_back::<P, E>(environment, lower, low);
-            return Err(why);
-        }
-    };
+        give_back(&mut tables);
+        return Err(why);
+    }
+    let high = tables.root();
     // Stores to tables that nobody walks are not ordered by anything: who walks them first must
     // see them all (arm-rules: filled, then used).
-    environment.dsb_ishst();
+    tables.environment().dsb_ishst();
     Ok(Transition {
         ttbr0: Ttbr::new(&lower, low, 0),
         ttbr1: Ttbr::new(&needs.upper, high, 0),
@@ -226,62 +174,87 @@ pub fn build<P: Page, E: Environment>(
     })
 }
 
-/// Gives the pages of tables back that no CPU walks: the next kernel is unloaded.
-pub fn free<P: Page, E: Environment>(environment: &mut E, transition: &Transition) {
-    for (geometry, root) in transition.geometries.into_iter().zip(transition.roots) {
-        give_back::<P, E>(environment, geometry, root);
+/// Gives the pages of tables back that no CPU walks: the next kernel is unloaded. In an environment
+/// of the kind that they were made in.
+pub fn free<P: Page, E: Environment>(environment: E, transition: &Transition) {
+    let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
+    // SAFETY: both were made by `build` in such an environment, and no CPU walks them: TTBRs get them
+    // from `leave` only, which does not come back.
+    let tables =
+        unsafe { PageTables::<P, E>::from_root(low, lower, Liveness::Private, environment) };
+    // The geometries are those of `P`, as when the trees were made.
+    if let Ok(mut tables) = tables {
+        give_back(&mut tables);
+        // SAFETY: as above.
+        unsafe { tables.turn_to(high, upper) };
+        give_back(&mut tables);
     }
 }
 
-/// One tree with what `fill` maps in it, by its root; without a page taken where that fails.
-fn tree<P: Page, E: Environment>(
-    environment: &mut E,
-    geometry: Geometry,
+fn identity_map<P: Page, E: Environment>(
+    tables: &mut PageTables<P, E>,
+    needs: &Needs<'_>,
+) -> Result<(), TransitionError> {
+    tables.map(
+        VirtualAddress(needs.code.0),
+        needs.code,
+        P::SIZE.bytes(),
+        Attributes::normal(Permissions::READ_EXECUTE),
+        Leaves::PAGES,
+    )?;
+    out_of_the_way(tables, needs.segments)
+}
+
+/// In a tree of its own, which `tables` turn to.
+fn linear_map<P: Page, E: Environment>(
+    tables: &mut PageTables<P, E>,
+    needs: &Needs<'_>,
+) -> Result<(), TransitionError> {
+    tables.begin(needs.upper)?;
+    let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
+    let read = needs.read.iter().map(|it| (it, Permissions::READ));
+    for (extent, permissions) in written.chain(read) {
+        tables.map(
+            VirtualAddress(extent.start.wrapping_add(needs.distance)),
+            PhysicalAddress(extent.start),
+            extent.bytes,
+            Attributes::normal(permissions),
+            Leaves::LARGEST,
+        )?;
+    }
+    out_of_the_way(tables, needs.segments)
+}
+
+/// Whether no table has come where a segment is to be.
+fn out_of_the_way<P: Page, E: Environment>(
+    tables: &PageTables<P, E>,
     segments: &[Segment<'_>],
-    fill: impl FnOnce(&mut PageTables<P, Lent<'_, E>>) -> Result<(), TableError>,
-) -> Result<PhysicalAddress, TransitionError> {
-    let lent = Lent {
-        inner: environment,
-        segments,
-        in_the_way: None,
+) -> Result<(), TransitionError> {
+    let page = |at: PhysicalAddress| Extent::new(at.0, P::SIZE.bytes());
+    let is_in_the_way = |at: &PhysicalAddress| in_the_way(segments, &page(*at)).is_some();
+    let mut first = Some(tables.root()).filter(is_in_the_way);
+    // Not a type of its own: there is one such walk for all that look.
+    let visit: &mut dyn FnMut(&Entry) -> bool = &mut |entry| {
+        if entry.kind == Kind::Table && first.is_none() {
+            first = Some(entry.output).filter(is_in_the_way);
+        }
+        first.is_none()
     };
-    let mut tables = PageTables::<P, _>::new(geometry, lent)?;
-    let root = tables.root();
-    let filled = fill(&mut tables).map_err(TransitionError::from);
-    let clear = match tables.environment().in_the_way {
+    tables.visit_all(visit);
+    match first {
         None => Ok(()),
         Some(page) => Err(TransitionError::Refused(Refusal::PageInTheWay {
             what: "transitional tables",
-            page,
+            page: page.0,
         })),
-    };
-    match filled.and(clear) {
-        Ok(()) => Ok(root),
-        Err(why) => {
-            give_back::<P, E>(environment, geometry, root);
-            Err(why)
-        }
     }
 }
 
-/// Gives a tree back that nobody walks.
-fn give_back<P: Page, E: Environment>(
-    environment: &mut E,
-    geometry: Geometry,
-    root: PhysicalAddress,
-) {
-    let lent = Lent {
-        inner: environment,
-        segments: &[],
-        in_the_way: None,
-    };
-    // SAFETY: the root and all below it were made by `tree` in this environment, and no CPU walks
-    // them: TTBRs get them from `leave` only, which does not come back.
-    let tables = unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Private, lent) };
-    // The geometry is that of `P`, as when the tree was made, and what is mapped with it can be
-    // unmapped as a whole: nothing is split, and nothing is left to tell if it were.
-    if let Ok(mut tables) = tables {
-        let _ = tables.unmap(geometry.base(), geometry.span());
-        tables.environment().free(root);
-    }
+/// Gives all pages of a tree back that nobody walks, its root too.
+fn give_back<P: Page, E: Environment>(tables: &mut PageTables<P, E>) {
+    let (geometry, root) = (*tables.geometry(), tables.root());
+    // What is mapped with a geometry can be unmapped as a whole: nothing is split, and nothing is left
+    // to tell if it were.
+    let _ = tables.unmap(geometry.base(), geometry.span());
+    tables.environment().free(root);
 }

@@ -244,20 +244,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// # Errors
     ///
     /// When there is no page for the root, or `geometry` is for another page size than `P`.
-    pub fn new(geometry: Geometry, mut environment: E) -> Result<Self, TableError> {
-        if geometry.page_size() != P::SIZE {
-            return Err(TableError::WrongPageSize {
-                geometry: geometry.page_size(),
-                page: P::SIZE,
-            });
-        }
-        let exhausted = TableError::OutOfTables { needed: 1 };
-        if !environment.reserve(1) {
-            return Err(exhausted);
-        }
-        let root = environment.allocate(1).ok_or(exhausted)?.first;
+    pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
         let mut tables = Self {
-            root,
+            // There is none before `begin` has succeeded.
+            root: PhysicalAddress(0),
             geometry,
             liveness: Liveness::Private,
             asid: None,
@@ -265,15 +255,49 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             environment,
             page: PhantomData,
         };
-        tables.fill(
-            root,
+        tables.begin(geometry)?;
+        Ok(tables)
+    }
+
+    /// Goes on with a new, empty tree that no CPU can reach yet. The one before stays as it is, known
+    /// by its root only; it is still the one where this fails.
+    pub(crate) fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
+        if geometry.page_size() != P::SIZE {
+            return Err(TableError::WrongPageSize {
+                geometry: geometry.page_size(),
+                page: P::SIZE,
+            });
+        }
+        let exhausted = TableError::OutOfTables { needed: 1 };
+        if !self.environment.reserve(1) {
+            return Err(exhausted);
+        }
+        self.root = self.environment.allocate(1).ok_or(exhausted)?.first;
+        self.geometry = geometry;
+        self.liveness = Liveness::Private;
+        self.asid = None;
+        self.fill(
+            self.root,
             0,
             P::SIZE.entries(),
             Descriptor::INVALID,
             0,
             Visibility::Private,
         );
-        Ok(tables)
+        Ok(())
+    }
+
+    /// Turns to another tree that no CPU can reach, one that was made in the same environment and is known
+    /// by its root. The one before stays as it is.
+    ///
+    /// # Safety
+    ///
+    /// As for [`from_root`](Self::from_root); `geometry` has this page size.
+    pub(crate) const unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
+        self.root = root;
+        self.geometry = geometry;
+        self.liveness = Liveness::Private;
+        self.asid = None;
     }
 
     /// The root table, for TTBR.

@@ -62,8 +62,8 @@ fn make<P: Page>(needs: &Needs<'_>, budget: usize, runs: Runs) -> Made {
     let host = Host::new(&needs.upper, TABLES, 64);
     host.set_budget(budget);
     host.set_runs(runs);
-    let mut parts = environment(&host, capabilities(needs.upper));
-    let made = build::<P, _>(&mut parts, needs);
+    let parts = environment(&host, capabilities(needs.upper));
+    let made = build::<P, _>(parts, needs);
     Made { host, made }
 }
 
@@ -177,8 +177,8 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
 
         assert_eq!(made.ttbr1, Ttbr::new(&needs.upper, made.roots[1], 0));
         assert_eq!(made.distance, needs.distance);
-        let mut parts = environment(&host, capabilities(needs.upper));
-        free::<P, _>(&mut parts, &made);
+        let parts = environment(&host, capabilities(needs.upper));
+        free::<P, _>(parts, &made);
         assert_eq!(host.given_out(), 0);
     }
 }

@@ -164,7 +164,7 @@ impl<P: Page> Leaving<P> {
         } else {
             CODE
         };
-        let mut machine: Machine = Parts {
+        let machine: Machine = Parts {
             memory: Memory(Rc::clone(&world)),
             allocator: Pages::from(&world, page, TABLES),
             maintenance: crate::machine::Cpu {
@@ -181,7 +181,7 @@ impl<P: Page> Leaving<P> {
             read: read.all(),
             segments: &views,
         };
-        let transition = match build::<P, _>(&mut machine, &needs) {
+        let transition = match build::<P, _>(machine, &needs) {
             Ok(transition) => transition,
             Err(why) => panic!("{why}"),
         };
