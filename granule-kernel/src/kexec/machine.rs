@@ -4,8 +4,8 @@
 use super::words::{self, Words};
 use crate::boot;
 use crate::handover::Handover;
+use crate::memory::live::pointer;
 use crate::tree::{self, MOST_RANGES, Memory};
-use crate::user::boxed::pointer;
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule::kexec::{Extent, Ground};

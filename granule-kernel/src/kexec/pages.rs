@@ -3,9 +3,9 @@
 
 use crate::cpu;
 use crate::memory::live;
+use crate::memory::live::pointer;
 use crate::memory::pages::{self, NoMemory, Run};
 use crate::mmu_off::cache;
-use crate::user::boxed::pointer;
 use crate::user::frames::UserMemory;
 use crate::user::owned::Array;
 use granule::arch::PhysicalAddress;
