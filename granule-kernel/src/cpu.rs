@@ -48,6 +48,8 @@ readers! {
     id_aa64dfr0_el1 = "id_aa64dfr0_el1";
     /// Cache line sizes.
     ctr_el0 = "ctr_el0";
+    /// How both halves are translated.
+    tcr_el1 = "tcr_el1";
     /// The upper half's tables.
     ttbr1_el1 = "ttbr1_el1";
     /// MMU, caches, alignment: the kernel's own level's.

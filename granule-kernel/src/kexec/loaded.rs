@@ -7,7 +7,7 @@ use super::refused::Refused;
 use crate::memory::live::{self, Kernel};
 use crate::memory::transition;
 use core::fmt;
-use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::arch::PhysicalAddress;
 use granule::kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 use granule::table::Counters;
 
@@ -63,11 +63,6 @@ impl Loaded {
     pub(crate) fn seal_again(&self, tcr: u64) -> Result<Header, ListError> {
         self.verify()?;
         self.seal(tcr)
-    }
-
-    /// Where the linear map shows the list's header.
-    pub(crate) fn header(&self) -> Option<VirtualAddress> {
-        live::kernel()?.placement.virtual_address(self.list.head)
     }
 }
 

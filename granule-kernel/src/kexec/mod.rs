@@ -3,7 +3,19 @@
 //! Loading: [`load`](mod@load) makes a [`Loaded`] of files, with pages from [`pages`], on a [`machine`]
 //! noted at boot, with a device tree from [`tree`]; here is the one that is loaded, and who may change
 //! it. [`words`] is what the command line says, [`refused`] what is wrong.
+//!
+//! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump. [`exact`] looks at
+//! the tables once more, [`quiet`] makes devices fall silent, [`count`] counts barriers, and [`note`] is
+//! what the next kernel is told. Arriving: [`arrive`] says it.
 
+#[cfg(target_os = "none")]
+pub(crate) mod arrive;
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) mod count;
+#[cfg(target_os = "none")]
+mod exact;
+#[cfg(target_os = "none")]
+pub(crate) mod leave;
 #[cfg(target_os = "none")]
 pub(crate) mod load;
 #[cfg(target_os = "none")]
@@ -14,6 +26,8 @@ pub(crate) mod note;
 #[cfg(target_os = "none")]
 pub(crate) mod pages;
 #[cfg(target_os = "none")]
+mod quiet;
+#[cfg(target_os = "none")]
 pub(crate) mod refused;
 mod tree;
 pub(crate) mod words;
@@ -21,6 +35,8 @@ pub(crate) mod words;
 /// Bytes of command line that there may be, with the NUL, as in Linux.
 pub(crate) const MOST_COMMAND_LINE: usize = 2048;
 
+#[cfg(target_os = "none")]
+use state::begin;
 #[cfg(target_os = "none")]
 pub(crate) use state::{Busy, load, unload, with_loaded};
 
@@ -66,6 +82,16 @@ mod state {
     pub(crate) fn unload(_busy: &Busy) {
         let old = LOADED.with(Option::take);
         drop(old);
+    }
+
+    /// Calls `work` with what is loaded, if something is; while it lasts nothing is. Not under the
+    /// lock, as `work` waits for other CPUs. Whoever waits for it has the right to.
+    pub(super) fn begin<R>(work: impl FnOnce(&Loaded) -> R) -> Option<R> {
+        let loaded = LOADED.with(Option::take)?;
+        let result = work(&loaded);
+        let old = LOADED.with(|slot| slot.replace(loaded));
+        drop(old);
+        Some(result)
     }
 
     /// Looks at what is loaded.

@@ -205,6 +205,15 @@ pub(super) fn put_code(page: PhysicalAddress) {
     UserMemory.sync_instructions(page);
 }
 
+/// Whether a page begins with the relocation code.
+pub(super) fn is_code(page: PhysicalAddress) -> bool {
+    let words = relocate::code().as_chunks::<8>().0;
+    words
+        .iter()
+        .zip((page.0..).step_by(8))
+        .all(|(word, at)| Words.load(at) == Some(u64::from_le_bytes(*word)))
+}
+
 /// Changes one bit of a page, for a test.
 pub(super) fn flip(byte: u64, bit: u32) {
     let at = byte & !7;

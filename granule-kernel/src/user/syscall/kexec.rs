@@ -3,6 +3,7 @@
 use super::env::Env;
 use super::{Arguments, Outcome};
 use crate::console::println;
+use crate::kexec::leave;
 use crate::kexec::refused::Refused;
 use crate::kexec::{self, Busy, MOST_COMMAND_LINE, Request};
 use crate::user::abi::Errno;
@@ -11,6 +12,7 @@ use crate::user::files::open::What;
 use crate::user::owned::Array;
 use crate::user::shared;
 use crate::user::task::Current;
+use core::fmt::Display;
 
 const UNLOAD: u64 = 1;
 const NO_INITRAMFS: u64 = 4;
@@ -92,8 +94,12 @@ fn publish(current: &mut Current<'_>) {
 }
 
 fn tell(why: &Refused) -> Errno {
-    println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
+    say(why);
     why.errno()
+}
+
+fn say(why: &impl Display) {
+    println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
 }
 
 const MAGIC: u64 = 0xfee1_dead;
@@ -106,5 +112,10 @@ pub(super) fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Argument
     if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {
         return Err(Errno::EINVAL);
     }
-    Err(Errno::EINVAL)
+    let Some(busy) = Busy::take() else {
+        return Err(tell(&Refused::Busy));
+    };
+    let why = leave::execute(&busy);
+    say(&why);
+    Err(why.errno())
 }
