@@ -9,9 +9,7 @@ const SYSTEM_OFF: u32 = 0x8400_0008;
 const OFF: u64 = 1;
 
 fn call(conduit: Conduit, function: u32, first: u64) -> u64 {
-    let arguments = [
-        first, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
+    let arguments = [first, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let [answer, ..] = match conduit {
         Conduit::Hvc => Hvc::call64(function, arguments),
         _ => Smc::call64(function, arguments),

@@ -141,7 +141,9 @@ impl Probe {
     fn cpus(&mut self, tree: &Tree<'_>, conduit: Option<Conduit>) {
         let mpidr: u64;
         // SAFETY: reads a register.
-        unsafe { asm!("mrs {}, mpidr_el1", out(reg) mpidr, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("mrs {}, mpidr_el1", out(reg) mpidr, options(nomem, nostack, preserves_flags))
+        };
         let (mut all, mut on) = (0, 0);
         let mut walk = tree.walk();
         let mut in_cpus = false;
@@ -207,7 +209,10 @@ impl Probe {
                     None => self.holds(false, b"the note lacks its last count"),
                 }
                 let [kernel, ..] = note.given;
-                self.holds(kernel.start == entered.load, b"the image is not where it was to be");
+                self.holds(
+                    kernel.start == entered.load,
+                    b"the image is not where it was to be",
+                );
                 // SAFETY: the image lies there, and its bytes are never written.
                 let kernel = unsafe { Given::at(entered.load, kernel.bytes) };
                 self.given([Some(kernel), initrd, Some(tree)], Some(&note));
@@ -238,19 +243,31 @@ impl Probe {
         one(
             kernel,
             told(0),
-            [b"probe.kernel.start", b"probe.kernel.bytes", b"probe.kernel.digest"],
+            [
+                b"probe.kernel.start",
+                b"probe.kernel.bytes",
+                b"probe.kernel.digest",
+            ],
             b"the image is not what was loaded",
         );
         one(
             initrd,
             told(1),
-            [b"probe.initrd.start", b"probe.initrd.bytes", b"probe.initrd.digest"],
+            [
+                b"probe.initrd.start",
+                b"probe.initrd.bytes",
+                b"probe.initrd.digest",
+            ],
             b"the initramfs is not what was loaded",
         );
         one(
             tree,
             told(2),
-            [b"probe.tree.start", b"probe.tree.bytes", b"probe.tree.digest"],
+            [
+                b"probe.tree.start",
+                b"probe.tree.bytes",
+                b"probe.tree.digest",
+            ],
             b"the device tree is not what was loaded",
         );
     }
@@ -285,7 +302,11 @@ fn cells(value: &[u8]) -> Option<u64> {
     if !matches!(value.len(), 4 | 8) {
         return None;
     }
-    Some(value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    Some(
+        value
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    )
 }
 
 fn same(one: &[u8], other: &[u8]) -> bool {
