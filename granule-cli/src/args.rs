@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::args::BenchArgs;
+use crate::kexec::args::KexecArgs;
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
@@ -125,6 +126,10 @@ Examples:
     granule boot --page-size 4k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
     granule boot --page-size 64k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
 
+  Leave for the same image with another page size, and for a kernel of your own:
+    granule boot --page-size 4k --kexec-page-size 64k
+    granule boot --kexec vmlinuz --kexec-initrd initrd.img --kexec-append 'console=ttyAMA0 quiet'
+
   A tree of your own, byte for byte, and an image above 4 GiB:
     granule boot --dtb board.dtb
     granule boot --memory 8G --load-address 0x140000000
@@ -220,6 +225,9 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     ram_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    kexec: KexecArgs,
+
     /// Seconds the guest may run
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
@@ -260,6 +268,7 @@ impl BootArgs {
             trace: self.trace.clone(),
             trace_buffer: self.trace_buffer,
             ram_file: self.ram_file.clone(),
+            kexec: self.kexec.kexec(),
         }
     }
 }
@@ -267,6 +276,7 @@ impl BootArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kexec::Kexec;
     use clap::CommandFactory;
 
     fn parse(words: &[&str]) -> Result<Request, String> {
@@ -294,7 +304,8 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram";
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --kexec N --kexec-initrd j \
+                    --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             request,
@@ -321,8 +332,35 @@ mod tests {
                 trace: Some("T".into()),
                 trace_buffer: Some(4 << 20),
                 ram_file: Some("ram".into()),
+                kexec: Some(Kexec {
+                    image: Some("N".into()),
+                    initrd: Some("j".into()),
+                    append: Some("-y=2".into()),
+                    page_size: Some(PageSize::K16),
+                    copy: true,
+                    uncached: true,
+                }),
             })
         );
+    }
+
+    #[test]
+    fn leaving_needs_somewhere_to_leave_for() {
+        let same = parse(&["--kexec-page-size", "64k"]).unwrap().kexec;
+        let expected = Kexec {
+            page_size: Some(PageSize::K64),
+            ..Kexec::default()
+        };
+        assert_eq!(same, Some(expected));
+        for option in [
+            "--kexec-initrd=i",
+            "--kexec-append=x",
+            "--kexec-copy",
+            "--kexec-uncached",
+        ] {
+            let error = parse(&[option]).unwrap_err();
+            assert!(error.contains("--kexec"), "{error}");
+        }
     }
 
     #[test]
@@ -335,6 +373,7 @@ mod tests {
             (["--load-address", "here"], "0x80000000"),
             (["--timeout", "0"], "--timeout"),
             (["--smp", "many"], "--smp"),
+            (["--kexec-page-size", "5k"], "64k"),
         ] {
             let error = parse(&words).unwrap_err();
             assert!(

@@ -16,8 +16,11 @@ use tempfile::TempDir;
 use crate::bootrec::BootRecord;
 use crate::guest::{self, Plan};
 use crate::image::Image;
+use crate::judge::Next;
+use crate::kexec::figures::Figures;
+use crate::kexec::prepare::prepare;
 use crate::qemu::{self, Start};
-use crate::qmp::{Trace, Watch};
+use crate::qmp::{Place, Trace, Watch};
 use crate::raw::{self, Layout, Pieces};
 use crate::record::Record;
 use crate::request::Request;
@@ -74,8 +77,12 @@ pub struct Boot {
     pub cpu: String,
     /// The most host memory QEMU had resident.
     pub peak_resident_bytes: Option<u64>,
-    /// What the kernel said in its `@granule` lines.
+    /// What the kernel said in its `@granule` lines: the last one of ours, if there were several.
     pub record: Record,
+    /// What each kernel said that said something, in their order.
+    pub boots: Vec<Record>,
+    /// What leaving for another kernel took, if one left or was to.
+    pub kexec: Option<Figures>,
     /// The last boot record read from the guest.
     pub boot_record: Option<BootRecord>,
     /// The end (at least 4 MiB) of what the guest printed, without `@granule`
@@ -99,6 +106,8 @@ impl Boot {
             cpu: request.cpu.clone(),
             peak_resident_bytes: None,
             record: Record::default(),
+            boots: Vec::new(),
+            kexec: None,
             boot_record: None,
             console: Vec::new(),
             qemu_messages: String::new(),
@@ -201,6 +210,23 @@ fn try_boot(
     };
 
     let image_path = qemu::plain_path(&image.path);
+    let archive = dir.path().join("initramfs");
+    let given = match &request.kexec {
+        Some(kexec) => Some(prepare(kexec, image, request.icount, &archive).map_err(usage)?),
+        None => None,
+    };
+    // From here on as if it had been given by hand.
+    let with_archive;
+    let request = match &given {
+        Some(_) => {
+            with_archive = Request {
+                initrd: Some(archive),
+                ..request.clone()
+            };
+            &with_archive
+        }
+        None => request,
+    };
     let bootargs = request.bootargs();
     let raw = request
         .is_raw()
@@ -231,8 +257,9 @@ fn try_boot(
         None => request.trace_area(),
     };
     let saved = dir.path().join("trace");
+    let next_boot_record = given.as_ref().and_then(|given| given.boot_record);
     let watch = match (image.boot_record, trace) {
-        (None, None) => None,
+        (None, None) if next_boot_record.is_none() => None,
         (offset, trace) => {
             let listener = UnixListener::bind(&socket).map_err(|e| {
                 environment(format!("socket {}: {e}; set TMPDIR", socket.display()))
@@ -240,7 +267,9 @@ fn try_boot(
             Some((
                 listener,
                 Watch {
-                    boot_record: offset.map(|offset| load_address.saturating_add(offset)),
+                    boot_record: Place::new(
+                        offset.map(|offset| load_address.saturating_add(offset)),
+                    ),
                     trace: trace.map(|area| Trace {
                         area,
                         file: saved.clone(),
@@ -255,16 +284,31 @@ fn try_boot(
         qemu: &request.qemu,
         options,
         watch,
+        next_boot_record,
         timeout: request.timeout,
     };
     let run = guest::run(plan, console, interrupt)
         .map_err(|error| environment(qemu::cannot_start(&request.qemu, &error)))?;
 
-    let (outcome, reason) = judge::judge(&run, request.timeout);
+    let next = given.as_ref().map(|given| match given.is_ours() {
+        true => Next::Ours,
+        false => Next::Other,
+    });
+    let (outcome, reason) = judge::judge(&run, next, request.timeout);
     boot.outcome = outcome;
     boot.reason = reason;
     boot.peak_resident_bytes = run.peak_resident_bytes;
-    boot.record = run.record;
+    boot.record = run.records.ours().clone();
+    boot.boots = run.records.into_boots();
+    boot.kexec = Figures::of(&boot.boots, given.as_ref(), request.icount);
+    if boot.is_ok()
+        && let Some(differs) = boot.kexec.as_ref().and_then(|kexec| kexec.differs.clone())
+    {
+        boot.outcome = Outcome::SelfCheckFailed;
+        boot.reason = Some(format!(
+            "what the next kernel was given is not what arrived: {differs}"
+        ));
+    }
     boot.boot_record = run.boot_record;
     boot.console = run.console;
     boot.qemu_messages = run.stderr;

@@ -18,8 +18,9 @@ use tempfile::TempDir;
 
 use crate::bootrec::BootRecord;
 use crate::console::{Splitter, Tail};
-use crate::qmp::{self, Sight, Watch};
-use crate::record::Record;
+use crate::kexec::figures;
+use crate::qmp::{self, Place, Sight, Watch};
+use crate::records::Records;
 use granule::trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
@@ -51,7 +52,7 @@ pub(crate) enum End {
 /// All there is to say about a run.
 pub(crate) struct Run {
     pub(crate) end: End,
-    pub(crate) record: Record,
+    pub(crate) records: Records,
     pub(crate) console: Vec<u8>,
     pub(crate) stderr: String,
     pub(crate) boot_record: Option<BootRecord>,
@@ -67,6 +68,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) options: Vec<OsString>,
     /// Where QEMU calls, and what to read when it does.
     pub(crate) watch: Option<(UnixListener, Watch)>,
+    /// Where in the next kernel's image its boot record lies, if there is one and it has one.
+    pub(crate) next_boot_record: Option<u64>,
     pub(crate) timeout: Duration,
 }
 
@@ -122,7 +125,16 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         String::from_utf8_lossy(&text).into_owned()
     });
     let (stop, stopped) = mpsc::channel();
-    let Plan { watch, timeout, .. } = plan;
+    let Plan {
+        watch,
+        next_boot_record,
+        timeout,
+        ..
+    } = plan;
+    let place = match &watch {
+        Some((_, watch)) => watch.boot_record.clone(),
+        None => Place::default(),
+    };
     let saves_trace = watch
         .as_ref()
         .is_some_and(|(_, watch)| watch.trace.is_some());
@@ -135,6 +147,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     });
 
     let mut seen = Seen::new(sink);
+    let mut hops = 0;
     let mut memory = PeakMemory::new(child.id());
     let mut parked: Option<(BootRecord, Instant)> = None;
     let mut powered_off: Option<Instant> = None;
@@ -144,13 +157,22 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
                 if seen.take(&bytes) {
                     // The guest is about to power off: last chance to look.
                     memory.look();
+                    if let Some(start) = seen.next_kernel() {
+                        hops += 1;
+                        // What is known of the next kernel is known of the first one that is left for.
+                        let offset = next_boot_record.filter(|_| hops == 1);
+                        place.set(offset.and_then(|offset| start.checked_add(offset)));
+                        seen.boot_record = None;
+                    }
                 }
             }
-            Ok(Event::Sight(Sight::Record(Ok(record)))) if record.is_parked() => {
+            // What was read where the one before had it is nothing that this one said.
+            Ok(Event::Sight(Sight::Record(at, _))) if place.get() != Some(at) => (),
+            Ok(Event::Sight(Sight::Record(_, Ok(record)))) if record.is_parked() => {
                 seen.boot_record = Some(record.clone());
                 parked.get_or_insert_with(|| (record, Instant::now()));
             }
-            Ok(Event::Sight(Sight::Record(record))) => {
+            Ok(Event::Sight(Sight::Record(_, record))) => {
                 seen.boot_record = record.ok().or(seen.boot_record);
             }
             Ok(Event::Sight(Sight::Trace(trace))) => seen.trace = Some(trace),
@@ -204,7 +226,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     }
     let end = match (end, parked) {
         // Killed by our clock or by QEMU's end, but parked it was.
-        (End::TimedOut | End::Exited(_), Some((record, _))) if !seen.record.has_ended() => {
+        (End::TimedOut | End::Exited(_), Some((record, _))) if !seen.has_ended() => {
             End::Parked(record)
         }
         (end, _) => end,
@@ -272,7 +294,7 @@ struct Seen<'a> {
     sink_works: bool,
     splitter: Splitter,
     tail: Tail,
-    record: Record,
+    records: Records,
     boot_record: Option<BootRecord>,
     trace: Option<Result<Header, String>>,
 }
@@ -284,18 +306,33 @@ impl<'a> Seen<'a> {
             sink_works: true,
             splitter: Splitter::new(),
             tail: Tail::default(),
-            record: Record::default(),
+            records: Records::default(),
             boot_record: None,
             trace: None,
         }
     }
 
-    /// Takes console bytes; true if the record's end was among them.
+    /// Takes console bytes; true if a record's end was among them.
     fn take(&mut self, bytes: &[u8]) -> bool {
-        let before = self.record.has_ended();
-        let visible = self.splitter.feed(bytes, |line| self.record.line(line));
+        let mut ended = false;
+        let visible = self
+            .splitter
+            .feed(bytes, |line| ended |= self.records.line(line));
         self.show(&visible);
-        self.record.has_ended() && !before
+        ended
+    }
+
+    /// Whether all is said: the kernel that spoke last came to its end, and none is to follow.
+    fn has_ended(&self) -> bool {
+        let last = self.records.last();
+        last.has_ended() && !figures::left(last)
+    }
+
+    /// Where the kernel that spoke last put the image of the one that it has left for.
+    fn next_kernel(&self) -> Option<u64> {
+        let last = self.records.last();
+        let start = last.get("kexec.leaving.segment.kernel.start")?;
+        last.has_ended().then(|| figures::number(start))?
     }
 
     fn show(&mut self, visible: &[u8]) {
@@ -314,7 +351,7 @@ impl<'a> Seen<'a> {
         self.show(&splitter.finish());
         Run {
             end,
-            record: self.record,
+            records: self.records,
             console: self.tail.into_bytes(),
             stderr,
             boot_record: self.boot_record,

@@ -16,6 +16,8 @@ pub struct Initramfs {
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
+/// Bytes of an entry before its name.
+const HEADER_BYTES: usize = 110;
 /// Headers and contents begin at multiples of this.
 const ALIGNMENT: usize = 4;
 
@@ -58,6 +60,9 @@ impl Initramfs {
     }
 
     fn put(&mut self, number: u32, name: &str, mode: u32, content: &[u8]) {
+        // Exactly: an archive may hold hundreds of megabytes, of which twice is too much.
+        self.bytes
+            .reserve_exact(HEADER_BYTES + name.len() + content.len() + 2 * ALIGNMENT);
         self.bytes.extend_from_slice(b"070701");
         // Inode, mode, owner, group, links, time, bytes, devices, bytes of the name with its NUL, sum.
         let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::boot::Boot;
-use crate::record::{KEYS, insert};
+use crate::kexec::figures::Figures;
+use crate::record::{KEYS, Record, Verdict, insert};
 
 /// The schema's number. Keys may be added to a schema; none goes away.
 const SCHEMA: u32 = 1;
@@ -29,14 +30,11 @@ pub(crate) fn object(boot: &Boot) -> Value {
             "peak_resident_bytes": boot.peak_resident_bytes,
         }),
     );
-    for (path, _) in KEYS {
-        // The table has no path that runs through another.
-        let _ = insert(&mut object, path, Value::Null);
-    }
-    merge(&mut object, boot.record.values());
+    guest(&mut object, &boot.record);
     object.insert("outcome".into(), boot.outcome.word().into());
     object.insert("reason".into(), json!(boot.reason));
-    object.insert("record_faults".into(), json!(boot.record.faults()));
+    let faults: Vec<_> = boot.boots.iter().flat_map(Record::faults).collect();
+    object.insert("record_faults".into(), json!(faults));
     object.insert(
         "trace".into(),
         boot.trace.as_ref().map_or(Value::Null, |trace| {
@@ -47,7 +45,36 @@ pub(crate) fn object(boot: &Boot) -> Value {
             })
         }),
     );
+    object.insert("boots".into(), boot.boots.iter().map(one).collect());
+    // What the kernels said of it stands beside the figures.
+    let figures = boot.kexec.as_ref().map_or(Value::Null, Figures::json);
+    match (object.get_mut("kexec"), figures) {
+        (Some(Value::Object(said)), Value::Object(figures)) => said.extend(figures),
+        (Some(_), Value::Null) => (),
+        (_, figures) => drop(object.insert("kexec".into(), figures)),
+    }
     Value::Object(object)
+}
+
+/// One kernel's record.
+fn one(record: &Record) -> Value {
+    let mut object = Map::new();
+    guest(&mut object, record);
+    let outcome = record.verdict().map(Verdict::word);
+    object.insert("outcome".into(), json!(outcome));
+    object.insert("reason".into(), json!(record.reason()));
+    object.insert("ended".into(), record.has_ended().into());
+    object.insert("record_faults".into(), json!(record.faults()));
+    Value::Object(object)
+}
+
+/// What a kernel says of itself, null where it does not.
+fn guest(object: &mut Map<String, Value>, record: &Record) {
+    for (path, _) in KEYS {
+        // The table has no path that runs through another.
+        let _ = insert(object, path, Value::Null);
+    }
+    merge(object, record.values());
 }
 
 fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
@@ -68,7 +95,6 @@ mod tests {
     use super::*;
     use crate::boot::Outcome;
     use crate::image::{Header, Image};
-    use crate::record::Record;
     use crate::{Request, boot};
 
     fn keys(value: &Value, path: &str, into: &mut Vec<String>) {
@@ -135,6 +161,8 @@ mod tests {
         "reason",
         "record_faults",
         "trace",
+        "boots",
+        "kexec",
     ];
 
     fn failed() -> Boot {

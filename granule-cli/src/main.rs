@@ -17,6 +17,7 @@ use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::bench::user;
 use granule_cli::plan::args::PlanArgs;
+use granule_cli::record::Record;
 use granule_cli::{Boot, bench, boot, check, cost, report, usage};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -307,7 +308,7 @@ fn tell_people(done: &Boot) {
             text += &format!("{line}\n");
         }
     }
-    for fault in done.record.faults() {
+    for fault in done.boots.iter().flat_map(Record::faults) {
         text += &format!("granule: cannot understand {fault}\n");
     }
     text += &report::summary(done);

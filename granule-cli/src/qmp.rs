@@ -11,6 +11,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -147,18 +148,37 @@ impl<'a> Qmp<'a> {
 /// What the watcher has to tell.
 #[derive(Debug)]
 pub(crate) enum Sight {
-    /// The boot record, or why it cannot be read as one.
-    Record(Result<BootRecord, String>),
+    /// The boot record at that address, or why it cannot be read as one.
+    Record(u64, Result<BootRecord, String>),
     /// The head of the trace, whose file is written; or why there is none.
     Trace(Result<Header, String>),
     /// The guest has powered off.
     PoweredOff,
 }
 
+/// Guest-physical address of the boot record that is looked at; another one's once the kernel has left
+/// for the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place(Arc<Mutex<Option<u64>>>);
+
+impl Place {
+    pub(crate) fn new(address: Option<u64>) -> Self {
+        Self(Arc::new(Mutex::new(address)))
+    }
+
+    pub(crate) fn get(&self) -> Option<u64> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, address: Option<u64>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+}
+
 /// What to read, and where to put it.
 pub(crate) struct Watch {
-    /// Guest-physical address of the boot record.
-    pub(crate) boot_record: Option<u64>,
+    /// Where the boot record is.
+    pub(crate) boot_record: Place,
     /// A trace to be saved at the end of the guest.
     pub(crate) trace: Option<Trace>,
     /// A file of our own through which QEMU hands the bytes over.
@@ -201,9 +221,9 @@ pub(crate) fn watch(
 
 fn watch_record(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)) -> Hangup {
     let mut look = || {
-        if let Some(address) = watch.boot_record {
+        if let Some(address) = watch.boot_record.get() {
             let bytes = read(qmp, &watch.scratch, address, bootrec::BYTES as u64)?;
-            report(Sight::Record(BootRecord::decode(&bytes)));
+            report(Sight::Record(address, BootRecord::decode(&bytes)));
         }
         qmp.listen(INTERVAL)
     };
@@ -332,13 +352,13 @@ mod tests {
         let qemu = fake_qemu(&socket, memory, 2, false);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            boot_record: Some(0x1_4000_0000),
+            boot_record: Place::new(Some(0x1_4000_0000)),
             trace: None,
             scratch: dir.path().join("record"),
         };
         let mut records = Vec::new();
         watch(&listener, &place, &stopped, |sight| match sight {
-            Sight::Record(record) => records.push(record.unwrap()),
+            Sight::Record(_, record) => records.push(record.unwrap()),
             Sight::Trace(_) => panic!("no trace was asked for"),
             Sight::PoweredOff => panic!("it only hung up"),
         });
@@ -360,7 +380,7 @@ mod tests {
         let qemu = fake_qemu(&socket, vec![0; bootrec::BYTES], 1, true);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            boot_record: Some(0),
+            boot_record: Place::new(Some(0)),
             trace: None,
             scratch: dir.path().join("record"),
         };
@@ -369,7 +389,7 @@ mod tests {
         assert!(
             matches!(
                 sights.as_slice(),
-                [Sight::Record(Err(_)), Sight::PoweredOff]
+                [Sight::Record(0, Err(_)), Sight::PoweredOff]
             ),
             "{sights:?}"
         );
@@ -383,7 +403,7 @@ mod tests {
         let (stop, stopped) = mpsc::channel();
         drop(stop);
         let place = Watch {
-            boot_record: Some(0),
+            boot_record: Place::new(Some(0)),
             trace: None,
             scratch: dir.path().join("record"),
         };

@@ -81,7 +81,7 @@ pub(crate) const LONGEST_LINE: usize = 8192;
 pub(crate) const PREFIX: &str = "@granule ";
 
 /// What the JSON object says of the host's side; no guest may say it.
-const OURS: [&str; 5] = ["schema", "image", "qemu", "record_faults", "trace"];
+const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "boots"];
 
 /// How the kernel says that it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,8 +98,30 @@ pub enum Verdict {
     GuestExit,
 }
 
+impl Verdict {
+    const ALL: [Self; 5] = [
+        Self::Ok,
+        Self::Panic,
+        Self::Refused,
+        Self::SelfCheckFailed,
+        Self::GuestExit,
+    ];
+
+    /// The word that says it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Panic => "panic",
+            Self::Refused => "refused",
+            Self::SelfCheckFailed => "self-check-failed",
+            Self::GuestExit => "guest-exit",
+        }
+    }
+}
+
 /// The record as far as it was heard.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Record {
     values: Map<String, Value>,
     verdict: Option<Verdict>,
@@ -145,16 +167,10 @@ impl Record {
             .ok_or_else(|| fault("KEY=VALUE or end"))?;
         match key {
             "outcome" => {
-                self.verdict = Some(match value {
-                    "ok" => Verdict::Ok,
-                    "panic" => Verdict::Panic,
-                    "refused" => Verdict::Refused,
-                    "self-check-failed" => Verdict::SelfCheckFailed,
-                    "guest-exit" => Verdict::GuestExit,
-                    _ => {
-                        return Err(fault("ok, panic, refused, self-check-failed or guest-exit"));
-                    }
-                });
+                let verdict = Verdict::ALL.into_iter().find(|it| it.word() == value);
+                let verdict = verdict
+                    .ok_or_else(|| fault("ok, panic, refused, self-check-failed or guest-exit"))?;
+                self.verdict = Some(verdict);
                 return Ok(());
             }
             "reason" => {
@@ -246,6 +262,13 @@ impl Record {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Whether nothing was said at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let silent = self.values.is_empty() && self.faults.is_empty();
+        silent && self.verdict.is_none() && self.reason.is_none() && !self.ended
     }
 
     /// Lines that could not be understood, each with what was expected.

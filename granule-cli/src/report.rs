@@ -6,11 +6,57 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::boot::Boot;
+use crate::kexec::figures::Figures;
+use crate::record::Record;
 use crate::sizes::show_size;
 
-/// The summary; empty if the kernel said nothing that could be summed up.
+/// The summary; empty if the kernel said nothing that could be summed up. Of several kernels each has
+/// its own, and what leaving for the next took stands between them.
 #[must_use]
 pub fn summary(boot: &Boot) -> String {
+    let (last, earlier) = match boot.boots.as_slice() {
+        [earlier @ .., last] if !earlier.is_empty() => (last, earlier),
+        _ => {
+            let leaving = boot.kexec.as_ref().map_or_else(String::new, leaving);
+            return kernel(&boot.record) + &leaving;
+        }
+    };
+    let mut lines = String::new();
+    for (index, record) in earlier.iter().enumerate() {
+        lines += &format!("kernel {}\n{}", index + 1, kernel(record));
+    }
+    lines += &boot.kexec.as_ref().map_or_else(String::new, leaving);
+    lines += &format!("kernel {}\n{}", boot.boots.len(), kernel(last));
+    lines
+}
+
+/// What leaving for another kernel took; empty if nothing is known of it.
+fn leaving(figures: &Figures) -> String {
+    let bytes = |of: Option<u64>, what: &str| of.map(|of| format!("{what}{}", show_size(of)));
+    let count = |of: Option<u64>, what: &str| of.map(|of| format!("{of} {what}"));
+    let digests = figures.digest_ok.map(|ok| match ok {
+        true => "digests agree".to_owned(),
+        false => "digests do not agree".to_owned(),
+    });
+    let words: Vec<String> = [
+        bytes(figures.bytes_total, ""),
+        bytes(figures.bytes_copied, "copied "),
+        count(figures.lines_cleaned, "lines cleaned"),
+        count(figures.dsb, "DSB"),
+        count(figures.instructions, "instructions"),
+        digests,
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if words.is_empty() {
+        return String::new();
+    }
+    format!("  {:<12} {}\n", "kexec", words.join(", "))
+}
+
+/// What one kernel said, in a few lines.
+fn kernel(record: &Record) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, text: Option<String>| {
         if let Some(text) = text {
@@ -18,8 +64,8 @@ pub fn summary(boot: &Boot) -> String {
             let _ = writeln!(lines, "  {name:<12} {text}");
         }
     };
-    let number = |path: &str| boot.record.get(path).and_then(Value::as_u64);
-    let text = |path: &str| boot.record.get(path).and_then(Value::as_str);
+    let number = |path: &str| record.get(path).and_then(Value::as_u64);
+    let text = |path: &str| record.get(path).and_then(Value::as_str);
 
     line(
         "page size",
@@ -57,7 +103,7 @@ pub fn summary(boot: &Boot) -> String {
             format!("{}{ram}, {}", show_size(mapped), how.join(", rodata="))
         }),
     );
-    line("leaves", leaves(boot.record.get("linear_map.leaves")));
+    line("leaves", leaves(record.get("linear_map.leaves")));
     line(
         "tables",
         number("linear_map.tables").map(|tables| {

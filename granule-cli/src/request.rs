@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use granule::linear::{self, Strategy};
 
+use crate::kexec::Kexec;
 use crate::sizes::show_size;
 use crate::trace_area::TraceArea;
 
@@ -210,6 +211,8 @@ pub struct Request {
     pub trace_buffer: Option<u64>,
     /// Keep the machine's RAM in this file, from which the next boot has it again.
     pub ram_file: Option<PathBuf>,
+    /// Have the kernel leave for another one.
+    pub kexec: Option<Kexec>,
 }
 
 impl Default for Request {
@@ -237,6 +240,7 @@ impl Default for Request {
             trace: None,
             trace_buffer: None,
             ram_file: None,
+            kexec: None,
         }
     }
 }
@@ -274,6 +278,7 @@ impl Request {
         if self.dtb.is_none() {
             words.extend(self.trace_area().map(|area| area.word()));
         }
+        words.extend(self.kexec.as_ref().and_then(Kexec::word));
         words.extend(self.append.clone());
         words.join(" ")
     }
@@ -349,6 +354,9 @@ impl Request {
             ));
         }
         self.check_trace()?;
+        if let Some(kexec) = &self.kexec {
+            kexec.check(self)?;
+        }
         self.check_exact_tree()
     }
 

@@ -13,10 +13,11 @@ pub(crate) const PACKAGE: &str = "granule-user";
 /// A program, the target it is built for, and the profile.
 type Program = (&'static str, &'static str, &'static str);
 
-/// What tests run, the benchmark, and the program with a standard library, which unwinds.
-const PROGRAMS: [Program; 3] = [
+/// What tests run, the benchmark, `kexec`, and the program with a standard library, which unwinds.
+const PROGRAMS: [Program; 4] = [
     ("granule-user", KERNEL_TARGET, "kernel"),
     ("granule-user-bench", KERNEL_TARGET, "kernel"),
+    ("granule-kexec", KERNEL_TARGET, "kernel"),
     ("granule-user-std", MUSL_TARGET, "release"),
 ];
 

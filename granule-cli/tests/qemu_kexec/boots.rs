@@ -1,0 +1,1 @@
+//! What `granule boot --kexec` says of several kernels on one console.

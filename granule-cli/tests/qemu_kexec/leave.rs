@@ -1,0 +1,1 @@
+//! How a kernel leaves: CPUs off, devices quiet, and what it says before it jumps.

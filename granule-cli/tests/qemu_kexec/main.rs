@@ -1,0 +1,22 @@
+//! One kernel leaving for the next on a real QEMU, with the MMU on: what is loaded and what is refused,
+//! how the old kernel leaves and the next arrives, from every page size into every other, and what
+//! `granule boot --kexec` says of it.
+//!
+//! Image and programs are built before by `cargo xtask image` and `cargo xtask user` (`cargo xtask
+//! test` does). No test measures time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../common/image.rs"]
+mod image;
+#[path = "../common/turn.rs"]
+mod turn;
+
+mod arrive;
+mod boots;
+mod leave;
+mod load;
+mod machine;
+mod program;
+mod refuse;
+mod trace;

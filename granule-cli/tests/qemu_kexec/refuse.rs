@@ -1,0 +1,1 @@
+//! What is refused, with its line, leaving the running kernel as it was.

@@ -1,0 +1,1 @@
+//! The trace of a kernel that leaves, as `granule check` sees it.

@@ -1,0 +1,118 @@
+//! Opening and reading files, and what an error number is called.
+
+use core::fmt;
+
+use crate::calls::{self, call};
+
+const OPENAT: u64 = 56;
+const CLOSE: u64 = 57;
+const READ: u64 = 63;
+const AT_FDCWD: u64 = -100_i64 as u64;
+/// Bytes of a path, its NUL included, as the kernel takes them.
+const PATH_BYTES: usize = 4096;
+
+/// The error that a call returned, by its number.
+#[derive(Clone, Copy)]
+pub(crate) struct Errno(pub(crate) i64);
+
+const ENAMETOOLONG: i64 = 36;
+
+/// The errors that the calls of this program can end with.
+const NAMES: [(i64, &str); 24] = [
+    (1, "EPERM: not permitted"),
+    (2, "ENOENT: there is no such file"),
+    (4, "EINTR: interrupted"),
+    (5, "EIO: it cannot be read"),
+    (7, "E2BIG: it is too long"),
+    (8, "ENOEXEC: it is no kernel that can be entered"),
+    (9, "EBADF: it cannot be read"),
+    (12, "ENOMEM: there is no memory for it"),
+    (13, "EACCES: not permitted"),
+    (14, "EFAULT: a bad address"),
+    (16, "EBUSY: another is being loaded"),
+    (19, "ENODEV: there is no such device"),
+    (20, "ENOTDIR: its path leads through a file"),
+    (21, "EISDIR: it is a directory"),
+    (22, "EINVAL: it is not as it must be"),
+    (23, "ENFILE: too many files are open"),
+    (24, "EMFILE: too many files are open"),
+    (27, "EFBIG: it is too big"),
+    (28, "ENOSPC: there is no room for it"),
+    (36, "ENAMETOOLONG: its name is too long"),
+    (38, "ENOSYS: this kernel has no such call"),
+    (40, "ELOOP: its path has too many links"),
+    (95, "EOPNOTSUPP: this kernel cannot do that"),
+    (99, "EADDRNOTAVAIL: where it is to lie is not free RAM"),
+];
+
+impl fmt::Display for Errno {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match NAMES.iter().find(|(number, _)| *number == self.0) {
+            Some((_, name)) => to.write_str(name),
+            None => write!(to, "error {}", self.0),
+        }
+    }
+}
+
+/// A call's result: what is not negative, or the error.
+pub(crate) fn done(result: i64) -> Result<u64, Errno> {
+    u64::try_from(result).map_err(|_| Errno(result.saturating_neg()))
+}
+
+/// A file that is open for reading; closed with its owner.
+pub(crate) struct File {
+    pub(crate) descriptor: u64,
+}
+
+impl File {
+    pub(crate) fn open(path: &[u8]) -> Result<Self, Errno> {
+        let mut name = [0u8; PATH_BYTES];
+        // Its last byte stays, as the NUL.
+        let Some(room) = name[..PATH_BYTES - 1].get_mut(..path.len()) else {
+            return Err(Errno(ENAMETOOLONG));
+        };
+        room.copy_from_slice(path);
+        let descriptor = call(OPENAT, [AT_FDCWD, name.as_ptr() as u64, 0, 0, 0, 0]);
+        done(descriptor).map(|descriptor| Self { descriptor })
+    }
+
+    /// Reads on; 0 at the end.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        let arguments = [
+            self.descriptor,
+            into.as_mut_ptr() as u64,
+            into.len() as u64,
+            0,
+            0,
+            0,
+        ];
+        done(call(READ, arguments)).map(|bytes| bytes as usize)
+    }
+
+    /// All that fits.
+    pub(crate) fn read_all<'a>(&mut self, into: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+        let mut length = 0;
+        while length < into.len() {
+            match self.read(&mut into[length..])? {
+                0 => break,
+                bytes => length += bytes,
+            }
+        }
+        Ok(&into[..length])
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        call(CLOSE, [self.descriptor, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Anonymous memory, zeroed, as long as the program runs.
+pub(crate) fn memory(bytes: usize) -> Result<&'static mut [u8], Errno> {
+    let address = calls::map(bytes as u64, calls::READ_WRITE)
+        .map_err(|error| Errno(error.saturating_neg()))?;
+    // SAFETY: the kernel has just mapped so many bytes there, readable, writable and zeroed, and
+    // nobody else knows of them; they are never unmapped.
+    Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, bytes) })
+}

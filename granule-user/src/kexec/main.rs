@@ -1,0 +1,45 @@
+//! `kexec`: loads the next kernel, lists it, takes it back, and leaves for it.
+//!
+//! ```text
+//! kexec load IMAGE [--initrd FILE] [--copy] [--append TEXT]
+//! kexec unload
+//! kexec status
+//! kexec exec
+//! ```
+//!
+//! As the first process without arguments it does the commands in `/etc/kexec`, a line each without
+//! `kexec` before it, so that an initramfs needs no shell to leave for another kernel. There the TEXT of
+//! `--append` is the rest of the line; lines that are empty or begin with `#` are passed over.
+//!
+//! It ends with 0 when all it was told was done, and with 1 and one line on standard error at the first
+//! that was not. What is in a file or a kernel is not judged here: the kernel does that, and says on its
+//! log what it refuses.
+
+#![cfg_attr(target_os = "none", no_std, no_main)]
+#![cfg_attr(
+    not(target_os = "none"),
+    allow(dead_code, reason = "there is nothing to run on the host")
+)]
+
+#[cfg(target_os = "none")]
+#[path = "../calls.rs"]
+#[allow(dead_code, reason = "the tests call what this program does not")]
+mod calls;
+#[cfg(target_os = "none")]
+mod files;
+#[cfg(target_os = "none")]
+mod perform;
+#[cfg(target_os = "none")]
+#[path = "../start.rs"]
+#[allow(dead_code, reason = "as above")]
+mod start;
+#[cfg(target_os = "none")]
+mod words;
+
+#[cfg(target_os = "none")]
+use perform::run;
+
+#[cfg(not(target_os = "none"))]
+fn main() {
+    println!("This program runs at EL0, on Granule or Linux: build it with `cargo xtask user`.");
+}

@@ -1,0 +1,169 @@
+//! Does what is asked for, by the system calls that Linux has for it too.
+
+use core::fmt::{self, Write};
+
+use crate::calls::{self, call};
+use crate::files::{Errno, File, done, memory};
+use crate::start::Start;
+use crate::words::{Command, Load, Text, Words};
+
+const REBOOT: u64 = 142;
+const KEXEC_FILE_LOAD: u64 = 294;
+
+/// What `reboot` wants to see, so that nobody calls it by mistake, and what it is to do.
+const REBOOT_MAGIC: [u64; 2] = [0xfee1_dead, 672_274_793];
+const REBOOT_KEXEC: u64 = 0x4558_4543;
+
+const FILE_UNLOAD: u64 = 1;
+const FILE_NO_INITRAMFS: u64 = 4;
+/// On Linux: no memory set aside beforehand; here: nothing is put where it goes at once.
+const FILE_NO_CMA: u64 = 0x10;
+
+const NO_FILE: u64 = -1_i64 as u64;
+
+/// What the first process does when nothing else is asked for.
+const LINES: &[u8] = b"/etc/kexec";
+/// Bytes of that file at most: lines with a command line each.
+const LINES_BYTES: usize = 64 << 10;
+
+/// What is loaded, a line a segment.
+const SEGMENTS: &[u8] = b"/sys/kernel/kexec_segments";
+
+const ENOENT: i64 = 2;
+
+struct Errors;
+
+impl Write for Errors {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let bytes = [2, text.as_ptr() as u64, text.len() as u64, 0, 0, 0];
+        call(calls::WRITE, bytes);
+        Ok(())
+    }
+}
+
+/// One line on standard error.
+fn complain(what: fmt::Arguments<'_>) {
+    // Never fails.
+    let _ = writeln!(Errors, "kexec: {what}");
+}
+
+/// Something was said about why it was not done.
+struct Told;
+
+fn told(what: fmt::Arguments<'_>) -> Told {
+    complain(what);
+    Told
+}
+
+pub(crate) fn run(start: Start) -> i32 {
+    let first = call(calls::GETPID, [0; 6]) == 1;
+    let done = if start.count() <= 1 && first {
+        lines()
+    } else {
+        command(Words::Arguments(start, 1))
+    };
+    i32::from(done.is_err())
+}
+
+/// Does what the lines of the file say, one after the other.
+fn lines() -> Result<(), Told> {
+    let unread = |error| told(format_args!("{}: {error}", Text(LINES)));
+    let room = memory(LINES_BYTES + 1).map_err(unread)?;
+    let text = File::open(LINES)
+        .and_then(|mut file| file.read_all(room))
+        .map_err(unread)?;
+    if text.len() > LINES_BYTES {
+        return Err(told(format_args!(
+            "{}: longer than {LINES_BYTES} bytes: a command a line is expected",
+            Text(LINES)
+        )));
+    }
+    text.split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(|line| !line.is_empty() && !line.starts_with(b"#"))
+        .try_for_each(|line| command(Words::Line(line)))
+}
+
+fn command(words: Words<'_>) -> Result<(), Told> {
+    match Command::read(words).map_err(|wrong| told(format_args!("{wrong}")))? {
+        Command::Load(what) => load(&what),
+        Command::Unload => unload(),
+        Command::Status => status(),
+        Command::Exec => exec(),
+    }
+}
+
+fn load(what: &Load<'_>) -> Result<(), Told> {
+    let open =
+        |path| File::open(path).map_err(|error| told(format_args!("{}: {error}", Text(path))));
+    let image = open(what.image)?;
+    let initrd = what.initrd.map(open).transpose()?;
+    let unloaded = |error: Errno| {
+        told(format_args!(
+            "{} was not loaded: {error}; the kernel's log says more",
+            Text(what.image)
+        ))
+    };
+    // The kernel wants the NUL and counts it.
+    let append = memory(what.append.len() + 1).map_err(unloaded)?;
+    append[..what.append.len()].copy_from_slice(what.append);
+    let mut flags = 0;
+    if initrd.is_none() {
+        flags |= FILE_NO_INITRAMFS;
+    }
+    if what.copy {
+        flags |= FILE_NO_CMA;
+    }
+    let arguments = [
+        image.descriptor,
+        initrd.as_ref().map_or(NO_FILE, |file| file.descriptor),
+        append.len() as u64,
+        append.as_ptr() as u64,
+        flags,
+        0,
+    ];
+    done(call(KEXEC_FILE_LOAD, arguments))
+        .map(drop)
+        .map_err(unloaded)
+}
+
+fn unload() -> Result<(), Told> {
+    let arguments = [NO_FILE, NO_FILE, 0, 0, FILE_UNLOAD, 0];
+    done(call(KEXEC_FILE_LOAD, arguments))
+        .map(drop)
+        .map_err(|error| told(format_args!("nothing was unloaded: {error}")))
+}
+
+fn status() -> Result<(), Told> {
+    show(b"/sys/kernel/kexec_loaded", "loaded ")?;
+    // Linux has no such file.
+    if File::open(SEGMENTS).is_err_and(|error| error.0 == ENOENT) {
+        return Ok(());
+    }
+    show(SEGMENTS, "")
+}
+
+/// Prints what the kernel has in a file.
+fn show(path: &[u8], before: &str) -> Result<(), Told> {
+    let unread = |error| told(format_args!("{}: {error}", Text(path)));
+    let mut file = File::open(path).map_err(unread)?;
+    calls::say(format_args!("{before}"));
+    let mut piece = [0; 512];
+    loop {
+        match file.read(&mut piece).map_err(unread)? {
+            0 => return Ok(()),
+            length => drop(calls::write(&piece[..length])),
+        }
+    }
+}
+
+/// Does not return if it is done.
+fn exec() -> Result<(), Told> {
+    let [first, second] = REBOOT_MAGIC;
+    let result = call(REBOOT, [first, second, REBOOT_KEXEC, 0, 0, 0]);
+    let error = done(result).err().unwrap_or(Errno(0));
+    Err(told(format_args!(
+        "the next kernel was not entered: {error}; `kexec load` comes first, and the kernel's log says \
+         more"
+    )))
+}
