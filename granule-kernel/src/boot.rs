@@ -6,6 +6,7 @@ use crate::console::println;
 use crate::counter::InstructionCounter;
 use crate::exception::{conflict_test, inject};
 use crate::handover::{BootChoice, Handover};
+use crate::kexec::arrive;
 use crate::memory::map::{self, Request};
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
@@ -178,6 +179,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
     drop(tables);
+    let arrival = arrive::look(handover, bootargs);
     let unused_pool = arena.unused_pool();
     let identity = cpus.needs_identity;
     let given_back =
@@ -204,6 +206,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     report::cpus(&cpus, page_size);
     drivers::probe_test(bootargs, page_size);
     report::drivers(page_size);
+    arrive::report(&arrival, handover, &placement, &geometry);
     if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
         report::left_by_last_boot(&left);
     }

@@ -196,6 +196,26 @@ fn choose(dfr0: u64, at_el2: bool) -> Source {
     Source::VirtualCounter { per_tick }
 }
 
+/// Nothing counts on this CPU any more, and nothing interrupts for it.
+pub(crate) fn stop() {
+    // PMUVer: 0 none, 15 an implementation's own.
+    if matches!(cpu::id_aa64dfr0_el1() >> 8 & 0xf, 0 | 15) {
+        return;
+    }
+    // SAFETY: the PMU exists; its registers have no effect on memory.
+    unsafe {
+        asm!(
+            "msr pmcr_el0, xzr",
+            "msr pmcntenclr_el0, {all}",
+            "msr pmintenclr_el1, {all}",
+            "msr pmovsclr_el0, {all}",
+            "isb",
+            all = in(reg) 0xffff_ffffu64,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+}
+
 /// Sets event counter 0 and its overflow flag to 0.
 #[inline(never)]
 fn pmu_restart() {

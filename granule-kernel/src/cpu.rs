@@ -48,6 +48,8 @@ readers! {
     id_aa64dfr0_el1 = "id_aa64dfr0_el1";
     /// Cache line sizes.
     ctr_el0 = "ctr_el0";
+    /// How both halves are translated.
+    tcr_el1 = "tcr_el1";
     /// The upper half's tables.
     ttbr1_el1 = "ttbr1_el1";
     /// MMU, caches, alignment: the kernel's own level's.
@@ -189,6 +191,20 @@ pub(crate) fn tlbi_vmalle1_all() {
         asm!(
             "dsb ishst",
             "tlbi vmalle1is",
+            "dsb ish",
+            "isb",
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Forgets all instructions that were fetched, on all CPUs, once what was cleaned before is in memory.
+pub(crate) fn invalidate_instructions() {
+    // SAFETY: what is forgotten is fetched again.
+    unsafe {
+        asm!(
+            "dsb ish",
+            "ic ialluis",
             "dsb ish",
             "isb",
             options(nostack, preserves_flags)

@@ -3,6 +3,7 @@
 use crate::boot::Ended;
 use crate::console::println;
 use crate::handover::{Conduit, Handover};
+use crate::kexec::arrive;
 use crate::memory::live;
 use crate::mmu_off::record;
 use crate::pl011::{self, Pl011};
@@ -27,6 +28,7 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
             Pl011::new(layout::in_slot(layout::UART_VADDR, handover.tree.uart))
         });
     }
+    arrive::console_comes();
     banner(handover);
     let mut line = [0; MOST_BOOTARGS];
     let line = bootargs(handover, &mut line);

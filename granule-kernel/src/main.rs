@@ -20,6 +20,7 @@ mod exception;
 mod frames;
 mod gic;
 mod handover;
+mod kexec;
 mod layout;
 mod line;
 #[cfg_attr(

@@ -38,6 +38,20 @@ pub(crate) fn cpu_off() {
     }
 }
 
+/// Whether the CPU with these affinity fields is off, as far as firmware knows.
+pub(crate) fn is_off(affinity: u64) -> Result<bool, psci::Error> {
+    let conduit = CONDUIT.load(Ordering::Relaxed);
+    let level = psci::LowestAffinityLevel::All;
+    let state = if conduit == Conduit::Smc as u32 {
+        psci::affinity_info::<Smc>(affinity, level)
+    } else if conduit == Conduit::Hvc as u32 {
+        psci::affinity_info::<Hvc>(affinity, level)
+    } else {
+        Err(psci::Error::NotSupported)
+    };
+    Ok(state? == psci::AffinityState::Off)
+}
+
 /// Powers the machine off. Returns if that cannot be done: without a conduit, or
 /// with a firmware that refuses.
 pub(crate) fn system_off() {

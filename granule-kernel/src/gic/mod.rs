@@ -7,17 +7,21 @@
 pub(crate) mod tree;
 
 #[cfg(target_os = "none")]
+pub(crate) mod quiet;
+#[cfg(target_os = "none")]
 mod v2;
 #[cfg(target_os = "none")]
 mod v3;
 
 #[cfg(target_os = "none")]
 pub(crate) use driver::{
-    Error, Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, send,
+    Error, Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, quiet_cpu, quiet_rest,
+    restore, send,
 };
 
 #[cfg(target_os = "none")]
 mod driver {
+    use super::quiet::StillOn;
     use super::{v2, v3};
     use crate::drivers::Driver;
     use crate::smp::percpu::PerCpu;
@@ -132,6 +136,34 @@ mod driver {
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::init_cpu(cpu),
             _ => v3::init_cpu(cpu, false),
+        }
+    }
+
+    /// This CPU takes no interrupt any more: its interface is off, and none of its private ones is
+    /// enabled, pending or active. Interrupts must be masked.
+    pub(crate) fn quiet_cpu(cpu: &PerCpu) -> Result<(), StillOn> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::quiet_cpu(),
+            3 => v3::quiet_cpu(cpu),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of all that are shared, by the last CPU.
+    pub(crate) fn quiet_rest() -> Result<(), StillOn> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::quiet_rest(),
+            3 => v3::quiet_rest(),
+            _ => Ok(()),
+        }
+    }
+
+    /// As it was after [`init`], by the boot CPU.
+    pub(crate) fn restore(cpu: &PerCpu) -> Result<(), Error> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::init_cpu(cpu),
+            3 => v3::init_cpu(cpu, true),
+            _ => Ok(()),
         }
     }
 

@@ -4,6 +4,7 @@
 //! with interrupts masked.
 
 use super::driver::{CALL, Error};
+use super::quiet::{Registers, StillOn};
 use crate::cpu;
 use crate::smp::percpu::{self, PerCpu};
 use crate::smp::set::CpuSet;
@@ -95,4 +96,41 @@ pub(super) fn acknowledge() -> Option<IntId> {
 
 pub(super) fn end(id: IntId) {
     with(|gic| gic.end_interrupt(id, PLAIN));
+}
+
+/// GICD_CTLR and GICC_CTLR.
+const CTLR: u64 = 0;
+/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one.
+const TYPER: u64 = 4;
+/// GICC_PMR.
+const PMR: u64 = 4;
+/// GICD_CPENDSGIR0, of four.
+const CPENDSGIR: u64 = 0xf10;
+
+/// Distributor and CPU interface.
+fn registers() -> [Registers; 2] {
+    // SAFETY: `take`'s caller vouched for both.
+    [&DISTRIBUTOR, &CPU_INTERFACE].map(|at| unsafe { Registers::at(at.load(Ordering::Relaxed)) })
+}
+
+/// See [`quiet_cpu`](super::quiet_cpu). The first word of interrupts is each CPU's own.
+pub(super) fn quiet_cpu() -> Result<(), StillOn> {
+    let [distributor, interface] = registers();
+    interface.write(CTLR, 0);
+    interface.write(PMR, 0);
+    for word in 0..4 {
+        distributor.write(CPENDSGIR + 4 * word, u32::MAX);
+    }
+    distributor.silence(0..1);
+    // Some SGIs may be enabled for good.
+    distributor.silent(0..1).or_else(|left| left.unless_sgi())
+}
+
+/// See [`quiet_rest`](super::quiet_rest).
+pub(super) fn quiet_rest() -> Result<(), StillOn> {
+    let [distributor, _] = registers();
+    distributor.write(CTLR, 0);
+    let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
+    distributor.silence(words.clone());
+    distributor.silent(words)
 }

@@ -1,6 +1,7 @@
 //! A GICv3 or GICv4: a redistributor for each CPU, and the CPU interface in system registers.
 
 use super::driver::{CALL, Error};
+use super::quiet::{Registers, StillOn};
 use super::tree::MOST_REGIONS;
 use crate::smp::percpu::{self, PerCpu};
 use crate::smp::set::CpuSet;
@@ -120,4 +121,46 @@ pub(super) fn acknowledge() -> Option<IntId> {
 
 pub(super) fn end(id: IntId) {
     GicCpuInterface::end_interrupt(id, InterruptGroup::Group1);
+}
+
+/// GICD_CTLR and GICR_CTLR.
+const CTLR: u64 = 0;
+/// GICD_CTLR's enables of groups, whichever view this is.
+const GROUPS: u32 = 0b111;
+/// GICD_CTLR.RWP: a write is on its way.
+const DISTRIBUTOR_WRITES: u32 = 1 << 31;
+/// GICR_CTLR.RWP.
+const REDISTRIBUTOR_WRITES: u32 = 1 << 3;
+/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one.
+const TYPER: u64 = 4;
+/// From a redistributor's first frame to that of its SGIs and PPIs.
+const SGI_FRAME: u64 = 0x1_0000;
+
+/// See [`quiet_cpu`](super::quiet_cpu).
+pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
+    GicCpuInterface::enable_group1(false);
+    GicCpuInterface::set_priority_mask(0);
+    // There was one when it was set up.
+    let Ok(redistributor) = redistributor(percpu.affinity.load(Ordering::Relaxed)) else {
+        return Ok(());
+    };
+    let start = redistributor.as_ptr() as u64;
+    // SAFETY: this CPU's redistributor, which `take`'s caller vouched for.
+    let (control, own) = unsafe { (Registers::at(start), Registers::at(start + SGI_FRAME)) };
+    own.silence(0..1);
+    control.wait(CTLR, REDISTRIBUTOR_WRITES);
+    own.silent(0..1)
+}
+
+/// See [`quiet_rest`](super::quiet_rest).
+pub(super) fn quiet_rest() -> Result<(), StillOn> {
+    // SAFETY: `take`'s caller vouched for it.
+    let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };
+    // How interrupts are routed stays: turning that back is UNPREDICTABLE.
+    distributor.write(CTLR, distributor.read(CTLR) & !GROUPS);
+    distributor.wait(CTLR, DISTRIBUTOR_WRITES);
+    let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
+    distributor.silence(words.clone());
+    distributor.wait(CTLR, DISTRIBUTOR_WRITES);
+    distributor.silent(words)
 }

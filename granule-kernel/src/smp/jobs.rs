@@ -5,6 +5,7 @@
 //! A job may take long, may be interrupted and parked in its middle, and may call other CPUs. There
 //! is one at a time, from one CPU, which goes on with something else meanwhile.
 
+use super::off;
 use super::percpu::{self, PerCpu};
 use super::set::CpuSet;
 use crate::memory::merge;
@@ -76,11 +77,19 @@ pub(super) fn serve(this: &'static PerCpu) -> ! {
         let job = this.job.load(Ordering::Acquire);
         // With a job, too: whoever notes something must not take this CPU for one that merges.
         let nothing_noted = merge::may_sleep();
-        if job.is_null() && nothing_noted && sched::may_sleep() {
+        let goes_off = off::is_asked(this);
+        if job.is_null() && nothing_noted && !goes_off && sched::may_sleep() {
             cpu::wait_for_interrupt();
         }
         sched::woke();
         cpu::restore_interrupts(masked);
+        if goes_off {
+            if !nothing_noted {
+                merge::wake();
+            }
+            off::go(this);
+            continue;
+        }
         if job.is_null() && !sched::run_one() {
             merge::idle();
             cpu::relax();

@@ -151,6 +151,12 @@ pub(super) fn command(number: usize) -> Option<Command> {
     Some(unsafe { slot.read() })
 }
 
+/// The virtual address of what was left for CPU `number`.
+pub(super) fn command_address(number: usize) -> Option<u64> {
+    let Boxes(commands) = &COMMANDS;
+    Some(commands.get(number)?.get() as u64)
+}
+
 /// The virtual address of CPU `number`'s report.
 pub(crate) fn report_address(number: usize) -> Option<u64> {
     let Boxes(reports) = &REPORTS;

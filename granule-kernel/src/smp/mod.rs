@@ -5,7 +5,7 @@
 //! host. [`mailbox`] is what the boot CPU leaves for a CPU that has its MMU off, and that CPU for
 //! the boot CPU; the MMU-off code itself is in `head::secondary` and `mmu_off::secondary`.
 //! [`start`] brings the CPUs up, [`percpu`] is what each owns, [`stacks`] where they stand, [`jobs`]
-//! is what they do when they are told to, [`parking`] takes all but one of them off the kernel's
+//! is what they do when they are told to, [`off`] switches them off, [`parking`] takes all but one of them off the kernel's
 //! tables.
 
 pub(crate) mod common;
@@ -22,6 +22,8 @@ pub(crate) mod identity;
 pub(crate) mod jobs;
 #[cfg(target_os = "none")]
 pub(crate) mod mailbox;
+#[cfg(target_os = "none")]
+pub(crate) mod off;
 #[cfg(target_os = "none")]
 pub(crate) mod parking;
 #[cfg(target_os = "none")]

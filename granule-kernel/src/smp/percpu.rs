@@ -25,6 +25,9 @@ pub(crate) const STATE_FAILED: u32 = 3;
 /// The boot CPU gave it up; should it come, it must go.
 pub(crate) const STATE_GIVEN_UP: u32 = 4;
 
+/// It was told to go off, and could not.
+pub(crate) const STATE_STAYS: u32 = 5;
+
 /// One CPU's own. Alone in its cache lines.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -152,4 +155,9 @@ pub(crate) fn online() -> CpuSet {
 /// Adds a CPU to those that answer calls.
 pub(super) fn now_online(number: usize) {
     ONLINE.fetch_or(CpuSet::one(number).0, Ordering::AcqRel);
+}
+
+/// Takes a CPU out of those that answer calls.
+pub(super) fn now_offline(number: usize) {
+    ONLINE.fetch_and(!CpuSet::one(number).0, Ordering::AcqRel);
 }

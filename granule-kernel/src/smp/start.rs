@@ -78,7 +78,8 @@ impl Started {
 }
 
 /// Why no CPU but this one can be used.
-enum Obstacle {
+#[derive(Debug)]
+pub(super) enum Obstacle {
     NoPsci,
     Gic(gic::tree::GicTreeError),
     GicDriver(gic::Error),
@@ -251,8 +252,29 @@ fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started:
     identity::leave();
 }
 
+/// Starts a CPU again that was up before and is off now: stacks, command and tables are still there.
+pub(super) fn again(number: usize) -> Result<(), Failure> {
+    let unknown = Failure::Late(mailbox::NOT_ENTERED);
+    let (Some(cpu), Some(command)) = (percpu::of(number), mailbox::command_address(number)) else {
+        return Err(unknown);
+    };
+    for which in 0..stacks::STACKS {
+        let bottom = stacks::bottom(number, which);
+        // It was written through the caches, and is written past them first.
+        cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
+    }
+    cpu.state.store(STATE_STARTING, Ordering::Release);
+    let affinity = cpu.affinity.load(Ordering::Relaxed);
+    let entry = identity::physical(entry_address());
+    psci::cpu_on(affinity, entry, identity::physical(command)).map_err(Failure::Psci)?;
+    wait(cpu)?;
+    percpu::now_online(number);
+    Ok(())
+}
+
 /// Why one CPU is not up.
-enum Failure {
+#[derive(Debug)]
+pub(super) enum Failure {
     Obstacle(Obstacle),
     Psci(smccc::psci::Error),
     Parked(super::compare::Mismatch),

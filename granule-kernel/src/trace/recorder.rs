@@ -76,6 +76,11 @@ impl Recorder {
         }
     }
 
+    /// Whether anything is recorded.
+    pub(super) const fn records(&self) -> bool {
+        self.on
+    }
+
     /// The same for what another CPU does.
     pub(super) const fn on(&self, cpu: usize) -> Self {
         Self {

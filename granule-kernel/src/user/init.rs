@@ -12,6 +12,7 @@ use super::switch::FpState;
 use super::task::{self, Own, Task, Unborn};
 use super::{entry, exec, memory, registers, scarce, sched, shared, timer};
 use crate::console::println;
+use crate::kexec::leave;
 use crate::memory::pages::{self, Counted};
 use crate::memory::{live, merge};
 use crate::refuse;
@@ -99,6 +100,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
     while !sched::none_left() {
+        leave::serve();
         if !sched::run_one() {
             wait();
         }

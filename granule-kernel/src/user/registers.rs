@@ -37,7 +37,7 @@ pub(super) fn prepare(tcr: u64, nobody: u64, frame: PhysicalAddress) {
 }
 
 /// Lets programs run on this CPU.
-pub(super) fn open() {
+pub(crate) fn open() {
     // SAFETY: nothing of the kernel depends on what is let EL0 do here; no FP register is anybody's.
     unsafe {
         asm!(
@@ -72,7 +72,7 @@ pub(super) fn open() {
 }
 
 /// The registers of this CPU as they were before [`open`].
-pub(super) fn close() {
+pub(crate) fn close() {
     shape(
         NOBODY.load(Ordering::Relaxed),
         KERNEL_TCR.load(Ordering::Relaxed),

@@ -47,6 +47,8 @@ static READY: Lock<Queue> = Lock::new(Queue::new());
 static IDLE: AtomicU64 = AtomicU64::new(0);
 /// Whether there is user space.
 static OPEN: AtomicBool = AtomicBool::new(false);
+/// Whether no CPU takes up a task, though there is user space.
+static FROZEN: AtomicBool = AtomicBool::new(false);
 /// Tasks whose sleep ends at a time.
 static TIMED: Waiters = Waiters::new();
 /// Tasks that are buried, and whose parents are being told.
@@ -68,6 +70,44 @@ pub(super) fn open(open: bool) {
 /// Whether there is user space.
 pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Acquire)
+}
+
+/// From here on tasks leave their CPUs as at the end of a turn, and none is taken up: all stay as they
+/// are. Who wants that wakes the boot CPU for it ([`wake_boot_cpu`]), whose loop waits for them.
+pub(crate) fn freeze() {
+    FROZEN.store(true, Ordering::SeqCst);
+}
+
+/// Tasks are taken up again.
+pub(crate) fn thaw() {
+    FROZEN.store(false, Ordering::SeqCst);
+    gic::send(percpu::online().without(percpu::this().number()));
+}
+
+fn is_frozen() -> bool {
+    FROZEN.load(Ordering::SeqCst)
+}
+
+/// The boot CPU's loop has something to look at.
+pub(crate) fn wake_boot_cpu() {
+    gic::send(CpuSet::one(0));
+}
+
+/// Ends the turn of every task that runs; gives the first of them and its CPU, if there is one. None
+/// while all are frozen: no task runs, and none will.
+pub(crate) fn still_runs() -> Option<(usize, &'static Task)> {
+    let mut first = None;
+    for (number, runs) in CPUS.iter().enumerate() {
+        let task = runs.task.load(Ordering::SeqCst);
+        if task.is_null() {
+            continue;
+        }
+        runs.again.store(true, Ordering::SeqCst);
+        gic::send(CpuSet::one(number));
+        // SAFETY: a task of the table, which is there for ever.
+        first.get_or_insert((number, unsafe { &*task }));
+    }
+    first
 }
 
 /// How often a CPU took up a task.
@@ -131,7 +171,7 @@ pub(crate) fn interrupt(task: &Task) {
 /// Takes the first task of the queue and runs it until it leaves this CPU; false if there is none.
 /// For the loop of a CPU without one, with interrupts let in.
 pub(crate) fn run_one() -> bool {
-    if !is_open() {
+    if !is_open() || is_frozen() {
         return false;
     }
     wake_timed();
@@ -141,12 +181,19 @@ pub(crate) fn run_one() -> bool {
     let (Some(runs), Some(saved)) = (this(), task.saved()) else {
         return false;
     };
-    SWITCHES.fetch_add(1, Ordering::Relaxed);
     let masked = cpu::mask_interrupts();
-    task.turn.run();
     runs.again.store(false, Ordering::Relaxed);
     runs.task
         .store((&raw const *task).cast_mut(), Ordering::SeqCst);
+    // Frozen since, by who may have looked already and found no task here. Or who freezes will see it.
+    if is_frozen() {
+        runs.task.store(core::ptr::null_mut(), Ordering::SeqCst);
+        READY.with(|queue| queue.push(task.place()));
+        cpu::restore_interrupts(masked);
+        return false;
+    }
+    SWITCHES.fetch_add(1, Ordering::Relaxed);
+    task.turn.run();
     // SAFETY: what is saved of a task is the CPU's that took it out of the queue, until `left` has
     // given it away; the space is kept by the task, which has left nothing of it to anybody.
     unsafe {
@@ -230,7 +277,7 @@ fn leave(task: &Task) {
 
 /// The task's turn is over: it leaves its CPU if somebody else waits.
 pub(crate) fn yield_now(task: &Task) {
-    if READY.with(|queue| queue.len()) > 0 || !TIMED.is_empty() {
+    if READY.with(|queue| queue.len()) > 0 || !TIMED.is_empty() || is_frozen() {
         leave(task);
     } else {
         timer::begin_turn();
@@ -313,7 +360,8 @@ pub(crate) fn tick() {
     timer::off();
     let Some(runs) = this() else { return };
     let runs_task = !runs.task.load(Ordering::Relaxed).is_null();
-    if runs_task && READY.with(|queue| queue.len()) == 0 && TIMED.is_empty() {
+    let nobody_waits = READY.with(|queue| queue.len()) == 0 && TIMED.is_empty() && !is_frozen();
+    if runs_task && nobody_waits {
         timer::begin_turn();
     } else {
         runs.again.store(true, Ordering::Relaxed);
@@ -334,7 +382,7 @@ pub(super) fn take_again() -> bool {
 /// Before a CPU without a task waits for an interrupt, which must be masked: whether it may. Whoever
 /// makes a task ready after this sends one. Then [`woke`] is to be called.
 pub(crate) fn may_sleep() -> bool {
-    if !is_open() {
+    if !is_open() || is_frozen() {
         return true;
     }
     IDLE.fetch_or(CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);

@@ -1,0 +1,171 @@
+//! Arriving: a kernel that was begun by another one says what that one did, and what it was given.
+//!
+//! The tree is looked at while its window is there, the note once there is a linear map. Nothing of
+//! it decides anything: where there is no note, or none that can be read, the boot is like any other.
+
+use super::note::{self, Note, Read};
+use crate::boot::with_tree;
+use crate::console::println;
+use crate::handover::Handover;
+use crate::{cpu, image, tree};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use granule::arch::{Geometry, PhysicalAddress};
+use granule::boot::words;
+use granule::kexec::Digest;
+use granule::linear::Placement;
+
+/// The counter just before the first line on the console.
+static CONSOLE: AtomicU64 = AtomicU64::new(0);
+
+/// Where the note is that this kernel was left, which it keeps; 0 if there is none.
+static NOTE: AtomicU64 = AtomicU64::new(0);
+
+/// The first line on the console comes next.
+pub(crate) fn console_comes() {
+    CONSOLE.store(cpu::counter_now(), Ordering::Relaxed);
+}
+
+/// Whether the command line has a word among those of `granule.kexec=`.
+pub(crate) fn is_asked(bootargs: &[u8], word: &[u8]) -> bool {
+    let words = words::find(bootargs, b"granule.kexec=").unwrap_or_default();
+    words.split(|byte| *byte == b',').any(|one| one == word)
+}
+
+/// What the tree says of it.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    note: Option<u64>,
+    initrd: Option<Range<u64>>,
+    /// The tree's own digest, if digests are asked for.
+    tree: Option<u64>,
+}
+
+/// Looks at the tree, before its window goes.
+pub(crate) fn look(handover: &Handover, bootargs: &[u8]) -> Arrival {
+    with_tree(handover, |bytes| {
+        let note = note::address(bytes);
+        NOTE.store(note.unwrap_or_default(), Ordering::Relaxed);
+        let digests = note.is_some() && is_asked(bootargs, b"digest");
+        Arrival {
+            note,
+            initrd: tree::initial_ramdisk(bytes),
+            tree: digests.then(|| digest(bytes)),
+        }
+    })
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut digest = Digest::new();
+    digest.bytes(bytes);
+    digest.value()
+}
+
+/// Bytes of memory that another kernel left, through the linear map.
+fn left<'a>(placement: &Placement, geometry: &Geometry, range: &Range<u64>) -> Option<&'a [u8]> {
+    let page = geometry.page_size().bytes();
+    let start = placement.virtual_address(PhysicalAddress(range.start))?.0;
+    let bytes = range.end.checked_sub(range.start)?;
+    let mut pages = (start & !(page - 1)..start.checked_add(bytes)?).step_by(page as usize);
+    if bytes == 0 || !pages.all(|at| cpu::translate(at).is_ok()) {
+        return None;
+    }
+    // SAFETY: just seen to be mapped; the tree reserves it, so that nobody writes it.
+    Some(unsafe { core::slice::from_raw_parts(start as *const u8, bytes as usize) })
+}
+
+/// Says in the record what there is to say, if the tree named a note.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn report(
+    arrival: &Arrival,
+    handover: &Handover,
+    placement: &Placement,
+    geometry: &Geometry,
+) {
+    let Some(at) = arrival.note else { return };
+    let running = geometry.page_size();
+    let page = left(
+        placement,
+        geometry,
+        &(at..at.saturating_add(note::BYTES as u64)),
+    );
+    let Some(page) = page.and_then(<[u8]>::first_chunk) else {
+        println!(
+            "granule: /chosen/{} of the device tree names {at:#x}, which is no RAM that is mapped: ignored",
+            note::PROPERTY
+        );
+        return;
+    };
+    match Note::read(page, running) {
+        Ok(read) => {
+            say("from_page_size", read.from.bytes());
+            say("to_page_size", running.bytes());
+            report_note(&read, handover.entry.counter);
+        }
+        Err(error) => println!("granule: the note of the kernel before, at {at:#x}: {error}"),
+    }
+    if let Some(tree) = arrival.tree {
+        say("arrived.tree.digest", Hex(tree));
+        if let Some(range) = &arrival.initrd
+            && let Some(bytes) = left(placement, geometry, range)
+        {
+            say("arrived.initrd.digest", Hex(digest(bytes)));
+        }
+        // Relocation writes what is behind it, and nothing what is before.
+        let bytes = image::relro().start;
+        // SAFETY: the image's text and constants, which are mapped for good and never written.
+        let kernel =
+            unsafe { core::slice::from_raw_parts(image::start() as *const u8, bytes as usize) };
+        say("arrived.kernel.bytes", bytes);
+        say("arrived.kernel.digest", Hex(digest(kernel)));
+    }
+}
+
+fn report_note(read: &Read, entry: u64) {
+    let Read { note, leave, .. } = read;
+    say("bytes_total", note.bytes_total);
+    say("bytes_copied", note.bytes_copied);
+    say("lines_cleaned", note.lines_cleaned);
+    say("dsb", note.dsb);
+    say("tlbi", note.tlbi);
+    say("uncached", note.uncached);
+    say("count.hz", note.hz);
+    say("count.call", note.call);
+    if let Some(leave) = leave {
+        say("count.leave", leave);
+    }
+    say("count.entry", entry);
+    say("count.console", CONSOLE.load(Ordering::Relaxed));
+    for (name, given) in note::NAMES.iter().zip(&note.given) {
+        if given.bytes != 0 {
+            println!("@granule kexec.segment.{name}.start={:#x}", given.start);
+            println!("@granule kexec.segment.{name}.bytes={}", given.bytes);
+            println!(
+                "@granule kexec.segment.{name}.digest={:#018x}",
+                given.digest
+            );
+        }
+    }
+}
+
+/// As digests are told.
+struct Hex(u64);
+
+impl core::fmt::Display for Hex {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+fn say(key: &str, value: impl core::fmt::Display) {
+    println!("@granule kexec.{key}={value}");
+}
+
+/// Where the note is that this kernel was left: the page that it keeps, and may write its own to.
+pub(crate) fn note() -> Option<PhysicalAddress> {
+    match NOTE.load(Ordering::Relaxed) {
+        0 => None,
+        at => Some(PhysicalAddress(at)),
+    }
+}

@@ -1,0 +1,210 @@
+//! Whether the transitional tables map exactly what they must, seen by walking them, before they are
+//! relied on: what the relocation code writes by mistake then faults, and reaches nothing else.
+//!
+//! What must be there comes from the list, whose records say what is copied and cleaned, from the
+//! segments' places and from the list's own pages; not from what the tables were made from. All of
+//! that is disjoint, which was checked when the list was made. So if each page of it is mapped as it
+//! must be, and all leaves together have no more bytes, then nothing else is mapped.
+
+use super::Loaded;
+use super::memory::Linear;
+use crate::memory::live::Kernel;
+use crate::memory::reach::KernelReach;
+use crate::memory::walker::{self, Flush, Supply, Tree};
+use core::fmt;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::kexec::Record;
+use granule::table::{Counters, TableError};
+
+/// What the relocation does with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Read,
+    Written,
+    Executed,
+}
+
+impl Use {
+    /// As what memory for it must be mapped, and not otherwise.
+    const fn attributes(self) -> Attributes {
+        Attributes::normal(match self {
+            Self::Read => Permissions::READ,
+            Self::Written => Permissions::READ_WRITE,
+            Self::Executed => Permissions::READ_EXECUTE,
+        })
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "memory that is read",
+            Self::Written => "memory that is written",
+            Self::Executed => "the relocation code",
+        })
+    }
+}
+
+/// What is mapped otherwise than it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inexact {
+    /// An address translates to another one, or not at all, or may be used for something else.
+    Page {
+        /// The physical address whose mapping it is.
+        address: u64,
+        /// What the relocation does there.
+        used: Use,
+    },
+    /// More, or less, is mapped than the list and the segments come to.
+    Bytes {
+        /// Which half.
+        half: &'static str,
+        /// Bytes of all leaves.
+        mapped: u64,
+        /// Bytes that must be.
+        needed: u64,
+    },
+    /// The tables cannot be walked.
+    Tables(TableError),
+}
+
+impl fmt::Display for Inexact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Page { address, used } => write!(
+                f,
+                "the transitional tables do not map {address:#x} as {used}"
+            ),
+            Self::Bytes {
+                half,
+                mapped,
+                needed,
+            } => write!(
+                f,
+                "the transitional tables map {mapped} bytes in the {half} half, expected {needed}"
+            ),
+            Self::Tables(error) => write!(f, "the transitional tables cannot be walked: {error}"),
+        }?;
+        f.write_str(": something wrote over them; load the next kernel again")
+    }
+}
+
+/// What has been seen so far.
+pub(super) struct Exact<'a> {
+    kernel: &'a Kernel,
+    loaded: &'a Loaded,
+    needed: u64,
+    wrong: Option<Inexact>,
+}
+
+impl<'a> Exact<'a> {
+    pub(super) const fn new(kernel: &'a Kernel, loaded: &'a Loaded) -> Self {
+        Self {
+            kernel,
+            loaded,
+            needed: 0,
+            wrong: None,
+        }
+    }
+
+    /// Walks the upper half; `records` gives all of the list's.
+    pub(super) fn run(
+        mut self,
+        records: impl FnOnce(&mut dyn FnMut(&Record)),
+    ) -> Result<(), Inexact> {
+        let [lower, upper] = self.loaded.transition.geometries;
+        let [low, high] = self.loaded.transition.roots;
+        let counters = Counters::new();
+        let tables = open(self.kernel, upper, high, &counters)?;
+        for place in &self.loaded.places {
+            self.maps(&*tables, place.start, place.bytes, Use::Written);
+        }
+        records(&mut |record| {
+            if record.copies() {
+                self.maps(&*tables, record.source, record.bytes, Use::Read);
+            }
+        });
+        let page = self.kernel.page();
+        let list = self.loaded.list;
+        // It was verified: it leads nowhere else.
+        let _ = list.each_page(&Linear, |at| {
+            self.maps(&*tables, at.0, page, Use::Read);
+        });
+        self.adds_up("upper", &*tables, self.needed);
+        let tables = open(self.kernel, lower, low, &counters)?;
+        let code = self.loaded.code.0;
+        let there = tables.query(VirtualAddress(code));
+        let right = there
+            .is_some_and(|it| it.output.0 == code && it.attributes == Use::Executed.attributes());
+        if !right {
+            self.wrong.get_or_insert(Inexact::Page {
+                address: code,
+                used: Use::Executed,
+            });
+        }
+        self.adds_up("lower", &*tables, page);
+        self.wrong.map_or(Ok(()), Err)
+    }
+
+    /// Memory is mapped where the linear map has it, for this and nothing else.
+    fn maps(&mut self, tables: &(dyn Tree + '_), start: u64, bytes: u64, used: Use) {
+        let page = self.kernel.page();
+        let bytes = bytes.next_multiple_of(page);
+        self.needed = self.needed.wrapping_add(bytes);
+        let end = start.saturating_add(bytes);
+        let mut at = start;
+        while at < end && self.wrong.is_none() {
+            let address = VirtualAddress(at.wrapping_add(self.loaded.transition.distance));
+            match tables.query(address) {
+                Some(it) if it.output.0 == at && it.attributes == used.attributes() => {
+                    let into = address.0.wrapping_sub(it.start.0);
+                    at = at.saturating_add(it.bytes.saturating_sub(into).max(page));
+                }
+                _ => self.wrong = Some(Inexact::Page { address: at, used }),
+            }
+        }
+    }
+
+    fn adds_up(&mut self, half: &'static str, tables: &(dyn Tree + '_), needed: u64) {
+        let mut mapped = 0u64;
+        tables.visit_runs(&mut |entry| {
+            if entry.kind == Kind::Leaf {
+                mapped = mapped.wrapping_add(entry.bytes.wrapping_mul(entry.count as u64));
+            }
+            true
+        });
+        if mapped != needed {
+            self.wrong.get_or_insert(Inexact::Bytes {
+                half,
+                mapped,
+                needed,
+            });
+        }
+    }
+}
+
+fn open<'a>(
+    kernel: &Kernel,
+    geometry: Geometry,
+    root: PhysicalAddress,
+    counters: &'a Counters,
+) -> Result<walker::Opened<'a>, Inexact> {
+    let capabilities = TlbCapabilities {
+        geometry,
+        ..kernel.capabilities
+    };
+    // SAFETY: the tables are pages of the page allocator, which the linear map shows.
+    let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
+    let parts = walker::parts(
+        root,
+        capabilities,
+        reach,
+        counters,
+        Supply::Nothing,
+        Flush::Now,
+    );
+    // SAFETY: a tree that was made for this root and geometry, which nobody walks or changes now;
+    // it is only looked at.
+    unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)
+}

@@ -1,0 +1,330 @@
+//! Leaving: from a program's call to the jump, by the boot CPU, from its own loop.
+//!
+//! Whoever calls ([`execute`]) sleeps, and no task is taken up any more. The boot CPU finds the call
+//! in its loop ([`serve`]), looks once more at all that will be relied on, waits until no task runs
+//! anywhere, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump all can be
+//! undone: then the caller is told why, and the kernel goes on as it was.
+
+use super::arrive;
+use super::exact::{Exact, Inexact};
+use super::memory::Linear;
+use super::note::{self, Note};
+use super::quiet;
+use super::{Loaded, with_loaded};
+use crate::console::{self, println};
+use crate::lock::Lock;
+use crate::memory::live;
+use crate::mmu_off::{cache, record};
+use crate::smp::off;
+use crate::smp::set::CpuSet;
+use crate::trace::{leaving, recorder};
+use crate::user::sched;
+use crate::user::task::{self, Task};
+use crate::{cpu, report, stack};
+use core::fmt;
+use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::kexec::{Header, ListError, Record, relocate, verify};
+
+/// Seconds that a task may take to leave its CPU.
+const PATIENCE_S: u64 = 10;
+
+/// Why this kernel goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refused {
+    /// There is no next kernel.
+    NothingLoaded,
+    /// Another process has asked already.
+    Busy,
+    /// The process that asked is to end.
+    Interrupted,
+    /// The list is not as it was written.
+    List(ListError),
+    /// The tables are not as they were made.
+    Tables(Inexact),
+    /// A process stays on its CPU.
+    Runs {
+        /// The CPU.
+        cpu: usize,
+        /// The process.
+        pid: u32,
+    },
+    /// A CPU stays on.
+    Cpu(off::StillOn),
+    /// An interrupt stays on.
+    Interrupt(crate::gic::quiet::StillOn),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingLoaded => {
+                f.write_str("no next kernel is loaded: load one first (kexec load IMAGE)")
+            }
+            Self::Busy => f.write_str("another process has asked for the next kernel already"),
+            Self::Interrupted => {
+                f.write_str("the process that asked for the next kernel is to end")
+            }
+            Self::List(error) => error.fmt(f),
+            Self::Tables(error) => error.fmt(f),
+            Self::Runs { cpu, pid } => write!(
+                f,
+                "process {pid} has not left CPU {cpu} within {PATIENCE_S} s: end it, and ask again"
+            ),
+            Self::Cpu(error) => error.fmt(f),
+            Self::Interrupt(error) => error.fmt(f),
+        }
+    }
+}
+
+/// What there is for the boot CPU to do.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    Nothing,
+    /// The counter when it was asked.
+    Asked {
+        call: u64,
+        by: usize,
+    },
+    Answered {
+        by: usize,
+        why: Refused,
+    },
+}
+
+static REQUEST: Lock<Request> = Lock::new(Request::Nothing);
+
+/// Leaves for the next kernel. Comes back only if that is refused; for a task, in a system call.
+pub(crate) fn execute() -> Refused {
+    let call = cpu::counter_now();
+    let Some(task) = sched::current() else {
+        return Refused::Interrupted;
+    };
+    let by = task.place();
+    let asked = REQUEST.with(|request| {
+        let free = matches!(request, Request::Nothing);
+        if free {
+            *request = Request::Asked { call, by };
+        }
+        free
+    });
+    if !asked {
+        return Refused::Busy;
+    }
+    sched::freeze();
+    sched::wake_boot_cpu();
+    let answer = sched::sleep_until(task, || take(by));
+    answer.unwrap_or_else(|_| {
+        // It is to end. Who is not asked any more looks for nothing; who has answered, did not leave.
+        REQUEST.with(|request| *request = Request::Nothing);
+        sched::thaw();
+        Refused::Interrupted
+    })
+}
+
+/// The answer to who asked.
+fn take(by: usize) -> Option<Refused> {
+    REQUEST.with(|request| match *request {
+        Request::Answered { by: asked, why } if asked == by => {
+            *request = Request::Nothing;
+            Some(why)
+        }
+        _ => None,
+    })
+}
+
+/// In the boot CPU's loop: leaves, if a process has asked for it.
+pub(crate) fn serve() {
+    let Request::Asked { call, by } = REQUEST.with(|request| *request) else {
+        return;
+    };
+    let why = with_loaded(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
+    println!("granule: the next kernel is not begun: {why}");
+    REQUEST.with(|request| {
+        if let Request::Asked { .. } = request {
+            *request = Request::Answered { by, why };
+        }
+    });
+    sched::thaw();
+    task::at(by).map(sched::wake);
+}
+
+/// What the list comes to, from its records.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    lines: u64,
+}
+
+impl Work {
+    /// Operations on lines of so many bytes for one record.
+    fn add(&mut self, record: &Record, uncached: bool, line: u64) {
+        let line = line.min(1024);
+        let own = record.bytes / line;
+        self.lines += match (uncached, record.copies(), record.cleans()) {
+            // Source and destination out of the caches, and the destination once more.
+            (true, true, _) => 3 * own,
+            (true, false, _) => own,
+            // Right behind the stores of each 64 bytes.
+            (false, true, true) => record.bytes / line.min(64),
+            (false, true, false) => 0,
+            (false, false, _) => own,
+        };
+    }
+}
+
+/// Comes back with why not.
+fn leave(loaded: &Loaded, call: u64) -> Refused {
+    match prepare(loaded) {
+        Ok((header, work, gone)) => match silence() {
+            Ok(()) => go(loaded, &header, &work, call),
+            Err(why) => {
+                off::bring_back(gone);
+                why
+            }
+        },
+        Err(why) => why,
+    }
+}
+
+/// All that may be refused while this kernel still has everything.
+fn prepare(loaded: &Loaded) -> Result<(Header, Work, CpuSet), Refused> {
+    let kernel = live::kernel().ok_or(Refused::NothingLoaded)?;
+    let line = data_line();
+    let mut work = Work::default();
+    let head = loaded.list.head;
+    let header = verify(&Linear, head, |_| {}).map_err(Refused::List)?;
+    let uncached = header.flags & granule::kexec::UNCACHED != 0;
+    let each = |record: &Record, work: &mut Work| work.add(record, uncached, line);
+    Exact::new(kernel, loaded)
+        .run(|records| {
+            // The list was just seen to be whole.
+            let _ = verify(&Linear, head, |record| {
+                each(record, &mut work);
+                records(record);
+            });
+        })
+        .map_err(Refused::Tables)?;
+    stand_still()?;
+    let gone = off::all_others().map_err(Refused::Cpu)?;
+    Ok((header, work, gone))
+}
+
+/// Waits until no task runs.
+fn stand_still() -> Result<(), Refused> {
+    let start = cpu::counter_now();
+    let runs = |(cpu, task): (usize, &Task)| Refused::Runs {
+        cpu,
+        pid: task.pid(),
+    };
+    while let Some(still) = sched::still_runs() {
+        if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
+            return Err(runs(still));
+        }
+        cpu::relax();
+    }
+    Ok(())
+}
+
+/// No interrupt will come; undone if some interrupt cannot be silenced.
+fn silence() -> Result<(), Refused> {
+    let masked = cpu::mask_interrupts();
+    quiet::devices().map_err(|why| {
+        cpu::restore_interrupts(masked);
+        Refused::Interrupt(why)
+    })
+}
+
+/// Bytes of the smallest data cache line: CTR_EL0.DminLine, log2 of words.
+fn data_line() -> u64 {
+    4 << (cpu::ctr_el0() >> 16 & 0xf)
+}
+
+/// The point of no return.
+fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
+    let uncached = header.flags & granule::kexec::UNCACHED != 0;
+    let counts = super::count::Counts::of(header);
+    let note = Note {
+        call,
+        hz: cpu::cntfrq_el0(),
+        bytes_total: loaded.given.iter().map(|it| it.bytes).sum(),
+        bytes_copied: header.bytes_copied,
+        lines_cleaned: work.lines,
+        dsb: counts.dsb,
+        tlbi: counts.tlbi,
+        uncached,
+        el2: header.flags & granule::kexec::EL2 != 0,
+        given: loaded.given,
+    };
+    tell(&note);
+    let running = loaded.list.page;
+    let header_at = virtual_address(loaded, loaded.list.head);
+    let note_at = virtual_address(loaded, loaded.note);
+    // SAFETY: a page that was taken for the note, which the linear map shows; nobody else runs.
+    note.write(running, unsafe {
+        &mut *(note_at.0 as *mut [u8; note::BYTES])
+    });
+    cache::clean_to_poc(note_at.0..note_at.0 + note::BYTES as u64);
+    put_code(loaded);
+    if uncached {
+        let page = running.bytes();
+        // It was verified.
+        let _ = loaded.list.each_page(&Linear, |at| {
+            let at = virtual_address(loaded, at).0;
+            cache::clean_to_poc(at..at + page);
+        });
+    }
+    record::finished(None);
+    leaving::leaves(
+        header,
+        loaded.list.head,
+        &Linear,
+        cpu::tcr_el1(),
+        data_line(),
+    );
+    recorder::finish(true);
+    console::flush();
+    last_count(note_at.0);
+    // SAFETY: all other CPUs are off and interrupts masked; the list was verified, its tables were
+    // made for this kernel's linear map, and nothing has changed since; the code is where the header
+    // says, cleaned and in no instruction cache, as are the list's pages for the uncached way. The
+    // vectors of EL2 are `head::el2`'s, which know hypervisor call 0.
+    unsafe { relocate::leave(header_at) }
+}
+
+fn virtual_address(loaded: &Loaded, at: PhysicalAddress) -> VirtualAddress {
+    VirtualAddress(at.0.wrapping_add(loaded.transition.distance))
+}
+
+/// Copies the relocation code to its page, where it will be fetched from memory.
+fn put_code(loaded: &Loaded) {
+    let at = virtual_address(loaded, loaded.code).0;
+    let code = relocate::code();
+    // SAFETY: a page that was taken for it, at least as large, which the linear map shows.
+    unsafe { *(at as *mut [u8; granule::kexec::CODE_BYTES]) = *code };
+    cache::clean_to_poc(at..at + code.len() as u64);
+    cpu::invalidate_instructions();
+}
+
+/// Stores the counter, for whoever reads memory past the caches, as the last thing.
+fn last_count(note_at: u64) {
+    let at = note_at + note::LEAVE as u64;
+    let words = note::leave_words(cpu::counter_now());
+    // SAFETY: behind the note's data, in its page.
+    unsafe { (at as *mut [u64; 2]).write_volatile(words) };
+    cache::clean_to_poc(at..at + 16);
+}
+
+/// The end of this kernel's record.
+// Its own frame.
+#[inline(never)]
+fn tell(note: &Note) {
+    report::exceptions();
+    report::boot_stack(stack::most_used(), stack::bytes());
+    let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");
+    say("bytes_total", note.bytes_total);
+    say("bytes_copied", note.bytes_copied);
+    say("lines_cleaned", note.lines_cleaned);
+    say("dsb", note.dsb);
+    say("tlbi", note.tlbi);
+    println!("@granule kexec.leaving.uncached={}", note.uncached);
+    println!("@granule outcome=ok\n@granule end");
+}

@@ -1,0 +1,24 @@
+//! What must be still when the next kernel begins: nothing that this kernel has turned on may
+//! interrupt it, count for it, or write to its memory.
+//!
+//! No device writes to memory here: the UART and the interrupt controller are all that is driven.
+
+use crate::gic::quiet::StillOn;
+use crate::smp::percpu;
+use crate::user::timer;
+use crate::{console, counter, gic};
+
+/// Makes this CPU, which is the last one, and what all share quiet; all is as it was if something of
+/// it is not. Interrupts must be masked.
+pub(super) fn devices() -> Result<(), StillOn> {
+    let this = percpu::this();
+    timer::off();
+    counter::stop();
+    let quiet = gic::quiet_cpu(this).and_then(|()| gic::quiet_rest());
+    if quiet.is_err() {
+        if let Err(error) = gic::restore(this) {
+            console::println!("granule: the interrupt controller cannot be set up again: {error}");
+        }
+    }
+    quiet
+}
