@@ -157,17 +157,16 @@ impl Probe {
                     in_cpu = in_cpus && walk.depth() == 3 && begins(name, b"cpu@");
                 }
                 Token::End => in_cpu = false,
-                Token::Property { name, value } => {
-                    if in_cpu && name.is(b"reg") {
-                        let Some(affinity) = cells(value) else {
-                            continue;
-                        };
-                        all += 1;
-                        let this = affinity == mpidr & AFFINITY;
-                        let off = !this && conduit.is_some_and(|it| firmware::is_off(it, affinity));
-                        on += u64::from(!off);
-                    }
+                Token::Property { name, value } if in_cpu && name.is(b"reg") => {
+                    let Some(affinity) = cells(value) else {
+                        continue;
+                    };
+                    all += 1;
+                    let this = affinity == mpidr & AFFINITY;
+                    let off = !this && conduit.is_some_and(|it| firmware::is_off(it, affinity));
+                    on += u64::from(!off);
                 }
+                _ => {}
             }
         }
         self.console.number(b"probe.cpus.all", all);
@@ -291,7 +290,7 @@ fn chosen(tree: &Tree<'_>) -> Chosen {
                     chosen.initrd_end = cells(value);
                 }
             }
-            Token::Property { .. } => {}
+            _ => {}
         }
     }
     chosen

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use granule_cli::{Boot, Initramfs, Kexec, Outcome, PageSize, Request, boot};
 
 use super::machine::{LIMIT, told};
+use super::store::hash;
 
 /// What the script's one line begins with.
 const MARK: &str = "next kernel:";
@@ -19,12 +20,22 @@ mount -t proc proc /proc
 page=$(od -A n -v -t u8 -w16 /proc/self/auxv | awk '$1 == 6 { print $2 }')
 el=$(dmesg | sed -n 's/.*CPU.*started at EL\\([12]\\).*/\\1/p' | head -n 1)
 echo \"next kernel: page=$page cpus=$(grep -c ^processor /proc/cpuinfo) el=$el \\
-release=$(uname -r) bytes=$(cksum < /payload) cmdline=$(cat /proc/cmdline)\"
+release=$(uname -r) sha256=$(sha256sum < /payload) cmdline=$(cat /proc/cmdline)\"
 poweroff -f
 ";
 
 const APPLETS: [&str; 11] = [
-    "awk", "cat", "cksum", "dmesg", "echo", "grep", "head", "mount", "od", "poweroff", "sed",
+    "awk",
+    "cat",
+    "dmesg",
+    "echo",
+    "grep",
+    "head",
+    "mount",
+    "od",
+    "poweroff",
+    "sed",
+    "sha256sum",
 ];
 
 /// Bytes of a file in the initramfs whose sum the script tells: more than a page of every size.
@@ -158,7 +169,6 @@ fn line(console: &str, case: &Case, page_size: PageSize, release: &str) -> Resul
     let Some(line) = lines.find_map(|line| line.strip_prefix(MARK)) else {
         bail!("it did not come to its first process");
     };
-    let cksum = cksum(&payload());
     let expected = format!(
         " page={} cpus={} el={} release={release}",
         page_size.bytes(),
@@ -170,27 +180,11 @@ fn line(console: &str, case: &Case, page_size: PageSize, release: &str) -> Resul
         .with_context(|| format!("it said{line:?}, expected{expected:?}"))?;
     // What is behind the release's numbers is Debian's.
     let (_, rest) = rest
-        .split_once(" bytes=")
+        .split_once(" sha256=")
         .with_context(|| format!("it said{line:?}"))?;
-    let given = format!("{cksum} {PAYLOAD} cmdline={}", words(case));
+    let given = format!("{}  - cmdline={}", hash(&payload()), words(case));
     ensure!(rest == given, "it said {rest:?}, expected {given:?}");
     Ok(line.trim_start().to_owned())
-}
-
-/// The sum that `cksum` prints: POSIX's, a CRC of bytes and their number.
-fn cksum(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, byte: u8| {
-        (0..8).fold(sum ^ u32::from(byte) << 24, |sum, _| {
-            sum << 1 ^ if sum >> 31 == 1 { 0x04c1_1db7 } else { 0 }
-        })
-    };
-    let mut length = bytes.len();
-    let mut sum = bytes.iter().fold(0, |sum, byte| step(sum, *byte));
-    while length > 0 {
-        sum = step(sum, length as u8);
-        length >>= 8;
-    }
-    !sum
 }
 
 #[cfg(test)]
@@ -214,12 +208,6 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_posix_s() {
-        assert_eq!(cksum(b""), 4_294_967_295);
-        assert_eq!(cksum(b"123456789"), 930_766_865);
-    }
-
-    #[test]
     fn each_part_of_the_line_is_held_against_the_boot() {
         let case = Case {
             kernel: 0,
@@ -229,8 +217,8 @@ mod tests {
             cpu: CPUS[0],
         };
         let good = format!(
-            "boot\r\n{MARK} page=16384 cpus=4 el=2 release=6.12.107+deb13-arm64-16k bytes={} {PAYLOAD} cmdline={}\r\n",
-            cksum(&payload()),
+            "boot\r\n{MARK} page=16384 cpus=4 el=2 release=6.12.107+deb13-arm64-16k sha256={}  - cmdline={}\r\n",
+            hash(&payload()),
             words(&case)
         );
         let judge = |console: &str| line(console, &case, PageSize::K16, "6.12.107");
@@ -241,7 +229,7 @@ mod tests {
             ("cpus=4", "cpus=1"),
             ("el=2 release", "el=1 release"),
             ("release=6.12.107", "release=6.1.176"),
-            ("bytes=", "bytes=1"),
+            ("sha256=", "sha256=1"),
             ("from=64k", "from=4k"),
         ] {
             assert!(good.contains(part), "{part}");

@@ -144,15 +144,14 @@ fn figures_are_what_the_two_kernels_said() {
 
 #[test]
 fn what_was_not_measured_or_is_of_something_else_is_no_result() {
-    for at in 1..NEXT.len() {
+    for (at, line) in NEXT.iter().enumerate().skip(1) {
         let mut less = lines(&NEXT);
         less.remove(at);
         let row = ran(&lines(&FIRST), &less);
         assert_eq!(
             (row.boot.outcome, row.figures),
             (Outcome::Refused, None),
-            "{}",
-            NEXT[at]
+            "{line}"
         );
     }
     let with = |key: &str, value: &str| {

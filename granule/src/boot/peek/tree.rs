@@ -206,6 +206,7 @@ impl<'a> Tree<'a> {
 
 /// One step of a walk.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Token<'a> {
     /// A node begins.
     Begin {
