@@ -5,10 +5,6 @@
 
 use crate::record::Record;
 
-/// Records that are kept apart: a chain of kernels that leave for each other is somebody's mistake long
-/// before, and a guest must not fill our memory with records.
-const MOST: usize = 64;
-
 /// All that kernels said on one console.
 #[derive(Debug, Default)]
 pub struct Records {
@@ -19,10 +15,14 @@ pub struct Records {
 }
 
 impl Records {
+    /// Records that are kept apart: a chain of kernels that leave for each other is somebody's mistake
+    /// long before, and a guest must not fill our memory with records.
+    pub const MOST: usize = 64;
+
     /// Takes one line, without `@granule `; true if it ended a record.
     pub fn line(&mut self, line: &str) -> bool {
         // Those beyond the most are one record, which has an end before its end.
-        if self.last.has_ended() && self.earlier.len() + 1 < MOST {
+        if self.last.has_ended() && self.earlier.len() + 1 < Self::MOST {
             self.earlier.push(std::mem::take(&mut self.last));
         }
         self.last.line(line);
@@ -138,10 +138,10 @@ mod tests {
     #[test]
     fn an_endless_chain_stays_bounded() {
         let mut many = Records::default();
-        for _ in 0..10 * MOST {
+        for _ in 0..10 * Records::MOST {
             many.line("page_size=4096");
             assert!(many.line("end"));
         }
-        assert_eq!(many.count(), MOST);
+        assert_eq!(many.count(), Records::MOST);
     }
 }

@@ -9,6 +9,7 @@ use granule::trace::{Header, RECORD_WORDS, Record as TraceRecord};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::record::{KEYS, Kind, Record};
+use granule_cli::records::Records;
 use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
 use granule_model::trace::{parse_line, write_event};
@@ -20,6 +21,7 @@ pub(crate) fn console_record(bytes: &[u8]) {
         record.line(line);
     }
     assert!(record.faults().len() <= text.lines().count());
+    several(&text);
     // Whatever was said before, a number said now is read as it was written, and costs no fault.
     let mut bytes = Bytes(bytes);
     let numbers = KEYS.iter().filter(|(_, kind)| *kind == Kind::Integer);
@@ -35,6 +37,40 @@ pub(crate) fn console_record(bytes: &[u8]) {
         assert_eq!(record.faults().len(), faults + 1, "{key}");
         assert!(!record.faults()[faults].is_empty());
     }
+}
+
+/// The lines of a console on which several kernels may have spoken: each line is in one record, and none
+/// goes past an end.
+fn several(text: &str) {
+    let mut all = Records::default();
+    let mut parts: Vec<Vec<&str>> = Vec::new();
+    for line in text.lines() {
+        let line = line.strip_prefix("@granule ").unwrap_or(line);
+        assert_eq!(all.line(line), line == "end", "{line}");
+        let ended = parts.last().is_none_or(|part| part.contains(&"end"));
+        if parts.is_empty() || ended && parts.len() < Records::MOST {
+            parts.push(Vec::new());
+        }
+        let part = parts.last_mut();
+        part.into_iter().for_each(|part| part.push(line));
+    }
+    let split: Vec<&Record> = all.iter().collect();
+    // There is one even if nothing was said.
+    assert_eq!(split.len(), parts.len().max(1));
+    for (record, lines) in split.iter().zip(&parts) {
+        let mut alone = Record::default();
+        for line in lines {
+            alone.line(line);
+        }
+        assert_eq!(record.values(), alone.values(), "{lines:?}");
+        assert_eq!(record.faults(), alone.faults(), "{lines:?}");
+        assert_eq!(record.has_ended(), lines.contains(&"end"));
+    }
+    // The one that describes the guest is among them, and says its page size if any does.
+    let sized = split.iter().any(|it| it.get("page_size").is_some());
+    assert_eq!(all.ours().get("page_size").is_some(), sized);
+    let said = all.count();
+    assert_eq!(all.into_boots().len(), said);
 }
 
 /// Memory in which there may be data of an earlier boot, in any state.

@@ -142,6 +142,33 @@ pub(crate) fn parks(message: &str) -> Vec<u8> {
     image(&code, &boot_record(42, message), 1 << 20)
 }
 
+/// Prints what `text` makes of the offset in the image of a boot record, and then parks with this message
+/// in it. The record's magic is completed only then, so that the record is not found in the image's file.
+pub(crate) fn prints_and_parks_elsewhere(
+    text: impl FnOnce(u64) -> String,
+    message: &str,
+) -> (Vec<u8>, u64) {
+    // Behind header and code.
+    const RECORD: u32 = 64 + 16 * 4;
+    let mut code = vec![X9_UART, adr(10, 15 + 64)];
+    code.extend(PRINT);
+    code.extend([
+        adr(10, 16 - 6), // the record
+        0x5280_08eb,     // movz w11, #'G'
+        0x3900_014b,     // strb w11, [x10]
+        0x5280_006b,     // movz w11, #3
+        0xb900_154b,     // str w11, [x10, #20]
+        0xd503_3f9f,     // dsb sy
+        0xd503_207f,     // wfi
+        0x17ff_ffff,     // b .-4
+    ]);
+    code.resize(16, 0);
+    let mut data = boot_record(42, message);
+    data[0] = b'g';
+    data.extend(nul(&text(u64::from(RECORD))));
+    (image(&code, &data, 1 << 20), u64::from(RECORD))
+}
+
 /// Prints the text that lies where x0 points, then `!` unless x1, x2 and x3 are
 /// all zero, then powers off.
 pub(crate) fn prints_what_x0_points_to(el: u8) -> Vec<u8> {

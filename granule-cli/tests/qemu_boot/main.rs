@@ -6,4 +6,5 @@
 
 mod command;
 mod guests;
+mod kexec;
 mod outcomes;
