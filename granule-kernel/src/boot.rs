@@ -18,7 +18,7 @@ use crate::smp::{check, selftest};
 use crate::trace::recorder;
 use crate::tree::{self, Memory};
 use crate::user::init;
-use crate::{drivers, hooks, image, layout, persist, refuse, report, selfcheck, trust};
+use crate::{drivers, hooks, image, kexec, layout, persist, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
@@ -178,6 +178,12 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
+    kexec::machine::begin(
+        handover,
+        &memory,
+        persist.map(|persist| persist.extent()),
+        bootargs,
+    );
     drop(tables);
     let arrival = arrive::look(handover, bootargs);
     let unused_pool = arena.unused_pool();

@@ -198,20 +198,6 @@ pub(crate) fn tlbi_vmalle1_all() {
     }
 }
 
-/// Forgets all instructions that were fetched, on all CPUs, once what was cleaned before is in memory.
-pub(crate) fn invalidate_instructions() {
-    // SAFETY: what is forgotten is fetched again.
-    unsafe {
-        asm!(
-            "dsb ish",
-            "ic ialluis",
-            "dsb ish",
-            "isb",
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
 /// Masks IRQs; what [`restore_interrupts`] needs to undo it.
 pub(crate) fn mask_interrupts() -> u64 {
     let daif: u64;

@@ -3,11 +3,13 @@
 //! Reads banks, reservations and the initial ramdisk into a [`Memblock`], and says in one line
 //! what is wrong with a tree that cannot be used. Devices are not looked up here.
 
+use crate::persist::area;
 use core::fmt;
 use core::ops::Range;
 use dtoolkit::error::FdtErrorKind;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
+use granule::boot::words;
 use granule::memblock::{self, Memblock, Region};
 
 /// Ranges that early memory can hold of each kind.
@@ -79,26 +81,64 @@ pub(crate) fn memory(tree: &[u8], memory: &mut Memory) -> Result<(), TreeError> 
     if memory.banks().is_empty() {
         return Err(TreeError::NoMemory);
     }
-    for entry in tree.memory_reservations() {
-        memory.reserve(entry.address(), entry.size())?;
-    }
-    if let Some(reserved) = root.child("reserved-memory") {
-        for node in reserved.children().filter(is_usable) {
-            // A child without reg asks for memory to be allocated for it; nothing here uses one.
-            let no_map = node.property("no-map").is_some();
-            for_each_reg(node, "reserved-memory node", |start, size| {
-                if no_map {
-                    memory.mark_no_map(start, size)
-                } else {
-                    memory.reserve(start, size)
-                }
-            })?;
+    for_each_reserved(&tree, |start, size, no_map| {
+        if no_map {
+            memory.mark_no_map(start, size)
+        } else {
+            memory.reserve(start, size)
         }
-    }
+    })?;
     if let Some((start, end)) = initrd(root) {
         memory.reserve(start, end.saturating_sub(start))?;
     }
     Ok(())
+}
+
+/// Calls `each` with every range that the tree reserves, whoever is to have it, and whether it must
+/// not be mapped either. What the last kernel hands over by request is not among them: it is reserved
+/// so that no kernel takes it that knows nothing of it, and this one is told by its command line.
+fn for_each_reserved(
+    tree: &Fdt<'_>,
+    mut each: impl FnMut(u64, u64, bool) -> Result<(), memblock::Error>,
+) -> Result<(), TreeError> {
+    let handed_over = handed_over(tree);
+    for entry in tree.memory_reservations() {
+        let (start, size) = (entry.address(), entry.size());
+        if handed_over != Some((start, size)) {
+            each(start, size, false)?;
+        }
+    }
+    if let Some(reserved) = tree.root().child("reserved-memory") {
+        for node in reserved.children().filter(is_usable) {
+            // A child without reg asks for memory to be allocated for it; nothing here uses one.
+            let no_map = node.property("no-map").is_some();
+            for_each_reg(node, "reserved-memory node", |start, size| {
+                each(start, size, no_map)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The memory that the command line says is handed over, where it can be: its start and bytes.
+fn handed_over(tree: &Fdt<'_>) -> Option<(u64, u64)> {
+    let chosen = tree.root().child("chosen")?;
+    let line = chosen.property("bootargs")?;
+    let range = area::range(words::find(line.value(), b"granule.persist=")?).ok()?;
+    Some((range.start, range.end - range.start))
+}
+
+/// Calls `each` with every range that `tree` reserves: start and bytes.
+#[cfg_attr(
+    not(target_os = "none"),
+    allow(dead_code, reason = "for who leaves this kernel")
+)]
+pub(crate) fn each_reserved(tree: &[u8], mut each: impl FnMut(u64, u64)) -> Result<(), TreeError> {
+    let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
+    for_each_reserved(&tree, |start, size, _| {
+        each(start, size);
+        Ok(())
+    })
 }
 
 /// The whole pages from `start` to `end` that `firmware`, memory as the tree tells of it, neither

@@ -4,6 +4,7 @@
 //! it decides anything: where there is no note, or none that can be read, the boot is like any other.
 
 use super::note::{self, Note, Read};
+use super::words;
 use crate::boot::with_tree;
 use crate::console::println;
 use crate::handover::Handover;
@@ -11,25 +12,15 @@ use crate::{cpu, image, tree};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};
-use granule::boot::words;
 use granule::kexec::Digest;
 use granule::linear::Placement;
 
 /// The counter just before the first line on the console.
 static CONSOLE: AtomicU64 = AtomicU64::new(0);
 
-/// Where the note is that this kernel was left, which it keeps; 0 if there is none.
-static NOTE: AtomicU64 = AtomicU64::new(0);
-
 /// The first line on the console comes next.
 pub(crate) fn console_comes() {
     CONSOLE.store(cpu::counter_now(), Ordering::Relaxed);
-}
-
-/// Whether the command line has a word among those of `granule.kexec=`.
-pub(crate) fn is_asked(bootargs: &[u8], word: &[u8]) -> bool {
-    let words = words::find(bootargs, b"granule.kexec=").unwrap_or_default();
-    words.split(|byte| *byte == b',').any(|one| one == word)
 }
 
 /// What the tree says of it.
@@ -45,8 +36,7 @@ pub(crate) struct Arrival {
 pub(crate) fn look(handover: &Handover, bootargs: &[u8]) -> Arrival {
     with_tree(handover, |bytes| {
         let note = note::address(bytes);
-        NOTE.store(note.unwrap_or_default(), Ordering::Relaxed);
-        let digests = note.is_some() && is_asked(bootargs, b"digest");
+        let digests = note.is_some() && words::read(bootargs).digest;
         Arrival {
             note,
             initrd: tree::initial_ramdisk(bytes),
@@ -160,12 +150,4 @@ impl core::fmt::Display for Hex {
 
 fn say(key: &str, value: impl core::fmt::Display) {
     println!("@granule kexec.{key}={value}");
-}
-
-/// Where the note is that this kernel was left: the page that it keeps, and may write its own to.
-pub(crate) fn note() -> Option<PhysicalAddress> {
-    match NOTE.load(Ordering::Relaxed) {
-        0 => None,
-        at => Some(PhysicalAddress(at)),
-    }
 }

@@ -6,8 +6,8 @@
 //! that is disjoint, which was checked when the list was made. So if each page of it is mapped as it
 //! must be, and all leaves together have no more bytes, then nothing else is mapped.
 
-use super::Loaded;
-use super::memory::Linear;
+use super::loaded::Loaded;
+use super::pages::Words;
 use crate::memory::live::Kernel;
 use crate::memory::reach::KernelReach;
 use crate::memory::walker::{self, Flush, Supply, Tree};
@@ -113,11 +113,11 @@ impl<'a> Exact<'a> {
         mut self,
         records: impl FnOnce(&mut dyn FnMut(&Record)),
     ) -> Result<(), Inexact> {
-        let [lower, upper] = self.loaded.transition.geometries;
-        let [low, high] = self.loaded.transition.roots;
+        let [lower, upper] = self.loaded.tables.transition.geometries;
+        let [low, high] = self.loaded.tables.transition.roots;
         let counters = Counters::new();
         let tables = open(self.kernel, upper, high, &counters)?;
-        for place in &self.loaded.places {
+        for place in self.loaded.given.iter().map(|it| it.place) {
             self.maps(&*tables, place.start, place.bytes, Use::Written);
         }
         records(&mut |record| {
@@ -128,12 +128,12 @@ impl<'a> Exact<'a> {
         let page = self.kernel.page();
         let list = self.loaded.list;
         // It was verified: it leads nowhere else.
-        let _ = list.each_page(&Linear, |at| {
+        let _ = list.each_page(&Words, |at| {
             self.maps(&*tables, at.0, page, Use::Read);
         });
         self.adds_up("upper", &*tables, self.needed);
         let tables = open(self.kernel, lower, low, &counters)?;
-        let code = self.loaded.code.0;
+        let code = self.loaded.way.code.0;
         let there = tables.query(VirtualAddress(code));
         let right = there
             .is_some_and(|it| it.output.0 == code && it.attributes == Use::Executed.attributes());
@@ -155,7 +155,7 @@ impl<'a> Exact<'a> {
         let end = start.saturating_add(bytes);
         let mut at = start;
         while at < end && self.wrong.is_none() {
-            let address = VirtualAddress(at.wrapping_add(self.loaded.transition.distance));
+            let address = VirtualAddress(at.wrapping_add(self.loaded.tables.transition.distance));
             match tables.query(address) {
                 Some(it) if it.output.0 == at && it.attributes == used.attributes() => {
                     let into = address.0.wrapping_sub(it.start.0);

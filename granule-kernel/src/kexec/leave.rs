@@ -5,12 +5,11 @@
 //! anywhere, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump all can be
 //! undone: then the caller is told why, and the kernel goes on as it was.
 
-use super::arrive;
 use super::exact::{Exact, Inexact};
-use super::memory::Linear;
+use super::loaded::Loaded;
 use super::note::{self, Note};
-use super::quiet;
-use super::{Loaded, with_loaded};
+use super::pages::{self, Words};
+use super::{Busy, begin, quiet};
 use crate::console::{self, println};
 use crate::lock::Lock;
 use crate::memory::live;
@@ -18,12 +17,14 @@ use crate::mmu_off::{cache, record};
 use crate::smp::off;
 use crate::smp::set::CpuSet;
 use crate::trace::{leaving, recorder};
+use crate::user::abi::Errno;
+use crate::user::registers;
 use crate::user::sched;
 use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{Header, ListError, Record, relocate, verify};
+use granule::kexec::{EL2, Header, ListError, Record, UNCACHED, relocate, verify};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
@@ -41,6 +42,8 @@ pub(crate) enum Refused {
     List(ListError),
     /// The tables are not as they were made.
     Tables(Inexact),
+    /// The relocation code's copy is not that.
+    Code,
     /// A process stays on its CPU.
     Runs {
         /// The CPU.
@@ -52,6 +55,17 @@ pub(crate) enum Refused {
     Cpu(off::StillOn),
     /// An interrupt stays on.
     Interrupt(crate::gic::quiet::StillOn),
+}
+
+impl Refused {
+    /// What the program is told.
+    pub(crate) const fn errno(&self) -> Errno {
+        match self {
+            Self::Interrupted => Errno::EINTR,
+            Self::Busy | Self::Runs { .. } | Self::Cpu(_) | Self::Interrupt(_) => Errno::EBUSY,
+            Self::NothingLoaded | Self::List(_) | Self::Tables(_) | Self::Code => Errno::EINVAL,
+        }
+    }
 }
 
 impl fmt::Display for Refused {
@@ -66,6 +80,9 @@ impl fmt::Display for Refused {
             }
             Self::List(error) => error.fmt(f),
             Self::Tables(error) => error.fmt(f),
+            Self::Code => f.write_str(
+                "the copy of the relocation code was written over: load the next kernel again",
+            ),
             Self::Runs { cpu, pid } => write!(
                 f,
                 "process {pid} has not left CPU {cpu} within {PATIENCE_S} s: end it, and ask again"
@@ -94,7 +111,7 @@ enum Request {
 static REQUEST: Lock<Request> = Lock::new(Request::Nothing);
 
 /// Leaves for the next kernel. Comes back only if that is refused; for a task, in a system call.
-pub(crate) fn execute() -> Refused {
+pub(crate) fn execute(_busy: &Busy) -> Refused {
     let call = cpu::counter_now();
     let Some(task) = sched::current() else {
         return Refused::Interrupted;
@@ -137,8 +154,7 @@ pub(crate) fn serve() {
     let Request::Asked { call, by } = REQUEST.with(|request| *request) else {
         return;
     };
-    let why = with_loaded(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
-    println!("granule: the next kernel is not begun: {why}");
+    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
     REQUEST.with(|request| {
         if let Request::Asked { .. } = request {
             *request = Request::Answered { by, why };
@@ -174,8 +190,8 @@ impl Work {
 /// Comes back with why not.
 fn leave(loaded: &Loaded, call: u64) -> Refused {
     match prepare(loaded) {
-        Ok((header, work, gone)) => match silence() {
-            Ok(()) => go(loaded, &header, &work, call),
+        Ok((work, gone)) => match silence(loaded) {
+            Ok(header) => go(loaded, &header, &work, call),
             Err(why) => {
                 off::bring_back(gone);
                 why
@@ -186,26 +202,28 @@ fn leave(loaded: &Loaded, call: u64) -> Refused {
 }
 
 /// All that may be refused while this kernel still has everything.
-fn prepare(loaded: &Loaded) -> Result<(Header, Work, CpuSet), Refused> {
+fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Refused> {
     let kernel = live::kernel().ok_or(Refused::NothingLoaded)?;
     let line = data_line();
     let mut work = Work::default();
     let head = loaded.list.head;
-    let header = verify(&Linear, head, |_| {}).map_err(Refused::List)?;
-    let uncached = header.flags & granule::kexec::UNCACHED != 0;
-    let each = |record: &Record, work: &mut Work| work.add(record, uncached, line);
+    let header = loaded.verify().map_err(Refused::List)?;
+    let uncached = header.flags & UNCACHED != 0;
     Exact::new(kernel, loaded)
         .run(|records| {
             // The list was just seen to be whole.
-            let _ = verify(&Linear, head, |record| {
-                each(record, &mut work);
+            let _ = verify(&Words, head, |record| {
+                work.add(record, uncached, line);
                 records(record);
             });
         })
         .map_err(Refused::Tables)?;
+    if !pages::is_code(loaded.way.code) {
+        return Err(Refused::Code);
+    }
     stand_still()?;
     let gone = off::all_others().map_err(Refused::Cpu)?;
-    Ok((header, work, gone))
+    Ok((work, gone))
 }
 
 /// Waits until no task runs.
@@ -224,13 +242,24 @@ fn stand_still() -> Result<(), Refused> {
     Ok(())
 }
 
-/// No interrupt will come; undone if some interrupt cannot be silenced.
-fn silence() -> Result<(), Refused> {
+/// No interrupt will come, and nothing of programs is in this CPU's registers; the list is completed
+/// for that. Undone if some interrupt cannot be silenced.
+fn silence(loaded: &Loaded) -> Result<Header, Refused> {
     let masked = cpu::mask_interrupts();
-    quiet::devices().map_err(|why| {
+    let quiet = quiet::devices().map_err(Refused::Interrupt);
+    let sealed = quiet.and_then(|()| {
+        registers::close();
+        let header = loaded.seal_again(cpu::tcr_el1());
+        header.map_err(|error| {
+            registers::open();
+            quiet::undo();
+            Refused::List(error)
+        })
+    });
+    if sealed.is_err() {
         cpu::restore_interrupts(masked);
-        Refused::Interrupt(why)
-    })
+    }
+    sealed
 }
 
 /// Bytes of the smallest data cache line: CTR_EL0.DminLine, log2 of words.
@@ -240,7 +269,7 @@ fn data_line() -> u64 {
 
 /// The point of no return.
 fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
-    let uncached = header.flags & granule::kexec::UNCACHED != 0;
+    let uncached = header.flags & UNCACHED != 0;
     let counts = super::count::Counts::of(header);
     let note = Note {
         call,
@@ -251,8 +280,12 @@ fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
         dsb: counts.dsb,
         tlbi: counts.tlbi,
         uncached,
-        el2: header.flags & granule::kexec::EL2 != 0,
-        given: loaded.given,
+        el2: header.flags & EL2 != 0,
+        given: loaded.given.map(|it| note::Given {
+            start: it.place.start,
+            bytes: it.bytes,
+            digest: it.digest,
+        }),
     };
     tell(&note);
     let running = loaded.list.page;
@@ -263,20 +296,11 @@ fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
         &mut *(note_at.0 as *mut [u8; note::BYTES])
     });
     cache::clean_to_poc(note_at.0..note_at.0 + note::BYTES as u64);
-    put_code(loaded);
-    if uncached {
-        let page = running.bytes();
-        // It was verified.
-        let _ = loaded.list.each_page(&Linear, |at| {
-            let at = virtual_address(loaded, at).0;
-            cache::clean_to_poc(at..at + page);
-        });
-    }
     record::finished(None);
     leaving::leaves(
         header,
         loaded.list.head,
-        &Linear,
+        &Words,
         cpu::tcr_el1(),
         data_line(),
     );
@@ -291,17 +315,7 @@ fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
 }
 
 fn virtual_address(loaded: &Loaded, at: PhysicalAddress) -> VirtualAddress {
-    VirtualAddress(at.0.wrapping_add(loaded.transition.distance))
-}
-
-/// Copies the relocation code to its page, where it will be fetched from memory.
-fn put_code(loaded: &Loaded) {
-    let at = virtual_address(loaded, loaded.code).0;
-    let code = relocate::code();
-    // SAFETY: a page that was taken for it, at least as large, which the linear map shows.
-    unsafe { *(at as *mut [u8; granule::kexec::CODE_BYTES]) = *code };
-    cache::clean_to_poc(at..at + code.len() as u64);
-    cpu::invalidate_instructions();
+    VirtualAddress(at.0.wrapping_add(loaded.tables.transition.distance))
 }
 
 /// Stores the counter, for whoever reads memory past the caches, as the last thing.

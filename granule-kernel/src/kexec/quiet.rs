@@ -3,10 +3,11 @@
 //!
 //! No device writes to memory here: the UART and the interrupt controller are all that is driven.
 
+use crate::console::println;
 use crate::gic::quiet::StillOn;
 use crate::smp::percpu;
 use crate::user::timer;
-use crate::{console, counter, gic};
+use crate::{counter, gic};
 
 /// Makes this CPU, which is the last one, and what all share quiet; all is as it was if something of
 /// it is not. Interrupts must be masked.
@@ -16,9 +17,14 @@ pub(super) fn devices() -> Result<(), StillOn> {
     counter::stop();
     let quiet = gic::quiet_cpu(this).and_then(|()| gic::quiet_rest());
     if quiet.is_err() {
-        if let Err(error) = gic::restore(this) {
-            console::println!("granule: the interrupt controller cannot be set up again: {error}");
-        }
+        undo();
     }
     quiet
+}
+
+/// This CPU takes interrupts again.
+pub(super) fn undo() {
+    if let Err(error) = gic::restore(percpu::this()) {
+        println!("granule: the interrupt controller cannot be set up again: {error}");
+    }
 }

@@ -134,14 +134,24 @@ impl Kernel {
         flush: Flush,
         supply: Option<Supply<'a>>,
     ) -> Result<Opened<'a>, TableError> {
-        // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
-        let pages = || Supply::Pages(unsafe { TablePages::new(self) });
+        let pages = || Supply::Pages(table_pages(self));
         let parts = self.parts(counters, supply.unwrap_or_else(pages), flush);
         // SAFETY: the tree that TTBR1 holds, in all CPUs; the rest is the caller's promise.
         let mut tables = unsafe { walker::open(self.root, parts)? };
         tables.set_bbm(self.bbm);
         Ok(tables)
     }
+}
+
+/// Pages for tables, and for what no table is but is kept as they are.
+pub(crate) fn table_pages(kernel: &Kernel) -> TablePages<'_> {
+    // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
+    unsafe { TablePages::new(kernel) }
+}
+
+/// What tables stand on that are made apart from the kernel's, with pages from the page allocator.
+pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelParts<'a> {
+    kernel.parts(counters, Supply::Pages(table_pages(kernel)), Flush::Now)
 }
 
 /// The kernel's tables for a test that plays with what it alone uses of them, and changes nothing

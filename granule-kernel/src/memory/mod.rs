@@ -10,7 +10,7 @@
 //! From then on: [`pages`] is the page allocator that took over from early memory, [`live`] the one
 //! place through which the kernel's tables change. On that stand [`permissions`] (what each page
 //! of the linear map allows), [`merge`] (large leaves again), [`hotplug`] (memory that comes and
-//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`).
+//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`). [`transition`] makes the tables that lead out of it all.
 //! [`fault`] says what all of them know of an address that faulted.
 
 pub(crate) mod notes;
@@ -43,6 +43,8 @@ pub(crate) mod rewrite;
 pub(crate) mod selftest;
 #[cfg(target_os = "none")]
 pub(crate) mod table_pages;
+#[cfg(target_os = "none")]
+pub(crate) mod transition;
 #[cfg(target_os = "none")]
 pub(crate) mod walker;
 #[cfg(target_os = "none")]

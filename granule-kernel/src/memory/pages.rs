@@ -244,6 +244,83 @@ fn in_parts(
     }
 }
 
+/// Frames that were free, each by itself.
+pub(crate) type Run = (PhysicalAddress, u64);
+
+/// The first run of frames of a range that are free, each by itself; `Ok(None)` once none is. Long
+/// runs come in parts.
+pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemory> {
+    if scarce::refuses() {
+        return Err(NoMemory);
+    }
+    let mut next = range.start;
+    while next < range.end {
+        let (size, run) = PAGES.with(|frames| {
+            let size = frames.page_size();
+            let mut run = None;
+            for _ in 0..MOST_AT_ONCE {
+                let address = PhysicalAddress(next);
+                let taken =
+                    next < range.end && frames.allocate_exact(Frame::containing(address, size));
+                match &mut run {
+                    None if taken => run = Some((address, 1)),
+                    Some((_, count)) if taken => *count += 1,
+                    None if next < range.end => {}
+                    _ => break,
+                }
+                next += size.bytes();
+            }
+            (size, run)
+        });
+        if let Some((first, count)) = run {
+            if let Some(kernel) = live::kernel() {
+                pagealloc::allocated(kernel, first, count << size.shift());
+            }
+            return Ok(run);
+        }
+    }
+    Ok(None)
+}
+
+/// Between one frame and `most` in one run, each by itself, wherever they are.
+pub(crate) fn allocate_run(most: u64) -> Result<Run, NoMemory> {
+    if scarce::refuses() {
+        return Err(NoMemory);
+    }
+    let (size, run) = PAGES.with(|frames| {
+        let mut wanted = most.min(MOST_AT_ONCE);
+        while wanted > 0 && !frames.reserve(wanted) {
+            wanted /= 2;
+        }
+        let run = frames.take_reserved(wanted);
+        frames.unreserve(wanted - run.map_or(0, |(_, count)| count));
+        let size = frames.page_size();
+        (size, run.map(|(first, count)| (first.address(size), count)))
+    });
+    let (first, count) = run.ok_or(NoMemory)?;
+    if let Some(kernel) = live::kernel() {
+        pagealloc::allocated(kernel, first, count << size.shift());
+    }
+    Ok((first, count))
+}
+
+/// There are no frames left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoMemory;
+
+/// Calls `what` with each free block of `least` bytes or more: where it begins, and its bytes.
+pub(crate) fn each_free_block(least: u64, mut what: impl FnMut(PhysicalAddress, u64)) {
+    PAGES.with(|frames| {
+        let size = frames.page_size();
+        frames.each_free(|frame, order| {
+            let bytes = size.bytes() << order;
+            if bytes >= least {
+                what(frame.address(size), bytes);
+            }
+        });
+    });
+}
+
 /// One owner more for each of `count` frames from `first`, each allocated by itself.
 pub(crate) fn share(first: PhysicalAddress, count: u64) {
     in_parts(first, count, |frames, first, count| {

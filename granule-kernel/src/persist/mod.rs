@@ -19,12 +19,14 @@ mod in_ram {
     use crate::tree::Memory;
     use granule::arch::{Geometry, PhysicalAddress};
     use granule::boot::words;
+    use granule::kexec::Extent;
     use granule::linear::Placement;
 
     /// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Persist {
         start: u64,
+        bytes: u64,
     }
 
     /// The RAM that `bootargs` name, which is reserved then; says why if it cannot be used. To be
@@ -37,7 +39,8 @@ mod in_ram {
             memory
                 .reserve(range.start, bytes)
                 .map_err(|_| "there is no room to note that it is in use")?;
-            Ok(Persist { start: range.start })
+            let start = range.start;
+            Ok(Persist { start, bytes })
         });
         match found {
             Ok(persist) => Some(persist),
@@ -52,6 +55,11 @@ mod in_ram {
     }
 
     impl Persist {
+        /// Where it is, and all of it.
+        pub(crate) const fn extent(&self) -> Extent {
+            Extent::new(self.start, self.bytes)
+        }
+
         /// Reads what the last boot left and leaves this one's.
         pub(crate) fn exchange(
             &self,

@@ -18,7 +18,7 @@ use crate::memory::{live, merge};
 use crate::refuse;
 use crate::smp::common::Common;
 use crate::smp::percpu;
-use crate::{cpu, ipi};
+use crate::{cpu, ipi, kexec};
 use core::fmt;
 use core::ops::Range;
 use granule::arch::errata::Workaround;
@@ -301,6 +301,10 @@ fn wait() {
 
 /// Closes user space on all CPUs.
 fn end() {
+    // Nobody is left who could ask for it.
+    if let Some(busy) = kexec::Busy::take() {
+        kexec::unload(&busy);
+    }
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     shared::close();

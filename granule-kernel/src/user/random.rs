@@ -12,7 +12,7 @@ use core::arch::asm;
 static STATE: Lock<u64> = Lock::new(0);
 
 /// Fills with random bytes.
-pub(super) fn fill(into: &mut [u8]) {
+pub(crate) fn fill(into: &mut [u8]) {
     let (words, rest) = into.as_chunks_mut::<8>();
     for word in words {
         *word = next().to_le_bytes();

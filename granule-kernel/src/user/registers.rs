@@ -145,7 +145,7 @@ pub(super) fn set_thread_pointer(value: u64) {
     unsafe { asm!("msr tpidr_el0, {}", in(reg) value, options(nomem, nostack, preserves_flags)) };
 }
 
-fn tcr_el1() -> u64 {
+pub(crate) fn tcr_el1() -> u64 {
     let value: u64;
     // SAFETY: reads a register.
     unsafe { asm!("mrs {}, tcr_el1", out(reg) value, options(nomem, nostack, preserves_flags)) };

@@ -117,12 +117,14 @@ impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Machine for Recorder<'_
             }
             return;
         }
+        // A trace knows memory, and what is stored there, by physical addresses.
+        let at = self.physical(operand);
         let (of, start, bytes) = self.lines;
-        if bytes != 0 && (of != system || start.wrapping_add(bytes) != operand) {
+        if bytes != 0 && (of != system || start.wrapping_add(bytes) != at) {
             self.flush();
         }
         if self.lines.2 == 0 {
-            self.lines = (system, operand, 0);
+            self.lines = (system, at, 0);
         }
         // What is right behind its stores comes every line that is stored, however long it is.
         self.lines.2 += self.line.min(LINE as u64);

@@ -126,7 +126,7 @@ pub enum Event {
     Barrier(Barrier),
     /// A register was written, or an instruction with at most one operand executed.
     System(System, u64),
-    /// An instruction on every cache line that holds a byte of a range of (virtual) addresses.
+    /// An instruction on every cache line that holds a byte of a range of physical addresses.
     Lines {
         /// The instruction.
         instruction: System,

@@ -551,8 +551,17 @@ fn what_is_recorded_is_what_is_done() {
                 other => panic!("{other:?}"),
             }
         }
+        // Lines are told by physical addresses, whatever the MMU.
+        let mut mmu_off = false;
         let done = cpu.did.iter().filter_map(|did| match *did {
-            Did::System(..) | Did::Barrier(_) => Some(*did),
+            Did::System(system, operand) => {
+                mmu_off |= system == System::SCTLR_EL1;
+                let is_line =
+                    [System::DC_CVAC, System::DC_CIVAC, System::DC_IVAC].contains(&system);
+                let distance = if is_line && !mmu_off { cpu.distance } else { 0 };
+                Some(Did::System(system, operand.wrapping_sub(distance)))
+            }
+            Did::Barrier(_) => Some(*did),
             Did::SctlrEl2(value) => Some(Did::System(System::SCTLR_EL2, value)),
             _ => None,
         });

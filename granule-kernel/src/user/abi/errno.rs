@@ -47,6 +47,8 @@ errnos! {
     EACCES = 13;
     /// A pointer leads nowhere.
     EFAULT = 14;
+    /// Somebody else is at it.
+    EBUSY = 16;
     /// There is something of that name.
     EEXIST = 17;
     /// The device has no such driver.
@@ -83,6 +85,8 @@ errnos! {
     EOVERFLOW = 75;
     /// Not supported by this file.
     EOPNOTSUPP = 95;
+    /// There is no such address to be had.
+    EADDRNOTAVAIL = 99;
     /// Time is up.
     ETIMEDOUT = 110;
 }

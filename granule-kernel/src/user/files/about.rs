@@ -116,7 +116,7 @@ impl Files<'_> {
                 (about, PIPE_DEVICE)
             }
             What::File(node) | What::Directory(node) | What::Path(node) => self.about_node(node),
-            What::Device(_, node) => self.about_node(node),
+            What::Device(_, node) | What::Status(_, node) => self.about_node(node),
         }
     }
 

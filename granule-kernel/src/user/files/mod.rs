@@ -2,13 +2,14 @@
 //! initramfs, [`pipe`]s, and the console as a [`terminal`].
 //!
 //! [`Files`] has all open files of all processes; [`descriptors`] is one process's numbers for
-//! them; [`path`] leads from names to nodes; [`about`] tells of files. Nothing here waits, touches
+//! them; [`path`] leads from names to nodes; [`about`] tells of files, [`kexec`] of the next kernel. Nothing here waits, touches
 //! a program's memory or knows processes: what would have to wait says so, and
 //! [`syscall`](super::syscall) does.
 
 pub(crate) mod about;
 pub(crate) mod cpio;
 pub(crate) mod descriptors;
+pub(crate) mod kexec;
 pub(crate) mod open;
 pub(crate) mod path;
 pub(crate) mod pipe;
@@ -22,6 +23,7 @@ use super::abi::file::{
 };
 use super::owned::Array;
 use descriptors::OpenId;
+use kexec::Kexec;
 use open::{Device, OpenFile, What};
 use path::{Last, PathError, lookup};
 use pipe::Pipe;
@@ -70,6 +72,8 @@ pub(crate) enum Channel {
 pub(crate) struct Files<'a> {
     pub(crate) tree: Tree<'a, Array<Node>>,
     pub(crate) terminal: Terminal,
+    /// What is said of the next kernel.
+    pub(crate) kexec: Kexec,
     open: Array<Option<OpenFile>>,
     pipes: Array<Option<Pipe>>,
 }
@@ -81,6 +85,7 @@ impl<'a> Files<'a> {
         Some(Self {
             tree,
             terminal: Terminal::new(),
+            kexec: Kexec::NONE,
             open: Array::new(MOST_OPEN, |_| None)?,
             pipes: Array::new(MOST_PIPES, |_| None)?,
         })
@@ -130,9 +135,12 @@ impl<'a> Files<'a> {
         let writes = flags & O_ACCMODE != 0;
         let what = match kind {
             Kind::Directory if writes || flags & O_CREAT != 0 => return Err(Errno::EISDIR),
-            Kind::File if writes || flags & O_TRUNC != 0 => return Err(Errno::EROFS),
+            Kind::File | Kind::Status(_) if writes || flags & O_TRUNC != 0 => {
+                return Err(Errno::EROFS);
+            }
             Kind::Directory => What::Directory(node),
             Kind::File => What::File(node),
+            Kind::Status(status) => What::Status(status, node),
             Kind::Link | Kind::ExeLink => return Err(Errno::ELOOP),
             Kind::Device { major, minor } => {
                 let device = Device::of(major, minor).ok_or(Errno::ENODEV)?;
@@ -255,8 +263,12 @@ impl<'a> Files<'a> {
             return Err(Errno::ESPIPE);
         }
         match file.what {
-            What::File(node) => {
-                let content = self.tree.content(node);
+            What::File(_) | What::Status(..) => {
+                let content = match file.what {
+                    What::File(node) => self.tree.content(node),
+                    What::Status(status, _) => self.kexec.text(status),
+                    _ => &[],
+                };
                 let offset = at.unwrap_or(file.offset);
                 let start = usize::try_from(offset).unwrap_or(usize::MAX);
                 let rest = content.get(start..).unwrap_or_default();

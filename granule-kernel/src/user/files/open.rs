@@ -1,6 +1,6 @@
 //! One open file: what it is, how it was opened, and where in it the next read begins.
 
-use super::tree::NodeId;
+use super::tree::{NodeId, Status};
 use crate::user::abi::Errno;
 use crate::user::abi::file::{O_ACCMODE, O_PATH, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET};
 
@@ -38,6 +38,8 @@ pub(crate) enum What {
     /// A place in the tree, opened with O_PATH: it can be told of, and started from.
     Path(NodeId),
     Device(Device, NodeId),
+    /// What the kernel says of itself.
+    Status(Status, NodeId),
     /// What a pipe is read from.
     PipeOut(u16),
     /// What a pipe is written to.
@@ -77,7 +79,7 @@ impl OpenFile {
     /// Whether it has an offset that `lseek` and `pread64` can use.
     pub(crate) const fn seeks(&self) -> bool {
         match self.what {
-            What::File(_) | What::Directory(_) => true,
+            What::File(_) | What::Directory(_) | What::Status(..) => true,
             What::Device(device, _) => !matches!(device, Device::Terminal),
             What::Path(_) | What::PipeOut(_) | What::PipeIn(_) => false,
         }

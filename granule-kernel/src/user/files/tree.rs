@@ -3,7 +3,7 @@
 //!
 //! A node is a small value in storage that the caller brings; names and contents are ranges of the
 //! archive. What every program expects and few archives bring (`/dev/null` and its like,
-//! `/proc/self/exe`) is added where the archive has nothing of that name. How a path leads to a
+//! `/proc/self/exe`), and what the kernel says of itself (`/sys/kernel`), is added where the archive has nothing of that name. How a path leads to a
 //! node is [`path`](super::path)'s.
 
 use super::cpio::{self, CpioError, Entry};
@@ -54,8 +54,19 @@ pub(crate) enum Kind {
     ExeLink,
     /// A device by its numbers.
     Device { major: u32, minor: u32 },
+    /// What the kernel says of itself.
+    Status(Status),
     /// A device with blocks, a pipe with a name, a socket: there, and nothing can be done with it.
     Other,
+}
+
+/// A file with what the kernel says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Whether a next kernel is loaded.
+    KexecLoaded,
+    /// What is loaded.
+    KexecSegments,
 }
 
 /// See [`Tree`].
@@ -161,10 +172,16 @@ const DEVICES: [(&[u8], u32, u32); 7] = [
     (b"console", 5, 1),
 ];
 
+const STATUS: [(&[u8], Status); 2] = [
+    (b"kexec_loaded", Status::KexecLoaded),
+    (b"kexec_segments", Status::KexecSegments),
+];
+
 /// How many nodes the tree of `archive` has at most.
 pub(crate) fn nodes_needed(archive: &[u8]) -> Result<usize, TreeError> {
-    // The root, /dev and its devices, /proc, /proc/self, /proc/self/exe.
-    let own = 5 + DEVICES.len();
+    // The root, /dev and its devices, /proc, /proc/self, /proc/self/exe, /sys, /sys/kernel and its
+    // files.
+    let own = 7 + DEVICES.len() + STATUS.len();
     cpio::entries(archive).try_fold(own, |sum, entry| {
         Ok(sum.saturating_add(parts(entry?.name).count()))
     })
@@ -219,6 +236,13 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
             && let Some(own) = tree.own_directory(proc, b"self")?
         {
             tree.own_node(own, b"exe", Kind::ExeLink, LINK | 0o777)?;
+        }
+        if let Some(sys) = tree.own_directory(root, b"sys")?
+            && let Some(kernel) = tree.own_directory(sys, b"kernel")?
+        {
+            for (name, status) in STATUS {
+                tree.own_node(kernel, name, Kind::Status(status), FILE | 0o444)?;
+            }
         }
         tree.count_links();
         Ok(tree)

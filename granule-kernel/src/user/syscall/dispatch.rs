@@ -6,7 +6,7 @@
 //! ([`call`](super::call)).
 
 use super::deliver::{self, Interrupted};
-use super::{Args, Arguments, Fail, Outcome, memory, tasks, unknown};
+use super::{Args, Arguments, Fail, Outcome, kexec, memory, tasks, unknown};
 use crate::console::println;
 use crate::user::abi::number;
 use crate::user::execve;
@@ -32,6 +32,8 @@ fn function(number: u64) -> Option<Call> {
         number::MUNMAP => memory::munmap,
         number::MPROTECT => memory::mprotect,
         number::MADVISE => memory::madvise,
+        number::KEXEC_FILE_LOAD => kexec::load,
+        number::REBOOT => kexec::reboot,
         _ => return None,
     })
 }

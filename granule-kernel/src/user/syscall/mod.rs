@@ -11,6 +11,8 @@ mod dispatch;
 pub(crate) mod env;
 mod files;
 #[cfg(target_os = "none")]
+mod kexec;
+#[cfg(target_os = "none")]
 mod memory;
 mod names;
 mod poll;

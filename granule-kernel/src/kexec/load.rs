@@ -1,0 +1,375 @@
+//! From files to a next kernel that is ready: where each segment is to be, pages for its bytes, the
+//! list, the tables. Everything that is taken on the way is owned by a value that gives it back, so
+//! what is refused at any point leaves nothing.
+
+use super::loaded::{Given, Loaded, Tables};
+use super::machine::{Machine, machine};
+use super::note::NAMES;
+use super::pages::{self, Held, Runs, Words};
+use super::refused::Refused;
+use super::tree::{self, Changes};
+use super::{MOST_COMMAND_LINE, Request};
+use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
+use crate::line::Line;
+use crate::memory::live::{self, Kernel};
+use crate::memory::pages::{NoMemory, each_free_block};
+use crate::user::owned::Array;
+use crate::user::{random, registers};
+use arrayvec::ArrayVec;
+use core::fmt::Write;
+use granule::arch::PhysicalAddress;
+use granule::boot::words;
+use granule::kexec::image::IMAGE_ALIGN;
+use granule::kexec::{
+    Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment, Way, check_places,
+    find_place, reached,
+};
+
+/// Kernel, initramfs, device tree.
+const MOST_SEGMENTS: usize = NAMES.len();
+type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
+type Each<T> = ArrayVec<T, MOST_SEGMENTS>;
+
+/// The smallest free blocks among which places are looked for, and how many stretches of them: with
+/// more, places may be found later in memory than they could.
+const LEAST_FREE: u64 = IMAGE_ALIGN;
+const MOST_FREE: usize = 256;
+
+/// Where segments may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    /// In memory that is free, so that nothing need be copied.
+    Free,
+    /// Over this kernel and its programs as well.
+    Anywhere,
+}
+
+/// Loads what is asked for.
+pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
+    let unnoted = "memory is in too many pieces, or the device tree cannot be read";
+    let machine = machine().ok_or(Refused::Machine(unnoted))?;
+    let kernel = live::kernel().ok_or(Refused::Machine(unnoted))?;
+    let header = ImageHeader::read(request.kernel)?;
+    header.check(&machine.cpu)?;
+    let line = command_line(machine, request.command_line)?;
+    let attempt = |at| {
+        Loader {
+            machine,
+            kernel,
+            header: &header,
+            request,
+            line: &line,
+        }
+        .run(at)
+    };
+    match request.copy {
+        // Over what is in use: copies take pages of their own, and places that are free take as many
+        // again.
+        true => attempt(Where::Anywhere),
+        false => attempt(Where::Free).or_else(|why| {
+            if why.wants_memory() {
+                attempt(Where::Anywhere)
+            } else {
+                Err(why)
+            }
+        }),
+    }
+}
+
+/// The next kernel's command line: what is asked for, behind the word for the memory that is handed
+/// over, unless it has one of its own.
+fn command_line(machine: &Machine, asked: &[u8]) -> Result<Array<u8>, Refused> {
+    let mut word = Line::<64>::new();
+    if let Some(persist) = machine.persist
+        && words::find(asked, b"granule.persist=").is_none()
+    {
+        // A line never fails, and this one fits.
+        let _ = write!(
+            word,
+            "granule.persist={:#x},{:#x} ",
+            persist.start, persist.bytes
+        );
+    }
+    let word = word.bytes();
+    let length = word.len() + asked.len();
+    if length >= MOST_COMMAND_LINE || asked.contains(&0) {
+        let bytes = length as u64 + 1;
+        return Err(Refused::CommandLine { bytes });
+    }
+    let what = "command line";
+    let mut line = Array::new(length, |_| 0).ok_or(Refused::Memory { what })?;
+    for (to, from) in line.iter_mut().zip(word.iter().chain(asked)) {
+        *to = *from;
+    }
+    Ok(line)
+}
+
+struct Loader<'a> {
+    machine: &'static Machine,
+    kernel: &'static Kernel,
+    header: &'a ImageHeader,
+    request: &'a Request<'a>,
+    line: &'a [u8],
+}
+
+/// A device tree that is not in its place yet.
+struct Tree {
+    bytes: Array<u8>,
+    used: usize,
+}
+
+impl Loader<'_> {
+    fn run(&self, at: Where) -> Result<Loaded, Refused> {
+        let page = self.kernel.geometry.page_size();
+        // Its length does not depend on what is where.
+        let no_note = Extent::new(0, page.bytes());
+        let mut tree = self.tree(self.request.initrd.map(|_| Extent::default()), no_note)?;
+        let segments = self.places(tree.used as u64, at)?;
+        let mut held = Held::new()?;
+        // What is free in the places is taken, all of it, so that nothing that is taken later can be
+        // in the way; what no bytes come to is free again at the end.
+        let mut aside = Held::new()?;
+        let mut in_place = Each::<Runs>::new();
+        for segment in &segments {
+            in_place.extend([self.take_free(segment, &mut held, &mut aside)?]);
+        }
+        let mut runs = Each::<Runs>::new();
+        for (segment, in_place) in segments.iter().zip(&in_place) {
+            runs.extend([complete(segment, page.bytes(), in_place, &mut held)?]);
+        }
+        let code = held.take_page()?;
+        let note = Extent::new(held.take_page()?.0, page.bytes());
+        let initrd = segments.iter().find(|it| it.name == INITRD);
+        let initrd = initrd.map(|it| Extent::new(it.destination, it.bytes));
+        tree = self.tree(initrd, note)?;
+
+        pages::fill(&[note], &[]);
+        pages::put_code(code);
+        let mut given = [Given::default(); MOST_SEGMENTS];
+        let mut segments = segments;
+        for ((segment, runs), in_place) in segments.iter_mut().zip(&runs).zip(&in_place) {
+            let bytes = self.bytes_of(segment.name, &tree);
+            segment.pages = runs.all();
+            let digest = pages::fill(segment.pages, bytes);
+            if segment.clean != Clean::Nothing {
+                in_place.all().iter().for_each(pages::clean);
+            }
+            let which = NAMES.iter().position(|name| *name == segment.name);
+            if let Some(given) = which.and_then(|which| given.get_mut(which)) {
+                *given = Given {
+                    place: segment.place(),
+                    bytes: segment.bytes,
+                    in_place: in_place.all().iter().map(|it| it.bytes).sum(),
+                    digest,
+                };
+            }
+        }
+
+        let mut kept = ArrayVec::<Extent, 4>::new();
+        kept.extend(self.machine.kept().iter().copied());
+        kept.extend([note, Extent::new(code.0, page.bytes())]);
+        let ground = self.machine.ground(page, &kept);
+        let list = List::write(&mut Words, &mut held, &segments, &ground)?;
+        let tables = self.tables(&segments, &runs, &list, code)?;
+        let [kernel, _, tree] = given;
+        let way = Way {
+            uncached: self.machine.words.uncached,
+            el2: self.machine.returns_to_el2,
+            sctlr: SCTLR_MMU_OFF,
+            sctlr_el2: SCTLR_EL2_MMU_OFF,
+            entry: PhysicalAddress(kernel.place.start),
+            tree: PhysicalAddress(tree.place.start),
+            code,
+        };
+        let loaded = Loaded {
+            list,
+            tables,
+            way,
+            given,
+            note: PhysicalAddress(note.start),
+            held,
+        };
+        loaded.seal(registers::tcr_el1())?;
+        if let Some(bit) = self.machine.words.flip {
+            pages::flip(list.head.0 + bit / 8 % page.bytes(), (bit % 8) as u32);
+        }
+        Ok(loaded)
+    }
+
+    fn bytes_of<'s>(&'s self, name: &str, tree: &'s Tree) -> &'s [u8] {
+        match name {
+            KERNEL => self.request.kernel,
+            INITRD => self.request.initrd.unwrap_or_default(),
+            _ => tree.bytes.get(..tree.used).unwrap_or_default(),
+        }
+    }
+
+    /// The tree for the next kernel, with the initramfs and the note there.
+    fn tree(&self, initrd: Option<Extent>, note: Extent) -> Result<Tree, Refused> {
+        let why = "its device tree is not in RAM that is mapped";
+        let (old, bytes) = self.machine.tree().ok_or(Refused::Machine(why))?;
+        let changes = Changes {
+            command_line: self.line,
+            initrd,
+            note,
+            kept: self.machine.kept(),
+            old,
+        };
+        let what = "device tree";
+        let room = tree::most_bytes(bytes, &changes);
+        let mut into = Array::new(room, |_| 0).ok_or(Refused::Memory { what })?;
+        let used = tree::write(bytes, &changes, &mut random::fill, &mut into)?;
+        Ok(Tree { bytes: into, used })
+    }
+
+    /// Where each segment is to be. None has pages yet.
+    fn places(&self, tree_bytes: u64, at: Where) -> Result<Segments<'static>, Refused> {
+        let page = self.kernel.geometry.page_size();
+        let mut free = Runs::with_room(MOST_FREE)?;
+        let mut free = Ranges::new(free.slots());
+        if at == Where::Free {
+            // What does not fit into the storage counts as in use.
+            each_free_block(LEAST_FREE, |start, bytes| {
+                let _ = free.insert(Extent::new(start.0, bytes));
+            });
+        }
+        let all = self.machine.ground(page, self.machine.kept());
+        let ground = match at {
+            Where::Free => Ground {
+                ram: free.all(),
+                ..all
+            },
+            Where::Anywhere => all,
+        };
+        let mut segments = Segments::new();
+        for (name, forced) in NAMES.into_iter().zip(self.machine.words.places) {
+            let bytes = match name {
+                KERNEL => self.request.kernel.len() as u64,
+                INITRD => match self.request.initrd {
+                    Some(initrd) => initrd.len() as u64,
+                    None => continue,
+                },
+                _ => tree_bytes,
+            };
+            let kernel = name == KERNEL;
+            let memory = if kernel {
+                self.header.memory(bytes, page)
+            } else {
+                bytes.checked_next_multiple_of(page.bytes())
+            };
+            let segment = name;
+            let memory = memory.ok_or(Refusal::Memory {
+                segment,
+                bytes,
+                memory: self.header.image_size,
+            })?;
+            let align = if kernel {
+                (IMAGE_ALIGN, self.header.text_offset)
+            } else {
+                (page.bytes(), 0)
+            };
+            let destination = match forced {
+                Some(forced) => forced,
+                None => find_place(name, memory, align, &segments, &ground)?,
+            };
+            segments.extend([Segment {
+                name,
+                destination,
+                bytes,
+                memory,
+                pages: &[],
+                clean: match name {
+                    // Its reader has the caches on.
+                    INITRD => Clean::Nothing,
+                    // In place means cleaned here.
+                    _ => Clean::Moved,
+                },
+            }]);
+        }
+        check_places(&segments, &all)?;
+        Ok(segments)
+    }
+
+    /// Takes what is free in a segment's place: what its bytes come to is held and told, unless they
+    /// are to be copied; the rest is put aside.
+    fn take_free(
+        &self,
+        segment: &Segment<'_>,
+        held: &mut Held,
+        aside: &mut Held,
+    ) -> Result<Runs, NoMemory> {
+        let whole = segment.whole_pages(self.kernel.geometry.page_size());
+        let copies = self.request.copy;
+        let own = if copies { 0 } else { whole.unwrap_or(0) };
+        let mut runs = Runs::new()?;
+        held.take_free_in(Extent::new(segment.destination, own), |run| runs.push(run))?;
+        let rest = Extent::new(segment.destination + own, segment.memory - own);
+        aside.take_free_in(rest, |_| Ok(()))?;
+        Ok(runs)
+    }
+
+    /// The tables that the relocation code runs on.
+    fn tables(
+        &self,
+        segments: &[Segment<'_>],
+        runs: &[Runs],
+        list: &List,
+        code: PhysicalAddress,
+    ) -> Result<Tables, Refused> {
+        let sources: usize = runs.iter().map(|runs| runs.all().len()).sum();
+        let mut written = Runs::with_room(MOST_SEGMENTS)?;
+        let mut written = Ranges::new(written.slots());
+        let mut read = Runs::with_room(sources + list.pages)?;
+        let mut read = Ranges::new(read.slots());
+        let mut fits = true;
+        reached(segments, |extent, writes| {
+            let to = if writes { &mut written } else { &mut read };
+            fits &= to.insert(extent).is_ok();
+        });
+        list.each_page(&Words, |page| {
+            let page = Extent::new(page.0, list.page.bytes());
+            fits &= read.insert(page).is_ok();
+        })?;
+        debug_assert!(fits, "no more extents than were counted");
+        let needs = Needs {
+            cpu: self.machine.cpu,
+            upper: self.kernel.geometry,
+            distance: self.kernel.placement.distance(),
+            code,
+            written: written.all(),
+            read: read.all(),
+            segments,
+        };
+        Tables::build(self.kernel, &needs)
+    }
+}
+
+const KERNEL: &str = NAMES[0];
+const INITRD: &str = NAMES[1];
+
+/// The pages that a segment's bytes come to, in order: those that are in place, and others for what is
+/// between them.
+fn complete(
+    segment: &Segment<'_>,
+    page: u64,
+    in_place: &Runs,
+    held: &mut Held,
+) -> Result<Runs, NoMemory> {
+    let mut all = Runs::new()?;
+    let end = segment.destination + segment.bytes.next_multiple_of(page);
+    let mut at = segment.destination;
+    let behind = Extent::new(end, 0);
+    for own in in_place.all().iter().chain([&behind]) {
+        let mut missing = own.start - at;
+        while missing > 0 {
+            let taken = held.take(missing)?;
+            missing -= taken.bytes;
+            all.push(taken)?;
+        }
+        if own.bytes > 0 {
+            all.push(*own)?;
+        }
+        at = own.start + own.bytes;
+    }
+    Ok(all)
+}

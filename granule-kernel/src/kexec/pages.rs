@@ -1,0 +1,224 @@
+//! Pages for the next kernel: taken where they are to be or elsewhere, filled, and given back all
+//! together when their owner goes. The only place of loading that touches memory by address.
+
+use crate::cpu;
+use crate::memory::live;
+use crate::memory::pages::{self, NoMemory, Run};
+use crate::mmu_off::cache;
+use crate::user::boxed::pointer;
+use crate::user::frames::UserMemory;
+use crate::user::owned::Array;
+use granule::arch::PhysicalAddress;
+use granule::kexec::{Digest, Extent, ListMemory, relocate};
+use granule::space::UserFrames;
+use granule::table::{TableAllocator, TableRun};
+
+/// The bytes of a page of this kernel's.
+pub(super) fn page_bytes() -> u64 {
+    live::kernel().map_or(0, live::Kernel::page)
+}
+
+/// Extents in the order in which they came, neighbours joined: as many as there is memory for.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    slots: Array<Extent>,
+    used: usize,
+}
+
+impl Runs {
+    /// Extents in the first storage; it doubles when it is full.
+    const FIRST: usize = 128;
+
+    pub(super) fn new() -> Result<Self, NoMemory> {
+        Self::with_room(Self::FIRST)
+    }
+
+    /// None yet, with room for so many.
+    pub(super) fn with_room(room: usize) -> Result<Self, NoMemory> {
+        let slots = Array::new(room, |_| Extent::default()).ok_or(NoMemory)?;
+        Ok(Self { slots, used: 0 })
+    }
+
+    pub(super) fn push(&mut self, new: Extent) -> Result<(), NoMemory> {
+        let last = self.used.checked_sub(1);
+        if let Some(last) = last.and_then(|last| self.slots.get_mut(last))
+            && last.end() == Some(new.start)
+        {
+            last.bytes += new.bytes;
+            return Ok(());
+        }
+        if self.used == self.slots.len() {
+            let mut larger = Self::with_room(2 * self.used)?;
+            for (to, from) in larger.slots.iter_mut().zip(self.slots.iter()) {
+                *to = *from;
+            }
+            self.slots = larger.slots;
+        }
+        if let Some(slot) = self.slots.get_mut(self.used) {
+            *slot = new;
+            self.used += 1;
+        }
+        Ok(())
+    }
+
+    /// The storage, all of it.
+    pub(super) fn slots(&mut self) -> &mut [Extent] {
+        &mut self.slots
+    }
+
+    /// What is in it.
+    pub(crate) fn all(&self) -> &[Extent] {
+        self.slots.get(..self.used).unwrap_or_default()
+    }
+}
+
+/// Pages that are given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Held(Runs);
+
+impl Held {
+    pub(super) fn new() -> Result<Self, NoMemory> {
+        Runs::new().map(Self)
+    }
+
+    fn add(&mut self, (first, count): Run) -> Result<Extent, NoMemory> {
+        let new = Extent::new(first.0, count * page_bytes());
+        if self.0.push(new).is_err() {
+            pages::release(first, count);
+            return Err(NoMemory);
+        }
+        Ok(new)
+    }
+
+    /// Takes all pages of an extent that are free, and tells of them in ascending order.
+    pub(super) fn take_free_in(
+        &mut self,
+        extent: Extent,
+        mut each: impl FnMut(Extent) -> Result<(), NoMemory>,
+    ) -> Result<(), NoMemory> {
+        let end = extent.start + extent.bytes;
+        let mut at = extent.start;
+        while let Some(run) = pages::allocate_free_in(at..end)? {
+            let taken = self.add(run)?;
+            at = taken.start + taken.bytes;
+            each(taken)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one page or more, together at most so many bytes, wherever they are.
+    pub(super) fn take(&mut self, most: u64) -> Result<Extent, NoMemory> {
+        let run = pages::allocate_run(most / page_bytes().max(1))?;
+        self.add(run)
+    }
+
+    /// Takes one page, wherever it is.
+    pub(super) fn take_page(&mut self) -> Result<PhysicalAddress, NoMemory> {
+        let page = self.take(page_bytes())?;
+        Ok(PhysicalAddress(page.start))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for run in self.0.all() {
+            pages::release(PhysicalAddress(run.start), run.bytes / page_bytes().max(1));
+        }
+    }
+}
+
+// SAFETY: pages of the page allocator, nobody else's until they are dropped; the linear map shows them
+// all, and they lie below the kernel's physical address size.
+unsafe impl TableAllocator for Held {
+    /// Others may be faster: that there are enough is seen as they are taken.
+    fn reserve(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let taken = self.take((most as u64).saturating_mul(page_bytes())).ok()?;
+        Some(TableRun {
+            first: PhysicalAddress(taken.start),
+            count: (taken.bytes / page_bytes().max(1)) as usize,
+        })
+    }
+
+    /// They go with all others: so what a list says of its pages need not be believed.
+    fn free(&mut self, _: PhysicalAddress) {}
+}
+
+/// The list's words, through the linear map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words;
+
+impl ListMemory for Words {
+    fn load(&self, address: u64) -> Option<u64> {
+        let at = pointer(PhysicalAddress(address)).filter(|_| address.is_multiple_of(8))?;
+        // Only RAM that is mapped: where a list leads that was written over is anybody's guess.
+        cpu::translate(at.as_ptr() as u64).ok()?;
+        // SAFETY: aligned, and just seen to be mapped; any word is valid.
+        Some(unsafe { at.cast::<u64>().as_ptr().read_volatile() })
+    }
+
+    fn store(&mut self, address: u64, word: u64) {
+        if let Some(at) = pointer(PhysicalAddress(address)) {
+            // SAFETY: a word of a page that `Held` gave for the list, which only its owner writes.
+            unsafe { at.cast::<u64>().as_ptr().write_volatile(word) };
+        }
+    }
+}
+
+/// Puts `bytes` into pages, in order, with zeros behind them up to the last page's end, and gives
+/// their digest.
+pub(super) fn fill(pages: &[Extent], bytes: &[u8]) -> u64 {
+    let mut digest = Digest::new();
+    let mut rest = bytes;
+    for run in pages {
+        let Some(start) = pointer(PhysicalAddress(run.start)) else {
+            continue;
+        };
+        // SAFETY: pages that `Held` gave, which the linear map shows writable and nobody else has.
+        let to = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), run.bytes as usize) };
+        let (piece, behind) = rest.split_at(rest.len().min(to.len()));
+        let (head, tail) = to.split_at_mut(piece.len());
+        head.copy_from_slice(piece);
+        tail.fill(0);
+        digest.bytes(piece);
+        rest = behind;
+    }
+    digest.value()
+}
+
+/// Cleans what is in a page to the point of coherency.
+pub(crate) fn clean(extent: &Extent) {
+    if let Some(start) = pointer(PhysicalAddress(extent.start)) {
+        let start = start.as_ptr() as u64;
+        cache::clean_to_poc(start..start + extent.bytes);
+    }
+}
+
+/// Copies the relocation code to a page from which it can be executed, with the MMU on and off.
+pub(super) fn put_code(page: PhysicalAddress) {
+    let place = Extent::new(page.0, page_bytes());
+    fill(&[place], relocate::code());
+    clean(&place);
+    UserMemory.sync_instructions(page);
+}
+
+/// Whether a page begins with the relocation code.
+pub(super) fn is_code(page: PhysicalAddress) -> bool {
+    let words = relocate::code().as_chunks::<8>().0;
+    words
+        .iter()
+        .zip((page.0..).step_by(8))
+        .all(|(word, at)| Words.load(at) == Some(u64::from_le_bytes(*word)))
+}
+
+/// Changes one bit of a page, for a test.
+pub(super) fn flip(byte: u64, bit: u32) {
+    let at = byte & !7;
+    let mut words = Words;
+    if let Some(word) = words.load(at) {
+        words.store(at, word ^ 1 << (8 * (byte & 7) as u32 + bit));
+    }
+}

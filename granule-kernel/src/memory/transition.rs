@@ -1,0 +1,52 @@
+//! The tables that lead out of this kernel, for the page size that was chosen at boot: made apart from
+//! the kernel's own, by the library, and given back. What they map is told by the caller.
+
+use super::walker::KernelParts;
+use crate::sizes;
+use granule::arch::Dispatch;
+use granule::arch::page_size::Page;
+use granule::kexec::{self, Needs, Transition, TransitionError};
+use granule::table::Maintenance;
+
+/// Makes them. See [`kexec::build`].
+pub(crate) fn build(
+    parts: KernelParts<'_>,
+    needs: &Needs<'_>,
+) -> Result<Transition, TransitionError> {
+    let size = parts.maintenance.capabilities().geometry.page_size();
+    sizes::dispatch(size, Build { parts, needs })
+}
+
+/// The arguments of [`build`].
+struct Build<'a> {
+    parts: KernelParts<'a>,
+    needs: &'a Needs<'a>,
+}
+
+impl Dispatch for Build<'_> {
+    type Output = Result<Transition, TransitionError>;
+
+    fn run<P: Page>(mut self) -> Self::Output {
+        kexec::build::<P, _>(&mut self.parts, self.needs)
+    }
+}
+
+/// Gives them back. See [`kexec::free`].
+pub(crate) fn free(parts: KernelParts<'_>, transition: &Transition) {
+    let size = parts.maintenance.capabilities().geometry.page_size();
+    sizes::dispatch(size, Free { parts, transition });
+}
+
+/// The arguments of [`free`].
+struct Free<'a> {
+    parts: KernelParts<'a>,
+    transition: &'a Transition,
+}
+
+impl Dispatch for Free<'_> {
+    type Output = ();
+
+    fn run<P: Page>(mut self) {
+        kexec::free::<P, _>(&mut self.parts, self.transition);
+    }
+}

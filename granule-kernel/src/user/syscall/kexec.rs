@@ -1,0 +1,121 @@
+//! Calls that load a next kernel and leave for it.
+
+use super::env::Env;
+use super::{Arguments, Outcome};
+use crate::console::println;
+use crate::kexec::leave;
+use crate::kexec::refused::Refused;
+use crate::kexec::{self, Busy, MOST_COMMAND_LINE, Request};
+use crate::user::abi::Errno;
+use crate::user::files::kexec::Kexec;
+use crate::user::files::open::What;
+use crate::user::owned::Array;
+use crate::user::shared;
+use crate::user::task::Current;
+use core::fmt::Display;
+
+const UNLOAD: u64 = 1;
+const NO_INITRAMFS: u64 = 4;
+/// Linux's, which says more then; here all is said as it is.
+const DEBUG: u64 = 8;
+/// Linux's, which then takes no memory of its contiguous areas. Here: nothing is put where it is to be
+/// at once, so that all of it is copied.
+const NO_CMA: u64 = 0x10;
+
+/// `kexec_file_load`. Who panics is not left for another kernel: the flag for that is none.
+pub(super) fn load(
+    current: &mut Current<'_>,
+    [kernel, initrd, line_bytes, line, flags, _]: Arguments,
+) -> Outcome {
+    if flags & !(UNLOAD | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let Some(busy) = Busy::take() else {
+        return Err(tell(&Refused::Busy));
+    };
+    if flags & UNLOAD != 0 {
+        kexec::unload(&busy);
+        publish(current);
+        return Ok(0);
+    }
+    let kernel = content(current, kernel)?;
+    let initrd = match flags & NO_INITRAMFS {
+        0 => Some(content(current, initrd)?),
+        _ => None,
+    };
+    let text = command_line(current, line, line_bytes)?;
+    let request = Request {
+        kernel,
+        initrd,
+        command_line: text.split_last().map_or(&[], |(_, line)| line),
+        copy: flags & NO_CMA != 0,
+    };
+    let loaded = kexec::load(&busy, &request);
+    publish(current);
+    loaded.map_err(|why| tell(&why))?;
+    Ok(0)
+}
+
+/// What is in the file of a descriptor: the archive's own bytes, which stay where they are.
+fn content(current: &Current<'_>, fd: u64) -> Result<&'static [u8], Errno> {
+    shared::with(|world| {
+        let open = world
+            .own(current.task.place())?
+            .descriptors
+            .get(fd as u32)?;
+        let file = world.files.get(open)?;
+        match file.what {
+            What::File(node) if file.may_read() => Ok(world.files.tree.content(node)),
+            _ => Err(Errno::EBADF),
+        }
+    })
+}
+
+/// The command line, whose last byte is a NUL, if there is one.
+fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<u8>, Errno> {
+    let refused = Refused::CommandLine { bytes };
+    if bytes > MOST_COMMAND_LINE as u64 {
+        return Err(tell(&refused));
+    }
+    let what = "command line";
+    let line = Array::new(bytes as usize, |_| 0);
+    let mut line = line.ok_or_else(|| tell(&Refused::Memory { what }))?;
+    current.read(at, &mut line)?;
+    match line.last() {
+        None | Some(0) => Ok(line),
+        _ => Err(tell(&refused)),
+    }
+}
+
+/// Says what is loaded now, for programs to read.
+fn publish(current: &mut Current<'_>) {
+    let text = kexec::with_loaded(|loaded| loaded.map_or(Kexec::NONE, Kexec::of));
+    current.with(|world, _| world.files.kexec = text);
+}
+
+fn tell(why: &Refused) -> Errno {
+    say(why);
+    why.errno()
+}
+
+fn say(why: &impl Display) {
+    println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
+}
+
+const MAGIC: u64 = 0xfee1_dead;
+const MAGICS: [u64; 4] = [0x2812_1969, 0x0512_1996, 0x1604_1998, 0x2011_2000];
+const KEXEC: u64 = 0x4558_4543;
+
+/// `reboot`, of which there is only leaving for the next kernel.
+pub(super) fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> Outcome {
+    let word = |value: u64| u64::from(value as u32);
+    if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {
+        return Err(Errno::EINVAL);
+    }
+    let Some(busy) = Busy::take() else {
+        return Err(tell(&Refused::Busy));
+    };
+    let why = leave::execute(&busy);
+    say(&why);
+    Err(why.errno())
+}
