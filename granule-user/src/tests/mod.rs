@@ -66,6 +66,7 @@ const TESTS: &[Test] = &[
     (b"scarce", scarce::scarce),
     (b"kexec-refused", kexec::refused),
     (b"kexec-scarce", kexec::scarce),
+    (b"kexec-corrupted", kexec::corrupted),
 ];
 
 /// Runs the test; the exit code.
