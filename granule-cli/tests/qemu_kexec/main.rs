@@ -14,6 +14,7 @@ mod turn;
 
 mod arrive;
 mod boots;
+mod chain;
 mod leave;
 mod load;
 mod machine;
