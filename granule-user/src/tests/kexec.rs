@@ -188,6 +188,27 @@ fn arguments() {
     }
 }
 
+/// A list that changed after it was complete (`granule.test=kexec:flip@…`): the kernel is not left, and
+/// goes on as it was; likewise when nothing is loaded.
+pub(super) fn corrupted(_: Start) {
+    let leave = || call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0]);
+    let before = free();
+    fails(b"nothing is loaded", EINVAL, leave);
+    let kernel = open(GOOD);
+    for flags in [0, NO_CMA] {
+        let done = load_with(kernel, None, LINE, flags);
+        check!(done == 0, "load: {done}");
+        // Whatever is tried, it stays so.
+        fails(b"a list that changed", EINVAL, leave);
+        fails(b"the same list", EINVAL, leave);
+    }
+    close(kernel);
+    unload();
+    let now = free();
+    check!(now == before, "{before} bytes were free, now {now}");
+    say(format_args!("corrupted\n"));
+}
+
 /// Memory that runs out at every single allocation of loading, one after the other
 /// (`granule.test=scarce`): it is refused, or done in another way, and every page is back. The second
 /// argument is the step from one to the next.

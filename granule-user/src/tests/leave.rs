@@ -2,7 +2,7 @@
 
 use super::kexec::{GOOD, REBOOT, close, load_with, open, still_works};
 use super::number;
-use super::processes::{forked, spread};
+use super::processes::{forked, status_of};
 use crate::calls::{self, call, say};
 use crate::check;
 use crate::start::Start;
@@ -10,7 +10,7 @@ use crate::start::Start;
 /// With so many other processes as the second argument says: some only compute, some yield, some fork,
 /// some wait for a child. One that is not the first asks, wherever it runs. The third argument is the
 /// error that it must get; there is none if the next kernel is to begin. Then, as before, processes
-/// run on all CPUs.
+/// run on all CPUs, of which there are as many as the fourth says.
 pub(super) fn busy(start: Start) {
     let kernel = open(GOOD);
     let done = load_with(kernel, None, b"quiet granule.kexec=digest\0", 0);
@@ -44,6 +44,24 @@ pub(super) fn busy(start: Start) {
         check!(ended == Ok((asker, 0)), "who asked: {ended:?}");
         still_works();
     }
-    spread(start);
+    everywhere(number(start.argument(4)) as u32);
     say(format_args!("stayed\n"));
+}
+
+/// Children run until each CPU, by the number that there are, has run one.
+fn everywhere(cpus: u32) {
+    let mut seen = 0;
+    for _ in 0..500 {
+        let child = forked(|| {
+            let mut cpu = 0u32;
+            let result = call(calls::GETCPU, [&raw mut cpu as u64, 0, 0, 0, 0, 0]);
+            check!(result == 0, "getcpu: {result}");
+            cpu as i32
+        });
+        seen |= 1u64 << (status_of(child) >> 8);
+        if seen.count_ones() == cpus {
+            return;
+        }
+    }
+    check!(false, "processes run on CPUs {seen:#b} only");
 }

@@ -68,6 +68,7 @@ const TESTS: &[Test] = &[
     (b"kexec-refused", kexec::refused),
     (b"kexec-scarce", kexec::scarce),
     (b"kexec-busy", leave::busy),
+    (b"kexec-corrupted", kexec::corrupted),
 ];
 
 /// Runs the test; the exit code.
