@@ -107,7 +107,7 @@ impl Boot {
             peak_resident_bytes: None,
             record: Record::default(),
             boots: Vec::new(),
-            kexec: None,
+            kexec: request.kexec.as_ref().map(|_| Figures::default()),
             boot_record: None,
             console: Vec::new(),
             qemu_messages: String::new(),
