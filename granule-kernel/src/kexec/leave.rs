@@ -344,5 +344,14 @@ fn tell(note: &Note) {
     say("dsb", note.dsb);
     say("tlbi", note.tlbi);
     println!("@granule kexec.leaving.uncached={}", note.uncached);
+    // Where the next kernel's boot record will be found if it parks without a word.
+    for (name, given) in note::NAMES.iter().zip(&note.given) {
+        if given.bytes != 0 {
+            println!(
+                "@granule kexec.leaving.segment.{name}.start={:#x}",
+                given.start
+            );
+        }
+    }
     println!("@granule outcome=ok\n@granule end");
 }
