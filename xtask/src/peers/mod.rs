@@ -397,8 +397,8 @@ fn left_for(peers: &Peers, ours: &Path, files: &Files, add: &mut impl FnMut(Chec
             };
             let booted = kexec::run(ours, image, &initrd, case)?;
             // Its name here ends with its version.
-            let release = name.rsplit(' ').next().unwrap_or_default();
-            kexec::judge(&booted, case, page_size, release)
+            let version = name.rsplit(' ').next().unwrap_or_default();
+            kexec::judge(&booted, case, page_size, version)
         },
         |done| {
             let case = &cases[done.job];
