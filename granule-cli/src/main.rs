@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
 use granule_cli::bench::args::{LinearMapArgs, PermissionsArgs, UserArgs, What};
+use granule_cli::bench::kexec::{self, args::KexecArgs};
 use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::bench::user;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             What::LinearMap(args) => bench_command(&args),
             What::Permissions(args) => permissions_command(&args),
             What::User(args) => user_command(&args),
+            What::Kexec(args) => kexec_command(&args),
         },
         Command::Plan(args) => plan_command(&args),
     }
@@ -123,6 +125,25 @@ fn user_command(args: &UserArgs) -> ExitCode {
     };
     let table = user::report::table(&bench, &done);
     let object = args.json.then(|| user::report::json(&bench, &done));
+    exit_code(done.is_ok(), print_rows(&table, object))
+}
+
+fn kexec_command(args: &KexecArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
+    let bench = args.bench();
+    let done = bench.check().and_then(|files| {
+        let bar = kexec::Bar::new(&bench);
+        kexec::run(&bench, &files, &bar, &interrupt)
+    });
+    let done = match done {
+        Ok(done) => done,
+        Err(line) => return bad_usage(&line),
+    };
+    let table = kexec::report::table(&bench, &done);
+    let object = args.json.then(|| kexec::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 

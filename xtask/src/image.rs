@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Flattens an ELF file into an image file.
-fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
+pub(crate) fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     let flat =
         elf::flatten(&read(elf_path)?).with_context(|| format!("in {}", elf_path.display()))?;
     check_header(&flat, fixed).with_context(|| format!("in {}", elf_path.display()))?;

@@ -22,6 +22,7 @@ mod mmu_off;
 mod page_constants;
 mod peers;
 mod pool;
+mod probe;
 mod run;
 mod size;
 mod soak;
@@ -61,6 +62,8 @@ enum Command {
     },
     /// Build the user programs that tests run on the kernel
     User,
+    /// Build the probe, a next kernel that only looks: target/granule/Image-probe
+    Probe,
     /// Check the kernel's MMU-off code only
     CheckMmuOff {
         /// An ELF file to check instead of building the kernel
@@ -104,6 +107,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Setup => tools::setup()?,
         Command::Image { fixed } => image::image(fixed).map(drop)?,
         Command::User => user::build()?,
+        Command::Probe => probe::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
             let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;
             image::check_mmu_off(&elf)?;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, run_tests, show};
-use crate::{boot, boots, image, matrix, miri, tools, user};
+use crate::{boot, boots, image, matrix, miri, probe, tools, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "clippy-kernel",
-        what: "no warning in the kernel",
+        what: "no warning in the kernel and the probe",
         run: clippy_kernel,
     },
     Step {
@@ -65,6 +65,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "user",
         what: "the user programs",
         run: build_user,
+    },
+    Step {
+        name: "probe",
+        what: "the probe and its code, all of it MMU-off",
+        run: build_probe,
     },
     Step {
         name: "qemu-tests",
@@ -110,6 +115,8 @@ fn clippy_kernel() -> Result<()> {
         "clippy",
         "-p",
         KERNEL,
+        "-p",
+        probe::PACKAGE,
         "--target",
         KERNEL_TARGET,
         "--",
@@ -175,7 +182,7 @@ fn doc() -> Result<()> {
         let results = match name {
             LIBRARY => vec![document(&[]), document(&["--target", KERNEL_TARGET])],
             // Nobody links the others; their documentation is for who works on them.
-            KERNEL => vec![document(&[
+            KERNEL | probe::PACKAGE => vec![document(&[
                 "--document-private-items",
                 "--target",
                 KERNEL_TARGET,
@@ -203,8 +210,8 @@ fn host_tests() -> Result<()> {
         let name = package["name"]
             .as_str()
             .context("a package without a name")?;
-        // Programs for EL0: what they do is tested there, by `qemu-tests`.
-        if name == user::PACKAGE {
+        // Programs for EL0 and a kernel: what they do is tested there, by `qemu-tests`.
+        if [user::PACKAGE, probe::PACKAGE].contains(&name) {
             continue;
         }
         let mut command = cargo(&["test", "-p", name]);
@@ -242,6 +249,10 @@ fn build_user() -> Result<()> {
     user::build()
 }
 
+fn build_probe() -> Result<()> {
+    probe::build().map(drop)
+}
+
 fn qemu_tests() -> Result<()> {
     let metadata = metadata()?;
     let tests = targets(package_named(&metadata, CLI)?, "test");
@@ -260,6 +271,7 @@ fn qemu_tests() -> Result<()> {
     }
     image::image(None)?;
     user::build()?;
+    probe::build()?;
     let mut command = cargo(&["test", "-p", CLI]);
     command.args(
         guests
@@ -398,7 +410,7 @@ mod tests {
     #[test]
     fn this_workspace_has_the_packages_the_steps_name() {
         let metadata = metadata().unwrap();
-        for name in [KERNEL, LIBRARY, CLI] {
+        for name in [KERNEL, LIBRARY, CLI, probe::PACKAGE] {
             package_named(&metadata, name).unwrap();
         }
         assert!(package_named(&metadata, "no-such-package").is_err());

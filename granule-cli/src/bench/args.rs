@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::kexec::args::{self as kexec, KexecArgs};
 use super::{Bench, Form, permissions, user};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::parse_size;
@@ -29,6 +30,9 @@ pub enum What {
     /// Run a program at EL0 on every build and count what its memory takes
     #[command(long_about = USER_LONG, after_long_help = USER_EXAMPLES)]
     User(UserArgs),
+    /// Leave for another kernel and count what each phase takes
+    #[command(long_about = kexec::LONG, after_long_help = kexec::EXAMPLES)]
+    Kexec(KexecArgs),
 }
 
 const USER_LONG: &str = "\

@@ -2,9 +2,11 @@
 //!
 //! [`Bench`] is what is asked for, [`run`] boots it all and keeps what is done whatever happens;
 //! [`report`] turns the rows into a table and into JSON, [`progress`] says how far it is.
-//! [`permissions`] is another benchmark, with a boot for each page size, [`user`] one of programs.
+//! [`permissions`] is another benchmark, with a boot for each page size, [`user`] one of programs,
+//! [`kexec`] one of leaving for another kernel.
 
 pub mod args;
+pub mod kexec;
 pub mod permissions;
 pub mod progress;
 pub mod report;

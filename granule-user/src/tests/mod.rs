@@ -3,6 +3,8 @@
 mod faults;
 mod files;
 mod hostile;
+mod kexec;
+mod leave;
 mod memory;
 mod processes;
 mod scarce;
@@ -63,6 +65,11 @@ const TESTS: &[Test] = &[
     (b"signal-storm", hostile::signals),
     (b"pipe-storm", hostile::pipes),
     (b"scarce", scarce::scarce),
+    (b"kexec-refused", kexec::refused),
+    (b"kexec-scarce", kexec::scarce),
+    (b"kexec-busy", leave::busy),
+    (b"kexec-corrupted", kexec::corrupted),
+    (b"kexec-fragmented", kexec::fragmented),
 ];
 
 /// Runs the test; the exit code.

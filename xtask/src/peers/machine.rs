@@ -111,7 +111,7 @@ fn linux_ended_well(console: &str) -> Result<()> {
 }
 
 /// How a boot went, with the last that was printed, on one line.
-fn told(booted: &Boot) -> String {
+pub(crate) fn told(booted: &Boot) -> String {
     let console = booted.console_text();
     let last = console.lines().rev().find(|line| !line.trim().is_empty());
     match last {

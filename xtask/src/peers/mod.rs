@@ -2,7 +2,7 @@
 //!
 //! The benchmark of user memory runs on each kernel, and ours must need fewer instructions; Debian's
 //! busybox, unmodified, runs a script on our kernel with every page size and must print what it prints
-//! on Linux. Nothing of Debian's is part of the repository. This room says what is run and what is told;
+//! on Linux; our kernel leaves for each of Debian's, which must come to its first process. Nothing of Debian's is part of the repository. This room says what is run and what is told;
 //! the parts are in the rooms below it.
 
 mod apt;
@@ -10,10 +10,12 @@ mod check;
 mod deb;
 mod figures;
 mod index;
+mod kexec;
 mod machine;
 mod shell;
 mod store;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -49,6 +51,8 @@ enum Part {
     Bench,
     /// Debian's shell
     Shell,
+    /// Debian's kernels, left for
+    Kexec,
 }
 
 /// A kernel of Debian's: whence, and its page size.
@@ -147,7 +151,7 @@ pub(crate) fn test(options: &Options) -> Result<ExitCode> {
     };
     let peers = unpack(&store, &packages, &files, &mut add);
     let mut all = Vec::new();
-    if wants(Part::Bench) || wants(Part::Shell) {
+    if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
         let image = image::image(None)?.path;
         let granules = PAGE_SIZES.map(|page_size| {
             let image = image.clone();
@@ -155,6 +159,9 @@ pub(crate) fn test(options: &Options) -> Result<ExitCode> {
         });
         if wants(Part::Shell) {
             shells(&peers, &granules, &files, &mut add)?;
+        }
+        if wants(Part::Kexec) {
+            left_for(&peers, &image, &files, &mut add)?;
         }
         if wants(Part::Bench) {
             all = bench(&peers, &granules, &files, &mut add)?;
@@ -365,6 +372,50 @@ fn shells(
         });
         add(Check::new(name, result));
     }
+    Ok(())
+}
+
+/// Our kernel leaves for each of Debian's.
+fn left_for(peers: &Peers, ours: &Path, files: &Files, add: &mut impl FnMut(Check)) -> Result<()> {
+    // The program that loads and leaves.
+    user::build()?;
+    let initrd = files.initramfs("next.cpio", kexec::archive(&peers.busybox))?;
+    let cases = kexec::cases(peers.linuxes.len());
+    let next = |case: &kexec::Case| {
+        let (kernel, page_size) = &peers.linuxes[case.kernel];
+        (kernel, *page_size)
+    };
+    pool::run(
+        cases.len(),
+        pool::PARALLEL,
+        || true,
+        |at| {
+            let case = &cases[at];
+            let (kernel, page_size) = next(case);
+            let Kernel::Linux { image, name } = kernel else {
+                anyhow::bail!("{} is no kernel of Debian's", kernel.name());
+            };
+            let booted = kexec::run(ours, image, &initrd, case)?;
+            // Its name here ends with its version.
+            let version = name.rsplit(' ').next().unwrap_or_default();
+            kexec::judge(&booted, case, page_size, version)
+        },
+        |done| {
+            let case = &cases[done.job];
+            let (kernel, page_size) = next(case);
+            let name = format!(
+                "kexec from {} to {}, {}, CPUs: {}, EL{}, {}",
+                size(case.from.bytes()),
+                kernel.name(),
+                size(page_size.bytes()),
+                case.cpus,
+                case.el,
+                case.cpu
+            );
+            add(Check::new(name, done.result));
+            true
+        },
+    );
     Ok(())
 }
 

@@ -166,7 +166,8 @@ impl Store {
     }
 }
 
-fn hash(bytes: &[u8]) -> String {
+/// SHA-256 in hexadecimal, as `sha256sum` prints it.
+pub(crate) fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

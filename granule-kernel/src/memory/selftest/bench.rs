@@ -6,7 +6,7 @@
 //! With `granule.count=instructions` the instructions of the calls are counted, and nothing round
 //! them.
 
-use super::{Block, Random, Snapshot, assert_as, ok};
+use super::{Block, Random, Snapshot, assert_as, copy, ok};
 use crate::console::println;
 use crate::counter::InstructionCounter;
 use crate::memory::live::{self, Taken};
@@ -32,15 +32,17 @@ pub(crate) fn run(bootargs: &[u8], counter: Option<&InstructionCounter>) {
         return;
     };
     let text = core::str::from_utf8(value).unwrap_or_default();
-    let (what, changes) = text.split_once(':').unwrap_or((text, ""));
-    let changes = match changes {
-        "" => Ok(CHANGES),
-        changes => changes.parse(),
+    let (what, number) = text.split_once(':').unwrap_or((text, ""));
+    let number = |otherwise| match number {
+        "" => Ok(otherwise),
+        number => number.parse(),
     };
-    match changes {
-        Ok(changes) if what == "permissions" => bench(changes, counter),
+    match (what, number(CHANGES), number(copy::BYTES)) {
+        ("permissions", Ok(changes), _) => bench(changes, counter),
+        ("copy", _, Ok(bytes)) => copy::run(bytes, counter),
         _ => println!(
-            "granule: granule.bench={text}: expected permissions or permissions:CHANGES; ignored"
+            "granule: granule.bench={text}: expected permissions or copy, or with `:` and a number; \
+             ignored"
         ),
     }
 }

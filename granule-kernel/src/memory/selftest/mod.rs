@@ -20,6 +20,7 @@
 
 pub(crate) mod bench;
 mod changes;
+mod copy;
 mod counts;
 mod deferred;
 mod faults;

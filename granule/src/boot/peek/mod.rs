@@ -18,10 +18,9 @@ mod tree;
 
 pub use console::{Console, ConsoleError};
 pub use no_map::{NoMap, Range};
-pub use tree::{Tree, TreeError, total_size};
+pub use tree::{Name, Token, Tree, TreeError, Walk, total_size};
 
 use super::bytes::{before, same};
-use tree::{Token, Walk};
 
 /// What the first look finds.
 #[derive(Clone, Copy, Debug)]

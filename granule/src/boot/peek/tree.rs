@@ -192,6 +192,12 @@ impl<'a> Tree<'a> {
         })
     }
 
+    /// A walk over all of it, for what [`peek`](Self::peek) does not look at.
+    #[must_use]
+    pub const fn walk(&self) -> Walk<'a> {
+        Walk::new(*self)
+    }
+
     /// The offset in the tree of an offset in the structure block.
     fn place(&self, at: usize) -> u32 {
         self.structure_at.wrapping_add(at as u32)
@@ -199,8 +205,9 @@ impl<'a> Tree<'a> {
 }
 
 /// One step of a walk.
-#[derive(Clone, Copy)]
-pub(super) enum Token<'a> {
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Token<'a> {
     /// A node begins.
     Begin {
         /// Its name with its unit address; empty for the root.
@@ -219,11 +226,13 @@ pub(super) enum Token<'a> {
 
 /// A property's name: the strings block from its start, so that telling that it is not the one
 /// looked for mostly takes reading one byte of it.
-#[derive(Clone, Copy)]
-pub(super) struct Name<'a>(&'a [u8]);
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a>(&'a [u8]);
 
 impl Name<'_> {
-    pub(super) fn is(self, wanted: &[u8]) -> bool {
+    /// Whether this is the name.
+    #[must_use]
+    pub fn is(self, wanted: &[u8]) -> bool {
         match self.0.split_at_checked(wanted.len()) {
             Some((name, rest)) => same(name, wanted) && rest.first() == Some(&0),
             None => false,
@@ -233,7 +242,7 @@ impl Name<'_> {
 
 /// A walk over the tokens of a tree, first to last.
 #[derive(Clone, Debug)]
-pub(super) struct Walk<'a> {
+pub struct Walk<'a> {
     tree: Tree<'a>,
     at: usize,
     depth: u32,
@@ -241,7 +250,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(tree: Tree<'a>) -> Self {
+    pub(super) const fn new(tree: Tree<'a>) -> Self {
         Self {
             tree,
             at: 0,
@@ -251,12 +260,21 @@ impl<'a> Walk<'a> {
     }
 
     /// How many nodes have begun and not ended; 1 in the root.
-    pub(super) fn depth(&self) -> u32 {
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
         self.depth
     }
 
     /// The next token, or `None` at the tree's proper end.
-    pub(super) fn next(&mut self) -> Result<Option<Token<'a>>, TreeError> {
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the tree here; there are no more tokens then.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator's items would be results, and what ends it an item like others"
+    )]
+    pub fn next(&mut self) -> Result<Option<Token<'a>>, TreeError> {
         loop {
             let at = self.tree.place(self.at);
             match self.word()? {

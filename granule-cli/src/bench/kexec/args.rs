@@ -1,0 +1,119 @@
+//! The command line of `granule bench kexec`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Bench, Mmu, Place};
+use crate::request::PageSize;
+use crate::sizes::parse_size;
+
+pub(in crate::bench) const LONG: &str = "\
+Boot the kernel, have it leave for itself with an initramfs that is filled up to the payload, and
+print what each phase took: shutdown (from the call of reboot to the relocation code), relocation
+(from there to the next kernel's first instructions), startup (from there to the first line on the
+console, and until the kernel is up, before its first process). With the MMU on and off while bytes
+are copied, and with all of it copied or put where it goes at once.
+
+What is counted is instructions, by the virtual counter under -icount, where an instruction is a
+nanosecond; in steps of 16. `of bound` is the relocation against 1.1 times a plain copy of as many
+bytes (the loop of `granule.bench=copy`, counted in the same boot) and one instruction for each
+operation on a cache line. QEMU has no caches: what copying past them costs is not to be seen in
+instructions. `predicted` is the time that follows from what was published of two machines.
+
+The kernel and `kexec` are built by `cargo xtask image` and `cargo xtask user`. Ctrl-C ends the boot
+that runs and prints what is done. The exit code is 0 only if every boot was ok and what arrived was
+what was given.";
+
+pub(in crate::bench) const EXAMPLES: &str = "\
+Examples:
+  The payloads that were published, every way:
+    granule bench kexec
+
+  Quickly, for a program:
+    granule bench kexec --payload 8M --memory 256M --mmu on --json
+
+docs/bench-json.md documents the JSON object, docs/performance.md has results.";
+
+/// The options of `granule bench kexec`.
+#[derive(Debug, Args)]
+pub struct KexecArgs {
+    /// Bytes of image and initramfs together, one or more
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size,
+          default_value = "25M,84M,380M")]
+    payload: Vec<u64>,
+
+    /// With the MMU on or off while bytes are copied, one or both
+    #[arg(
+        long,
+        value_name = "WAY",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "off,on"
+    )]
+    mmu: Vec<Mmu>,
+
+    /// Where the payload is before: copied, or in-place where nothing must be, one or both
+    #[arg(
+        long,
+        value_name = "PLACE",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "copied,in-place"
+    )]
+    place: Vec<Place>,
+
+    /// Page size, one or more; the next kernel has the same
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        value_enum,
+        ignore_case = true,
+        default_value = "4k"
+    )]
+    page_size: Vec<PageSize>,
+
+    /// RAM of the machine
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
+    memory: u64,
+
+    /// CPU in QEMU's own words
+    #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
+    cpu: String,
+
+    /// QEMU to run
+    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64")]
+    qemu: PathBuf,
+
+    /// Kernel image; default: target/granule/Image here or in a directory above
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+
+    /// Seconds that one boot may take
+    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    timeout: u64,
+
+    /// Print one JSON object to standard output, and the table to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl KexecArgs {
+    /// The benchmark these options stand for.
+    #[must_use]
+    pub fn bench(&self) -> Bench {
+        Bench {
+            payload: self.payload.clone(),
+            mmu: self.mmu.clone(),
+            place: self.place.clone(),
+            page_size: self.page_size.clone(),
+            memory: self.memory,
+            cpu: self.cpu.clone(),
+            qemu: self.qemu.clone(),
+            image: self.image.clone(),
+            timeout: Duration::from_secs(self.timeout),
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! `granule bench kexec`: what leaving for another kernel takes, phase by phase, by payload, with the MMU
+//! on and off while bytes are copied, and with nothing to copy.
+//!
+//! The kernel leaves for its own image with an initramfs that is filled up. [`run`] boots, a boot for each
+//! combination, [`report`] tells, beside what was [`published`].
+
+pub mod args;
+pub mod published;
+pub mod report;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde_json::Value;
+
+use super::progress;
+use crate::boot::{self, Boot, Outcome};
+use crate::image::Image;
+use crate::initramfs::Initramfs;
+use crate::kexec::Kexec;
+use crate::record::Record;
+use crate::request::{PageSize, Request};
+use crate::sizes::show_size;
+
+/// Whether the MMU is on while bytes are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mmu {
+    /// Off, and with it the caches.
+    Off,
+    /// On.
+    On,
+}
+
+/// Where the payload is before the kernel leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Place {
+    /// Somewhere else: all of it is copied.
+    Copied,
+    /// Where it is to be, as far as that is free.
+    InPlace,
+}
+
+impl Mmu {
+    /// As on the command line.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+        }
+    }
+}
+
+impl Place {
+    /// As on the command line.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Copied => "copied",
+            Self::InPlace => "in-place",
+        }
+    }
+}
+
+/// What to measure: every combination of the lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bench {
+    /// Bytes of image and initramfs together.
+    pub payload: Vec<u64>,
+    /// With the MMU on, off.
+    pub mmu: Vec<Mmu>,
+    /// Copied, in place.
+    pub place: Vec<Place>,
+    /// Page sizes, of both kernels.
+    pub page_size: Vec<PageSize>,
+    /// Bytes of RAM.
+    pub memory: u64,
+    /// QEMU's text for the CPU.
+    pub cpu: String,
+    /// The QEMU to run.
+    pub qemu: PathBuf,
+    /// The kernel image; `None` looks for it as `granule boot` does.
+    pub image: Option<PathBuf>,
+    /// How long one boot may take.
+    pub timeout: Duration,
+}
+
+/// One combination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cell {
+    /// The page size.
+    pub page_size: PageSize,
+    /// Bytes of image and initramfs.
+    pub payload: u64,
+    /// Whether the payload is copied.
+    pub place: Place,
+    /// Whether the MMU is on meanwhile.
+    pub mmu: Mmu,
+}
+
+/// What one combination took. Instructions are multiples of a tick of the counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes of image, initramfs and device tree.
+    pub bytes_total: u64,
+    /// Those that were copied.
+    pub bytes_copied: u64,
+    /// Operations on cache lines.
+    pub lines_cleaned: u64,
+    /// Barriers of the relocation.
+    pub dsb: u64,
+    /// TLBIs of the relocation.
+    pub tlbi: u64,
+    /// From the call of `reboot` to the relocation code.
+    pub shutdown: u64,
+    /// From there to the next kernel's entry.
+    pub relocation: u64,
+    /// From the entry to the first line on the console.
+    pub to_console: u64,
+    /// From the entry until the kernel is up, before its first process.
+    pub to_up: u64,
+    /// The plain copy: bytes, and instructions.
+    pub yardstick: (u64, u64),
+}
+
+/// Bytes of a line, and what a load or store of a pair moves.
+const LINE: u64 = 64;
+const PAIR: u64 = 16;
+
+impl Figures {
+    /// 1.1 times the yardstick and an instruction for each operation on a cache line.
+    #[must_use]
+    pub fn bound(&self) -> f64 {
+        let (bytes, instructions) = self.yardstick;
+        let copy = self.bytes_copied as f64 * instructions as f64 / bytes as f64;
+        1.1 * (copy + self.lines_cleaned as f64)
+    }
+
+    /// Instructions of the yardstick for a line.
+    #[must_use]
+    pub fn yardstick_per_line(&self) -> f64 {
+        let (bytes, instructions) = self.yardstick;
+        instructions as f64 * LINE as f64 / bytes as f64
+    }
+
+    /// Loads and stores of the bytes that are copied. What they are of depends on the MMU alone: with it
+    /// off all memory is Device memory.
+    #[must_use]
+    pub const fn accesses(&self) -> u64 {
+        self.bytes_copied / PAIR * 2
+    }
+}
+
+/// A boot that was made.
+#[derive(Debug)]
+pub struct Row {
+    /// The combination.
+    pub cell: Cell,
+    /// The boot.
+    pub boot: Boot,
+    /// What it took, if it is ok.
+    pub figures: Option<Figures>,
+}
+
+/// All boots that were finished.
+#[derive(Debug)]
+pub struct Done {
+    /// In the order of [`Bench::cells`].
+    pub rows: Vec<Row>,
+    /// Whether it was interrupted before the last.
+    pub interrupted: bool,
+}
+
+impl Done {
+    /// Whether everything was measured, and every boot was ok.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        !self.interrupted && self.rows.iter().all(|row| row.boot.is_ok())
+    }
+}
+
+/// The program that is the next kernel's first process and has nothing to do.
+const PROGRAM: &str = "granule-kexec";
+
+/// What every archive needs, found before the first boot.
+#[derive(Debug)]
+pub struct Files {
+    image_bytes: u64,
+    program: Vec<u8>,
+}
+
+impl Bench {
+    /// Every combination; those that are compared are neighbours.
+    #[must_use]
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for &page_size in &self.page_size {
+            for &payload in &self.payload {
+                for &place in &self.place {
+                    cells.extend(self.mmu.iter().map(|&mmu| Cell {
+                        page_size,
+                        payload,
+                        place,
+                        mmu,
+                    }));
+                }
+            }
+        }
+        cells
+    }
+
+    /// Finds everything that is needed before the first boot, and checks what is asked for.
+    ///
+    /// # Errors
+    ///
+    /// One line about the first thing that is missing or wrong, with what to do.
+    pub fn check(&self) -> Result<Files, String> {
+        let image = Image::open(self.image.as_deref()).map_err(|error| error.to_string())?;
+        let path = image.path.with_file_name(PROGRAM);
+        let program = std::fs::read(&path).map_err(|error| {
+            format!(
+                "{}: {error}; build it with `cargo xtask user`",
+                path.display()
+            )
+        })?;
+        let files = Files {
+            image_bytes: image.bytes,
+            program,
+        };
+        for cell in self.cells() {
+            // Before the first of a hundred megabytes is made.
+            files.filler(cell.payload)?;
+            // It is there four times: the first initramfs, what is loaded, where it goes, what both
+            // kernels need.
+            let needed = 4 * cell.payload;
+            if needed > self.memory {
+                return Err(format!(
+                    "--payload {} needs {} of RAM, with --memory {} there is not so much",
+                    show_size(cell.payload),
+                    show_size(needed),
+                    show_size(self.memory)
+                ));
+            }
+            self.request(cell, Path::new("initrd")).check()?;
+        }
+        Ok(files)
+    }
+
+    fn request(&self, cell: Cell, initrd: &Path) -> Request {
+        Request {
+            image: self.image.clone(),
+            page_size: Some(cell.page_size),
+            memory: self.memory,
+            cpu: self.cpu.clone(),
+            qemu: self.qemu.clone(),
+            icount: true,
+            timeout: self.timeout,
+            append: Some("granule.bench=copy".into()),
+            kexec: Some(Kexec {
+                initrd: Some(initrd.to_owned()),
+                page_size: Some(cell.page_size),
+                copy: cell.place == Place::Copied,
+                uncached: cell.mmu == Mmu::Off,
+                ..Kexec::default()
+            }),
+            ..Request::default()
+        }
+    }
+}
+
+impl Files {
+    fn archive(&self, filler: &[u8]) -> Vec<u8> {
+        Initramfs::new()
+            .program("/init", &self.program)
+            .directory("/etc")
+            .file("/etc/kexec", b"# nothing\n")
+            .file("/filler", filler)
+            .bytes()
+    }
+
+    /// Bytes of the file that fills the archive up.
+    fn filler(&self, payload: u64) -> Result<u64, String> {
+        let without = self.image_bytes + self.archive(b"").len() as u64;
+        // An archive and what is in it are of words.
+        let filler = payload.checked_sub(without).map(|bytes| bytes & !3);
+        filler.filter(|bytes| *bytes > 0).ok_or_else(|| {
+            format!(
+                "--payload {}: the image and a program have {without} bytes already; take more",
+                show_size(payload)
+            )
+        })
+    }
+
+    /// The next kernel's archive: image and it have `payload` bytes, but for three.
+    fn filled(&self, payload: u64) -> Result<Vec<u8>, String> {
+        let bytes = usize::try_from(self.filler(payload)?).map_err(|error| error.to_string())?;
+        let mut filler = Vec::with_capacity(bytes);
+        // No page like another, so that one in the place of another is seen: xorshift.
+        let mut word: u64 = 0x9e37_79b9_7f4a_7c15;
+        while filler.len() < bytes {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            filler.extend_from_slice(&word.to_le_bytes());
+        }
+        filler.truncate(bytes);
+        Ok(self.archive(&filler))
+    }
+}
+
+/// A progress bar on standard error; nothing where that is no terminal.
+#[derive(Debug)]
+pub struct Bar {
+    bar: ProgressBar,
+    count: usize,
+}
+
+/// A boot by itself is about as long as loading so many bytes.
+const BOOT: u64 = 32 << 20;
+
+impl Bar {
+    /// For all of `bench`.
+    #[must_use]
+    pub fn new(bench: &Bench) -> Self {
+        let cells = bench.cells();
+        let weights = cells.iter().map(|cell| BOOT + cell.payload);
+        Self {
+            bar: progress::bar(weights.sum()),
+            count: cells.len(),
+        }
+    }
+
+    fn begin(&self, place: usize, cell: Cell) {
+        self.bar.set_message(format!(
+            "{} of {}: {} pages, {}, MMU {}, {}",
+            place + 1,
+            self.count,
+            cell.page_size.word(),
+            show_size(cell.payload),
+            cell.mmu.word(),
+            cell.place.word()
+        ));
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        // The table that follows needs the line.
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
+/// request itself is at fault.
+///
+/// # Errors
+///
+/// When an initramfs cannot be written: one line.
+pub fn run(
+    bench: &Bench,
+    files: &Files,
+    bar: &Bar,
+    interrupt: &AtomicBool,
+) -> Result<Done, String> {
+    let mut rows = Vec::new();
+    let mut archive: Option<(u64, tempfile::NamedTempFile)> = None;
+    for (place, cell) in bench.cells().into_iter().enumerate() {
+        bar.begin(place, cell);
+        let path = match &archive {
+            Some((payload, file)) if *payload == cell.payload => file.path().to_owned(),
+            _ => {
+                let bytes = files.filled(cell.payload)?;
+                let file = tempfile::NamedTempFile::new()
+                    .and_then(|file| std::fs::write(file.path(), bytes).map(|()| file))
+                    .map_err(|error| {
+                        format!("a temporary file for the initramfs: {error}; set TMPDIR")
+                    })?;
+                let (_, file) = archive.insert((cell.payload, file));
+                file.path().to_owned()
+            }
+        };
+        let boot = boot::boot(&bench.request(cell, &path), &mut std::io::sink(), interrupt);
+        if interrupt.load(Ordering::Relaxed) && !boot.is_ok() {
+            // Cut short: whatever it had counted, it is no result.
+            return Ok(Done {
+                rows,
+                interrupted: true,
+            });
+        }
+        let row = judged(cell, boot);
+        let stop = row.boot.bad_usage;
+        bar.bar.inc(BOOT + cell.payload);
+        rows.push(row);
+        if stop {
+            break;
+        }
+    }
+    Ok(Done {
+        rows,
+        interrupted: false,
+    })
+}
+
+/// A boot with what its kernels said, which must be what was asked for.
+fn judged(cell: Cell, mut boot: Boot) -> Row {
+    let mut figures = None;
+    if boot.is_ok() {
+        match read(cell, &boot) {
+            Ok(read) => figures = Some(read),
+            Err(reason) => {
+                boot.outcome = Outcome::Refused;
+                boot.reason = Some(reason);
+            }
+        }
+    }
+    Row {
+        cell,
+        boot,
+        figures,
+    }
+}
+
+/// Under `-icount shift=0` an instruction takes a nanosecond of the counter's time.
+const NANOSECONDS: u128 = 1_000_000_000;
+
+fn read(cell: Cell, boot: &Boot) -> Result<Figures, String> {
+    let [first, next] = boot.boots.as_slice() else {
+        return Err(format!(
+            "{} kernels said something, expected one that leaves and the next",
+            boot.boots.len()
+        ));
+    };
+    let number = |record: &Record, key: &str| {
+        let value = record.get(key).and_then(Value::as_u64);
+        value.ok_or_else(|| format!("the record has no number {key}"))
+    };
+    let of = |key: &str| number(next, &format!("kexec.{key}"));
+    let hz = of("count.hz")?.max(1);
+    let between = |from: &str, to: &str| -> Result<u64, String> {
+        let (start, end) = (of(&format!("count.{from}"))?, of(&format!("count.{to}"))?);
+        let ticks = end
+            .checked_sub(start)
+            .ok_or_else(|| format!("the count at {to} is before that at {from}"))?;
+        u64::try_from(u128::from(ticks) * NANOSECONDS / u128::from(hz))
+            .map_err(|error| error.to_string())
+    };
+    let asked = [
+        ("page size", cell.page_size.bytes(), of("from_page_size")?),
+        ("page size", cell.page_size.bytes(), of("to_page_size")?),
+    ];
+    if let Some((what, asked, told)) = asked.iter().find(|(_, asked, told)| asked != told) {
+        return Err(format!(
+            "{what}: {asked} was asked for, the kernel took {told}"
+        ));
+    }
+    let uncached = next.get("kexec.uncached").and_then(Value::as_bool);
+    if uncached != Some(cell.mmu == Mmu::Off) {
+        return Err(format!(
+            "MMU {} was asked for, kexec.uncached is {uncached:?}",
+            cell.mmu.word()
+        ));
+    }
+    if boot.kexec.as_ref().and_then(|kexec| kexec.digest_ok) != Some(true) {
+        return Err("it was not seen that what arrived is what was given".into());
+    }
+    let figures = Figures {
+        bytes_total: of("bytes_total")?,
+        bytes_copied: of("bytes_copied")?,
+        lines_cleaned: of("lines_cleaned")?,
+        dsb: of("dsb")?,
+        tlbi: of("tlbi")?,
+        shutdown: between("call", "leave")?,
+        relocation: between("leave", "entry")?,
+        to_console: between("entry", "console")?,
+        to_up: between("entry", "up")?,
+        yardstick: (
+            number(first, "bench.copy.bytes")?.max(1),
+            number(first, "bench.copy.instructions")?,
+        ),
+    };
+    if cell.place == Place::Copied && figures.bytes_copied < cell.payload {
+        return Err(format!(
+            "all was to be copied, of {} bytes {} were",
+            cell.payload, figures.bytes_copied
+        ));
+    }
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+//! The judgement: what must hold on arrival, looked at in turn, all of it told, the first that does not
+//! hold being the reason.
+
+use crate::console::Console;
+use crate::firmware;
+use crate::given::{self, Given};
+use crate::head::{Entered, stop};
+use crate::note::{self, Note};
+use core::arch::asm;
+use granule::boot::peek::{Conduit, Token, Tree, total_size};
+
+/// SCTLR: MMU on, data cache on.
+const SCTLR_M: u64 = 1 << 0;
+const SCTLR_C: u64 = 1 << 2;
+/// DAIF with all four masked.
+const ALL_MASKED: u64 = 0xf << 6;
+/// What an image's address is a multiple of.
+const IMAGE_ALIGN: u64 = 2 << 20;
+/// Affinity fields of MPIDR.
+const AFFINITY: u64 = 0xff_00ff_ffff;
+
+/// What is told, and what did not hold.
+struct Probe {
+    console: Console,
+    reason: Option<&'static [u8]>,
+}
+
+impl Probe {
+    fn holds(&mut self, it: bool, otherwise: &'static [u8]) {
+        if !it && self.reason.is_none() {
+            self.reason = Some(otherwise);
+        }
+    }
+}
+
+/// What `/chosen` and `/cpus` say beside what the library's first look finds.
+#[derive(Default)]
+struct Chosen {
+    note: Option<u64>,
+    initrd_start: Option<u64>,
+    initrd_end: Option<u64>,
+}
+
+/// Called by the entry, on the stack at the image's end.
+#[unsafe(no_mangle)]
+extern "C" fn probe_main(entered: &mut Entered) -> ! {
+    let at = entered.x[0];
+    if at == 0 || at & 7 != 0 {
+        stop();
+    }
+    // SAFETY: the boot protocol says that a tree is there; a wrong address makes an exception that
+    // stops.
+    let start = unsafe { core::slice::from_raw_parts(at as *const u8, 8) };
+    let Ok(bytes) = total_size(start) else { stop() };
+    // SAFETY: as above, for as long as the tree says it is.
+    let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, bytes as usize) };
+    let Ok(tree) = Tree::new(bytes) else { stop() };
+    let seen = tree.peek();
+    let Ok(console) = seen.console else { stop() };
+    if !console.is_pl011 || console.base & 3 != 0 {
+        stop();
+    }
+    entered.uart = console.base;
+    // SAFETY: the tree says that a PL011 is there.
+    let console = unsafe { Console::new(console.base) };
+    let mut probe = Probe {
+        console,
+        reason: None,
+    };
+    let conduit = seen.psci.and_then(|psci| psci.method);
+    probe.registers(entered);
+    probe.cpus(&tree, conduit);
+    let chosen = chosen(&tree);
+    probe.memory(entered, &chosen, bytes.len() as u64);
+    console.text(b"probe.bootargs", seen.bootargs);
+    match probe.reason {
+        None => console.text(b"outcome", b"ok"),
+        Some(reason) => {
+            console.text(b"reason", reason);
+            console.text(b"outcome", b"self-check-failed");
+        }
+    }
+    console.last();
+    if let Some(conduit) = conduit {
+        firmware::system_off(conduit);
+    }
+    stop()
+}
+
+/// Called by the vectors: something that a probe never does.
+#[unsafe(no_mangle)]
+extern "C" fn probe_exception(entered: &Entered, esr: u64, elr: u64, far: u64) {
+    if entered.uart == 0 {
+        return;
+    }
+    // SAFETY: it was found in the tree before the exception.
+    let console = unsafe { Console::new(entered.uart) };
+    console.key(b"reason");
+    console.all(b"an exception in the probe, ESR ");
+    console.in_hexadecimal(esr);
+    console.all(b", ELR ");
+    console.in_hexadecimal(elr);
+    console.all(b", FAR ");
+    console.in_hexadecimal(far);
+    console.end();
+    console.text(b"outcome", b"panic");
+    console.last();
+}
+
+impl Probe {
+    fn registers(&mut self, entered: &Entered) {
+        let console = self.console;
+        let [tree, x1, x2, x3] = entered.x;
+        console.number(b"probe.el", entered.el);
+        console.number(b"probe.count", entered.count);
+        console.hexadecimal(b"probe.x0", tree);
+        console.hexadecimal(b"probe.x1", x1);
+        console.hexadecimal(b"probe.x2", x2);
+        console.hexadecimal(b"probe.x3", x3);
+        console.hexadecimal(b"probe.sctlr", entered.sctlr);
+        console.hexadecimal(b"probe.hcr", entered.hcr);
+        console.hexadecimal(b"probe.daif", entered.daif);
+        console.hexadecimal(b"probe.pending", entered.pending);
+        console.hexadecimal(b"probe.load", entered.load);
+        self.holds(x1 | x2 | x3 == 0, b"x1, x2 or x3 is not 0");
+        self.holds(entered.sctlr & SCTLR_M == 0, b"the MMU is on");
+        self.holds(entered.sctlr & SCTLR_C == 0, b"the data cache is on");
+        self.holds(
+            entered.daif & ALL_MASKED == ALL_MASKED,
+            b"some exception is not masked",
+        );
+        self.holds(
+            entered.load & (IMAGE_ALIGN - 1) == 0,
+            b"the image is not 2 MiB aligned",
+        );
+        // What a timer or a device left behind would interrupt the next kernel before it has drivers.
+        self.holds(entered.pending == 0, b"an interrupt is pending");
+    }
+
+    /// Every CPU in the tree but this one must be off.
+    fn cpus(&mut self, tree: &Tree<'_>, conduit: Option<Conduit>) {
+        let mpidr: u64;
+        // SAFETY: reads a register.
+        unsafe {
+            asm!("mrs {}, mpidr_el1", out(reg) mpidr, options(nomem, nostack, preserves_flags))
+        };
+        let (mut all, mut on) = (0, 0);
+        let mut walk = tree.walk();
+        let mut in_cpus = false;
+        let mut in_cpu = false;
+        while let Ok(Some(token)) = walk.next() {
+            match token {
+                Token::Begin { name } => {
+                    if walk.depth() == 2 {
+                        in_cpus = same(name, b"cpus");
+                    }
+                    in_cpu = in_cpus && walk.depth() == 3 && begins(name, b"cpu@");
+                }
+                Token::End => in_cpu = false,
+                Token::Property { name, value } if in_cpu && name.is(b"reg") => {
+                    let Some(affinity) = cells(value) else {
+                        continue;
+                    };
+                    all += 1;
+                    let this = affinity == mpidr & AFFINITY;
+                    let off = !this && conduit.is_some_and(|it| firmware::is_off(it, affinity));
+                    on += u64::from(!off);
+                }
+                _ => {}
+            }
+        }
+        self.console.number(b"probe.cpus.all", all);
+        self.console.number(b"probe.cpus.on", on);
+        self.holds(on == 1, b"another CPU is on");
+    }
+
+    /// Digests what is there, and compares it with the note of who left, if somebody did.
+    fn memory(&mut self, entered: &Entered, chosen: &Chosen, tree_bytes: u64) {
+        let console = self.console;
+        let [tree, ..] = entered.x;
+        let initrd = match (chosen.initrd_start, chosen.initrd_end) {
+            (Some(start), Some(end)) => Some((start, end.wrapping_sub(start))),
+            _ => None,
+        };
+        // Cleaning is for the initramfs only: it need not be clean on arrival.
+        let initrd = initrd.map(|(start, bytes)| {
+            given::clean(start, bytes);
+            // SAFETY: the tree says that it is there; nothing writes to it.
+            unsafe { Given::at(start, bytes) }
+        });
+        // SAFETY: its bytes were just read; nothing writes to them.
+        let tree = unsafe { Given::at(tree, tree_bytes) };
+        let note = chosen.note.map(|at| {
+            console.hexadecimal(b"probe.note", at);
+            // SAFETY: who left says that a page is there.
+            Note::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
+        });
+        match note {
+            None => {
+                console.text(b"probe.note", b"none");
+                self.given([None, initrd, Some(tree)], None);
+            }
+            Some(None) => self.holds(false, b"the note is not whole"),
+            Some(Some(note)) => {
+                console.number(b"probe.from_page_size", note.from);
+                match note.leave {
+                    Some(count) => console.number(b"probe.leave", count),
+                    None => self.holds(false, b"the note lacks its last count"),
+                }
+                let [kernel, ..] = note.given;
+                self.holds(
+                    kernel.start == entered.load,
+                    b"the image is not where it was to be",
+                );
+                // SAFETY: the image lies there, and its bytes are never written.
+                let kernel = unsafe { Given::at(entered.load, kernel.bytes) };
+                self.given([Some(kernel), initrd, Some(tree)], Some(&note));
+            }
+        }
+    }
+
+    fn given(&mut self, found: [Option<Given>; 3], note: Option<&Note>) {
+        let [kernel, initrd, tree] = found;
+        let told = |index: usize| note.and_then(|note| note.given.get(index).copied());
+        let console = self.console;
+        let mut one = |found: Option<Given>, told: Option<Given>, keys: [&[u8]; 3], wrong| {
+            let found = found.unwrap_or_default();
+            if found.bytes != 0 {
+                let [start, bytes, digest] = keys;
+                console.hexadecimal(start, found.start);
+                console.number(bytes, found.bytes);
+                console.hexadecimal(digest, found.digest);
+            }
+            if let Some(told) = told {
+                // Nothing has no address and no digest that would matter.
+                let same = told.bytes == found.bytes
+                    && (told.bytes == 0
+                        || told.start == found.start && told.digest == found.digest);
+                self.holds(same, wrong);
+            }
+        };
+        one(
+            kernel,
+            told(0),
+            [
+                b"probe.kernel.start",
+                b"probe.kernel.bytes",
+                b"probe.kernel.digest",
+            ],
+            b"the image is not what was loaded",
+        );
+        one(
+            initrd,
+            told(1),
+            [
+                b"probe.initrd.start",
+                b"probe.initrd.bytes",
+                b"probe.initrd.digest",
+            ],
+            b"the initramfs is not what was loaded",
+        );
+        one(
+            tree,
+            told(2),
+            [
+                b"probe.tree.start",
+                b"probe.tree.bytes",
+                b"probe.tree.digest",
+            ],
+            b"the device tree is not what was loaded",
+        );
+    }
+}
+
+/// Walks the tree once for what a kernel that left put into `/chosen`.
+fn chosen(tree: &Tree<'_>) -> Chosen {
+    let mut chosen = Chosen::default();
+    let mut inside = false;
+    let mut walk = tree.walk();
+    while let Ok(Some(token)) = walk.next() {
+        match token {
+            Token::Begin { name } => inside = walk.depth() == 2 && same(name, b"chosen"),
+            Token::End => inside = false,
+            Token::Property { name, value } if inside => {
+                if name.is(b"granule,kexec-note") {
+                    chosen.note = cells(value).filter(|at| at & 7 == 0);
+                } else if name.is(b"linux,initrd-start") {
+                    chosen.initrd_start = cells(value).filter(|at| at & 7 == 0);
+                } else if name.is(b"linux,initrd-end") {
+                    chosen.initrd_end = cells(value);
+                }
+            }
+            _ => {}
+        }
+    }
+    chosen
+}
+
+/// One cell or two, as a number.
+fn cells(value: &[u8]) -> Option<u64> {
+    if !matches!(value.len(), 4 | 8) {
+        return None;
+    }
+    Some(
+        value
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    )
+}
+
+fn same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && begins(one, other)
+}
+
+fn begins(text: &[u8], with: &[u8]) -> bool {
+    text.len() >= with.len() && text.iter().zip(with).all(|(one, other)| one == other)
+}

@@ -1,0 +1,75 @@
+//! The probe: a next kernel that only looks, built and checked as the kernel's image is. All of it runs
+//! with the MMU off, and nothing relocates it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::elf::Program;
+use crate::image::{self, Image};
+use crate::mmu_off::{self, Rules};
+use crate::workspace::{KERNEL_TARGET, build_executable, image_path};
+
+/// Its package.
+pub(crate) const PACKAGE: &str = "granule-probe";
+
+/// Nothing is stopped at: the MMU never goes on.
+const RULES: Rules = Rules {
+    roots: &[
+        (
+            "_start",
+            "the Image header's branch, entered by the boot loader or by who leaves",
+        ),
+        ("probe_main", "Rust's first function"),
+        ("probe_exception", "called by the vectors"),
+    ],
+    stops: &[],
+    indirect: &[],
+    bounds: &[],
+    relocated: false,
+};
+
+/// Where it goes.
+pub(crate) fn path() -> PathBuf {
+    image_path().with_file_name("Image-probe")
+}
+
+/// Builds the probe, checks its code and writes the image. A failure leaves none, so that nothing
+/// boots, and passes with, the one before.
+pub(crate) fn build() -> Result<Image> {
+    let path = path();
+    make(&path).inspect_err(|_| drop(std::fs::remove_file(&path)))
+}
+
+fn make(to: &Path) -> Result<Image> {
+    let elf = build_executable(&[
+        "-p",
+        PACKAGE,
+        "--target",
+        KERNEL_TARGET,
+        "--profile",
+        "kernel",
+    ])?;
+    let bytes = std::fs::read(&elf).with_context(|| format!("cannot read {}", elf.display()))?;
+    let program =
+        Program::parse(&bytes).with_context(|| format!("cannot read {}", elf.display()))?;
+    let report = mmu_off::check(&program, &RULES);
+    for finding in &report.findings {
+        eprintln!("{finding}");
+    }
+    ensure!(
+        report.findings.is_empty(),
+        "mmu-off: {} finding(s) in {}: the probe runs with the MMU off and has nothing to tell a fault \
+         by",
+        report.findings.len(),
+        elf.display()
+    );
+    ensure!(
+        !program.has_relocated(),
+        "{} has relocations, and nothing in the probe applies them",
+        elf.display()
+    );
+    let image = image::write(&elf, to, None)?;
+    eprintln!("{}", image.line());
+    Ok(image)
+}
