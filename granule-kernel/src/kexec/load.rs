@@ -28,7 +28,6 @@ use granule::kexec::{
 /// Kernel, initramfs, device tree.
 const MOST_SEGMENTS: usize = NAMES.len();
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
-type Each<T> = ArrayVec<T, MOST_SEGMENTS>;
 
 /// The smallest free blocks among which places are looked for, and how many stretches of them: with
 /// more, places may be found later in memory than they could.
@@ -124,18 +123,18 @@ impl Loader<'_> {
         // Its length does not depend on what is where.
         let no_note = Extent::new(0, page.bytes());
         let mut tree = self.tree(self.request.initrd.map(|_| Extent::default()), no_note)?;
-        let segments = self.places(tree.used as u64, at)?;
-        let mut held = Held::new()?;
+        // Before it is asked what is free: nothing may be taken between that and taking the places.
+        let (mut held, mut aside) = (Held::new()?, Held::new()?);
+        let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
+        let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
+        let mut segments = self.places(tree.used as u64, at)?;
         // What is free in the places is taken, all of it, so that nothing that is taken later can be
         // in the way; what no bytes come to is free again at the end.
-        let mut aside = Held::new()?;
-        let mut in_place = Each::<Runs>::new();
-        for segment in &segments {
-            in_place.extend([self.take_free(segment, &mut held, &mut aside)?]);
+        for (segment, in_place) in segments.iter().zip(&mut in_place) {
+            self.take_free(segment, in_place, &mut held, &mut aside)?;
         }
-        let mut runs = Each::<Runs>::new();
-        for (segment, in_place) in segments.iter().zip(&in_place) {
-            runs.extend([complete(segment, page.bytes(), in_place, &mut held)?]);
+        for ((segment, in_place), runs) in segments.iter().zip(&in_place).zip(&mut runs) {
+            complete(segment, page.bytes(), in_place, runs, &mut held)?;
         }
         let code = held.take_page()?;
         let note = Extent::new(held.take_page()?.0, page.bytes());
@@ -146,7 +145,6 @@ impl Loader<'_> {
         pages::fill(&[note], &[]);
         pages::put_code(code);
         let mut given = [Given::default(); MOST_SEGMENTS];
-        let mut segments = segments;
         for ((segment, runs), in_place) in segments.iter_mut().zip(&runs).zip(&in_place) {
             let bytes = self.bytes_of(segment.name, &tree);
             segment.pages = runs.all();
@@ -295,17 +293,17 @@ impl Loader<'_> {
     fn take_free(
         &self,
         segment: &Segment<'_>,
+        in_place: &mut Runs,
         held: &mut Held,
         aside: &mut Held,
-    ) -> Result<Runs, NoMemory> {
+    ) -> Result<(), NoMemory> {
         let whole = segment.whole_pages(self.kernel.geometry.page_size());
         let copies = self.request.copy;
         let own = if copies { 0 } else { whole.unwrap_or(0) };
-        let mut runs = Runs::new()?;
-        held.take_free_in(Extent::new(segment.destination, own), |run| runs.push(run))?;
+        let bytes = Extent::new(segment.destination, own);
+        held.take_free_in(bytes, |run| in_place.push(run))?;
         let rest = Extent::new(segment.destination + own, segment.memory - own);
-        aside.take_free_in(rest, |_| Ok(()))?;
-        Ok(runs)
+        aside.take_free_in(rest, |_| Ok(()))
     }
 
     /// The tables that the relocation code runs on.
@@ -353,9 +351,9 @@ fn complete(
     segment: &Segment<'_>,
     page: u64,
     in_place: &Runs,
+    all: &mut Runs,
     held: &mut Held,
-) -> Result<Runs, NoMemory> {
-    let mut all = Runs::new()?;
+) -> Result<(), NoMemory> {
     let end = segment.destination + segment.bytes.next_multiple_of(page);
     let mut at = segment.destination;
     let behind = Extent::new(end, 0);
@@ -371,5 +369,5 @@ fn complete(
         }
         at = own.start + own.bytes;
     }
-    Ok(all)
+    Ok(())
 }

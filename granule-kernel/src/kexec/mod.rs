@@ -45,7 +45,7 @@ mod state {
     use super::Request;
     use super::loaded::Loaded;
     use super::refused::Refused;
-    use crate::console::println;
+    use crate::console::print;
     use crate::lock::Lock;
     use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,7 +72,7 @@ mod state {
     /// Loads a next kernel in the place of the one that is loaded. If it is refused, that one stays.
     pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
         let new = super::load::load(request)?;
-        println!("granule: kexec: the next kernel is loaded\n{new}");
+        print!("granule: kexec: the next kernel is loaded\n{new}");
         let old = LOADED.with(|slot| slot.replace(new));
         drop(old);
         Ok(())

@@ -3,6 +3,7 @@
 mod faults;
 mod files;
 mod hostile;
+mod kexec;
 mod memory;
 mod processes;
 mod scarce;
@@ -63,6 +64,9 @@ const TESTS: &[Test] = &[
     (b"signal-storm", hostile::signals),
     (b"pipe-storm", hostile::pipes),
     (b"scarce", scarce::scarce),
+    (b"kexec-refused", kexec::refused),
+    (b"kexec-scarce", kexec::scarce),
+    (b"kexec-corrupted", kexec::corrupted),
 ];
 
 /// Runs the test; the exit code.

@@ -28,12 +28,12 @@ const HERE: u64 = -100_i64 as u64;
 const SCARCE: u64 = 0x4752_414e;
 
 /// The `first` allocation fails, and if `all` those behind it; gives how many there were.
-fn arm(first: u64, all: u64) -> i64 {
+pub(super) fn arm(first: u64, all: u64) -> i64 {
     call(PRCTL, [SCARCE, first, all, 0, 0, 0])
 }
 
 /// Bytes of RAM that are free.
-fn free() -> u64 {
+pub(super) fn free() -> u64 {
     let mut info = [0_u64; 16];
     let told = call(SYSINFO, [info.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
     check!(told == 0, "sysinfo: {told}");

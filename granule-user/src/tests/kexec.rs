@@ -1,0 +1,261 @@
+//! Next kernels that are loaded and refused. Arguments of `kexec-refused` are `PATH=ERROR`, or
+//! `PATH,INITRD=ERROR`; whatever comes of each, memory is as it was before, what was loaded before is
+//! still loaded, and other programs still run.
+
+use super::processes::{forked, status_of};
+use super::scarce::{arm, free};
+use super::{number, page};
+use crate::calls::{self, call, say};
+use crate::check;
+use crate::start::Start;
+
+const OPENAT: u64 = 56;
+const CLOSE: u64 = 57;
+const READ: u64 = 63;
+const REBOOT: u64 = 142;
+const EXECVE: u64 = 221;
+const KEXEC_FILE_LOAD: u64 = 294;
+const HERE: u64 = -100_i64 as u64;
+
+const UNLOAD: u64 = 1;
+const ON_CRASH: u64 = 2;
+const NO_INITRAMFS: u64 = 4;
+const NO_CMA: u64 = 0x10;
+
+const EBADF: i64 = -9;
+const ENOMEM: i64 = -12;
+const EINVAL: i64 = -22;
+
+/// The one that is well.
+const GOOD: &[u8] = b"/boot/Image";
+
+/// A path without its NUL.
+fn open(path: &[u8]) -> u64 {
+    let mut text = [0; 64];
+    for (to, from) in text.iter_mut().zip(path) {
+        *to = *from;
+    }
+    let fd = call(OPENAT, [HERE, text.as_ptr() as u64, 0, 0, 0, 0]);
+    check!(fd >= 0, "open {}: {fd}", path.escape_ascii());
+    fd as u64
+}
+
+fn close(fd: u64) {
+    let closed = call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+    check!(closed == 0, "close {fd}: {closed}");
+}
+
+const LINE: &[u8] = b"quiet\0";
+
+fn load_with(kernel: u64, initrd: Option<u64>, line: &[u8], flags: u64) -> i64 {
+    let none = if initrd.is_none() { NO_INITRAMFS } else { 0 };
+    let initrd = initrd.unwrap_or(u64::MAX);
+    let at = line.as_ptr() as u64;
+    call(
+        KEXEC_FILE_LOAD,
+        [kernel, initrd, line.len() as u64, at, flags | none, 0],
+    )
+}
+
+fn unload() {
+    let done = call(KEXEC_FILE_LOAD, [0, 0, 0, 0, UNLOAD, 0]);
+    check!(done == 0, "unload: {done}");
+}
+
+/// What the kernel says is loaded.
+fn told() -> [u8; 512] {
+    let mut text = [0; 512];
+    let fd = open(b"/sys/kernel/kexec_segments");
+    let got = call(READ, [fd, text.as_mut_ptr() as u64, 512, 0, 0, 0]);
+    check!(got >= 0, "read: {got}");
+    close(fd);
+    let fd = open(b"/sys/kernel/kexec_loaded");
+    let mut loaded = [0; 8];
+    let read = call(READ, [fd, loaded.as_mut_ptr() as u64, 8, 0, 0, 0]);
+    let expected = if got > 0 { b'1' } else { b'0' };
+    check!(
+        read == 2 && loaded.starts_with(&[expected, b'\n', 0]),
+        "loaded: {loaded:?}"
+    );
+    close(fd);
+    text
+}
+
+/// The kernel still makes processes and runs programs.
+fn still_works() {
+    let pid = forked(|| {
+        let words = [c"init", c"exit", c"5"].map(|word| word.as_ptr() as u64);
+        let list = [words[0], words[1], words[2], 0];
+        let path = c"/init".as_ptr() as u64;
+        call(EXECVE, [path, list.as_ptr() as u64, 0, 0, 0, 0]);
+        6
+    });
+    let status = status_of(pid);
+    check!(status == 5 << 8, "a program: {status:#x}");
+}
+
+/// Something that is to fail so, and to leave everything as it was.
+#[track_caller]
+fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
+    let (before, was) = (free(), told());
+    let result = work();
+    let what = what.escape_ascii();
+    check!(result == error, "{what}: {result}, expected {error}");
+    check!(told() == was, "{what}: something else is loaded");
+    still_works();
+    let now = free();
+    check!(now == before, "{what}: {before} bytes were free, now {now}");
+}
+
+pub(super) fn refused(start: Start) {
+    still_works();
+    let before = free();
+    for loaded in [false, true] {
+        if loaded {
+            let kernel = open(GOOD);
+            let done = load_with(kernel, None, LINE, 0);
+            check!(done == 0, "load: {done}");
+            close(kernel);
+            check!(told()[0] != 0 && free() < before, "nothing is loaded");
+        }
+        for index in 2..start.count() {
+            one(start.argument(index));
+        }
+        arguments();
+    }
+    unload();
+    check!(told()[0] == 0, "something is loaded");
+    let now = free();
+    check!(now == before, "{before} bytes were free, now {now}");
+    // Of nothing.
+    unload();
+    say(format_args!("refused\n"));
+}
+
+fn one(argument: &[u8]) {
+    let mut parts = argument.split(|byte| *byte == b'=');
+    let (Some(paths), Some(error)) = (parts.next(), parts.next()) else {
+        check!(false, "{} is no PATH=ERROR", argument.escape_ascii());
+        return;
+    };
+    let error = -(number(error) as i64);
+    for flags in [0, NO_CMA] {
+        fails(argument, error, || {
+            let mut paths = paths.split(|byte| *byte == b',');
+            let kernel = open(paths.next().unwrap_or_default());
+            let initrd = paths.next().map(open);
+            let result = load_with(kernel, initrd, LINE, flags);
+            initrd.into_iter().chain([kernel]).for_each(close);
+            result
+        });
+    }
+}
+
+/// What is wrong with the call itself.
+fn arguments() {
+    let kernel = open(GOOD);
+    let directory = open(b"/boot");
+    let console = open(b"/dev/console");
+    fails(b"no descriptor", EBADF, || load_with(77, None, LINE, 0));
+    fails(b"a directory", EBADF, || {
+        load_with(directory, None, LINE, 0)
+    });
+    fails(b"a device", EBADF, || load_with(console, None, LINE, 0));
+    fails(b"no initramfs", EBADF, || {
+        load_with(kernel, Some(77), LINE, 0)
+    });
+    fails(b"no NUL", EINVAL, || load_with(kernel, None, b"quiet", 0));
+    fails(b"two NULs", EINVAL, || {
+        load_with(kernel, None, b"a\0b\0", 0)
+    });
+    fails(b"a long line", EINVAL, || {
+        load_with(kernel, None, &[b'x'; 2049], 0)
+    });
+    fails(b"for a crash", EINVAL, || {
+        load_with(kernel, None, LINE, ON_CRASH)
+    });
+    fails(b"an unknown flag", EINVAL, || {
+        load_with(kernel, None, LINE, 1 << 20)
+    });
+    fails(b"a line that is nowhere", calls::EFAULT, || {
+        call(KEXEC_FILE_LOAD, [kernel, 0, 8, 64, NO_INITRAMFS, 0])
+    });
+    fails(b"a reboot without the magic", EINVAL, || {
+        call(REBOOT, [1, 2, 0x4558_4543, 0, 0, 0])
+    });
+    for fd in [kernel, directory, console] {
+        close(fd);
+    }
+}
+
+/// A list that changed after it was complete (`granule.test=kexec:flip@…`): the kernel is not left, and
+/// goes on as it was; likewise when nothing is loaded.
+pub(super) fn corrupted(_: Start) {
+    let leave = || call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0]);
+    let before = free();
+    fails(b"nothing is loaded", EINVAL, leave);
+    let kernel = open(GOOD);
+    for flags in [0, NO_CMA] {
+        let done = load_with(kernel, None, LINE, flags);
+        check!(done == 0, "load: {done}");
+        // Whatever is tried, it stays so.
+        fails(b"a list that changed", EINVAL, leave);
+        fails(b"the same list", EINVAL, leave);
+    }
+    close(kernel);
+    unload();
+    let now = free();
+    check!(now == before, "{before} bytes were free, now {now}");
+    say(format_args!("corrupted\n"));
+}
+
+/// Memory that runs out at every single allocation of loading, one after the other
+/// (`granule.test=scarce`): it is refused, or done in another way, and every page is back. The second
+/// argument is the step from one to the next.
+pub(super) fn scarce(start: Start) {
+    let step = number(start.argument(2)).max(1) as usize;
+    check!(page(start) > 0 && arm(0, 0) == 0, "not offered");
+    let (kernel, initrd) = (open(GOOD), open(b"/init"));
+    for flags in [0, NO_CMA] {
+        let attempt = |first: u64, all: u64| {
+            arm(first, all);
+            let result = load_with(kernel, Some(initrd), LINE, flags);
+            (result, arm(0, 0))
+        };
+        let (result, most) = attempt(u64::MAX, 0);
+        check!(result == 0 && most > 20, "{result}, {most} allocations");
+        unload();
+        let (mut done, mut refused) = (0, 0);
+        for first in (1..=most as u64).step_by(step) {
+            for all in [0, 1] {
+                let before = free();
+                let (result, made) = attempt(first, all);
+                check!(made >= first as i64, "{first}: {made} allocations");
+                match result {
+                    0 => {
+                        done += 1;
+                        unload();
+                    }
+                    ENOMEM => refused += 1,
+                    _ => check!(false, "allocation {first} fails, {all}: {result}"),
+                }
+                // Nothing is left to be done without, once all behind it fail.
+                check!(
+                    result != 0 || all == 0,
+                    "allocation {first} and all behind it fail: {result}"
+                );
+                let now = free();
+                check!(
+                    now == before && told()[0] == 0,
+                    "allocation {first} fails, {all}: {before} bytes were free, now {now}"
+                );
+            }
+        }
+        still_works();
+        check!(refused > 20, "{refused} refused, {done} done");
+        say(format_args!(
+            "{most} allocations: {refused} times refused, {done} times done otherwise\n"
+        ));
+    }
+    say(format_args!("short\n"));
+}
