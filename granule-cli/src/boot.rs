@@ -107,7 +107,7 @@ impl Boot {
             peak_resident_bytes: None,
             record: Record::default(),
             boots: Vec::new(),
-            kexec: None,
+            kexec: request.kexec.as_ref().map(|_| Figures::default()),
             boot_record: None,
             console: Vec::new(),
             qemu_messages: String::new(),
@@ -212,7 +212,7 @@ fn try_boot(
     let image_path = qemu::plain_path(&image.path);
     let archive = dir.path().join("initramfs");
     let given = match &request.kexec {
-        Some(kexec) => Some(prepare(kexec, image, request.icount, &archive).map_err(usage)?),
+        Some(kexec) => Some(prepare(kexec, image, request, &archive).map_err(usage)?),
         None => None,
     };
     // From here on as if it had been given by hand.

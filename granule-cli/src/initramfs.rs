@@ -97,6 +97,11 @@ impl Initramfs {
         self.bytes.resize(bytes, 0);
     }
 
+    /// Bytes of it so far.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The archive.
     #[must_use]
     pub fn bytes(mut self) -> Vec<u8> {

@@ -32,15 +32,14 @@ pub fn summary(boot: &Boot) -> String {
 
 /// What leaving for another kernel took; empty if nothing is known of it.
 fn leaving(figures: &Figures) -> String {
-    let bytes = |of: Option<u64>, what: &str| of.map(|of| format!("{what}{}", show_size(of)));
     let count = |of: Option<u64>, what: &str| of.map(|of| format!("{of} {what}"));
     let digests = figures.digest_ok.map(|ok| match ok {
         true => "digests agree".to_owned(),
         false => "digests do not agree".to_owned(),
     });
     let words: Vec<String> = [
-        bytes(figures.bytes_total, ""),
-        bytes(figures.bytes_copied, "copied "),
+        count(figures.bytes_total, "bytes"),
+        count(figures.bytes_copied, "copied"),
         count(figures.lines_cleaned, "lines cleaned"),
         count(figures.dsb, "DSB"),
         count(figures.instructions, "instructions"),
@@ -183,5 +182,39 @@ mod tests {
              tables       9\n  \
              cost         0 TLBI\n"
         );
+    }
+
+    #[test]
+    fn each_kernel_has_its_summary_and_leaving_stands_between() {
+        let mut boot = boot::run(&Request {
+            image: Some("/nonexistent".into()),
+            ..Request::default()
+        });
+        let record = |line: &str| {
+            let mut record = Record::default();
+            record.line(line);
+            record
+        };
+        boot.boots = vec![record("page_size=4096"), record("page_size=65536")];
+        boot.record = boot.boots[1].clone();
+        boot.kexec = Some(Figures {
+            bytes_total: Some(1000),
+            bytes_copied: Some(0),
+            lines_cleaned: Some(7),
+            dsb: Some(2),
+            digest_ok: Some(true),
+            ..Figures::default()
+        });
+        assert_eq!(
+            summary(&boot),
+            "kernel 1\n  page size    4K\n  \
+             kexec        1000 bytes, 0 copied, 7 lines cleaned, 2 DSB, digests agree\n\
+             kernel 2\n  page size    64K\n"
+        );
+        // A next kernel that is not ours says nothing.
+        boot.boots.pop();
+        boot.record = boot.boots[0].clone();
+        let alone = summary(&boot);
+        assert!(alone.starts_with("  page size    4K\n  kexec "), "{alone}");
     }
 }

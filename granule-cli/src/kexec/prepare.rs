@@ -11,6 +11,8 @@ use super::given::Given;
 use crate::bootrec;
 use crate::image::{self, Image};
 use crate::initramfs::Initramfs;
+use crate::request::Request;
+use crate::sizes::show_size;
 
 /// The program, where `cargo xtask user` leaves it.
 const PROGRAM: &str = "granule-kexec";
@@ -18,6 +20,9 @@ const PROGRAM: &str = "granule-kexec";
 /// Where the archive has the next kernel's files.
 const IMAGE: &str = "/boot/Image";
 const INITRD: &str = "/boot/initrd";
+
+/// QEMU puts an initial RAM disk that far into RAM, or where its middle is if that is before.
+const QEMU_BEFORE_INITRD: u64 = 128 << 20;
 
 /// Bytes of a file that an archive of this kind can say.
 const MOST_BYTES: u64 = u32::MAX as u64;
@@ -30,7 +35,7 @@ const MOST_BYTES: u64 = u32::MAX as u64;
 pub(crate) fn prepare(
     kexec: &Kexec,
     first: &Image,
-    counted: bool,
+    request: &Request,
     to: &Path,
 ) -> Result<Given, String> {
     let program = program(&first.path)?;
@@ -57,17 +62,33 @@ pub(crate) fn prepare(
     let mut archive = Initramfs::new()
         .program("/init", &program)
         .directory("/etc")
-        .file("/etc/kexec", lines(kexec, ours, counted).as_bytes())
+        .file("/etc/kexec", lines(kexec, ours, request.icount).as_bytes())
         .directory("/boot")
         .file(IMAGE, &kernel);
     let given = Given::new(kernel, initrd.as_deref(), boot_record);
     if let Some(initrd) = initrd {
         archive = archive.file(INITRD, &initrd);
     }
+    fits(&archive, request)?;
     archive
         .write(to)
         .map_err(|error| format!("{}: {error}; set TMPDIR", to.display()))?;
     Ok(given)
+}
+
+/// Whether the archive fits into the machine as QEMU's `-kernel` lays it there, which would say only that it
+/// could not.
+fn fits(archive: &Initramfs, request: &Request) -> Result<(), String> {
+    let room = request.memory - (request.memory / 2).min(QEMU_BEFORE_INITRD);
+    let bytes = archive.len() as u64;
+    if request.is_raw() || bytes <= room {
+        return Ok(());
+    }
+    Err(format!(
+        "--kexec with --memory {}: the first kernel's initramfs has {bytes} bytes with the next one's \
+         files in it, and the machine has room for {room}; give it more memory",
+        show_size(request.memory)
+    ))
 }
 
 /// What the program is to do.
@@ -154,7 +175,8 @@ mod tests {
             ..Kexec::default()
         };
         let to = at("initramfs");
-        let prepared = || prepare(&kexec, &first(at("Image")), true, &to);
+        let machine = Request::default();
+        let prepared = || prepare(&kexec, &first(at("Image")), &machine, &to);
         // Each file that is missing is named.
         fs::write(at(PROGRAM), b"a program").unwrap();
         assert!(prepared().unwrap_err().starts_with("--kexec "));
@@ -202,9 +224,22 @@ mod tests {
             ..Kexec::default()
         };
         let to = dir.path().join("initramfs");
-        let line = prepare(&kexec, &first(image), false, &to).unwrap_err();
+        let refused = |kexec: &Kexec, machine: &Request| {
+            prepare(kexec, &first(image.clone()), machine, &to).unwrap_err()
+        };
+        let line = refused(&kexec, &Request::default());
         assert!(
             line.contains("--kexec-page-size 64k") && line.contains("boot record"),
+            "{line}"
+        );
+        // The archive is some hundred bytes, and half of RAM is the first kernel's.
+        let small = Request {
+            memory: 256,
+            ..Request::default()
+        };
+        let line = refused(&Kexec::default(), &small);
+        assert!(
+            line.contains("--memory") && line.contains("for 128"),
             "{line}"
         );
     }

@@ -3,7 +3,10 @@
 
 use granule_cli::{Initramfs, Kexec, Outcome, PageSize, Request};
 use serde_json::{Value, json};
+use std::path::Path;
+use tempfile::NamedTempFile;
 
+use crate::guests;
 use crate::image::{built, image};
 use crate::machine::{NEXT, Ran, SIZES, archive, boots, machine};
 
@@ -118,10 +121,8 @@ fn with_icount_the_relocation_is_counted() {
 
 #[test]
 fn the_next_kernel_has_its_own_initramfs_and_command_line() {
-    let disk = tempfile::NamedTempFile::new().unwrap();
     let user = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
-    let archive = Initramfs::new().program("/init", &user);
-    archive.write(disk.path()).unwrap();
+    let disk = file(&Initramfs::new().program("/init", &user).bytes());
     for (size, to) in [(PageSize::K4, PageSize::K64), (PageSize::K64, PageSize::K4)] {
         let request = into(to, machine(size, 2), |kexec| {
             kexec.initrd = Some(disk.path().to_owned());
@@ -161,15 +162,70 @@ fn what_the_next_kernel_refuses_is_its_own() {
     assert_eq!(ran.value("boots.0.outcome"), &json!("ok"));
 }
 
+/// That machine, leaving for another image.
+fn for_image(image: &Path, request: Request) -> Request {
+    Request {
+        kexec: Some(Kexec {
+            image: Some(image.to_owned()),
+            ..Kexec::default()
+        }),
+        ..request
+    }
+}
+
+fn file(bytes: &[u8]) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    file
+}
+
+/// Without a console there is only the boot record, and that lies where the first kernel put the image.
+#[test]
+fn a_next_kernel_that_parks_without_a_word_is_told_with_its_reason() {
+    let next = file(&guests::parks("nothing to boot on"));
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 1)] {
+        let ran = boots(
+            &for_image(next.path(), machine(size, cpus)),
+            Outcome::Refused,
+        );
+        let line = "the next kernel: nothing to boot on";
+        assert_eq!(ran.boot.reason.as_deref(), Some(line));
+        assert!(ran.boot.boot_record.as_ref().unwrap().is_parked());
+        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(1));
+    }
+}
+
+#[test]
+fn a_next_kernel_of_others_may_print_what_it_likes() {
+    for (size, el) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
+        let machine = Request {
+            el,
+            ..machine(size, 2)
+        };
+        let next = file(&guests::prints("another kernel\n", el));
+        let ran = boots(&for_image(next.path(), machine.clone()), Outcome::Ok);
+        assert!(ran.says("another kernel"), "{}", ran.console);
+        // What is known is what the first one said.
+        assert_eq!(ran.number("page_size"), size.bytes());
+        assert_eq!(ran.number("kexec.from_page_size"), size.bytes());
+        assert!(ran.number("kexec.bytes_total") > 0);
+        for unknown in [
+            "kexec.to_page_size",
+            "kexec.digest_ok",
+            "kexec.instructions",
+        ] {
+            assert_eq!(ran.value(unknown), &Value::Null);
+        }
+        let panics = file(&guests::prints("Kernel panic - not syncing: none\n", el));
+        boots(&for_image(panics.path(), machine), Outcome::Panic);
+    }
+}
+
 /// Three kernels: the second is left for with an initramfs that leaves again.
 #[test]
 fn a_kernel_that_was_left_for_leaves_in_its_turn() {
-    let disk = tempfile::NamedTempFile::new().unwrap();
-    archive(&format!(
-        "load {NEXT} --append arm64.pagesize=64k granule.kexec=digest\nexec\n"
-    ))
-    .write(disk.path())
-    .unwrap();
+    let again = format!("load {NEXT} --append arm64.pagesize=64k granule.kexec=digest\nexec\n");
+    let disk = file(&archive(&again).bytes());
     let request = into(PageSize::K16, machine(PageSize::K4, 2), |kexec| {
         kexec.initrd = Some(disk.path().to_owned());
     });
@@ -201,11 +257,6 @@ fn what_is_handed_over_is_read_under_another_page_size() {
 /// was not done.
 #[test]
 fn what_is_refused_is_told_in_the_kernels_words() {
-    let file = |bytes: &[u8]| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), bytes).unwrap();
-        file
-    };
     let whole = std::fs::read(image()).unwrap();
     let mut endless = whole.clone();
     endless[16..24].copy_from_slice(&(8_u64 << 30).to_le_bytes());
@@ -215,13 +266,7 @@ fn what_is_refused_is_told_in_the_kernels_words() {
         (PageSize::K64, &endless),
     ] {
         let next = file(bytes);
-        let request = Request {
-            kexec: Some(Kexec {
-                image: Some(next.path().to_owned()),
-                ..Kexec::default()
-            }),
-            ..machine(size, 2)
-        };
+        let request = for_image(next.path(), machine(size, 2));
         let ran = boots(&request, Outcome::Refused);
         assert_eq!(ran.boot.exit_code(), 1);
         let refused = ran.value("kexec.refused").as_str().unwrap();

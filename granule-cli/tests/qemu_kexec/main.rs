@@ -7,6 +7,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../qemu_boot/guests.rs"]
+#[allow(dead_code, reason = "two of them are next kernels here")]
+mod guests;
 #[path = "../common/image.rs"]
 mod image;
 #[path = "../common/turn.rs"]
@@ -14,6 +17,7 @@ mod turn;
 
 mod arrive;
 mod boots;
+mod chain;
 mod leave;
 mod load;
 mod machine;
