@@ -18,7 +18,6 @@
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
 //!
-//! With `granule.test=kexec-stays` firmware does not switch the last CPU off for a kernel that leaves.
 //! `granule.test=needs-4k` and its like are drivers for tests, in `drivers`. Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
 //! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
 //! counter's help, and say what came of it.
@@ -27,7 +26,6 @@ use crate::console::println;
 use crate::counter::InstructionCounter;
 use crate::memory::walker::Tree;
 use crate::selfcheck::Stage;
-use crate::smp::percpu;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::boot::words;
@@ -52,7 +50,6 @@ pub(crate) fn run(bootargs: &[u8]) {
                 overflow(1);
             }
             b"granule.test=overflow-task" => TASK_OVERFLOWS.store(true, Ordering::Relaxed),
-            b"granule.test=kexec-stays" => LAST_STAYS.store(true, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -60,15 +57,6 @@ pub(crate) fn run(bootargs: &[u8]) {
 
 /// Whether a task is to use up its kernel stack.
 static TASK_OVERFLOWS: AtomicBool = AtomicBool::new(false);
-
-/// Whether the last CPU does not go off when it is told to.
-static LAST_STAYS: AtomicBool = AtomicBool::new(false);
-
-/// Whether CPU `number` is to be as if firmware had refused to switch it off.
-pub(crate) fn stays_on(number: usize) -> bool {
-    let last = percpu::online().iter().last();
-    LAST_STAYS.load(Ordering::Relaxed) && last == Some(number)
-}
 
 /// On the stack of a task that begins.
 pub(crate) fn task_begins() {

@@ -1,1 +1,161 @@
-//! How a kernel leaves: CPUs off, devices quiet, and what it says before it jumps.
+//! How a kernel leaves: from each page size into each, on every kind of machine; tasks stand still,
+//! CPUs go off, devices fall silent; and what is refused at the last moment leaves all as it was.
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::chain::{How, every_pair, goes_through, machine, program_does, records};
+use crate::machine::{NEXT, Ran, SIZES, archive, ends};
+
+const IN_PLACE: How = How {
+    copy: false,
+    uncached: false,
+};
+const COPIED: How = How {
+    copy: true,
+    uncached: false,
+};
+const PAST_CACHES: How = How {
+    copy: true,
+    uncached: true,
+};
+const IN_PLACE_PAST_CACHES: How = How {
+    copy: false,
+    uncached: true,
+};
+
+/// All ways, each on one CPU and on four between them.
+fn on(el: u8, gic: u8, cpu: &str, sizes: &[PageSize]) {
+    let ways = [IN_PLACE, COPIED, PAST_CACHES, IN_PLACE_PAST_CACHES];
+    for (how, cpus) in ways.into_iter().zip([4, 1, 4, 1]) {
+        let machine = machine(cpus, el, gic, cpu);
+        let said = goes_through(&every_pair(sizes), &machine, how, "");
+        let vhe = el == 2 && !cpu.starts_with("cortex-a72");
+        assert_eq!(said[0]["vhe"], vhe.to_string());
+        assert_eq!(said[0]["entry_el"], el.to_string());
+    }
+}
+
+#[test]
+fn at_el1_with_a_gic_of_version_3() {
+    on(1, 3, "max", &SIZES);
+}
+
+#[test]
+fn at_el1_with_a_gic_of_version_2() {
+    on(1, 2, "max", &SIZES);
+}
+
+#[test]
+fn at_el2_with_vhe() {
+    on(2, 3, "neoverse-n1", &SIZES);
+}
+
+#[test]
+fn at_el2_with_every_feature() {
+    on(2, 2, "max", &SIZES);
+}
+
+/// Back to EL2 through the vectors that stay there, again and again. This CPU has no 16K pages.
+#[test]
+fn at_el2_without_vhe() {
+    on(2, 3, "cortex-a72", &[PageSize::K4, PageSize::K64]);
+    on(2, 2, "cortex-a72", &[PageSize::K4, PageSize::K64]);
+}
+
+#[test]
+fn while_other_processes_run_fork_and_sleep() {
+    for (cpus, size) in [(1, PageSize::K64), (2, PageSize::K4), (4, PageSize::K16)] {
+        let request = Request {
+            page_size: Some(size),
+            ..machine(cpus, 2, 3, "max")
+        };
+        let ran = program_does(&request, "kexec-busy 10 0 0", Outcome::Ok);
+        let said = records(&ran);
+        assert_eq!(said.len(), 2, "{}", ran.console);
+        assert_eq!(said[1]["kexec.from_page_size"], size.bytes().to_string());
+        assert_eq!(said[1]["cpus"], cpus.to_string());
+    }
+}
+
+/// What is refused at the last moment: the program is told, twice, and then processes run on all CPUs
+/// as before.
+#[track_caller]
+fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Ran {
+    let request = Request {
+        append: Some(format!("granule.test=kexec:{test}")),
+        ..machine(cpus, 2, gic, "max")
+    };
+    let words = format!("kexec-busy 9 {error} {cpus}");
+    let ran = program_does(&request, &words, Outcome::Ok);
+    assert!(ran.says("stayed"), "{}", ran.console);
+    let refused = ran
+        .console
+        .lines()
+        .filter_map(|said| said.trim_end().strip_prefix("granule: kexec refused: "));
+    let refused: Vec<_> = refused.collect();
+    assert_eq!(refused.len(), 2, "{}", ran.console);
+    for said in refused {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(
+        ran.number("user.frames_before"),
+        ran.number("user.frames_after")
+    );
+    ran
+}
+
+const EBUSY: u32 = 16;
+const EINVAL: u32 = 22;
+
+#[test]
+fn a_cpu_that_does_not_go_off_keeps_all_as_it_was() {
+    for gic in [2, 3] {
+        let line = "CPU 3 (MPIDR 0x3) cannot be switched off: firmware refuses PSCI CPU_OFF";
+        let ran = stays(4, gic, "stays@3", EBUSY, line);
+        let again = "granule: switched off to leave, and started again: CPU 1, 2";
+        let said = ran.console.lines().filter(|said| said.trim_end() == again);
+        assert_eq!(said.count(), 2, "{}", ran.console);
+        // The first one asked: nobody is off yet.
+        let ran = stays(3, gic, "stays@1", EBUSY, "CPU 1 (MPIDR 0x1)");
+        assert!(!ran.console.contains("started again"));
+    }
+}
+
+#[test]
+fn an_interrupt_that_does_not_fall_silent_keeps_all_as_it_was() {
+    for (cpus, gic) in [(1, 3), (1, 2), (3, 2), (2, 3)] {
+        stays(cpus, gic, "loud@27", EBUSY, "interrupt 27 stays enabled");
+    }
+}
+
+#[test]
+fn tables_that_map_something_else_are_not_relied_on() {
+    let line = "the transitional tables map ";
+    stays(2, 3, "map@1", EINVAL, line);
+    let line = "the transitional tables do not map ";
+    stays(1, 3, "loosen@1", EINVAL, line);
+}
+
+#[test]
+fn nothing_loaded_is_nothing_to_leave_for() {
+    for lines in ["exec\n".to_owned(), format!("load {NEXT}\nunload\nexec\n")] {
+        let request = machine(2, 2, 3, "max");
+        let ran = ends(&request, archive(&lines), Outcome::GuestExit);
+        let refused =
+            "granule: kexec refused: no next kernel is loaded: load one first (kexec load IMAGE)";
+        assert!(ran.says(refused), "{}", ran.console);
+    }
+}
+
+/// One that waits in this kernel's memory would run what is written there.
+#[test]
+fn a_cpu_that_is_parked_is_not_left_behind() {
+    let request = Request {
+        append: Some("arm64.fake_cpu=1:parange=0".into()),
+        ..machine(3, 2, 3, "max")
+    };
+    let ran = program_does(&request, "kexec-busy 3 16 2", Outcome::Ok);
+    assert!(ran.says("stayed"), "{}", ran.console);
+    let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it could not live with the tables";
+    assert!(ran.console.contains(line), "{}", ran.console);
+}

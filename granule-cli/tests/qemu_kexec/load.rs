@@ -1,7 +1,8 @@
 //! What is loaded, where it lies, and how it is listed, replaced and unloaded.
 
-use granule_cli::{Outcome, Request};
+use granule_cli::{Outcome, PageSize, Request};
 
+use crate::image::image;
 use crate::machine::{NEXT, Ran, SIZES, archive, ends, machine};
 
 /// A line of `/sys/kernel/kexec_segments`: name, start, bytes, memory, bytes in place.
@@ -14,34 +15,213 @@ struct Segment {
     in_place: u64,
 }
 
-/// What the first listing behind a line of its own says.
-fn listed(console: &str) -> Vec<Segment> {
-    console
-        .lines()
-        .skip_while(|line| !line.starts_with("kexec_loaded"))
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let name = words.next()?;
-            ["kernel", "initrd", "tree"].contains(&name).then_some(())?;
-            let start = words.next()?.strip_prefix("0x")?;
-            let mut number = || words.next()?.parse().ok();
-            Some(Segment {
-                name: name.into(),
-                start: u64::from_str_radix(start, 16).ok()?,
-                bytes: number()?,
-                memory: number()?,
-                in_place: number()?,
-            })
-        })
-        .collect()
+/// What `kexec status` said one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Status {
+    loaded: bool,
+    segments: Vec<Segment>,
+    entry: u64,
+    copied: u64,
+    cleaned: u64,
+}
+
+/// Each time that `kexec status` said something.
+fn statuses(ran: &Ran) -> Vec<Status> {
+    let mut all = Vec::new();
+    let mut lines = ran.console.lines().peekable();
+    while let Some(line) = lines.next() {
+        let loaded = match line {
+            "loaded 0" => false,
+            "loaded 1" => true,
+            _ => continue,
+        };
+        let mut status = Status {
+            loaded,
+            ..Status::default()
+        };
+        while let Some(line) = lines.next_if(|line| !line.starts_with("loaded ")) {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let number = |text: &str| match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
+                None => text.parse().unwrap(),
+            };
+            match words[..] {
+                [
+                    name @ ("kernel" | "initrd" | "tree"),
+                    start,
+                    bytes,
+                    memory,
+                    in_place,
+                ] => {
+                    status.segments.push(Segment {
+                        name: name.into(),
+                        start: number(start),
+                        bytes: number(bytes),
+                        memory: number(memory),
+                        in_place: number(in_place),
+                    });
+                }
+                [
+                    "entry",
+                    entry,
+                    "copied",
+                    copied,
+                    "cleaned",
+                    cleaned,
+                    "tables",
+                    _,
+                    "list",
+                    _,
+                ] => {
+                    (status.entry, status.copied) = (number(entry), number(copied));
+                    status.cleaned = number(cleaned);
+                    break;
+                }
+                _ => break,
+            }
+        }
+        all.push(status);
+    }
+    all
+}
+
+/// Loads, with every page given back at the end, whether or not it was unloaded before.
+#[track_caller]
+fn loads(request: &Request, lines: &str) -> Vec<Status> {
+    let ran = ends(request, archive(lines), Outcome::Ok);
+    assert_eq!(
+        ran.number("user.frames_before"),
+        ran.number("user.frames_after"),
+        "{lines}"
+    );
+    statuses(&ran)
+}
+
+/// Bytes in whole pages.
+fn pages(bytes: u64, size: PageSize) -> u64 {
+    bytes.next_multiple_of(size.bytes())
+}
+
+fn names(status: &Status) -> Vec<&str> {
+    status.segments.iter().map(|it| &it.name[..]).collect()
 }
 
 #[test]
-fn try_it() {
-    let lines = format!("load {NEXT} --initrd /etc/kexec --append quiet\nstatus\nunload\nstatus\n");
+fn segments_lie_where_they_are_to_be_and_nothing_is_to_be_copied() {
+    let image = std::fs::read(image()).unwrap();
+    let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+    let (offset, memory) = (word(8), word(16));
+    for (size, cpus, el) in [
+        (PageSize::K4, 1, 2),
+        (PageSize::K16, 4, 1),
+        (PageSize::K64, 2, 2),
+    ] {
+        let request = Request {
+            el,
+            ..machine(size, cpus)
+        };
+        let lines = format!("load {NEXT} --initrd /init --append quiet\nstatus\nunload\nstatus\n");
+        let [status, none] = &loads(&request, &lines)[..] else {
+            panic!("not two statuses");
+        };
+        assert_eq!(*none, Status::default());
+        assert!(status.loaded);
+        assert_eq!(names(status), ["kernel", "initrd", "tree"]);
+        assert_eq!(status.copied, 0);
+        for it in &status.segments {
+            assert_eq!(it.in_place, pages(it.bytes, size), "{it:?}");
+            assert_eq!(it.memory % size.bytes() + it.start % size.bytes(), 0);
+            let apart = |other: &Segment| {
+                it == other
+                    || it.start + it.memory <= other.start
+                    || other.start + other.memory <= it.start
+            };
+            assert!(status.segments.iter().all(apart), "{status:?}");
+        }
+        let [kernel, initrd, tree] = &status.segments[..] else {
+            panic!("{status:?}");
+        };
+        assert_eq!(kernel.bytes, image.len() as u64);
+        assert_eq!(kernel.memory, pages(memory, size));
+        assert_eq!((kernel.start - offset) % (2 << 20), 0);
+        assert_eq!(status.entry, kernel.start);
+        assert_eq!(initrd.memory, pages(initrd.bytes, size));
+        assert!(tree.bytes > 1000 && tree.bytes < 1 << 20, "{tree:?}");
+        // What is in place was cleaned when it was loaded; what the next kernel zeroes is not in
+        // place: it is cleaned when that is begun.
+        assert_eq!(status.cleaned, kernel.memory - kernel.in_place);
+    }
+}
+
+#[test]
+fn all_of_it_is_copied_if_that_is_asked_for() {
     for size in SIZES {
-        let ran = ends(&machine(size, 1), archive(&lines), Outcome::Ok);
-        println!("{}", ran.console);
-        println!("{:?}", listed(&ran.console));
+        let lines = format!("load {NEXT} --initrd /init --copy\nstatus\n");
+        let [status] = &loads(&machine(size, 1), &lines)[..] else {
+            panic!("not one status");
+        };
+        let all: u64 = status.segments.iter().map(|it| pages(it.bytes, size)).sum();
+        assert_eq!(status.copied, all, "{status:?}");
+        assert!(status.segments.iter().all(|it| it.in_place == 0));
+        // The initramfs is not.
+        let [kernel, _, tree] = &status.segments[..] else {
+            panic!("{status:?}");
+        };
+        assert_eq!(status.cleaned, kernel.memory + tree.memory);
+    }
+}
+
+/// Where this kernel itself is in the way, only what is not free is copied, and the next one runs.
+#[test]
+fn what_is_free_is_used_even_where_not_all_is() {
+    for size in SIZES {
+        let request = Request {
+            append: Some("granule.test=kexec:initrd@0x40000000".into()),
+            ..machine(size, 1)
+        };
+        // Longer than what there is before this kernel's image. It is no archive, which its reader
+        // says and boots without.
+        let long: Vec<u8> = (0..3_u32 << 20)
+            .map(|at| (at.wrapping_mul(at) >> 7) as u8)
+            .collect();
+        let lines = format!(
+            "load {NEXT} --initrd /boot/long --append granule.kexec=digest\nstatus\nexec\n"
+        );
+        let archive = archive(&lines).file("/boot/long", &long);
+        let ran = ends(&request, archive, Outcome::Ok);
+        let [status] = &statuses(&ran)[..] else {
+            panic!("not one status");
+        };
+        let [kernel, initrd, _] = &status.segments[..] else {
+            panic!("{status:?}");
+        };
+        let all = pages(initrd.bytes, size);
+        assert!(initrd.in_place > 0 && initrd.in_place < all, "{status:?}");
+        assert_eq!(status.copied, all - initrd.in_place);
+        assert_eq!(status.cleaned, kernel.memory - kernel.in_place);
+        assert_eq!(ran.number("kexec.bytes_copied"), status.copied);
+        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
+        let arrived = ran.value("kexec.arrived.initrd.digest");
+        assert!(arrived.is_string(), "{}", ran.json);
+        assert_eq!(ran.value("kexec.segment.initrd.digest"), arrived);
+    }
+}
+
+#[test]
+fn the_last_one_that_is_loaded_counts() {
+    let lines = format!(
+        "load {NEXT} --initrd /init\nstatus\nload {NEXT}\nstatus\nload {NEXT} --copy\nstatus\nload {NEXT} --initrd /etc/kexec\nstatus\n"
+    );
+    for size in SIZES {
+        let all = loads(&machine(size, 2), &lines);
+        let [first, second, third, last] = &all[..] else {
+            panic!("{all:?}");
+        };
+        assert_eq!(names(first), ["kernel", "initrd", "tree"]);
+        assert_eq!(names(second), ["kernel", "tree"]);
+        assert_ne!(first.entry, second.entry);
+        assert!(third.copied > 0 && second.copied == 0);
+        assert_eq!(last.segments[1].bytes, lines.len() as u64);
+        assert_eq!(last.copied, 0);
     }
 }

@@ -2,8 +2,8 @@
 //! how the old kernel leaves and the next arrives, from every page size into every other, and what
 //! `granule boot --kexec` says of it.
 //!
-//! Image and programs are built before by `cargo xtask image` and `cargo xtask user` (`cargo xtask
-//! test` does). No test measures time.
+//! Image and programs are built before by `cargo xtask image`, `cargo xtask user` and `cargo xtask
+//! probe` (`cargo xtask test` does). No test measures time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,9 +17,11 @@ mod turn;
 
 mod arrive;
 mod boots;
+mod chain;
 mod leave;
 mod load;
 mod machine;
+mod probe;
 mod program;
 mod refuse;
 mod trace;

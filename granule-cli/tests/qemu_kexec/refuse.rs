@@ -3,7 +3,13 @@
 //! The program for tests asks for each; it sees that memory and what was loaded before are as they
 //! were, and that programs still run. The kernel counts its pages, too.
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use std::ops::Range;
+
+use dtoolkit::ToPropertyValue;
+use dtoolkit::fdt::Fdt;
+use dtoolkit::memreserve::MemoryReservation;
+use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use granule_cli::{Initramfs, Outcome, PageSize, Request, tree};
 
 use crate::image::{built, image};
 use crate::machine::{Ran, SIZES, ends, machine};
@@ -312,5 +318,136 @@ fn memory_may_run_out_at_every_allocation_of_loading() {
             let words = format!("out of memory for the {what}: ");
             assert!(told(&ran, &words) > 0, "{words}\n{}", ran.console);
         }
+    }
+}
+
+/// Any bit of the list, in its header, in a record and in what ends it.
+#[test]
+fn a_list_that_changed_is_not_followed() {
+    const HEADER: u64 = 8 * 8 * 16;
+    for (index, bit) in [
+        0,
+        64 + 63,
+        2 * 64,
+        3 * 64 + 12,
+        3 * 64 + 60,
+        13 * 64,
+        HEADER + 13,
+        HEADER + 64 + 50,
+        HEADER + 2 * 64 + 12,
+        HEADER + 3 * 64,
+        HEADER + 3 * 64 + 2,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let request = Request {
+            append: Some(format!("granule.test=kexec:flip@{bit}")),
+            ..machine(SIZES[index % 3], 1 + index as u32 % 2)
+        };
+        let ran = does(&request, tests(), "kexec-corrupted", "corrupted");
+        assert_eq!(told(&ran, "no next kernel is loaded"), 1, "{}", ran.console);
+        assert_eq!(
+            told(&ran, "the list of what is to be relocated"),
+            4,
+            "bit {bit}\n{}",
+            ran.console
+        );
+    }
+}
+
+/// A device tree for a machine, in which firmware has reserved memory in each of the ways there are to
+/// say so, and which names an initramfs from there on.
+fn reserving(request: &Request, initrd: Range<u64>) -> Vec<u8> {
+    let dtb = tree::dump(request).unwrap();
+    let mut dtb = DeviceTree::from_fdt(&Fdt::new(&dtb).unwrap());
+    dtb.memory_reservations
+        .push(MemoryReservation::new(0x5010_0000, 0x1000));
+    let mut reserved = node("reserved-memory");
+    set(&mut reserved, "#address-cells", 2u32);
+    set(&mut reserved, "#size-cells", 2u32);
+    set(&mut reserved, "ranges", Vec::<u8>::new());
+    for (start, bytes, no_map) in [
+        (0x5200_0100_u64, 0x100_u64, false),
+        (0x5400_0000, 0x1_0000, true),
+    ] {
+        let mut kept = node(&format!("kept@{start:x}"));
+        let reg = [start.to_be_bytes(), bytes.to_be_bytes()].concat();
+        set(&mut kept, "reg", reg);
+        if no_map {
+            set(&mut kept, "no-map", Vec::<u8>::new());
+        }
+        reserved.add_child(kept);
+    }
+    dtb.root.add_child(reserved);
+    let chosen = dtb.find_node_mut("/chosen").unwrap();
+    set(chosen, "bootargs", request.bootargs().as_str());
+    set(chosen, "linux,initrd-start", initrd.start);
+    set(chosen, "linux,initrd-end", initrd.end);
+    dtb.to_dtb()
+}
+
+fn node(name: &str) -> DeviceTreeNode {
+    DeviceTreeNode::new_unchecked(name)
+}
+
+fn set<T: ToPropertyValue>(node: &mut DeviceTreeNode, name: &str, value: T) {
+    node.add_property(DeviceTreeProperty::new_unchecked(name, value));
+}
+
+#[test]
+fn memory_that_firmware_has_reserved_is_not_overwritten() {
+    let program = std::fs::read(built("granule-kexec", "cargo xtask user")).unwrap();
+    let lines = "load /boot/Image --initrd /init\n";
+    let archive = || {
+        tests()
+            .program("/init", &program)
+            .directory("/etc")
+            .file("/etc/kexec", lines.as_bytes())
+    };
+    let start = 0x4c00_0000;
+    let initrd = start..start + archive().bytes().len() as u64;
+    for (place, words) in [
+        (
+            "kernel@0x50000000",
+            "where 0x50100000..0x50101000 is reserved",
+        ),
+        (
+            "initrd@0x52000000",
+            "where 0x52000100..0x52000200 is reserved",
+        ),
+        (
+            "tree@0x54000000",
+            "where 0x54000000..0x54010000 is reserved",
+        ),
+        // Beside them.
+        ("kernel@0x50200000,initrd@0x52001000,tree@0x53fe0000", ""),
+    ] {
+        let request = Request {
+            append: Some(format!("granule.test=kexec:{place}")),
+            ..machine(PageSize::K4, 1)
+        };
+        let files = tempfile::tempdir().unwrap();
+        let dtb = files.path().join("dtb");
+        std::fs::write(&dtb, reserving(&request, initrd.clone())).unwrap();
+        let request = Request {
+            dtb: Some(dtb),
+            page_size: None,
+            append: None,
+            ..request
+        };
+        let refused = !words.is_empty();
+        let outcome = if refused {
+            Outcome::GuestExit
+        } else {
+            Outcome::Ok
+        };
+        let ran = ends(&request, archive(), outcome);
+        assert_eq!(
+            told(&ran, words),
+            usize::from(refused),
+            "{place}:\n{}",
+            ran.console
+        );
     }
 }

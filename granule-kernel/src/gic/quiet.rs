@@ -20,6 +20,14 @@ pub(crate) struct StillOn {
 }
 
 impl StillOn {
+    /// For a test: as if this one stayed enabled.
+    pub(crate) const fn enabled(number: u32) -> Self {
+        Self {
+            number,
+            what: "enabled",
+        }
+    }
+
     /// Nothing, if it is a software-generated interrupt: a GICv2 may have these enabled for good.
     /// They come only from who sends them.
     pub(super) const fn unless_sgi(self) -> Result<(), Self> {

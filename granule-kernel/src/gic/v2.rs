@@ -70,7 +70,12 @@ pub(super) fn init_cpu(percpu: &PerCpu) -> Result<(), Error> {
     let targets = (DISTRIBUTOR.load(Ordering::Relaxed) + ITARGETSR0) as *const u32;
     // SAFETY: a register of the distributor, which `take`'s caller vouched for; reading it has no
     // effect.
-    let interface = unsafe { targets.read_volatile() } & 0xff;
+    let mut interface = unsafe { targets.read_volatile() } & 0xff;
+    // With one CPU interface there is nothing to target, and these registers read as zero.
+    let [distributor, _] = registers();
+    if distributor.read(TYPER) >> 5 & 0b111 == 0 {
+        interface = 1;
+    }
     percpu.gic_interface.store(interface, Ordering::Relaxed);
     if interface == 0 {
         return Err(Error::NoInterface);
@@ -100,7 +105,8 @@ pub(super) fn end(id: IntId) {
 
 /// GICD_CTLR and GICC_CTLR.
 const CTLR: u64 = 0;
-/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one.
+/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one; in bits 7:5 how many
+/// CPU interfaces, less one.
 const TYPER: u64 = 4;
 /// GICC_PMR.
 const PMR: u64 = 4;

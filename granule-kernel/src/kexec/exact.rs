@@ -7,15 +7,19 @@
 //! must be, and all leaves together have no more bytes, then nothing else is mapped.
 
 use super::loaded::Loaded;
-use super::pages::Words;
-use crate::memory::live::Kernel;
+use super::pages;
+use super::words::Words;
+use crate::console::println;
+use crate::memory::live::{self, Kernel};
 use crate::memory::reach::KernelReach;
 use crate::memory::walker::{self, Flush, Supply, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::arch::{
+    Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
+};
 use granule::kexec::Record;
-use granule::table::{Counters, TableError};
+use granule::table::{Counters, Leaves, TableError};
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +120,7 @@ impl<'a> Exact<'a> {
         let [lower, upper] = self.loaded.tables.transition.geometries;
         let [low, high] = self.loaded.tables.transition.roots;
         let counters = Counters::new();
-        let tables = open(self.kernel, upper, high, &counters)?;
+        let tables = open(self.kernel, upper, high, &counters, Supply::Nothing)?;
         for place in self.loaded.given.iter().map(|it| it.place) {
             self.maps(&*tables, place.start, place.bytes, Use::Written);
         }
@@ -128,11 +132,11 @@ impl<'a> Exact<'a> {
         let page = self.kernel.page();
         let list = self.loaded.list;
         // It was verified: it leads nowhere else.
-        let _ = list.each_page(&Words, |at| {
+        let _ = list.each_page(&pages::Words, |at| {
             self.maps(&*tables, at.0, page, Use::Read);
         });
         self.adds_up("upper", &*tables, self.needed);
-        let tables = open(self.kernel, lower, low, &counters)?;
+        let tables = open(self.kernel, lower, low, &counters, Supply::Nothing)?;
         let code = self.loaded.way.code.0;
         let there = tables.query(VirtualAddress(code));
         let right = there
@@ -184,11 +188,52 @@ impl<'a> Exact<'a> {
     }
 }
 
+/// Does to the tables what a test asked for.
+pub(super) fn spoil(kernel: &Kernel, loaded: &Loaded, words: &Words) {
+    let [_, upper] = loaded.tables.transition.geometries;
+    let [_, root] = loaded.tables.transition.roots;
+    let counters = Counters::new();
+    let supply = Supply::Pages(live::table_pages(kernel));
+    let Ok(mut tables) = open(kernel, upper, root, &counters, supply) else {
+        return;
+    };
+    let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));
+    if let Some(pages) = words.map {
+        // The relocation code: executed where it is, and not in the linear map.
+        let code = loaded.way.code;
+        let attributes = Use::Written.attributes();
+        let bytes = pages.saturating_mul(kernel.page());
+        let done = tables.map(shown(code.0), code, bytes, attributes, Leaves::PAGES);
+        println!("granule: granule.test=kexec:map@{pages}: {done:?}");
+    }
+    if words.loosen {
+        let list = shown(loaded.list.head.0);
+        let mut found = None;
+        tables.visit_all(&mut |entry| {
+            let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
+            if entry.kind == Kind::Leaf && holds {
+                found = Some(*entry);
+            }
+            true
+        });
+        println!("granule: granule.test=kexec:loosen@1: {}", found.is_some());
+        if let Some(entry) = found {
+            let writable = Descriptor(entry.descriptor.0 & !READ_ONLY);
+            // SAFETY: what is mapped then is refused, which is what the test is for.
+            unsafe { tables.overwrite(&entry, writable) };
+        }
+    }
+}
+
+/// AP\[2\] of a descriptor.
+const READ_ONLY: u64 = 1 << 7;
+
 fn open<'a>(
     kernel: &Kernel,
     geometry: Geometry,
     root: PhysicalAddress,
     counters: &'a Counters,
+    supply: Supply<'a>,
 ) -> Result<walker::Opened<'a>, Inexact> {
     let capabilities = TlbCapabilities {
         geometry,
@@ -196,14 +241,7 @@ fn open<'a>(
     };
     // SAFETY: the tables are pages of the page allocator, which the linear map shows.
     let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
-    let parts = walker::parts(
-        root,
-        capabilities,
-        reach,
-        counters,
-        Supply::Nothing,
-        Flush::Now,
-    );
+    let parts = walker::parts(root, capabilities, reach, counters, supply, Flush::Now);
     // SAFETY: a tree that was made for this root and geometry, which nobody walks or changes now;
     // it is only looked at.
     unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)

@@ -5,8 +5,9 @@
 //! anywhere, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump all can be
 //! undone: then the caller is told why, and the kernel goes on as it was.
 
-use super::exact::{Exact, Inexact};
+use super::exact::{self, Exact, Inexact};
 use super::loaded::Loaded;
+use super::machine::machine;
 use super::note::{self, Note};
 use super::pages::{self, Words};
 use super::{Busy, begin, quiet};
@@ -209,6 +210,9 @@ fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Refused> {
     let head = loaded.list.head;
     let header = loaded.verify().map_err(Refused::List)?;
     let uncached = header.flags & UNCACHED != 0;
+    if let Some(machine) = machine() {
+        exact::spoil(kernel, loaded, &machine.words);
+    }
     Exact::new(kernel, loaded)
         .run(|records| {
             // The list was just seen to be whole.

@@ -140,7 +140,9 @@ impl Loader<'_> {
         let note = Extent::new(held.take_page()?.0, page.bytes());
         let initrd = segments.iter().find(|it| it.name == INITRD);
         let initrd = initrd.map(|it| Extent::new(it.destination, it.bytes));
-        tree = self.tree(initrd, note)?;
+        // The first one's storage may be in a place that it was in the way of: it goes last, or
+        // something else would be there.
+        let _measured = core::mem::replace(&mut tree, self.tree(initrd, note)?);
 
         pages::fill(&[note], &[]);
         pages::put_code(code);

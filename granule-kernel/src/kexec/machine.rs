@@ -29,7 +29,7 @@ pub(crate) struct Machine {
     tree: Option<Extent>,
     /// Whether the machine began at EL2 and this kernel runs at EL1.
     pub(super) returns_to_el2: bool,
-    pub(super) words: Words,
+    pub(crate) words: Words,
 }
 
 static MACHINE: spin::Once<Machine> = spin::Once::new();

@@ -3,6 +3,7 @@
 //!
 //! No device writes to memory here: the UART and the interrupt controller are all that is driven.
 
+use super::machine::machine;
 use crate::console::println;
 use crate::gic::quiet::StillOn;
 use crate::smp::percpu;
@@ -15,7 +16,10 @@ pub(super) fn devices() -> Result<(), StillOn> {
     let this = percpu::this();
     timer::off();
     counter::stop();
-    let quiet = gic::quiet_cpu(this).and_then(|()| gic::quiet_rest());
+    let loud = machine().and_then(|machine| machine.words.loud);
+    let quiet = gic::quiet_cpu(this)
+        .and_then(|()| gic::quiet_rest())
+        .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number as u32))));
     if quiet.is_err() {
         undo();
     }

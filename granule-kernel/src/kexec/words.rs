@@ -5,6 +5,10 @@
 //! | --- | --- |
 //! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | the segment is to be there, whatever is there |
 //! | `flip@BIT` | changes that bit of the list once it is complete |
+//! | `map@PAGES` | so many more pages are in the transitional tables when it is left |
+//! | `loosen@1` | the list's first page may be written when it is left |
+//! | `stays@CPU` | firmware does not switch that CPU off |
+//! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::note::NAMES;
 use granule::boot::words;
@@ -20,6 +24,14 @@ pub(crate) struct Words {
     pub(crate) places: [Option<u64>; 3],
     /// The bit that changes, for tests.
     pub(crate) flip: Option<u64>,
+    /// Pages too many in the transitional tables, for tests.
+    pub(crate) map: Option<u64>,
+    /// Whether a page of them is writable that is not to be, for tests.
+    pub(crate) loosen: bool,
+    /// A CPU that does not go off, for tests.
+    pub(crate) stays: Option<u64>,
+    /// An interrupt that does not fall silent, for tests.
+    pub(crate) loud: Option<u64>,
 }
 
 /// Reads them; what is not understood is passed over, as all of the command line is.
@@ -40,8 +52,13 @@ pub(crate) fn read(line: &[u8]) -> Words {
         let (Some(what), Some(number)) = (parts.next(), parts.next().and_then(number)) else {
             continue;
         };
-        if what == b"flip" {
-            read.flip = Some(number);
+        match what {
+            b"flip" => read.flip = Some(number),
+            b"map" => read.map = Some(number),
+            b"loosen" => read.loosen = true,
+            b"stays" => read.stays = Some(number),
+            b"loud" => read.loud = Some(number),
+            _ => {}
         }
         for (place, name) in read.places.iter_mut().zip(NAMES) {
             if what == name.as_bytes() {
@@ -79,6 +96,13 @@ mod tests {
         let test = read(b"granule.test=kexec:initrd@0x1000,tree@7,flip@9,kernel@x,other@1,tree");
         assert_eq!(test.places, [None, Some(0x1000), Some(7)]);
         assert_eq!(test.flip, Some(9));
+        let test = read(b"granule.test=kexec:loosen@1,map@2");
+        assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
+        let test = read(b"granule.test=kexec:stays@3,loud@27");
+        assert_eq!(
+            (test.stays, test.loud, test.loosen),
+            (Some(3), Some(27), false)
+        );
         // Another test's.
         assert_eq!(read(b"granule.test=flip@9"), Words::default());
     }

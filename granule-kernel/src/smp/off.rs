@@ -9,8 +9,9 @@ use super::set::CpuSet;
 use super::start::{self, Failure};
 use super::{AFFINITY, MOST_CPUS};
 use crate::console::println;
+use crate::kexec::machine::machine;
 use crate::user::{registers, sched, timer};
-use crate::{counter, cpu, gic, hooks, ipi, psci};
+use crate::{counter, cpu, gic, ipi, psci};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,7 +78,7 @@ pub(super) fn go(this: &'static PerCpu) {
     counter::stop();
     // What of it does not fall silent is this CPU's, and goes with it.
     let _ = gic::quiet_cpu(this);
-    if !hooks::stays_on(this.number()) {
+    if !for_a_test_it_stays(this) {
         psci::cpu_off();
     }
     if let Err(error) = gic::init_cpu(this) {
@@ -86,6 +87,12 @@ pub(super) fn go(this: &'static PerCpu) {
     ASKED.fetch_and(!CpuSet::one(this.number()).0, Ordering::Relaxed);
     this.state.store(STATE_STAYS, Ordering::Release);
     cpu::restore_interrupts(masked);
+}
+
+/// As if firmware had refused.
+fn for_a_test_it_stays(this: &PerCpu) -> bool {
+    let stays = machine().and_then(|machine| machine.words.stays);
+    stays == Some(this.number() as u64)
 }
 
 /// Switches all others off, one after the other, by the boot CPU; gives those that were on. Tasks
@@ -155,6 +162,9 @@ fn one(cpu: &PerCpu) -> Result<(), Why> {
 
 /// Starts CPUs again that [`all_others`] switched off; says on the console which do not come.
 pub(crate) fn bring_back(gone: CpuSet) {
+    if !gone.is_empty() {
+        println!("granule: switched off to leave, and started again: CPU {gone}");
+    }
     for number in gone.iter() {
         match start::again(number) {
             Ok(()) => {

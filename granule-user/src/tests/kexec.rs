@@ -12,7 +12,7 @@ use crate::start::Start;
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;
 const READ: u64 = 63;
-const REBOOT: u64 = 142;
+pub(super) const REBOOT: u64 = 142;
 const EXECVE: u64 = 221;
 const KEXEC_FILE_LOAD: u64 = 294;
 const HERE: u64 = -100_i64 as u64;
@@ -27,10 +27,10 @@ const ENOMEM: i64 = -12;
 const EINVAL: i64 = -22;
 
 /// The one that is well.
-const GOOD: &[u8] = b"/boot/Image";
+pub(super) const GOOD: &[u8] = b"/boot/Image";
 
 /// A path without its NUL.
-fn open(path: &[u8]) -> u64 {
+pub(super) fn open(path: &[u8]) -> u64 {
     let mut text = [0; 64];
     for (to, from) in text.iter_mut().zip(path) {
         *to = *from;
@@ -40,14 +40,14 @@ fn open(path: &[u8]) -> u64 {
     fd as u64
 }
 
-fn close(fd: u64) {
+pub(super) fn close(fd: u64) {
     let closed = call(CLOSE, [fd, 0, 0, 0, 0, 0]);
     check!(closed == 0, "close {fd}: {closed}");
 }
 
 const LINE: &[u8] = b"quiet\0";
 
-fn load_with(kernel: u64, initrd: Option<u64>, line: &[u8], flags: u64) -> i64 {
+pub(super) fn load_with(kernel: u64, initrd: Option<u64>, line: &[u8], flags: u64) -> i64 {
     let none = if initrd.is_none() { NO_INITRAMFS } else { 0 };
     let initrd = initrd.unwrap_or(u64::MAX);
     let at = line.as_ptr() as u64;
@@ -82,7 +82,7 @@ fn told() -> [u8; 512] {
 }
 
 /// The kernel still makes processes and runs programs.
-fn still_works() {
+pub(super) fn still_works() {
     let pid = forked(|| {
         let words = [c"init", c"exit", c"5"].map(|word| word.as_ptr() as u64);
         let list = [words[0], words[1], words[2], 0];
@@ -186,6 +186,27 @@ fn arguments() {
     for fd in [kernel, directory, console] {
         close(fd);
     }
+}
+
+/// A list that changed after it was complete (`granule.test=kexec:flip@…`): the kernel is not left, and
+/// goes on as it was; likewise when nothing is loaded.
+pub(super) fn corrupted(_: Start) {
+    let leave = || call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0]);
+    let before = free();
+    fails(b"nothing is loaded", EINVAL, leave);
+    let kernel = open(GOOD);
+    for flags in [0, NO_CMA] {
+        let done = load_with(kernel, None, LINE, flags);
+        check!(done == 0, "load: {done}");
+        // Whatever is tried, it stays so.
+        fails(b"a list that changed", EINVAL, leave);
+        fails(b"the same list", EINVAL, leave);
+    }
+    close(kernel);
+    unload();
+    let now = free();
+    check!(now == before, "{before} bytes were free, now {now}");
+    say(format_args!("corrupted\n"));
 }
 
 /// Memory that runs out at every single allocation of loading, one after the other

@@ -4,6 +4,7 @@ mod faults;
 mod files;
 mod hostile;
 mod kexec;
+mod leave;
 mod memory;
 mod processes;
 mod scarce;
@@ -66,6 +67,8 @@ const TESTS: &[Test] = &[
     (b"scarce", scarce::scarce),
     (b"kexec-refused", kexec::refused),
     (b"kexec-scarce", kexec::scarce),
+    (b"kexec-busy", leave::busy),
+    (b"kexec-corrupted", kexec::corrupted),
 ];
 
 /// Runs the test; the exit code.
