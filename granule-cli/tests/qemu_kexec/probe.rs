@@ -220,3 +220,36 @@ fn a_large_initramfs_arrives_whole() {
         witnessed(request, &image(0, 0), Some(&initrd), way);
     }
 }
+
+/// The probe looks: a single bit of any segment that changes on the way is seen, and by it alone, since
+/// all that this kernel could look at was well.
+#[test]
+fn a_byte_that_is_not_the_one_that_was_loaded_is_seen() {
+    let (kernel, initrd) = (image(1_234_567, 0), noise((3 << 20) + 1, 7));
+    let (kernel_file, initrd_file) = (file(&kernel), file(&initrd));
+    for (index, size) in SIZES.into_iter().enumerate() {
+        let page = size.bytes();
+        // As they are copied: image, initramfs, tree, each in whole pages.
+        let pages = |bytes: &[u8]| (bytes.len() as u64).next_multiple_of(page);
+        let (first, second) = (pages(&kernel), pages(&kernel) + pages(&initrd));
+        for (byte, what) in [
+            (100, "the image"),
+            (kernel.len() as u64 - 1, "the image"),
+            (first, "the initramfs"),
+            (first + initrd.len() as u64 - 1, "the initramfs"),
+            // Among what the tree has at its end, which are names of properties.
+            (second + 2000, "the device tree"),
+        ] {
+            let request = Request {
+                append: Some(format!("granule.test=kexec:decay@{byte}")),
+                ..machine(size, 1)
+            };
+            let way = way(true, index == 1);
+            let paths = (kernel_file.path(), Some(initrd_file.path()));
+            let request = leaving(request, paths.0, paths.1, way);
+            let ran = boots(&request, Outcome::SelfCheckFailed);
+            let reason = format!("{what} is not what was loaded");
+            assert_eq!(*ran.value("boots.1.reason"), *reason, "{byte}");
+        }
+    }
+}
