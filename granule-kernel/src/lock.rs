@@ -65,17 +65,28 @@ impl<T, C: Cpu> Lock<T, C> {
     ///
     /// Panics when this CPU holds the lock already, and when it does not come free for ten seconds.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut since = None;
+        let before = C::mask();
+        if !self.take() {
+            self.wait(before);
+        }
+        // SAFETY: just taken, by one or the other.
+        unsafe { self.run(before, work) }
+    }
+
+    /// Takes it, with interrupts masked, when it comes free. `before` is how they were.
+    // Not in each place that takes a lock.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self, before: u64) {
+        let start = C::now();
         loop {
-            let before = C::mask();
-            if self.take() {
-                // SAFETY: just taken.
-                return unsafe { self.run(before, work) };
-            }
             C::restore(before);
-            let start = *since.get_or_insert_with(C::now);
             self.check(start);
             C::wait(C::were_let_in(before));
+            C::mask();
+            if self.take() {
+                return;
+            }
         }
     }
 

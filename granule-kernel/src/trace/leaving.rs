@@ -41,6 +41,8 @@ pub(crate) fn leaves(
         };
         let emit = |event: Event| trace.push(event);
         let mut steps = Recorder::new(memory, header.distance, tcr, line, told, emit);
-        steps::leave(&mut steps, head.0.wrapping_add(header.distance));
+        // The steps are long, and nobody waits for a trace: one of them, and calls.
+        let steps: &mut dyn steps::Machine = &mut steps;
+        steps::leave(steps, head.0.wrapping_add(header.distance));
     });
 }

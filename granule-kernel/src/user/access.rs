@@ -39,7 +39,9 @@ fn pieces(address: u64, length: usize) -> Result<impl Iterator<Item = Range<u64>
 }
 
 impl AddressSpace {
+    // These two once: walking and locking are long, and nearly every system call copies.
     /// Copies from `address` on; the bytes may change while they are copied.
+    #[inline(never)]
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         let mut rest = into;
         for piece in pieces(address, rest.len())? {
@@ -56,6 +58,7 @@ impl AddressSpace {
     }
 
     /// Copies to `address` on. After an error some of it may have been written.
+    #[inline(never)]
     pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
         let mut rest = from;
         for piece in pieces(address, rest.len())? {

@@ -90,9 +90,20 @@ pub(super) fn close() {
 
 /// Calls `work` with what all share, then wakes whom that is to wake.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Kernels) -> R) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    with_all(&mut |world| result = work.take().map(|work| work(world)));
+    let Some(result) = result else {
+        panic!("a process without what all share: it was closed before the last process ended");
+    };
+    result
+}
+
+// Once, not in each of the hundred system calls: lock and waking are some 800 bytes.
+#[inline(never)]
+fn with_all(work: &mut dyn FnMut(&mut Kernels)) {
     let done = WORLD.with(|slot| {
         let world = slot.as_mut()?;
-        let result = work(world);
+        work(world);
         let woken = world.take_woken();
         let mut signalled = [0_u64; MOST_TASKS / 64];
         for place in woken.places() {
@@ -101,10 +112,10 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Kernels) -> R) -> R {
                 *word |= u64::from(has_work) << (place % 64);
             }
         }
-        Some((result, woken, signalled))
+        Some((woken, signalled))
     });
-    let Some((result, woken, signalled)) = done else {
-        panic!("a process without what all share: it was closed before the last process ended");
+    let Some((woken, signalled)) = done else {
+        return;
     };
     for place in woken.places() {
         let Some(task) = task::at(place) else {
@@ -120,7 +131,6 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Kernels) -> R) -> R {
             sched::wake(task);
         }
     }
-    result
 }
 
 /// Where a path leads, from the root, and the content of the file that is there.

@@ -69,7 +69,7 @@ pub struct Begin {
 
 /// Everything from the call in the old kernel to the first instruction of the next one. `header` is
 /// the virtual address of the list's first page.
-pub fn leave(machine: &mut impl Machine, header: u64) -> Begin {
+pub fn leave(machine: &mut (impl Machine + ?Sized), header: u64) -> Begin {
     machine.mask();
     let code = field(machine, header, offset_of!(Header, code));
     let ttbr0 = field(machine, header, offset_of!(Header, ttbr0));
@@ -93,7 +93,7 @@ pub fn leave(machine: &mut impl Machine, header: u64) -> Begin {
 }
 
 /// What runs in the page of its own.
-fn relocate(machine: &mut impl Machine, header: u64, code: u64) -> Begin {
+fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Begin {
     let flags = field(machine, header, offset_of!(Header, flags));
     let first = field(machine, header, offset_of!(Header, first));
     let distance = field(machine, header, offset_of!(Header, distance));
@@ -187,19 +187,19 @@ fn relocate(machine: &mut impl Machine, header: u64, code: u64) -> Begin {
 
 /// One DSB for all lines: it waits for every cache operation and store before it. Instruction
 /// caches are invalidated behind it, or they might fetch again what was there before.
-fn finish(machine: &mut impl Machine) {
+fn finish(machine: &mut (impl Machine + ?Sized)) {
     machine.barrier(Barrier::DSB_SY);
     machine.system(System::IC_IALLU, 0);
     machine.barrier(Barrier::DSB_NSH);
     machine.barrier(Barrier::ISB);
 }
 
-fn field(machine: &mut impl Machine, header: u64, offset: usize) -> u64 {
+fn field(machine: &mut (impl Machine + ?Sized), header: u64, offset: usize) -> u64 {
     machine.word(header.wrapping_add(offset as u64))
 }
 
 /// All records, with addresses as the code uses them.
-fn walk<M: Machine>(
+fn walk<M: Machine + ?Sized>(
     machine: &mut M,
     first: u64,
     distance: u64,
@@ -228,7 +228,7 @@ fn walk<M: Machine>(
 }
 
 /// With the MMU and caches on.
-fn move_cached(machine: &mut impl Machine, record: &Record, line: u64) {
+fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64) {
     if record.kind & COPY == 0 {
         lines(
             machine,
@@ -263,7 +263,7 @@ fn move_cached(machine: &mut impl Machine, record: &Record, line: u64) {
 
 const LINE: u64 = super::LINE as u64;
 
-fn copy(machine: &mut impl Machine, record: &Record) {
+fn copy(machine: &mut (impl Machine + ?Sized), record: &Record) {
     let mut done = 0;
     while done < record.bytes {
         machine.move_line(
@@ -274,7 +274,7 @@ fn copy(machine: &mut impl Machine, record: &Record) {
     }
 }
 
-fn lines(machine: &mut impl Machine, system: System, start: u64, bytes: u64, line: u64) {
+fn lines(machine: &mut (impl Machine + ?Sized), system: System, start: u64, bytes: u64, line: u64) {
     let mut done = 0;
     while done < bytes {
         machine.system(system, start.wrapping_add(done));
