@@ -463,11 +463,7 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
             ..machine(size, 1)
         };
         let ran = does(&request, tests(), "kexec-fragmented", "in pieces");
-        assert!(
-            told(&ran, "out of memory for the list") > 0,
-            "{}",
-            ran.console
-        );
+        assert!(told(&ran, "out of memory for the ") > 50, "{}", ran.console);
         let request = Request {
             append: Some("-- kexec-fragmented leave".into()),
             ..request
