@@ -201,7 +201,7 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
     let page_size = PageSize::ALL[number as usize % 3];
     let mut memory = Memory::new(page_size);
-    match read_memory(&tree, &mut memory) {
+    match read_memory(&tree, None, &mut memory) {
         Ok(()) => {
             assert!(!memory.banks().is_empty());
             let ram = memory.totals();
@@ -297,7 +297,7 @@ mod tests {
         for _ in 0..4000 {
             let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
             let (tree, _) = tree(&bytes);
-            banks += u32::from(read_memory(&tree, &mut Memory::new(PageSize::K4)).is_ok());
+            banks += u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4)).is_ok());
             let Ok(tree) = Fdt::new(&tree) else { continue };
             parsed += 1;
             others += u32::from(!cpus(&tree, 0).others.is_empty());

@@ -298,7 +298,8 @@ pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -
 /// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
 /// nothing of ours.
 pub(crate) fn firmware_memory(handover: &Handover, memory: &mut Memory) {
-    if let Err(error) = with_tree(handover, |tree| tree::memory(tree, memory)) {
+    let read = |tree: &[u8]| tree::memory(tree, persist::handed_over(tree), memory);
+    if let Err(error) = with_tree(handover, read) {
         refuse::refuse(format_args!("{error}"));
     }
 }

@@ -3,13 +3,11 @@
 //! Reads banks, reservations and the initial ramdisk into a [`Memblock`], and says in one line
 //! what is wrong with a tree that cannot be used. Devices are not looked up here.
 
-use crate::persist::area;
 use core::fmt;
 use core::ops::Range;
 use dtoolkit::error::FdtErrorKind;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
-use granule::boot::words;
 use granule::memblock::{self, Memblock, Region};
 
 /// Ranges that early memory can hold of each kind.
@@ -66,8 +64,12 @@ impl From<memblock::Error> for TreeError {
 }
 
 /// Reads all memory that `tree` tells of into `memory`, which is empty: where it is to be, as it is
-/// too large to be moved about on a stack.
-pub(crate) fn memory(tree: &[u8], memory: &mut Memory) -> Result<(), TreeError> {
+/// too large to be moved about on a stack. `handed_over` is not reserved, see [`each_reserved`].
+pub(crate) fn memory(
+    tree: &[u8],
+    handed_over: Option<Range<u64>>,
+    memory: &mut Memory,
+) -> Result<(), TreeError> {
     let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
     let root = tree.root();
     for node in root
@@ -81,7 +83,7 @@ pub(crate) fn memory(tree: &[u8], memory: &mut Memory) -> Result<(), TreeError> 
     if memory.banks().is_empty() {
         return Err(TreeError::NoMemory);
     }
-    for_each_reserved(&tree, |start, size, no_map| {
+    for_each_reserved(&tree, handed_over, |start, size, no_map| {
         if no_map {
             memory.mark_no_map(start, size)
         } else {
@@ -95,16 +97,16 @@ pub(crate) fn memory(tree: &[u8], memory: &mut Memory) -> Result<(), TreeError> 
 }
 
 /// Calls `each` with every range that the tree reserves, whoever is to have it, and whether it must
-/// not be mapped either. What the last kernel hands over by request is not among them: it is reserved
-/// so that no kernel takes it that knows nothing of it, and this one is told by its command line.
+/// not be mapped either.
 fn for_each_reserved(
     tree: &Fdt<'_>,
+    handed_over: Option<Range<u64>>,
     mut each: impl FnMut(u64, u64, bool) -> Result<(), memblock::Error>,
 ) -> Result<(), TreeError> {
-    let handed_over = handed_over(tree);
     for entry in tree.memory_reservations() {
         let (start, size) = (entry.address(), entry.size());
-        if handed_over != Some((start, size)) {
+        let range = start..start.saturating_add(size);
+        if handed_over.as_ref() != Some(&range) {
             each(start, size, false)?;
         }
     }
@@ -120,22 +122,20 @@ fn for_each_reserved(
     Ok(())
 }
 
-/// The memory that the command line says is handed over, where it can be: its start and bytes.
-fn handed_over(tree: &Fdt<'_>) -> Option<(u64, u64)> {
-    let chosen = tree.root().child("chosen")?;
-    let line = chosen.property("bootargs")?;
-    let range = area::range(words::find(line.value(), b"granule.persist=")?).ok()?;
-    Some((range.start, range.end - range.start))
-}
-
-/// Calls `each` with every range that `tree` reserves: start and bytes.
+/// Calls `each` with every range that `tree` reserves: start and bytes. What the last kernel hands
+/// over by request is not among them: it is reserved so that no kernel takes it that knows nothing of
+/// it, and this one is told by its command line.
 #[cfg_attr(
     not(target_os = "none"),
     allow(dead_code, reason = "for who leaves this kernel")
 )]
-pub(crate) fn each_reserved(tree: &[u8], mut each: impl FnMut(u64, u64)) -> Result<(), TreeError> {
+pub(crate) fn each_reserved(
+    tree: &[u8],
+    handed_over: Option<Range<u64>>,
+    mut each: impl FnMut(u64, u64),
+) -> Result<(), TreeError> {
     let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
-    for_each_reserved(&tree, |start, size, _| {
+    for_each_reserved(&tree, handed_over, |start, size, _| {
         each(start, size);
         Ok(())
     })
@@ -238,6 +238,50 @@ mod tests {
     }
 
     #[test]
+    fn what_is_handed_over_is_not_reserved_unless_it_is_another_range() {
+        use dtoolkit::memreserve::MemoryReservation;
+        use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+        let mut bank = DeviceTreeNode::new_unchecked("memory");
+        for (name, value) in [
+            ("device_type", b"memory\0".to_vec()),
+            (
+                "reg",
+                [0x4000_0000_u64, 0x1000_0000]
+                    .map(u64::to_be_bytes)
+                    .concat(),
+            ),
+        ] {
+            bank.add_property(DeviceTreeProperty::new_unchecked(name, value));
+        }
+        let mut tree = DeviceTree::new();
+        tree.root
+            .add_property(DeviceTreeProperty::new_unchecked("#address-cells", 2u32));
+        tree.root
+            .add_property(DeviceTreeProperty::new_unchecked("#size-cells", 2u32));
+        tree.root.add_child(bank);
+        tree.memory_reservations = vec![
+            MemoryReservation::new(0x4100_0000, 0x1000),
+            MemoryReservation::new(0x4200_0000, 0x1000),
+        ];
+        let tree = tree.to_dtb();
+        let reserved = |handed_over| {
+            let mut early = Memory::new(K4);
+            memory(&tree, handed_over, &mut early).unwrap();
+            let starts: Vec<_> = early.reserved().iter().map(|it| it.start()).collect();
+            let mut told = Vec::new();
+            let handed_over = Some(0x4200_0000..0x4200_1000).filter(|_| starts.len() == 1);
+            each_reserved(&tree, handed_over, |start, _| told.push(start)).unwrap();
+            assert_eq!(told, starts);
+            starts
+        };
+        let both = [0x4100_0000, 0x4200_0000];
+        assert_eq!(reserved(None), both);
+        assert_eq!(reserved(Some(0x4200_0000..0x4200_1000)), both[..1]);
+        assert_eq!(reserved(Some(0x4200_0000..0x4200_0800)), both);
+        assert_eq!(reserved(Some(0x4200_0800..0x4200_1000)), both);
+    }
+
+    #[test]
     fn a_name_that_the_specification_forbids_is_told_with_the_rule() {
         use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
         let refusal = |node: &str, property: &str| {
@@ -246,7 +290,9 @@ mod tests {
             let mut tree = DeviceTree::new();
             tree.root.add_child(child);
             let mut early = Memory::new(K4);
-            memory(&tree.to_dtb(), &mut early).unwrap_err().to_string()
+            memory(&tree.to_dtb(), None, &mut early)
+                .unwrap_err()
+                .to_string()
         };
         let none = "names no memory";
         let long = "a".repeat(32);

@@ -225,3 +225,26 @@ fn the_last_one_that_is_loaded_counts() {
         assert_eq!(last.copied, 0);
     }
 }
+
+/// What is handed over by request is where it was, for a kernel with another page size that is told of
+/// it by a word that nobody gave; and again for the one after that.
+#[test]
+fn memory_that_is_handed_over_is_read_by_the_next_kernel() {
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        let (from, to) = (SIZES[from], SIZES[to]);
+        let request = Request {
+            append: Some("granule.persist=0x4f000000,0x1000".into()),
+            ..machine(from, 1)
+        };
+        let lines = format!("load {NEXT} --append arm64.pagesize={}\nexec\n", to.word());
+        let ran = ends(&request, archive(&lines), Outcome::Ok);
+        assert_eq!(ran.number("kexec.to_page_size"), to.bytes());
+        assert_eq!(ran.number("persist.boots"), 2, "{}", ran.json);
+        assert_eq!(ran.number("persist.last_page_size"), from.bytes());
+        let other = "granule.persist=0x4e000000,0x1000";
+        let lines = format!("load {NEXT} --append {other}\nexec\n");
+        let ran = ends(&request, archive(&lines), Outcome::Ok);
+        // Who says otherwise is not told.
+        assert_eq!(ran.number("persist.boots"), 1, "{}", ran.json);
+    }
+}

@@ -2,10 +2,10 @@
 //! this kernel's to overwrite, the device tree, and what the command line says of leaving.
 
 use super::words::{self, Words};
-use crate::boot;
 use crate::handover::Handover;
 use crate::tree::{self, MOST_RANGES, Memory};
 use crate::user::boxed::pointer;
+use crate::{boot, persist};
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule::kexec::{Extent, Ground};
@@ -53,7 +53,10 @@ pub(crate) fn begin(
     let mut fits = true;
     let mut add = |extent| fits &= reserved.try_push(extent).is_ok();
     let told = boot::with_tree(handover, |tree| {
-        tree::each_reserved(tree, |start, bytes| add(Extent::new(start, bytes)))
+        let handed_over = persist::handed_over(tree);
+        tree::each_reserved(tree, handed_over, |start, bytes| {
+            add(Extent::new(start, bytes));
+        })
     });
     memory
         .no_map()

@@ -7,8 +7,20 @@
 
 pub(crate) mod area;
 
+use core::ops::Range;
+use dtoolkit::fdt::Fdt;
+use dtoolkit::{Node, Property};
+use granule::boot::words;
+
 #[cfg(target_os = "none")]
 pub(crate) use in_ram::find;
+
+/// The memory that the command line in a device tree names, whether or not it can be used.
+pub(crate) fn handed_over(tree: &[u8]) -> Option<Range<u64>> {
+    let tree = Fdt::new(tree).ok()?;
+    let line = tree.root().child("chosen")?.property("bootargs")?;
+    area::range(words::find(line.value(), b"granule.persist=")?).ok()
+}
 
 #[cfg(target_os = "none")]
 mod in_ram {

@@ -276,11 +276,11 @@ fn directories_are_listed_whatever_the_room() {
     assert_eq!(
         names,
         [
-            ".", "..", "init", "etc", "empty", "link", "fifo", "bin", "dev", "proc"
+            ".", "..", "init", "etc", "empty", "link", "fifo", "bin", "dev", "proc", "sys"
         ]
     );
     let kinds: Vec<_> = whole.iter().map(|entry| entry.1).collect();
-    assert_eq!(kinds, [4, 4, 8, 4, 4, 10, 1, 4, 4, 4]);
+    assert_eq!(kinds, [4, 4, 8, 4, 4, 10, 1, 4, 4, 4, 4]);
     for room in [32, 48, 100] {
         assert_eq!(listed(&files, "/", room), whole, "{room}");
     }
@@ -336,5 +336,38 @@ fn stat_tells_what_is_there() {
     assert_eq!((stat.mode & S_IFMT, stat.size), (S_IFIFO, 0));
     assert_ne!(other, device);
     let root = about::stat(&files.about_node(NodeId::ROOT).0, device);
-    assert_eq!((root.mode & S_IFMT, root.nlink), (S_IFDIR, 7));
+    assert_eq!((root.mode & S_IFMT, root.nlink), (S_IFDIR, 8));
+}
+
+#[test]
+fn what_is_loaded_is_read_like_a_file_and_not_written() {
+    let mut files = files();
+    let path = "/sys/kernel/kexec_segments";
+    let loaded = open(&mut files, "/sys/kernel/kexec_loaded", 0).unwrap();
+    let segments = open(&mut files, path, 0).unwrap();
+    let text = |files: &mut Files<'_>, id, at| {
+        let mut bytes = [0; 600];
+        match files.read(id, &mut bytes, Some(at)) {
+            Ok(Moved::Bytes(count)) => String::from_utf8(bytes[..count].to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(text(&mut files, loaded, 0), "0\n");
+    assert_eq!(text(&mut files, segments, 0), "");
+    files.kexec = kexec::Kexec::of(&"kernel 0x1000\nentry\n");
+    assert_eq!(text(&mut files, loaded, 0), "1\n");
+    assert_eq!(text(&mut files, segments, 0), "kernel 0x1000\nentry\n");
+    assert_eq!(text(&mut files, segments, 14), "entry\n");
+    assert_eq!(text(&mut files, segments, u64::MAX), "");
+    // One offset for all who read on.
+    assert_eq!(read(&mut files, loaded, 1), Ok(Moved::Bytes(1)));
+    assert_eq!(read(&mut files, loaded, 8), Ok(Moved::Bytes(1)));
+    assert_eq!(read(&mut files, loaded, 8), Ok(Moved::Bytes(0)));
+    assert_eq!(files.get_mut(segments).unwrap().seek(0, SEEK_END, 0), Ok(0));
+    for flags in [O_WRONLY, O_RDWR, O_TRUNC] {
+        assert_eq!(open(&mut files, path, flags), Err(Errno::EROFS));
+    }
+    // What is too long is cut.
+    files.kexec = kexec::Kexec::of(&"x".repeat(1000));
+    assert_eq!(text(&mut files, segments, 0).len(), 512);
 }

@@ -17,14 +17,23 @@ fn names(tree: &Host<'_>, directory: NodeId) -> Vec<String> {
 #[test]
 fn an_empty_archive_has_the_devices_and_the_own_program() {
     let tree = tree(&[]).unwrap();
-    assert_eq!(names(&tree, NodeId::ROOT), ["dev", "proc"]);
+    assert_eq!(names(&tree, NodeId::ROOT), ["dev", "proc", "sys"]);
     let dev = tree.child(NodeId::ROOT, b"dev").unwrap();
     let console = tree.child(dev, b"console").unwrap();
     assert_eq!(tree.kind(console), Kind::Device { major: 5, minor: 1 });
     assert_eq!(tree.about(console).mode, 0o020666);
     assert_eq!(tree.about(dev).links, 2);
-    // Two subdirectories, the entry above and "here".
-    assert_eq!(tree.about(NodeId::ROOT).links, 4);
+    // Three subdirectories, the entry above and "here".
+    assert_eq!(tree.about(NodeId::ROOT).links, 5);
+    let kernel = ["sys", "kernel"]
+        .into_iter()
+        .fold(NodeId::ROOT, |at, name| {
+            tree.child(at, name.as_bytes()).unwrap()
+        });
+    assert_eq!(names(&tree, kernel), ["kexec_loaded", "kexec_segments"]);
+    let loaded = tree.child(kernel, b"kexec_loaded").unwrap();
+    assert_eq!(tree.kind(loaded), Kind::Status(Status::KexecLoaded));
+    assert_eq!(tree.about(loaded).mode, 0o100444);
     assert_eq!(tree.parent(NodeId::ROOT), NodeId::ROOT);
 }
 
@@ -35,7 +44,10 @@ fn directories_that_are_only_named_on_the_way_are_made() {
     archive.extend(entry((3, 0o120777, 1), (0, 0), "/bin//sh", b"busybox"));
     archive.extend(trailer());
     let tree = tree(&archive).unwrap();
-    assert_eq!(names(&tree, NodeId::ROOT), ["etc", "bin", "dev", "proc"]);
+    assert_eq!(
+        names(&tree, NodeId::ROOT),
+        ["etc", "bin", "dev", "proc", "sys"]
+    );
     let etc = tree.child(NodeId::ROOT, b"etc").unwrap();
     assert_eq!(tree.about(etc).mode, 0o040700);
     let rc = tree.child(etc, b"rc").unwrap();
@@ -103,7 +115,7 @@ fn a_later_entry_replaces_an_earlier_one_of_its_name() {
     let tree = tree(&archive).unwrap();
     let a = tree.child(NodeId::ROOT, b"a").unwrap();
     assert_eq!(tree.content(a), b"new one");
-    assert_eq!(names(&tree, NodeId::ROOT), ["a", "dev", "proc"]);
+    assert_eq!(names(&tree, NodeId::ROOT), ["a", "dev", "proc", "sys"]);
 }
 
 #[test]
