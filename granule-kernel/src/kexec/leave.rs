@@ -25,7 +25,7 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{EL2, Header, ListError, Record, UNCACHED, relocate, verify};
+use granule::kexec::{EL2, Header, ListError, ListMemory, Record, UNCACHED, relocate, verify};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
@@ -291,8 +291,32 @@ fn data_line() -> u64 {
     4 << (cpu::ctr_el0() >> 16 & 0xf)
 }
 
+/// Changes a byte of what is copied, for a test of who looks at it on arrival.
+fn decay(loaded: &Loaded, byte: u64) {
+    let mut before = 0;
+    let mut at = None;
+    let _ = verify(&Words, loaded.list.head, |record| {
+        if record.copies() {
+            let into = byte.wrapping_sub(before);
+            if into < record.bytes {
+                at = Some(record.source.wrapping_add(into));
+            }
+            before += record.bytes;
+        }
+    });
+    // A word at a time, as all of what is loaded was written.
+    if let Some(at) = at
+        && let Some(word) = Words.load(at & !7)
+    {
+        Words.store(at & !7, word ^ 1 << (8 * (at & 7)));
+    }
+}
+
 /// The point of no return.
 fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
+    if let Some(byte) = machine().and_then(|machine| machine.words.decay) {
+        decay(loaded, byte);
+    }
     let uncached = header.flags & UNCACHED != 0;
     let counts = super::count::Counts::of(header);
     let note = Note {
