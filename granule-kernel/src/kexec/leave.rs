@@ -169,6 +169,11 @@ fn take(by: usize) -> Option<Refused> {
     })
 }
 
+/// Whether a process waits for the boot CPU to leave.
+pub(crate) fn is_asked() -> bool {
+    REQUEST.with(|request| matches!(request, Request::Asked { .. }))
+}
+
 /// In the boot CPU's loop: leaves, if a process has asked for it.
 pub(crate) fn serve() {
     let asked = REQUEST.with(|request| match *request {
@@ -225,6 +230,8 @@ fn leave(loaded: &Loaded, call: u64) -> Refused {
 /// All that may be refused while this kernel still has everything.
 fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Refused> {
     let kernel = live::kernel().ok_or(Refused::NothingLoaded)?;
+    // Before anything is looked at: no program runs from then on that could change it.
+    stand_still()?;
     let line = data_line();
     let mut work = Work::default();
     let head = loaded.list.head;
@@ -245,7 +252,6 @@ fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Refused> {
     if !pages::is_code(loaded.way.code) {
         return Err(Refused::Code);
     }
-    stand_still()?;
     let gone = off::all_others().map_err(Refused::Cpu)?;
     Ok((work, gone))
 }

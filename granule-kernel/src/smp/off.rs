@@ -71,8 +71,12 @@ pub(super) fn is_asked(this: &PerCpu) -> bool {
     CpuSet(ASKED.load(Ordering::Acquire)).contains(this.number())
 }
 
-/// Goes off. Comes back only if firmware refuses, with all as it was.
+/// Goes off. Comes back only if firmware refuses, with all as it was but the counting of instructions,
+/// which is the boot's; or if that was withdrawn meanwhile.
 pub(super) fn go(this: &'static PerCpu) {
+    if !claim(this.number()) {
+        return;
+    }
     let masked = cpu::mask_interrupts();
     timer::off();
     counter::stop();
@@ -84,9 +88,15 @@ pub(super) fn go(this: &'static PerCpu) {
     if let Err(error) = gic::init_cpu(this) {
         println!("granule: CPU {}: {error}", this.number());
     }
-    ASKED.fetch_and(!CpuSet::one(this.number()).0, Ordering::Relaxed);
     this.state.store(STATE_STAYS, Ordering::Release);
     cpu::restore_interrupts(masked);
+}
+
+/// Takes back that a CPU is to go off: that CPU, which then goes, or who told it to, and then it stays.
+/// Whether it was not taken back before.
+fn claim(number: usize) -> bool {
+    let one = CpuSet::one(number).0;
+    ASKED.fetch_and(!one, Ordering::AcqRel) & one != 0
 }
 
 /// As if firmware had refused.
@@ -116,12 +126,15 @@ pub(crate) fn all_others() -> Result<CpuSet, StillOn> {
     }
     let mut gone = CpuSet::default();
     for cpu in others.iter().filter_map(percpu::of) {
-        if let Err(why) = one(cpu) {
+        let went = one(cpu);
+        if went.is_ok() || !stays(cpu) {
+            percpu::now_offline(cpu.number());
+            gone.0 |= CpuSet::one(cpu.number()).0;
+        }
+        if let Err(why) = went {
             bring_back(gone);
             return Err(still_on(cpu, why));
         }
-        percpu::now_offline(cpu.number());
-        gone.0 |= CpuSet::one(cpu.number()).0;
     }
     Ok(gone)
 }
@@ -134,23 +147,30 @@ fn still_on(cpu: &PerCpu, why: Why) -> StillOn {
     }
 }
 
+/// After it did not go off in time: whether it is one of those that run, now and later.
+fn stays(cpu: &PerCpu) -> bool {
+    if cpu.state.load(Ordering::Acquire) == STATE_STAYS {
+        cpu.state.store(STATE_UP, Ordering::Relaxed);
+        return true;
+    }
+    claim(cpu.number())
+}
+
 fn one(cpu: &PerCpu) -> Result<(), Why> {
     let one = CpuSet::one(cpu.number());
     let affinity = cpu.affinity.load(Ordering::Relaxed) & AFFINITY;
+    // Firmware that does not know of it is not to be found when it has gone.
+    if psci::is_off(affinity).map_err(Why::Firmware)? {
+        return Ok(());
+    }
     ASKED.fetch_or(one.0, Ordering::Release);
     gic::send(one);
     let start = cpu::counter_now();
     loop {
-        match psci::is_off(affinity) {
-            Ok(true) => {
-                ASKED.fetch_and(!one.0, Ordering::Relaxed);
-                return Ok(());
-            }
-            Ok(false) => {}
-            Err(error) => return Err(Why::Firmware(error)),
+        if psci::is_off(affinity).map_err(Why::Firmware)? {
+            return Ok(());
         }
         if cpu.state.load(Ordering::Acquire) == STATE_STAYS {
-            cpu.state.store(STATE_UP, Ordering::Relaxed);
             return Err(Why::Stays);
         }
         if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {

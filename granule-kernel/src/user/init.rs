@@ -291,7 +291,8 @@ fn texts(
 /// The boot CPU, while no task is ready.
 fn wait() {
     let masked = cpu::mask_interrupts();
-    if sched::may_sleep() && !sched::none_left() {
+    // Looked at with interrupts masked: who asks for the next kernel sends one only once.
+    if sched::may_sleep() && !sched::none_left() && !leave::is_asked() {
         cpu::wait_for_interrupt();
     }
     sched::woke();
