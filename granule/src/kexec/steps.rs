@@ -185,8 +185,11 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
     }
 }
 
+// From here on each stands once: nothing waits for the steps, and an image has them in it.
+
 /// One DSB for all lines: it waits for every cache operation and store before it. Instruction
 /// caches are invalidated behind it, or they might fetch again what was there before.
+#[inline(never)]
 fn finish(machine: &mut (impl Machine + ?Sized)) {
     machine.barrier(Barrier::DSB_SY);
     machine.system(System::IC_IALLU, 0);
@@ -194,11 +197,13 @@ fn finish(machine: &mut (impl Machine + ?Sized)) {
     machine.barrier(Barrier::ISB);
 }
 
+#[inline(never)]
 fn field(machine: &mut (impl Machine + ?Sized), header: u64, offset: usize) -> u64 {
     machine.word(header.wrapping_add(offset as u64))
 }
 
 /// All records, with addresses as the code uses them.
+#[inline(never)]
 fn walk<M: Machine + ?Sized>(
     machine: &mut M,
     first: u64,
@@ -263,6 +268,7 @@ fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64
 
 const LINE: u64 = super::LINE as u64;
 
+#[inline(never)]
 fn copy(machine: &mut (impl Machine + ?Sized), record: &Record) {
     let mut done = 0;
     while done < record.bytes {
@@ -274,6 +280,7 @@ fn copy(machine: &mut (impl Machine + ?Sized), record: &Record) {
     }
 }
 
+#[inline(never)]
 fn lines(machine: &mut (impl Machine + ?Sized), system: System, start: u64, bytes: u64, line: u64) {
     let mut done = 0;
     while done < bytes {
