@@ -124,7 +124,7 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
     }
     let line = machine.line_bytes().min(MOST_LINE);
     if flags & UNCACHED == 0 {
-        walk(machine, first, distance, |machine, record| {
+        walk(machine, first, distance, &mut |machine, record| {
             move_cached(machine, record, line);
         });
         finish(machine);
@@ -133,7 +133,7 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
     } else {
         // What will be read past the caches must be in memory, and no line may be written back
         // over what will be written past them.
-        walk(machine, first, distance, |machine, record| {
+        walk(machine, first, distance, &mut |machine, record| {
             if record.kind & COPY != 0 {
                 lines(machine, System::DC_CIVAC, record.source, record.bytes, line);
             }
@@ -148,14 +148,14 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
         finish(machine);
         machine.system(System::SCTLR_EL1, sctlr);
         machine.barrier(Barrier::ISB);
-        walk(machine, first, 0, |machine, record| {
+        walk(machine, first, 0, &mut |machine, record| {
             if record.kind & COPY != 0 {
                 copy(machine, record);
             }
         });
         machine.barrier(Barrier::DMB_SY);
         // Until the MMU was off lines may have been fetched again.
-        walk(machine, first, 0, |machine, record| {
+        walk(machine, first, 0, &mut |machine, record| {
             if record.kind & COPY != 0 {
                 lines(
                     machine,
@@ -208,7 +208,7 @@ fn walk<M: Machine + ?Sized>(
     machine: &mut M,
     first: u64,
     distance: u64,
-    mut each: impl FnMut(&mut M, &Record),
+    each: &mut dyn FnMut(&mut M, &Record),
 ) {
     let mut at = first.wrapping_add(distance);
     loop {
