@@ -12,7 +12,7 @@ use crate::arch::{
     Attributes, CpuFeatures, Geometry, GeometryError, Half, Kind, Page, Permissions,
     PhysicalAddress, VirtualAddress,
 };
-use crate::table::{Entry, Environment, Leaves, Liveness, PageTables, TableError};
+use crate::table::{Entry, Environment, Leaves, Liveness, PageTables, Piece, TableError};
 use core::fmt;
 
 /// What the tables are made for.
@@ -148,18 +148,7 @@ pub fn build<P: Page, E: Environment>(
         }
     })?;
     let mut tables = PageTables::<P, E>::new(lower, environment)?;
-    let low = tables.root();
-    if let Err(why) = identity_map(&mut tables, needs).and_then(|()| linear_map(&mut tables, needs))
-    {
-        if tables.root() != low {
-            give_back(&mut tables);
-            // SAFETY: made above, and no CPU walks it.
-            unsafe { tables.turn_to(low, lower) };
-        }
-        give_back(&mut tables);
-        return Err(why);
-    }
-    let high = tables.root();
+    let [low, high] = make(&mut tables, lower, needs)?;
     // Stores to tables that nobody walks are not ordered by anything: who walks them first must
     // see them all (arm-rules: filled, then used).
     tables.environment().dsb_ishst();
@@ -184,77 +173,139 @@ pub fn free<P: Page, E: Environment>(environment: E, transition: &Transition) {
         unsafe { PageTables::<P, E>::from_root(low, lower, Liveness::Private, environment) };
     // The geometries are those of `P`, as when the trees were made.
     if let Ok(mut tables) = tables {
-        give_back(&mut tables);
+        tables.give_back();
         // SAFETY: as above.
         unsafe { tables.turn_to(high, upper) };
-        give_back(&mut tables);
+        tables.give_back();
     }
 }
 
-fn identity_map<P: Page, E: Environment>(
-    tables: &mut PageTables<P, E>,
-    needs: &Needs<'_>,
-) -> Result<(), TransitionError> {
-    tables.map(
-        VirtualAddress(needs.code.0),
-        needs.code,
-        P::SIZE.bytes(),
-        Attributes::normal(Permissions::READ_EXECUTE),
-        Leaves::PAGES,
-    )?;
-    out_of_the_way(tables, needs.segments)
+/// Trees of one page size, one after the other: what is asked of them here, behind calls, so that the
+/// rest has no page size in it.
+trait Trees {
+    fn page(&self) -> u64;
+    fn root(&self) -> PhysicalAddress;
+    fn begin(&mut self, geometry: Geometry) -> Result<(), TableError>;
+    fn map(&mut self, piece: Piece) -> Result<(), TableError>;
+    fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress));
+
+    /// Gives all pages of the tree back, its root too. Nobody walks it.
+    fn give_back(&mut self);
+
+    /// Turns to another one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::turn_to`].
+    unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry);
 }
 
-/// In a tree of its own, which `tables` turn to.
-fn linear_map<P: Page, E: Environment>(
-    tables: &mut PageTables<P, E>,
+impl<P: Page, E: Environment> Trees for PageTables<P, E> {
+    fn page(&self) -> u64 {
+        P::SIZE.bytes()
+    }
+
+    fn root(&self) -> PhysicalAddress {
+        self.root()
+    }
+
+    fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
+        self.begin(geometry)
+    }
+
+    fn map(&mut self, piece: Piece) -> Result<(), TableError> {
+        self.map_pieces(&[piece])
+    }
+
+    fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress)) {
+        each(self.root());
+        // Not a type of its own: there is one such walk for all that look.
+        let visit: &mut dyn FnMut(&Entry) -> bool = &mut |entry| {
+            if entry.kind == Kind::Table {
+                each(entry.output);
+            }
+            true
+        };
+        self.visit_all(visit);
+    }
+
+    fn give_back(&mut self) {
+        let (geometry, root) = (*self.geometry(), self.root());
+        // What is mapped with a geometry can be unmapped as a whole: nothing is split, and nothing is
+        // left to tell if it were.
+        let _ = self.unmap(geometry.base(), geometry.span());
+        self.environment().free(root);
+    }
+
+    unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
+        // SAFETY: the caller's promise.
+        unsafe { self.turn_to(root, geometry) }
+    }
+}
+
+/// Both trees, from an empty one for the lower half, by their roots; without a page taken where that
+/// fails.
+fn make(
+    trees: &mut dyn Trees,
+    lower: Geometry,
     needs: &Needs<'_>,
-) -> Result<(), TransitionError> {
-    tables.begin(needs.upper)?;
+) -> Result<[PhysicalAddress; 2], TransitionError> {
+    let low = trees.root();
+    let made = identity_map(trees, needs).and_then(|()| linear_map(trees, needs));
+    if let Err(why) = made {
+        if trees.root() != low {
+            trees.give_back();
+            // SAFETY: made by the caller in this environment, for this geometry, and no CPU walks it.
+            unsafe { trees.turn_to(low, lower) };
+        }
+        trees.give_back();
+        return Err(why);
+    }
+    Ok([low, trees.root()])
+}
+
+fn identity_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), TransitionError> {
+    trees.map(Piece {
+        start: VirtualAddress(needs.code.0),
+        output: needs.code,
+        bytes: trees.page(),
+        attributes: Attributes::normal(Permissions::READ_EXECUTE),
+        leaves: Leaves::PAGES,
+    })?;
+    out_of_the_way(trees, needs.segments)
+}
+
+/// In a tree of its own, which `trees` turn to.
+fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), TransitionError> {
+    trees.begin(needs.upper)?;
     let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
     let read = needs.read.iter().map(|it| (it, Permissions::READ));
     for (extent, permissions) in written.chain(read) {
-        tables.map(
-            VirtualAddress(extent.start.wrapping_add(needs.distance)),
-            PhysicalAddress(extent.start),
-            extent.bytes,
-            Attributes::normal(permissions),
-            Leaves::LARGEST,
-        )?;
+        trees.map(Piece {
+            start: VirtualAddress(extent.start.wrapping_add(needs.distance)),
+            output: PhysicalAddress(extent.start),
+            bytes: extent.bytes,
+            attributes: Attributes::normal(permissions),
+            leaves: Leaves::LARGEST,
+        })?;
     }
-    out_of_the_way(tables, needs.segments)
+    out_of_the_way(trees, needs.segments)
 }
 
 /// Whether no table has come where a segment is to be.
-fn out_of_the_way<P: Page, E: Environment>(
-    tables: &PageTables<P, E>,
-    segments: &[Segment<'_>],
-) -> Result<(), TransitionError> {
-    let page = |at: PhysicalAddress| Extent::new(at.0, P::SIZE.bytes());
-    let is_in_the_way = |at: &PhysicalAddress| in_the_way(segments, &page(*at)).is_some();
-    let mut first = Some(tables.root()).filter(is_in_the_way);
-    // Not a type of its own: there is one such walk for all that look.
-    let visit: &mut dyn FnMut(&Entry) -> bool = &mut |entry| {
-        if entry.kind == Kind::Table && first.is_none() {
-            first = Some(entry.output).filter(is_in_the_way);
+fn out_of_the_way(trees: &dyn Trees, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
+    let mut first = None;
+    trees.each_table(&mut |at| {
+        let page = Extent::new(at.0, trees.page());
+        if first.is_none() && in_the_way(segments, &page).is_some() {
+            first = Some(at.0);
         }
-        first.is_none()
-    };
-    tables.visit_all(visit);
+    });
     match first {
         None => Ok(()),
         Some(page) => Err(TransitionError::Refused(Refusal::PageInTheWay {
             what: "transitional tables",
-            page: page.0,
+            page,
         })),
     }
-}
-
-/// Gives all pages of a tree back that nobody walks, its root too.
-fn give_back<P: Page, E: Environment>(tables: &mut PageTables<P, E>) {
-    let (geometry, root) = (*tables.geometry(), tables.root());
-    // What is mapped with a geometry can be unmapped as a whole: nothing is split, and nothing is left
-    // to tell if it were.
-    let _ = tables.unmap(geometry.base(), geometry.span());
-    tables.environment().free(root);
 }
