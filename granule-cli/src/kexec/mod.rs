@@ -1,7 +1,7 @@
 //! Having the kernel leave for another one: what is asked for, the initramfs that does it, and whether
 //! what arrived is what was given.
 //!
-//! [`Kexec`] is a part of a request; [`args`] are its options. [`prepare`] makes files of it before the
+//! [`Kexec`] is a part of a request; [`args`] are its options. `prepare` makes files of it before the
 //! boot, [`figures`] numbers of what kernels said after it. What their ends amount to is `judge`'s.
 
 pub mod args;

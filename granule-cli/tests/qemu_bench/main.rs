@@ -10,6 +10,7 @@ mod image;
 
 mod command;
 mod counts;
+mod kexec;
 mod permissions;
 mod rows;
 mod user;

@@ -2,8 +2,8 @@
 //! how the old kernel leaves and the next arrives, from every page size into every other, and what
 //! `granule boot --kexec` says of it.
 //!
-//! Image and programs are built before by `cargo xtask image` and `cargo xtask user` (`cargo xtask
-//! test` does). No test measures time.
+//! Image and programs are built before by `cargo xtask image`, `cargo xtask user` and `cargo xtask
+//! probe` (`cargo xtask test` does). No test measures time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -21,6 +21,7 @@ mod chain;
 mod leave;
 mod load;
 mod machine;
+mod probe;
 mod program;
 mod refuse;
 mod trace;

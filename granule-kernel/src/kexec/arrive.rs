@@ -74,6 +74,8 @@ pub(crate) fn report(
     geometry: &Geometry,
 ) {
     let Some(at) = arrival.note else { return };
+    // All that a boot does before its first process is done; what is said here is not part of it.
+    let up = cpu::counter_now();
     let running = geometry.page_size();
     let page = left(
         placement,
@@ -91,7 +93,7 @@ pub(crate) fn report(
         Ok(read) => {
             say("from_page_size", read.from.bytes());
             say("to_page_size", running.bytes());
-            report_note(&read, handover.entry.counter);
+            report_note(&read, handover.entry.counter, up);
         }
         Err(error) => println!("granule: the note of the kernel before, at {at:#x}: {error}"),
     }
@@ -112,7 +114,7 @@ pub(crate) fn report(
     }
 }
 
-fn report_note(read: &Read, entry: u64) {
+fn report_note(read: &Read, entry: u64, up: u64) {
     let Read { note, leave, .. } = read;
     say("bytes_total", note.bytes_total);
     say("bytes_copied", note.bytes_copied);
@@ -127,6 +129,7 @@ fn report_note(read: &Read, entry: u64) {
     }
     say("count.entry", entry);
     say("count.console", CONSOLE.load(Ordering::Relaxed));
+    say("count.up", up);
     for (name, given) in note::NAMES.iter().zip(&note.given) {
         if given.bytes != 0 {
             println!("@granule kexec.segment.{name}.start={:#x}", given.start);

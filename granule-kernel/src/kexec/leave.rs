@@ -25,7 +25,7 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{EL2, Header, ListError, Record, UNCACHED, relocate, verify};
+use granule::kexec::{EL2, Header, ListError, ListMemory, Record, UNCACHED, relocate, verify};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
@@ -103,6 +103,8 @@ enum Request {
         call: u64,
         by: usize,
     },
+    /// The boot CPU is at it: nobody takes it back.
+    Leaving,
     Answered {
         by: usize,
         why: Refused,
@@ -129,14 +131,31 @@ pub(crate) fn execute(_busy: &Busy) -> Refused {
         return Refused::Busy;
     }
     sched::freeze();
+    // Nobody waits for the end of a turn.
+    let _ = sched::still_runs();
     sched::wake_boot_cpu();
-    let answer = sched::sleep_until(task, || take(by));
-    answer.unwrap_or_else(|_| {
-        // It is to end. Who is not asked any more looks for nothing; who has answered, did not leave.
-        REQUEST.with(|request| *request = Request::Nothing);
+    if let Ok(why) = sched::sleep_until(task, || take(by)) {
+        return why;
+    }
+    // It is to end: it takes back what it asked for, or sees what comes of it.
+    let taken_back = REQUEST.with(|request| {
+        let waits = matches!(request, Request::Asked { .. });
+        if waits {
+            *request = Request::Nothing;
+        }
+        waits
+    });
+    if taken_back {
         sched::thaw();
-        Refused::Interrupted
-    })
+        return Refused::Interrupted;
+    }
+    loop {
+        if let Some(why) = take(by) {
+            return why;
+        }
+        // Away from this CPU, for as long as tasks are frozen.
+        sched::yield_now(task);
+    }
 }
 
 /// The answer to who asked.
@@ -152,15 +171,16 @@ fn take(by: usize) -> Option<Refused> {
 
 /// In the boot CPU's loop: leaves, if a process has asked for it.
 pub(crate) fn serve() {
-    let Request::Asked { call, by } = REQUEST.with(|request| *request) else {
-        return;
-    };
-    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
-    REQUEST.with(|request| {
-        if let Request::Asked { .. } = request {
-            *request = Request::Answered { by, why };
+    let asked = REQUEST.with(|request| match *request {
+        Request::Asked { call, by } => {
+            *request = Request::Leaving;
+            Some((call, by))
         }
+        _ => None,
     });
+    let Some((call, by)) = asked else { return };
+    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
+    REQUEST.with(|request| *request = Request::Answered { by, why });
     sched::thaw();
     task::at(by).map(sched::wake);
 }
@@ -271,8 +291,32 @@ fn data_line() -> u64 {
     4 << (cpu::ctr_el0() >> 16 & 0xf)
 }
 
+/// Changes a byte of what is copied, for a test of who looks at it on arrival.
+fn decay(loaded: &Loaded, byte: u64) {
+    let mut before = 0;
+    let mut at = None;
+    let _ = verify(&Words, loaded.list.head, |record| {
+        if record.copies() {
+            let into = byte.wrapping_sub(before);
+            if into < record.bytes {
+                at = Some(record.source.wrapping_add(into));
+            }
+            before += record.bytes;
+        }
+    });
+    // A word at a time, as all of what is loaded was written.
+    if let Some(at) = at
+        && let Some(word) = Words.load(at & !7)
+    {
+        Words.store(at & !7, word ^ 1 << (8 * (at & 7)));
+    }
+}
+
 /// The point of no return.
 fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
+    if let Some(byte) = machine().and_then(|machine| machine.words.decay) {
+        decay(loaded, byte);
+    }
     let uncached = header.flags & UNCACHED != 0;
     let counts = super::count::Counts::of(header);
     let note = Note {

@@ -7,6 +7,7 @@
 //! | `flip@BIT` | changes that bit of the list once it is complete |
 //! | `map@PAGES` | so many more pages are in the transitional tables when it is left |
 //! | `loosen@1` | the list's first page may be written when it is left |
+//! | `decay@BYTE` | changes that byte of all that is copied, after the last look at anything |
 //! | `stays@CPU` | firmware does not switch that CPU off |
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
@@ -28,6 +29,8 @@ pub(crate) struct Words {
     pub(crate) map: Option<u64>,
     /// Whether a page of them is writable that is not to be, for tests.
     pub(crate) loosen: bool,
+    /// A byte of what is copied that changes, for tests.
+    pub(crate) decay: Option<u64>,
     /// A CPU that does not go off, for tests.
     pub(crate) stays: Option<u64>,
     /// An interrupt that does not fall silent, for tests.
@@ -56,6 +59,7 @@ pub(crate) fn read(line: &[u8]) -> Words {
             b"flip" => read.flip = Some(number),
             b"map" => read.map = Some(number),
             b"loosen" => read.loosen = true,
+            b"decay" => read.decay = Some(number),
             b"stays" => read.stays = Some(number),
             b"loud" => read.loud = Some(number),
             _ => {}
@@ -98,6 +102,8 @@ mod tests {
         assert_eq!(test.flip, Some(9));
         let test = read(b"granule.test=kexec:loosen@1,map@2");
         assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
+        let test = read(b"granule.test=kexec:decay@4096");
+        assert_eq!((test.decay, test.flip), (Some(4096), None));
         let test = read(b"granule.test=kexec:stays@3,loud@27");
         assert_eq!(
             (test.stays, test.loud, test.loosen),

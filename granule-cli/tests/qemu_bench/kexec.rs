@@ -1,0 +1,226 @@
+//! `granule bench kexec`: what leaving for another kernel may take. Counts of what is copied, cleaned
+//! and waited for are exact, from the sizes of what is given; instructions are told in ticks.
+
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use granule_cli::PageSize;
+use granule_cli::bench::kexec::{self, Bar, Bench, Done, Figures, Mmu, Place, Row};
+use serde_json::Value;
+
+use crate::image::image;
+
+const MIB: u64 = 1 << 20;
+const LINE: u64 = 64;
+/// Instructions of a tick of the counter: an interval has one more or less than it took.
+const TICK: u64 = 16;
+
+fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> Bench {
+    Bench {
+        payload: payload.to_vec(),
+        mmu: mmu.to_vec(),
+        place: place.to_vec(),
+        page_size: vec![page_size],
+        memory: 512 * MIB,
+        cpu: "neoverse-n1".into(),
+        qemu: "qemu-system-aarch64".into(),
+        image: Some(image()),
+        timeout: Duration::from_secs(600),
+    }
+}
+
+fn measure(bench: &Bench) -> Done {
+    let files = bench.check().unwrap();
+    let never = AtomicBool::new(false);
+    let done = kexec::run(bench, &files, &Bar::new(bench), &never).unwrap();
+    assert!(done.is_ok(), "{}", kexec::report::table(bench, &done));
+    assert_eq!(done.rows.len(), bench.cells().len());
+    done
+}
+
+fn figures(row: &Row) -> &Figures {
+    row.figures.as_ref().unwrap()
+}
+
+/// The sizes of what was given, as the next kernel says them: image, initramfs, tree; and the memory
+/// that the image asks for.
+struct Given {
+    bytes: [u64; 3],
+    memory: u64,
+}
+
+impl Given {
+    fn of(row: &Row) -> Self {
+        let bytes = ["kernel", "initrd", "tree"].map(|name| {
+            let key = format!("kexec.segment.{name}.bytes");
+            row.boot.record.get(&key).and_then(Value::as_u64).unwrap()
+        });
+        let file = std::fs::read(image()).unwrap();
+        assert_eq!(bytes[0], file.len() as u64);
+        assert!((row.cell.payload - 3..=row.cell.payload).contains(&(bytes[0] + bytes[1])));
+        Self {
+            bytes,
+            memory: u64::from_le_bytes(*file[16..].first_chunk().unwrap()),
+        }
+    }
+
+    /// Whole pages of image, initramfs and tree, and of the image's memory.
+    fn pages(&self, page: PageSize) -> ([u64; 3], u64) {
+        let whole = |bytes: u64| bytes.next_multiple_of(page.bytes());
+        (self.bytes.map(whole), whole(self.memory))
+    }
+}
+
+/// What the list comes to, from the sizes alone.
+fn expected(row: &Row) -> (u64, u64) {
+    let ([kernel, initrd, tree], memory) = Given::of(row).pages(row.cell.page_size);
+    let copied = match row.cell.place {
+        Place::Copied => kernel + initrd + tree,
+        Place::InPlace => 0,
+    };
+    // What the image zeroes itself is cleaned too, whatever was copied.
+    let behind = memory - kernel;
+    let bytes = match (row.cell.mmu, row.cell.place) {
+        // Sources and places out of the caches, and the places once more.
+        (Mmu::Off, _) => 3 * copied + behind,
+        // Not the initramfs, which is read with caches on.
+        (Mmu::On, Place::Copied) => kernel + tree + behind,
+        // The rest was cleaned when it was loaded.
+        (Mmu::On, Place::InPlace) => behind,
+    };
+    (copied, bytes / LINE)
+}
+
+fn counts_are_exact(row: &Row) {
+    let (bytes_copied, lines_cleaned) = expected(row);
+    let found = figures(row);
+    let given = Given::of(row);
+    assert_eq!(found.bytes_total, given.bytes.iter().sum::<u64>());
+    assert_eq!(
+        (found.bytes_copied, found.lines_cleaned),
+        (bytes_copied, lines_cleaned),
+        "{:?}",
+        row.cell
+    );
+    // Each barrier is one for all of it.
+    let dsb = match row.cell.mmu {
+        Mmu::On => 5,
+        Mmu::Off => 7,
+    };
+    assert_eq!((found.dsb, found.tlbi), (dsb, 3), "{:?}", row.cell);
+    // The yardstick: nobody's loop takes fewer than load and store pairs do.
+    let per_line = found.yardstick_per_line();
+    assert!((8.0..=9.5).contains(&per_line), "{per_line}");
+}
+
+#[test]
+fn each_way_does_what_its_sizes_say() {
+    let ways = [Mmu::Off, Mmu::On];
+    let places = [Place::Copied, Place::InPlace];
+    let bench = bench(PageSize::K4, &[6 * MIB], &ways, &places);
+    let done = measure(&bench);
+    done.rows.iter().for_each(counts_are_exact);
+    let object = kexec::report::json(&bench, &done);
+    for (row, told) in done.rows.iter().zip(object["rows"].as_array().unwrap()) {
+        assert_eq!(told["digest_ok"], true);
+        // With the MMU off nothing is cached, with it on nothing else.
+        let pairs = figures(row).bytes_copied / 8;
+        let expected = match row.cell.mmu {
+            Mmu::On => (pairs, 0),
+            Mmu::Off => (0, pairs),
+        };
+        assert_eq!(told["accesses_cached"], expected.0);
+        assert_eq!(told["accesses_device"], expected.1);
+        let predicted = told["predicted_ms"].as_object().unwrap();
+        assert_eq!(predicted.is_empty(), row.cell.place == Place::InPlace);
+    }
+    // Past the caches the same bytes take many times as long, by what was published.
+    let time = |index: usize| object["rows"][index]["predicted_ms"]["Cavium ThunderX2"].as_f64();
+    assert!(time(0).unwrap() > 150.0 * time(1).unwrap());
+}
+
+#[test]
+fn large_pages_are_counted_the_same() {
+    for page_size in [PageSize::K16, PageSize::K64] {
+        let places = [Place::Copied, Place::InPlace];
+        let done = measure(&bench(page_size, &[6 * MIB], &[Mmu::On], &places));
+        done.rows.iter().for_each(counts_are_exact);
+        let copied = figures(&done.rows[0]);
+        assert!(copied.relocation as f64 <= copied.bound(), "{copied:?}");
+    }
+}
+
+/// The goal: at most 1.1 times a plain copy and an instruction for each line that is cleaned.
+#[test]
+fn copying_takes_little_more_than_a_plain_copy() {
+    let payloads = [6 * MIB, 42 * MIB];
+    let done = measure(&bench(
+        PageSize::K4,
+        &payloads,
+        &[Mmu::On],
+        &[Place::Copied],
+    ));
+    done.rows.iter().for_each(counts_are_exact);
+    let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
+    for one in [small, large] {
+        assert!(one.relocation as f64 <= one.bound(), "{one:?}");
+    }
+    // More of the initramfs is nothing but more of the loop: 8.5 instructions for 64 bytes.
+    let more = (large.bytes_copied - small.bytes_copied) / LINE;
+    let took = large.relocation - small.relocation;
+    assert!(
+        took.abs_diff(more * 17 / 2) <= 4 * TICK,
+        "{took} for {more} lines"
+    );
+    // Linux needs 28 million from `machine_kexec` to `paging_init`, for as many bytes.
+    let all = large.shutdown + large.relocation + large.to_console;
+    assert!(all < 28_000_000, "{large:?}");
+}
+
+#[test]
+fn what_is_in_place_takes_the_same_however_much_it_is() {
+    let payloads = [6 * MIB, 42 * MIB];
+    let done = measure(&bench(
+        PageSize::K4,
+        &payloads,
+        &[Mmu::On],
+        &[Place::InPlace],
+    ));
+    done.rows.iter().for_each(counts_are_exact);
+    let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
+    assert!(large.relocation.abs_diff(small.relocation) <= 2 * TICK);
+    // An operation and the step to the next line, four of each to a round of ten instructions; beside
+    // that what is done once.
+    for one in [small, large] {
+        let most = one.lines_cleaned * 5 / 2 + 500;
+        assert!(
+            one.relocation <= most,
+            "{} instructions, at most {most}",
+            one.relocation
+        );
+        assert!(one.relocation >= one.lines_cleaned, "{one:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_bad_usage() {
+    for (words, expected) in [
+        (["--payload", "1M"], "take more"),
+        (["--memory", "64M"], "--payload 25M needs 100M"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+            .args(["bench", "kexec", "--json", "--image"])
+            .arg(image())
+            .args(words)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(output.stdout.is_empty());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains(expected) && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+}
