@@ -202,7 +202,7 @@ pub(crate) fn machine(cpus: u32, el: u8, gic: u8, cpu: &str) -> Request {
         el,
         gic,
         cpu: cpu.into(),
-        timeout: std::time::Duration::from_secs(120),
+        timeout: std::time::Duration::from_secs(60),
         ..crate::machine::machine(SIZES[0], cpus)
     }
 }

@@ -451,3 +451,42 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
         );
     }
 }
+
+/// Free memory is in pieces of one page each: the list is long, storage grows, and memory may run out at
+/// any of that, too.
+#[test]
+fn memory_in_pieces_is_enough_and_may_run_out() {
+    for size in [PageSize::K4, PageSize::K16] {
+        let request = Request {
+            memory: 128 << 20,
+            append: Some("granule.test=scarce".into()),
+            ..machine(size, 1)
+        };
+        let ran = does(&request, tests(), "kexec-fragmented", "in pieces");
+        assert!(told(&ran, "out of memory for the ") > 50, "{}", ran.console);
+        let request = Request {
+            append: Some("-- kexec-fragmented leave".into()),
+            ..request
+        };
+        let ran = ends(&request, tests(), Outcome::Ok);
+        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
+        // Every other page is where it is to be.
+        let [all, copied] =
+            ["bytes_total", "bytes_copied"].map(|name| ran.number(&format!("kexec.{name}")));
+        assert!(copied > all / 4 && copied < all, "{copied} of {all}");
+        for what in ["initrd", "tree"] {
+            let arrived = ran.value(&format!("kexec.arrived.{what}.digest"));
+            assert!(arrived.is_string(), "{}", ran.json);
+            assert_eq!(ran.value(&format!("kexec.segment.{what}.digest")), arrived);
+        }
+        if size == PageSize::K4 {
+            // `list N` in the last line of what is loaded.
+            let line = ran
+                .console
+                .lines()
+                .find(|line| line.starts_with("entry 0x"));
+            let pages = line.and_then(|line| line.rsplit(' ').next()).unwrap();
+            assert!(pages.parse::<u64>().unwrap() > 1, "{line:?}");
+        }
+    }
+}

@@ -103,6 +103,8 @@ enum Request {
         call: u64,
         by: usize,
     },
+    /// The boot CPU is at it: nobody takes it back.
+    Leaving,
     Answered {
         by: usize,
         why: Refused,
@@ -129,14 +131,31 @@ pub(crate) fn execute(_busy: &Busy) -> Refused {
         return Refused::Busy;
     }
     sched::freeze();
+    // Nobody waits for the end of a turn.
+    let _ = sched::still_runs();
     sched::wake_boot_cpu();
-    let answer = sched::sleep_until(task, || take(by));
-    answer.unwrap_or_else(|_| {
-        // It is to end. Who is not asked any more looks for nothing; who has answered, did not leave.
-        REQUEST.with(|request| *request = Request::Nothing);
+    if let Ok(why) = sched::sleep_until(task, || take(by)) {
+        return why;
+    }
+    // It is to end: it takes back what it asked for, or sees what comes of it.
+    let taken_back = REQUEST.with(|request| {
+        let waits = matches!(request, Request::Asked { .. });
+        if waits {
+            *request = Request::Nothing;
+        }
+        waits
+    });
+    if taken_back {
         sched::thaw();
-        Refused::Interrupted
-    })
+        return Refused::Interrupted;
+    }
+    loop {
+        if let Some(why) = take(by) {
+            return why;
+        }
+        // Away from this CPU, for as long as tasks are frozen.
+        sched::yield_now(task);
+    }
 }
 
 /// The answer to who asked.
@@ -152,15 +171,16 @@ fn take(by: usize) -> Option<Refused> {
 
 /// In the boot CPU's loop: leaves, if a process has asked for it.
 pub(crate) fn serve() {
-    let Request::Asked { call, by } = REQUEST.with(|request| *request) else {
-        return;
-    };
-    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
-    REQUEST.with(|request| {
-        if let Request::Asked { .. } = request {
-            *request = Request::Answered { by, why };
+    let asked = REQUEST.with(|request| match *request {
+        Request::Asked { call, by } => {
+            *request = Request::Leaving;
+            Some((call, by))
         }
+        _ => None,
     });
+    let Some((call, by)) = asked else { return };
+    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
+    REQUEST.with(|request| *request = Request::Answered { by, why });
     sched::thaw();
     task::at(by).map(sched::wake);
 }

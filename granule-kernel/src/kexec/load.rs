@@ -216,7 +216,7 @@ impl Loader<'_> {
             old,
         };
         let what = "device tree";
-        let room = tree::most_bytes(bytes, &changes);
+        let room = tree::most_bytes(bytes, &changes)?;
         let mut into = Array::new(room, |_| 0).ok_or(Refused::Memory { what })?;
         let used = tree::write(bytes, &changes, &mut random::fill, &mut into)?;
         Ok(Tree { bytes: into, used })

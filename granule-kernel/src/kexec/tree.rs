@@ -71,10 +71,21 @@ impl core::error::Error for TreeError {}
 
 type Done<T = ()> = Result<T, TreeError>;
 
-/// More bytes than the new tree can have.
-pub(crate) fn most_bytes(old: &[u8], changes: &Changes<'_>) -> usize {
-    // New: five properties with their names, a node, and reservations; aligned, each.
-    old.len() + changes.command_line.len() + 16 * (changes.kept.len() + 2) + 512
+/// As many bytes as the new tree can have, or more.
+pub(crate) fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
+    let tree = Old::read(old)?;
+    // A tree may have far more room than it uses; before version 17 only that is known of it.
+    let structure = match word(old, 20)? {
+        VERSION => word(old, 36)? as usize,
+        _ => old.len(),
+    };
+    let mut used = structure.min(old.len()) + tree.strings.len();
+    tree.reservations(changes, |_| {
+        used += 16;
+        Ok(())
+    })?;
+    // New: properties with their names, a node, the end of the reservations; aligned, each.
+    Ok(used + changes.command_line.len() + HEADER + 512)
 }
 
 /// Writes the new tree to `into` and says how many bytes it has, which does not depend on where

@@ -5,7 +5,7 @@
 use super::processes::{forked, status_of};
 use super::scarce::{arm, free};
 use super::{number, page};
-use crate::calls::{self, call, say};
+use crate::calls::{self, call, map, say};
 use crate::check;
 use crate::start::Start;
 
@@ -191,7 +191,7 @@ fn arguments() {
 /// A list that changed after it was complete (`granule.test=kexec:flip@…`): the kernel is not left, and
 /// goes on as it was; likewise when nothing is loaded.
 pub(super) fn corrupted(_: Start) {
-    let leave = || call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0]);
+    still_works();
     let before = free();
     fails(b"nothing is loaded", EINVAL, leave);
     let kernel = open(GOOD);
@@ -213,10 +213,57 @@ pub(super) fn corrupted(_: Start) {
 /// (`granule.test=scarce`): it is refused, or done in another way, and every page is back. The second
 /// argument is the step from one to the next.
 pub(super) fn scarce(start: Start) {
+    check!(arm(0, 0) == 0, "not offered");
     let step = number(start.argument(2)).max(1) as usize;
-    check!(page(start) > 0 && arm(0, 0) == 0, "not offered");
+    run_out(step, &[0, NO_CMA]);
+    say(format_args!("short\n"));
+}
+
+/// The same where free memory is in pieces of one page each: pages are found in place here and there,
+/// and the list is long. With a second argument, then leaves.
+pub(super) fn fragmented(start: Start) {
+    let page = page(start);
+    // Some for what the kernel needs beside.
+    let bytes = (free() - (4 << 20)) & !(2 * page - 1);
+    let at = map(bytes, calls::READ_WRITE).unwrap_or(0);
+    check!(at != 0, "{bytes} bytes cannot be mapped");
+    for index in (0..bytes).step_by(page as usize) {
+        // SAFETY: just mapped.
+        unsafe { ((at + index) as *mut u64).write_volatile(index) };
+    }
+    for index in (0..bytes).step_by(2 * page as usize) {
+        let gone = call(calls::MADVISE, [at + index, page, DONT_NEED, 0, 0, 0]);
+        check!(gone == 0, "madvise: {gone}");
+    }
+    if start.argument(2).is_empty() {
+        run_out(1, &[0]);
+    } else {
+        let kernel = open(GOOD);
+        let line = b"granule.kexec=digest\0";
+        let done = load_with(kernel, Some(open(b"/init")), line, 0);
+        check!(done == 0, "load: {done}");
+        let text = told();
+        calls::write(text.split(|byte| *byte == 0).next().unwrap_or_default());
+        check!(false, "left: {}", leave());
+    }
+    // The pages that are left are what they were.
+    for index in (page..bytes).step_by(2 * page as usize) {
+        // SAFETY: as above.
+        let found = unsafe { ((at + index) as *const u64).read_volatile() };
+        check!(found == index, "page {index:#x} has {found:#x}");
+    }
+    say(format_args!("in pieces\n"));
+}
+
+const DONT_NEED: u64 = 4;
+
+fn leave() -> i64 {
+    call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0])
+}
+
+fn run_out(step: usize, all_flags: &[u64]) {
     let (kernel, initrd) = (open(GOOD), open(b"/init"));
-    for flags in [0, NO_CMA] {
+    for &flags in all_flags {
         let attempt = |first: u64, all: u64| {
             arm(first, all);
             let result = load_with(kernel, Some(initrd), LINE, flags);
@@ -230,7 +277,11 @@ pub(super) fn scarce(start: Start) {
             for all in [0, 1] {
                 let before = free();
                 let (result, made) = attempt(first, all);
-                check!(made >= first as i64, "{first}: {made} allocations");
+                // Memory is in other pieces each time.
+                check!(
+                    made >= first as i64 || result == 0,
+                    "{first}: {made} allocations, {result}"
+                );
                 match result {
                     0 => {
                         done += 1;
@@ -241,7 +292,7 @@ pub(super) fn scarce(start: Start) {
                 }
                 // Nothing is left to be done without, once all behind it fail.
                 check!(
-                    result != 0 || all == 0,
+                    result != 0 || all == 0 || made < first as i64,
                     "allocation {first} and all behind it fail: {result}"
                 );
                 let now = free();
@@ -257,5 +308,6 @@ pub(super) fn scarce(start: Start) {
             "{most} allocations: {refused} times refused, {done} times done otherwise\n"
         ));
     }
-    say(format_args!("short\n"));
+    close(kernel);
+    close(initrd);
 }

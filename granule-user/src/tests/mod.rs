@@ -69,6 +69,7 @@ const TESTS: &[Test] = &[
     (b"kexec-scarce", kexec::scarce),
     (b"kexec-busy", leave::busy),
     (b"kexec-corrupted", kexec::corrupted),
+    (b"kexec-fragmented", kexec::fragmented),
 ];
 
 /// Runs the test; the exit code.
