@@ -6,7 +6,7 @@
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
 	@echo "make test   every test, host and QEMU (ONLY=step for one of them)"
-	@echo "make test-peers  Debian's kernels and shell beside ours (fetches them by apt)"
+	@echo "make test-peers  Debian's kernels and shell beside ours, and left for (fetches them by apt)"
 	@echo "make soak   the long form, resumable, at most six hours"
 	@echo "make image  build target/granule/Image"
 	@echo "make setup  install what is missing (run, test and soak do it too)"

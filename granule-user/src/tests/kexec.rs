@@ -214,7 +214,8 @@ pub(super) fn corrupted(_: Start) {
 /// argument is the step from one to the next.
 pub(super) fn scarce(start: Start) {
     check!(arm(0, 0) == 0, "not offered");
-    run_out(number(start.argument(2)).max(1) as usize);
+    let step = number(start.argument(2)).max(1) as usize;
+    run_out(step, &[0, NO_CMA]);
     say(format_args!("short\n"));
 }
 
@@ -235,7 +236,7 @@ pub(super) fn fragmented(start: Start) {
         check!(gone == 0, "madvise: {gone}");
     }
     if start.argument(2).is_empty() {
-        run_out(7);
+        run_out(1, &[0]);
     } else {
         let kernel = open(GOOD);
         let line = b"granule.kexec=digest\0";
@@ -260,9 +261,9 @@ fn leave() -> i64 {
     call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0])
 }
 
-fn run_out(step: usize) {
+fn run_out(step: usize, all_flags: &[u64]) {
     let (kernel, initrd) = (open(GOOD), open(b"/init"));
-    for flags in [0, NO_CMA] {
+    for &flags in all_flags {
         let attempt = |first: u64, all: u64| {
             arm(first, all);
             let result = load_with(kernel, Some(initrd), LINE, flags);
