@@ -27,12 +27,6 @@ impl StillOn {
             what: "enabled",
         }
     }
-
-    /// Nothing, if it is a software-generated interrupt: a GICv2 may have these enabled for good.
-    /// They come only from who sends them.
-    pub(super) const fn unless_sgi(self) -> Result<(), Self> {
-        if self.number < 16 { Ok(()) } else { Err(self) }
-    }
 }
 
 impl fmt::Display for StillOn {
@@ -88,12 +82,12 @@ impl Registers {
         }
     }
 
-    /// Whether that is so. What a device still asserts is pending again, which harms nobody who has
-    /// it disabled.
-    pub(super) fn silent(self, words: Range<u64>) -> Result<(), StillOn> {
+    /// Whether that is so, but for `always`, which may be enabled for good. What a device still asserts
+    /// is pending again, which harms nobody who has it disabled.
+    pub(super) fn silent(self, words: Range<u64>, always: u32) -> Result<(), StillOn> {
         for word in words {
-            for (register, what) in [(ENABLED, "enabled"), (ACTIVE, "active")] {
-                let left = self.read(register + 4 * word);
+            for (register, what, but) in [(ENABLED, "enabled", always), (ACTIVE, "active", 0)] {
+                let left = self.read(register + 4 * word) & !but;
                 if left != 0 {
                     return Err(StillOn {
                         number: 32 * word as u32 + left.trailing_zeros(),

@@ -128,8 +128,8 @@ pub(super) fn quiet_cpu() -> Result<(), StillOn> {
         distributor.write(CPENDSGIR + 4 * word, u32::MAX);
     }
     distributor.silence(0..1);
-    // Some SGIs may be enabled for good.
-    distributor.silent(0..1).or_else(|left| left.unless_sgi())
+    // SGIs may be enabled for good. They come only from who sends them.
+    distributor.silent(0..1, 0xffff)
 }
 
 /// See [`quiet_rest`](super::quiet_rest).
@@ -138,5 +138,5 @@ pub(super) fn quiet_rest() -> Result<(), StillOn> {
     distributor.write(CTLR, 0);
     let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
     distributor.silence(words.clone());
-    distributor.silent(words)
+    distributor.silent(words, 0)
 }

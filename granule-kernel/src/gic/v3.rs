@@ -149,7 +149,7 @@ pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     let (control, own) = unsafe { (Registers::at(start), Registers::at(start + SGI_FRAME)) };
     own.silence(0..1);
     control.wait(CTLR, REDISTRIBUTOR_WRITES);
-    own.silent(0..1)
+    own.silent(0..1, 0)
 }
 
 /// See [`quiet_rest`](super::quiet_rest).
@@ -162,5 +162,5 @@ pub(super) fn quiet_rest() -> Result<(), StillOn> {
     let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
     distributor.silence(words.clone());
     distributor.wait(CTLR, DISTRIBUTOR_WRITES);
-    distributor.silent(words)
+    distributor.silent(words, 0)
 }
