@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::boot::Boot;
 use crate::kexec::figures::Figures;
-use crate::record::{KEYS, Record, Verdict, insert};
+use crate::record::{KEYS, Record, insert};
+use crate::verdict::Verdict;
 
 /// The schema's number. Keys may be added to a schema; none goes away.
 const SCHEMA: u32 = 1;

@@ -10,7 +10,8 @@ use crate::boot::Outcome;
 use crate::guest::{End, Run};
 use crate::kexec::figures;
 use crate::qemu;
-use crate::record::{Record, Verdict};
+use crate::record::Record;
+use crate::verdict::Verdict;
 
 /// What is known of the kernel that the first one was to leave for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -46,6 +46,7 @@ pub mod trace;
 pub mod trace_area;
 pub mod tree;
 pub mod usage;
+pub mod verdict;
 
 pub use boot::{Boot, Outcome};
 pub use bootrec::BootRecord;

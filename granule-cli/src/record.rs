@@ -7,6 +7,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::verdict::Verdict;
+
 /// What a key's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -82,43 +84,6 @@ pub(crate) const PREFIX: &str = "@granule ";
 
 /// What the JSON object says of the host's side; no guest may say it.
 const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "boots"];
-
-/// How the kernel says that it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// All went well.
-    Ok,
-    /// The kernel panicked.
-    Panic,
-    /// The kernel would not go on with what it was given.
-    Refused,
-    /// A check the kernel made of its own tables failed.
-    SelfCheckFailed,
-    /// The programs on it did not end well.
-    GuestExit,
-}
-
-impl Verdict {
-    const ALL: [Self; 5] = [
-        Self::Ok,
-        Self::Panic,
-        Self::Refused,
-        Self::SelfCheckFailed,
-        Self::GuestExit,
-    ];
-
-    /// The word that says it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Panic => "panic",
-            Self::Refused => "refused",
-            Self::SelfCheckFailed => "self-check-failed",
-            Self::GuestExit => "guest-exit",
-        }
-    }
-}
 
 /// The record as far as it was heard.
 #[derive(Debug, Default, Clone)]

@@ -12,25 +12,25 @@ const HEADING: &str = "Leaving for another kernel (kexec)";
 /// Where to leave for, and how.
 #[derive(Debug, Args)]
 #[command(
-    next_help_heading = HEADING,
     group(ArgGroup::new("next").args(["kexec", "kexec_page_size"]).multiple(true)),
 )]
 pub struct KexecArgs {
     /// Once up, load this arm64 Image and leave for it: of any page size, or another kernel's
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, help_heading = HEADING, value_name = "IMAGE")]
     kexec: Option<PathBuf>,
 
     /// Page size to ask the next kernel for; without --kexec that is the same image again
-    #[arg(long, value_name = "SIZE", value_enum, ignore_case = true)]
+    #[arg(long, help_heading = HEADING, value_name = "SIZE", value_enum, ignore_case = true)]
     kexec_page_size: Option<PageSize>,
 
     /// The next kernel's initial RAM disk
-    #[arg(long, value_name = "FILE", requires = "next")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "next")]
     kexec_initrd: Option<PathBuf>,
 
     /// The next kernel's command line
     #[arg(
         long,
+        help_heading = HEADING,
         value_name = "TEXT",
         allow_hyphen_values = true,
         requires = "next"
@@ -38,11 +38,11 @@ pub struct KexecArgs {
     kexec_append: Option<String>,
 
     /// Copy everything, also what could have been loaded where it goes
-    #[arg(long, requires = "next")]
+    #[arg(long, help_heading = HEADING, requires = "next")]
     kexec_copy: bool,
 
     /// Copy with MMU and caches off (granule.kexec=uncached), to compare
-    #[arg(long, requires = "next")]
+    #[arg(long, help_heading = HEADING, requires = "next")]
     kexec_uncached: bool,
 }
 
