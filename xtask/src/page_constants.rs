@@ -119,6 +119,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "MDSCR_EL1.TDCC",
     ),
     (
+        "granule-kernel/src/kexec/leave.rs",
+        &[">> 16"],
+        "CTR_EL0.DminLine",
+    ),
+    (
         "granule-kernel/src/layout.rs",
         &["64 << 10"],
         "slots of the fixmap, by the largest page size, whichever are built",
