@@ -105,7 +105,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     (
         "granule-kernel/src/gic/v3.rs",
         &[">> 16", "65536"],
-        "Aff2 in MPIDR_EL1; bytes of a register frame of the GIC, by its specification",
+        "Aff2 in MPIDR_EL1; where a redistributor's second frame is, by the GIC's specification",
     ),
     (
         "granule-kernel/src/head/entry.rs",
