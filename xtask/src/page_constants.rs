@@ -58,11 +58,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "the name of the word on the command line",
     ),
     (
-        "granule/src/kexec/layout.rs",
-        &["4096"],
-        "what fits into every page size, and what every one is a multiple of",
-    ),
-    (
         "granule/src/trace/record.rs",
         &["<< 16", ">> 16"],
         "the CPU in a record's first word",

@@ -153,10 +153,11 @@ pub fn plan(
     };
     let mut in_place = 0;
     for segment in segments {
-        let (clean, in_place_clean) = match segment.clean {
-            Clean::Nothing => (0, 0),
-            Clean::All => (CLEAN, CLEAN),
-            Clean::Moved => (CLEAN, 0),
+        let (clean, in_place_clean, clean_behind) = match segment.clean {
+            Clean::Nothing => (0, 0, 0),
+            Clean::All => (CLEAN, CLEAN, CLEAN),
+            Clean::Moved => (CLEAN, 0, CLEAN),
+            Clean::MovedAlone => (CLEAN, 0, 0),
         };
         let mut at = segment.destination;
         for pages in segment.pages {
@@ -180,7 +181,7 @@ pub fn plan(
             destination: at,
             source: at,
             bytes: segment.destination + segment.memory - at,
-            kind: clean,
+            kind: clean_behind,
         });
     }
     if pending.bytes != 0 {

@@ -88,6 +88,9 @@ pub enum Clean {
     /// What is moved, and what is behind its bytes. Whoever loaded it cleaned what is in place, and
     /// nobody has written to that since.
     Moved,
+    /// What is moved, as [`Clean::Moved`]. Whoever loaded it has what is behind its bytes too, and
+    /// cleaned it.
+    MovedAlone,
 }
 
 impl Segment<'_> {

@@ -27,7 +27,12 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         1u64..12,
         0u64..4,
         0u64..4096,
-        prop_oneof![Just(Clean::Nothing), Just(Clean::All), Just(Clean::Moved)],
+        prop_oneof![
+            Just(Clean::Nothing),
+            Just(Clean::All),
+            Just(Clean::Moved),
+            Just(Clean::MovedAlone)
+        ],
         prop::collection::vec(0u8..6, 12),
     )
         .prop_map(|(gap, pages, behind, less, clean, at)| Drawn {
@@ -164,13 +169,14 @@ proptest! {
                     } else {
                         in_place += 4096;
                     }
-                    if segment.clean == Clean::All || segment.clean == Clean::Moved && moved {
+                    let moves = matches!(segment.clean, Clean::Moved | Clean::MovedAlone);
+                    if segment.clean == Clean::All || moves && moved {
                         cleaned.insert(at + offset);
                     }
                 }
                 at += run.bytes;
             }
-            if segment.clean != Clean::Nothing {
+            if matches!(segment.clean, Clean::All | Clean::Moved) {
                 cleaned.extend((at..segment.destination + segment.memory).step_by(4096));
             }
             may_be_cleaned.extend((segment.destination..segment.destination + segment.memory).step_by(4096));
