@@ -1,6 +1,6 @@
 //! Leaving for the next kernel, and arriving in it.
 //!
-//! Loading: [`load`](mod@load) makes a [`Loaded`] of files, with pages from [`pages`], on a [`machine`]
+//! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) of files, with pages from [`pages`], on a [`machine`]
 //! noted at boot, with a device tree from [`tree`]; here is the one that is loaded, and who may change
 //! it. [`words`] is what the command line says, [`refused`] what is wrong.
 //!

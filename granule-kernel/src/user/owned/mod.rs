@@ -5,7 +5,7 @@
 //! [`Array`] is several values, [`Boxed`] is one. They lie in the linear map, so nothing that an
 //! exception needs before it is dealt with may be in one.
 //!
-//! [`frames`] has the page allocator's blocks. On the host they are the allocator's ([`host`]),
+//! [`frames`] has the page allocator's blocks. On the host they are the allocator's (`host`),
 //! each test can let them run out, and counts them.
 
 mod array;
