@@ -7,14 +7,15 @@ use super::machine::{Machine, machine};
 use super::note::NAMES;
 use super::pages::{self, Held, Runs, Words};
 use super::refused::Refused;
-use super::tree::{self, Changes};
+use super::tree::{self, Changes, SEED_BYTES, Seeds};
 use super::{MOST_COMMAND_LINE, Request};
+use crate::cpu;
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::line::Line;
 use crate::memory::live::{self, Kernel};
 use crate::memory::pages::{NoMemory, each_free_block};
 use crate::user::owned::Array;
-use crate::user::{random, registers};
+use crate::user::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
@@ -120,9 +121,10 @@ struct Tree {
 impl Loader<'_> {
     fn run(&self, at: Where) -> Result<Loaded, Refused> {
         let page = self.kernel.geometry.page_size();
-        // Its length does not depend on what is where.
-        let no_note = Extent::new(0, page.bytes());
-        let mut tree = self.tree(self.request.initrd.map(|_| Extent::default()), no_note)?;
+        let seeds = seeds();
+        // Its length does not depend on what is where, of which nothing is known yet.
+        let nowhere = self.request.initrd.map(|_| Extent::default());
+        let mut tree = self.tree(nowhere, Extent::default(), seeds)?;
         // Before it is asked what is free: nothing may be taken between that and taking the places.
         let (mut held, mut aside) = (Held::new()?, Held::new()?);
         let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
@@ -142,7 +144,8 @@ impl Loader<'_> {
         let initrd = initrd.map(|it| Extent::new(it.destination, it.bytes));
         // The first one's storage may be in a place that it was in the way of: it goes last, or
         // something else would be there.
-        let _measured = core::mem::replace(&mut tree, self.tree(initrd, note)?);
+        let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
+        tree::same_length(measured.used, tree.used)?;
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
@@ -189,7 +192,7 @@ impl Loader<'_> {
             note: PhysicalAddress(note.start),
             held,
         };
-        loaded.seal(registers::tcr_el1())?;
+        loaded.seal(cpu::tcr_el1())?;
         if let Some(bit) = self.machine.words.flip {
             pages::flip(list.head.0 + bit / 8 % page.bytes(), (bit % 8) as u32);
         }
@@ -205,7 +208,7 @@ impl Loader<'_> {
     }
 
     /// The tree for the next kernel, with the initramfs and the note there.
-    fn tree(&self, initrd: Option<Extent>, note: Extent) -> Result<Tree, Refused> {
+    fn tree(&self, initrd: Option<Extent>, note: Extent, seeds: Seeds) -> Result<Tree, Refused> {
         let why = "its device tree is not in RAM that is mapped";
         let (old, bytes) = self.machine.tree().ok_or(Refused::Machine(why))?;
         let changes = Changes {
@@ -214,11 +217,12 @@ impl Loader<'_> {
             note,
             kept: self.machine.kept(),
             old,
+            seeds,
         };
         let what = "device tree";
         let room = tree::most_bytes(bytes, &changes)?;
         let mut into = Array::new(room, |_| 0).ok_or(Refused::Memory { what })?;
-        let used = tree::write(bytes, &changes, &mut random::fill, &mut into)?;
+        let used = tree::write(bytes, &changes, &mut into)?;
         Ok(Tree { bytes: into, used })
     }
 
@@ -341,6 +345,15 @@ impl Loader<'_> {
             segments,
         };
         Tables::build(self.kernel, &needs)
+    }
+}
+
+/// Drawn once, so that the tree is as long when it is written as when it was measured.
+fn seeds() -> Seeds {
+    let mut rng = [0; SEED_BYTES];
+    Seeds {
+        kaslr: random::number(),
+        rng: random::fill_by_hardware(&mut rng).then_some(rng),
     }
 }
 
