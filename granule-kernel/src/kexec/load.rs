@@ -22,8 +22,8 @@ use granule::arch::PhysicalAddress;
 use granule::boot::words;
 use granule::kexec::image::IMAGE_ALIGN;
 use granule::kexec::{
-    Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment, Way, check_places,
-    find_place, reached,
+    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
+    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
 
 /// Kernel, initramfs, device tree.
@@ -267,14 +267,27 @@ impl Loader<'_> {
                 bytes,
                 memory: self.header.image_size,
             })?;
-            let align = if kernel {
-                (IMAGE_ALIGN, self.header.text_offset)
-            } else {
-                (page.bytes(), 0)
+            let free = match forced {
+                Some(_) => &all,
+                // As near to RAM's first byte as can be, and not as is free: it may not be able to use
+                // what is below it.
+                None if kernel && !self.header.anywhere => &all,
+                None => &ground,
             };
-            let destination = match forced {
-                Some(forced) => forced,
-                None => find_place(name, memory, align, &segments, &ground)?,
+            let align = (IMAGE_ALIGN, self.header.text_offset);
+            let destination = match (forced, name) {
+                (Some(forced), _) => forced,
+                (None, KERNEL) => find_place(name, memory, align, &ANYWHERE, &[], free)?,
+                (None, INITRD) => {
+                    let within = self.usable(&segments, true);
+                    find_place(name, memory, (page.bytes(), 0), &within, &segments, free)?
+                }
+                // All of the block in which it is mapped: so nothing else is in there that must not be.
+                (None, _) => {
+                    let within = self.usable(&segments, false);
+                    let memory = memory.max(TREE_BLOCK);
+                    find_place(name, memory, (TREE_BLOCK, 0), &within, &segments, free)?
+                }
             };
             segments.extend([Segment {
                 name,
@@ -291,7 +304,25 @@ impl Loader<'_> {
             }]);
         }
         check_places(&segments, &all)?;
+        if let [kernel, initrd @ .., tree] = &segments[..] {
+            let unmapped = &self.machine.unmapped;
+            check_boot(kernel, initrd.first(), tree, &all, unmapped)?;
+        }
         Ok(segments)
+    }
+
+    /// Where the next kernel can use memory, once its place is known.
+    fn usable(&self, segments: &Segments<'_>, initrd: bool) -> Extent {
+        let Some(kernel) = segments.first().map(Segment::place) else {
+            return ANYWHERE;
+        };
+        let mut within = if initrd { near(&kernel) } else { ANYWHERE };
+        if !self.header.anywhere {
+            let below = kernel.start.saturating_sub(within.start);
+            within.start += below;
+            within.bytes = within.bytes.saturating_sub(below);
+        }
+        within
     }
 
     /// Takes what is free in a segment's place: what its bytes come to is held and told, unless they
