@@ -5,8 +5,8 @@
 use super::loaded::{Given, Loaded, Tables};
 use super::machine::{Machine, machine};
 use super::note::NAMES;
-use super::pages::{self, Held, Runs, Words};
-use super::refused::Refused;
+use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
+use super::refused::{Call, Refused};
 use super::tree::{self, Changes, SEED_BYTES, Seeds};
 use super::{MOST_COMMAND_LINE, Request};
 use crate::cpu;
@@ -26,14 +26,15 @@ use granule::kexec::{
     TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
 
-/// Kernel, initramfs, device tree.
-const MOST_SEGMENTS: usize = NAMES.len();
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
 /// The smallest free blocks among which places are looked for, and how many stretches of them: with
 /// more, places may be found later in memory than they could.
 const LEAST_FREE: u64 = IMAGE_ALIGN;
 const MOST_FREE: usize = 256;
+
+/// How often tables are made anew as others free memory where it must not be.
+const MOST_TRIES: u32 = 64;
 
 /// Where segments may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +95,7 @@ fn command_line(machine: &Machine, asked: &[u8]) -> Result<Array<u8>, Refused> {
     let length = word.len() + asked.len();
     if length >= MOST_COMMAND_LINE || asked.contains(&0) {
         let bytes = length as u64 + 1;
-        return Err(Refused::CommandLine { bytes });
+        return Err(Call::Line { bytes }.into());
     }
     let what = "command line";
     let mut line = Array::new(length, |_| 0).ok_or(Refused::Memory { what })?;
@@ -126,15 +127,18 @@ impl Loader<'_> {
         let nowhere = self.request.initrd.map(|_| Extent::default());
         let mut tree = self.tree(nowhere, Extent::default(), seeds)?;
         // Before it is asked what is free: nothing may be taken between that and taking the places.
-        let (mut held, mut aside) = (Held::new()?, Held::new()?);
+        let mut held = Held::new()?;
         let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut segments = self.places(tree.used as u64, at)?;
-        // What is free in the places is taken, all of it, so that nothing that is taken later can be
-        // in the way; what no bytes come to is free again at the end.
+        let in_use = self.in_use(&segments)?;
+        held.keep_out_of(&segments);
+        // What is free in the places is taken, all of it, so that little that is taken later can be in
+        // the way; what no bytes come to is free again at the end.
         for (segment, in_place) in segments.iter().zip(&mut in_place) {
-            self.take_free(segment, in_place, &mut held, &mut aside)?;
+            self.take_free(segment, in_place, &mut held)?;
         }
+        drop(in_use);
         for ((segment, in_place), runs) in segments.iter().zip(&in_place).zip(&mut runs) {
             complete(segment, page.bytes(), in_place, runs, &mut held)?;
         }
@@ -173,7 +177,8 @@ impl Loader<'_> {
         kept.extend([note, Extent::new(code.0, page.bytes())]);
         let ground = self.machine.ground(page, &kept);
         let list = List::write(&mut Words, &mut held, &segments, &ground)?;
-        let tables = self.tables(&segments, &runs, &list, code)?;
+        let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
+        held.complete();
         let [kernel, _, tree] = given;
         let way = Way {
             uncached: self.machine.words.uncached,
@@ -282,11 +287,15 @@ impl Loader<'_> {
                     let within = self.usable(&segments, true);
                     find_place(name, memory, (page.bytes(), 0), &within, &segments, free)?
                 }
-                // All of the block in which it is mapped: so nothing else is in there that must not be.
+                // All of the block in which it is mapped, so that nothing else is in there that must not
+                // be; if there is no such block, where it is seen to be well.
                 (None, _) => {
                     let within = self.usable(&segments, false);
-                    let memory = memory.max(TREE_BLOCK);
-                    find_place(name, memory, (TREE_BLOCK, 0), &within, &segments, free)?
+                    let find = |memory, align| {
+                        find_place(name, memory, (align, 0), &within, &segments, free)
+                    };
+                    find(memory.max(TREE_BLOCK), TREE_BLOCK)
+                        .or_else(|_| find(memory, page.bytes()))?
                 }
             };
             segments.extend([Segment {
@@ -332,7 +341,6 @@ impl Loader<'_> {
         segment: &Segment<'_>,
         in_place: &mut Runs,
         held: &mut Held,
-        aside: &mut Held,
     ) -> Result<(), NoMemory> {
         let whole = segment.whole_pages(self.kernel.geometry.page_size());
         let copies = self.request.copy;
@@ -340,7 +348,16 @@ impl Loader<'_> {
         let bytes = Extent::new(segment.destination, own);
         held.take_free_in(bytes, |run| in_place.push(run))?;
         let rest = Extent::new(segment.destination + own, segment.memory - own);
-        aside.take_free_in(rest, |_| Ok(()))
+        held.put_aside(rest)
+    }
+
+    /// For a test: pages of the places that somebody uses still.
+    fn in_use(&self, segments: &[Segment<'_>]) -> Result<ArrayVec<Held, MOST_SEGMENTS>, NoMemory> {
+        let Some(count) = self.machine.words.frees else {
+            return Ok(ArrayVec::new());
+        };
+        let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
+        places.map(|place| pages::in_use(&place, count)).collect()
     }
 
     /// The tables that the relocation code runs on.
@@ -350,6 +367,7 @@ impl Loader<'_> {
         runs: &[Runs],
         list: &List,
         code: PhysicalAddress,
+        held: &mut Held,
     ) -> Result<Tables, Refused> {
         let sources: usize = runs.iter().map(|runs| runs.all().len()).sum();
         let mut written = Runs::with_room(MOST_SEGMENTS)?;
@@ -375,7 +393,16 @@ impl Loader<'_> {
             read: read.all(),
             segments,
         };
-        Tables::build(self.kernel, &needs)
+        // Their pages come from where all tables' do. If one is in the way, what became free in the
+        // places is put aside: each time there is less of it.
+        let mut tries = MOST_TRIES;
+        loop {
+            match Tables::build(self.kernel, &needs) {
+                Err(why) if why.in_the_way() && tries > 0 => held.put_places_aside()?,
+                result => return result,
+            }
+            tries -= 1;
+        }
     }
 }
 
