@@ -146,6 +146,8 @@ fn segments_lie_where_they_are_to_be_and_nothing_is_to_be_copied() {
         assert_eq!((kernel.start - offset) % (2 << 20), 0);
         assert_eq!(status.entry, kernel.start);
         assert_eq!(initrd.memory, pages(initrd.bytes, size));
+        // Nothing else is in the block that it is mapped with.
+        assert_eq!(tree.start % (2 << 20), 0);
         assert!(tree.bytes > 1000 && tree.bytes < 1 << 20, "{tree:?}");
         // What is in place was cleaned when it was loaded; what the next kernel zeroes is not in
         // place: it is cleaned when that is begun.
@@ -204,6 +206,48 @@ fn what_is_free_is_used_even_where_not_all_is() {
         let arrived = ran.value("kexec.arrived.initrd.digest");
         assert!(arrived.is_string(), "{}", ran.json);
         assert_eq!(ran.value("kexec.segment.initrd.digest"), arrived);
+    }
+}
+
+/// Others free memory where segments are to be, while the next kernel is loaded: what is taken for it is
+/// elsewhere.
+#[test]
+fn memory_that_becomes_free_meanwhile_is_not_in_the_way() {
+    for (index, size) in SIZES.into_iter().enumerate() {
+        let request = Request {
+            append: Some("granule.test=kexec:frees@64".into()),
+            ..machine(size, 1 + index as u32)
+        };
+        let lines = format!(
+            "load {NEXT} --initrd /init\nstatus\nload {NEXT} --initrd /init --copy\nstatus\n"
+        );
+        let [free, copied] = &loads(&request, &lines)[..] else {
+            panic!("not two statuses");
+        };
+        let all: u64 = free.segments.iter().map(|it| pages(it.bytes, size)).sum();
+        // The test frees pages indeed.
+        assert!(free.copied > 0 && free.copied < all, "{free:?}");
+        assert_eq!(copied.copied, all, "{copied:?}");
+    }
+}
+
+/// An image that does not say that it may be anywhere goes where RAM begins, over the kernel that is
+/// there, and everything else behind it; it runs there.
+#[test]
+fn an_image_that_may_not_be_anywhere_is_where_ram_begins() {
+    let mut image = std::fs::read(image()).unwrap();
+    assert_ne!(image[24] & 8, 0);
+    image[24] &= !8;
+    for size in SIZES {
+        let lines = "load /boot/low --initrd /init\nstatus\nexec\n";
+        let archive = archive(lines).file("/boot/low", &image);
+        let ran = ends(&machine(size, 1), archive, Outcome::Ok);
+        let [status] = &statuses(&ran)[..] else {
+            panic!("not one status");
+        };
+        assert_eq!(status.entry, 0x4000_0000, "{status:?}");
+        assert!(status.segments.iter().all(|it| it.start >= status.entry));
+        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
     }
 }
 

@@ -190,6 +190,50 @@ fn an_image_for_a_page_size_that_the_cpu_lacks_is_refused() {
     }
 }
 
+/// What is wrong with the call itself, each twice: with nothing loaded and with something.
+#[test]
+fn each_call_that_is_wrong_is_told() {
+    let ran = does(
+        &machine(PageSize::K4, 1),
+        tests(),
+        "kexec-refused",
+        "refused",
+    );
+    for (words, times) in [
+        ("descriptor 77 of the kernel is no file", 2),
+        // A directory and a device.
+        (
+            "of the kernel is no file that can be read: expected a regular file",
+            6,
+        ),
+        ("descriptor 77 of the initrd is no file", 2),
+        ("the command line has 5 bytes with its NUL", 2),
+        ("kexec_file_load has flags 0x6, of which only", 2),
+        ("kexec_file_load has flags 0x100004, of which only", 2),
+        ("the command line's 8 bytes at 0x40 cannot be read", 2),
+        (
+            "reboot has magic 0x1, 0x2 and command 0x45584543: expected 0xfee1dead",
+            2,
+        ),
+    ] {
+        assert_eq!(told(&ran, words), times, "{words}\n{}", ran.console);
+    }
+}
+
+/// However often a program asks, the log stays short.
+#[test]
+fn what_is_asked_for_without_end_is_not_told_without_end() {
+    let ran = does(&machine(PageSize::K4, 1), tests(), "kexec-flood", "flooded");
+    let loaded = "granule: kexec: the next kernel is loaded";
+    let loaded = ran.console.lines().filter(|line| *line == loaded).count();
+    let reboots = told(&ran, "reboot has magic");
+    // 64, and one a second: of 500 and of 100.
+    assert!((64..200).contains(&reboots), "{}", ran.console);
+    assert!((64..100).contains(&loaded), "{}", ran.console);
+    assert_eq!(told(&ran, "no next kernel is loaded"), 1);
+    assert!(ran.says("granule: kexec: more lines as this one come once a second at most"));
+}
+
 #[test]
 fn an_initramfs_without_bytes_is_refused() {
     let archive = tests().file("/none", &[]);
@@ -419,6 +463,11 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
         (
             "tree@0x54000000",
             "where 0x54000000..0x54010000 is reserved",
+        ),
+        // Where the tree is mapped, and it is not.
+        (
+            "tree@0x54100000",
+            "of 0x54000000..0x54200000 not all is RAM that may be mapped",
         ),
         // Beside them.
         ("kernel@0x50200000,initrd@0x52001000,tree@0x53fe0000", ""),

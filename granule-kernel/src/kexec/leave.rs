@@ -25,14 +25,16 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{EL2, Header, ListError, ListMemory, Record, UNCACHED, relocate, verify};
+use granule::kexec::{
+    EL2, Header, LINE, ListError, ListMemory, MOST_LINE, Record, UNCACHED, relocate, verify,
+};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
 
 /// Why this kernel goes on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum Stays {
     /// There is no next kernel.
     NothingLoaded,
     /// Another process has asked already.
@@ -58,7 +60,7 @@ pub(crate) enum Refused {
     Interrupt(crate::gic::quiet::StillOn),
 }
 
-impl Refused {
+impl Stays {
     /// What the program is told.
     pub(crate) const fn errno(&self) -> Errno {
         match self {
@@ -69,7 +71,7 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for Stays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NothingLoaded => {
@@ -107,17 +109,17 @@ enum Request {
     Leaving,
     Answered {
         by: usize,
-        why: Refused,
+        why: Stays,
     },
 }
 
 static REQUEST: Lock<Request> = Lock::new(Request::Nothing);
 
 /// Leaves for the next kernel. Comes back only if that is refused; for a task, in a system call.
-pub(crate) fn execute(_busy: &Busy) -> Refused {
+pub(crate) fn execute(_busy: &Busy) -> Stays {
     let call = cpu::counter_now();
     let Some(task) = sched::current() else {
-        return Refused::Interrupted;
+        return Stays::Interrupted;
     };
     let by = task.place();
     let asked = REQUEST.with(|request| {
@@ -128,7 +130,7 @@ pub(crate) fn execute(_busy: &Busy) -> Refused {
         free
     });
     if !asked {
-        return Refused::Busy;
+        return Stays::Busy;
     }
     sched::freeze();
     // Nobody waits for the end of a turn.
@@ -147,7 +149,7 @@ pub(crate) fn execute(_busy: &Busy) -> Refused {
     });
     if taken_back {
         sched::thaw();
-        return Refused::Interrupted;
+        return Stays::Interrupted;
     }
     loop {
         if let Some(why) = take(by) {
@@ -159,7 +161,7 @@ pub(crate) fn execute(_busy: &Busy) -> Refused {
 }
 
 /// The answer to who asked.
-fn take(by: usize) -> Option<Refused> {
+fn take(by: usize) -> Option<Stays> {
     REQUEST.with(|request| match *request {
         Request::Answered { by: asked, why } if asked == by => {
             *request = Request::Nothing;
@@ -184,7 +186,7 @@ pub(crate) fn serve() {
         _ => None,
     });
     let Some((call, by)) = asked else { return };
-    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Refused::NothingLoaded);
+    let why = begin(|loaded| leave(loaded, call)).unwrap_or(Stays::NothingLoaded);
     REQUEST.with(|request| *request = Request::Answered { by, why });
     sched::thaw();
     task::at(by).map(sched::wake);
@@ -199,14 +201,14 @@ struct Work {
 impl Work {
     /// Operations on lines of so many bytes for one record.
     fn add(&mut self, record: &Record, uncached: bool, line: u64) {
-        let line = line.min(1024);
+        let line = line.min(MOST_LINE);
         let own = record.bytes / line;
         self.lines += match (uncached, record.copies(), record.cleans()) {
             // Source and destination out of the caches, and the destination once more.
             (true, true, _) => 3 * own,
             (true, false, _) => own,
             // Right behind the stores of each 64 bytes.
-            (false, true, true) => record.bytes / line.min(64),
+            (false, true, true) => record.bytes / line.min(LINE as u64),
             (false, true, false) => 0,
             (false, false, _) => own,
         };
@@ -214,7 +216,7 @@ impl Work {
 }
 
 /// Comes back with why not.
-fn leave(loaded: &Loaded, call: u64) -> Refused {
+fn leave(loaded: &Loaded, call: u64) -> Stays {
     match prepare(loaded) {
         Ok((work, gone)) => match silence(loaded) {
             Ok(header) => go(loaded, &header, &work, call),
@@ -228,14 +230,14 @@ fn leave(loaded: &Loaded, call: u64) -> Refused {
 }
 
 /// All that may be refused while this kernel still has everything.
-fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Refused> {
-    let kernel = live::kernel().ok_or(Refused::NothingLoaded)?;
+fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Stays> {
+    let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
     // Before anything is looked at: no program runs from then on that could change it.
     stand_still()?;
     let line = data_line();
     let mut work = Work::default();
     let head = loaded.list.head;
-    let header = loaded.verify().map_err(Refused::List)?;
+    let header = loaded.verify().map_err(Stays::List)?;
     let uncached = header.flags & UNCACHED != 0;
     if let Some(machine) = machine() {
         exact::spoil(kernel, loaded, &machine.words);
@@ -248,18 +250,18 @@ fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Refused> {
                 records(record);
             });
         })
-        .map_err(Refused::Tables)?;
+        .map_err(Stays::Tables)?;
     if !pages::is_code(loaded.way.code) {
-        return Err(Refused::Code);
+        return Err(Stays::Code);
     }
-    let gone = off::all_others().map_err(Refused::Cpu)?;
+    let gone = off::all_others().map_err(Stays::Cpu)?;
     Ok((work, gone))
 }
 
 /// Waits until no task runs.
-fn stand_still() -> Result<(), Refused> {
+fn stand_still() -> Result<(), Stays> {
     let start = cpu::counter_now();
-    let runs = |(cpu, task): (usize, &Task)| Refused::Runs {
+    let runs = |(cpu, task): (usize, &Task)| Stays::Runs {
         cpu,
         pid: task.pid(),
     };
@@ -274,16 +276,16 @@ fn stand_still() -> Result<(), Refused> {
 
 /// No interrupt will come, and nothing of programs is in this CPU's registers; the list is completed
 /// for that. Undone if some interrupt cannot be silenced.
-fn silence(loaded: &Loaded) -> Result<Header, Refused> {
+fn silence(loaded: &Loaded) -> Result<Header, Stays> {
     let masked = cpu::mask_interrupts();
-    let quiet = quiet::devices().map_err(Refused::Interrupt);
+    let quiet = quiet::devices().map_err(Stays::Interrupt);
     let sealed = quiet.and_then(|()| {
         registers::close();
         let header = loaded.seal_again(cpu::tcr_el1());
         header.map_err(|error| {
             registers::open();
             quiet::undo();
-            Refused::List(error)
+            Stays::List(error)
         })
     });
     if sealed.is_err() {

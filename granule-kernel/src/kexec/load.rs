@@ -5,34 +5,36 @@
 use super::loaded::{Given, Loaded, Tables};
 use super::machine::{Machine, machine};
 use super::note::NAMES;
-use super::pages::{self, Held, Runs, Words};
-use super::refused::Refused;
-use super::tree::{self, Changes};
+use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
+use super::refused::{Call, Refused};
+use super::tree::{self, Changes, SEED_BYTES, Seeds};
 use super::{MOST_COMMAND_LINE, Request};
+use crate::cpu;
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::line::Line;
 use crate::memory::live::{self, Kernel};
 use crate::memory::pages::{NoMemory, each_free_block};
 use crate::user::owned::Array;
-use crate::user::{random, registers};
+use crate::user::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
 use granule::boot::words;
 use granule::kexec::image::IMAGE_ALIGN;
 use granule::kexec::{
-    Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment, Way, check_places,
-    find_place, reached,
+    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
+    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
 
-/// Kernel, initramfs, device tree.
-const MOST_SEGMENTS: usize = NAMES.len();
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
 /// The smallest free blocks among which places are looked for, and how many stretches of them: with
 /// more, places may be found later in memory than they could.
 const LEAST_FREE: u64 = IMAGE_ALIGN;
 const MOST_FREE: usize = 256;
+
+/// How often tables are made anew as others free memory where it must not be.
+const MOST_TRIES: u32 = 64;
 
 /// Where segments may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +95,7 @@ fn command_line(machine: &Machine, asked: &[u8]) -> Result<Array<u8>, Refused> {
     let length = word.len() + asked.len();
     if length >= MOST_COMMAND_LINE || asked.contains(&0) {
         let bytes = length as u64 + 1;
-        return Err(Refused::CommandLine { bytes });
+        return Err(Call::Line { bytes }.into());
     }
     let what = "command line";
     let mut line = Array::new(length, |_| 0).ok_or(Refused::Memory { what })?;
@@ -120,19 +122,23 @@ struct Tree {
 impl Loader<'_> {
     fn run(&self, at: Where) -> Result<Loaded, Refused> {
         let page = self.kernel.geometry.page_size();
-        // Its length does not depend on what is where.
-        let no_note = Extent::new(0, page.bytes());
-        let mut tree = self.tree(self.request.initrd.map(|_| Extent::default()), no_note)?;
+        let seeds = seeds();
+        // Its length does not depend on what is where, of which nothing is known yet.
+        let nowhere = self.request.initrd.map(|_| Extent::default());
+        let mut tree = self.tree(nowhere, Extent::default(), seeds)?;
         // Before it is asked what is free: nothing may be taken between that and taking the places.
-        let (mut held, mut aside) = (Held::new()?, Held::new()?);
+        let mut held = Held::new()?;
         let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut segments = self.places(tree.used as u64, at)?;
-        // What is free in the places is taken, all of it, so that nothing that is taken later can be
-        // in the way; what no bytes come to is free again at the end.
+        let in_use = self.in_use(&segments)?;
+        held.keep_out_of(&segments);
+        // What is free in the places is taken, all of it, so that little that is taken later can be in
+        // the way; what no bytes come to is free again at the end.
         for (segment, in_place) in segments.iter().zip(&mut in_place) {
-            self.take_free(segment, in_place, &mut held, &mut aside)?;
+            self.take_free(segment, in_place, &mut held)?;
         }
+        drop(in_use);
         for ((segment, in_place), runs) in segments.iter().zip(&in_place).zip(&mut runs) {
             complete(segment, page.bytes(), in_place, runs, &mut held)?;
         }
@@ -142,7 +148,8 @@ impl Loader<'_> {
         let initrd = initrd.map(|it| Extent::new(it.destination, it.bytes));
         // The first one's storage may be in a place that it was in the way of: it goes last, or
         // something else would be there.
-        let _measured = core::mem::replace(&mut tree, self.tree(initrd, note)?);
+        let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
+        tree::same_length(measured.used, tree.used)?;
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
@@ -170,7 +177,8 @@ impl Loader<'_> {
         kept.extend([note, Extent::new(code.0, page.bytes())]);
         let ground = self.machine.ground(page, &kept);
         let list = List::write(&mut Words, &mut held, &segments, &ground)?;
-        let tables = self.tables(&segments, &runs, &list, code)?;
+        let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
+        held.complete();
         let [kernel, _, tree] = given;
         let way = Way {
             uncached: self.machine.words.uncached,
@@ -189,7 +197,7 @@ impl Loader<'_> {
             note: PhysicalAddress(note.start),
             held,
         };
-        loaded.seal(registers::tcr_el1())?;
+        loaded.seal(cpu::tcr_el1())?;
         if let Some(bit) = self.machine.words.flip {
             pages::flip(list.head.0 + bit / 8 % page.bytes(), (bit % 8) as u32);
         }
@@ -205,7 +213,7 @@ impl Loader<'_> {
     }
 
     /// The tree for the next kernel, with the initramfs and the note there.
-    fn tree(&self, initrd: Option<Extent>, note: Extent) -> Result<Tree, Refused> {
+    fn tree(&self, initrd: Option<Extent>, note: Extent, seeds: Seeds) -> Result<Tree, Refused> {
         let why = "its device tree is not in RAM that is mapped";
         let (old, bytes) = self.machine.tree().ok_or(Refused::Machine(why))?;
         let changes = Changes {
@@ -214,11 +222,12 @@ impl Loader<'_> {
             note,
             kept: self.machine.kept(),
             old,
+            seeds,
         };
         let what = "device tree";
         let room = tree::most_bytes(bytes, &changes)?;
         let mut into = Array::new(room, |_| 0).ok_or(Refused::Memory { what })?;
-        let used = tree::write(bytes, &changes, &mut random::fill, &mut into)?;
+        let used = tree::write(bytes, &changes, &mut into)?;
         Ok(Tree { bytes: into, used })
     }
 
@@ -263,14 +272,31 @@ impl Loader<'_> {
                 bytes,
                 memory: self.header.image_size,
             })?;
-            let align = if kernel {
-                (IMAGE_ALIGN, self.header.text_offset)
-            } else {
-                (page.bytes(), 0)
+            let free = match forced {
+                Some(_) => &all,
+                // As near to RAM's first byte as can be, and not as is free: it may not be able to use
+                // what is below it.
+                None if kernel && !self.header.anywhere => &all,
+                None => &ground,
             };
-            let destination = match forced {
-                Some(forced) => forced,
-                None => find_place(name, memory, align, &segments, &ground)?,
+            let align = (IMAGE_ALIGN, self.header.text_offset);
+            let destination = match (forced, name) {
+                (Some(forced), _) => forced,
+                (None, KERNEL) => find_place(name, memory, align, &ANYWHERE, &[], free)?,
+                (None, INITRD) => {
+                    let within = self.usable(&segments, true);
+                    find_place(name, memory, (page.bytes(), 0), &within, &segments, free)?
+                }
+                // All of the block in which it is mapped, so that nothing else is in there that must not
+                // be; if there is no such block, where it is seen to be well.
+                (None, _) => {
+                    let within = self.usable(&segments, false);
+                    let find = |memory, align| {
+                        find_place(name, memory, (align, 0), &within, &segments, free)
+                    };
+                    find(memory.max(TREE_BLOCK), TREE_BLOCK)
+                        .or_else(|_| find(memory, page.bytes()))?
+                }
             };
             segments.extend([Segment {
                 name,
@@ -287,7 +313,25 @@ impl Loader<'_> {
             }]);
         }
         check_places(&segments, &all)?;
+        if let [kernel, initrd @ .., tree] = &segments[..] {
+            let unmapped = &self.machine.unmapped;
+            check_boot(kernel, initrd.first(), tree, &all, unmapped)?;
+        }
         Ok(segments)
+    }
+
+    /// Where the next kernel can use memory, once its place is known.
+    fn usable(&self, segments: &Segments<'_>, initrd: bool) -> Extent {
+        let Some(kernel) = segments.first().map(Segment::place) else {
+            return ANYWHERE;
+        };
+        let mut within = if initrd { near(&kernel) } else { ANYWHERE };
+        if !self.header.anywhere {
+            let below = kernel.start.saturating_sub(within.start);
+            within.start += below;
+            within.bytes = within.bytes.saturating_sub(below);
+        }
+        within
     }
 
     /// Takes what is free in a segment's place: what its bytes come to is held and told, unless they
@@ -297,7 +341,6 @@ impl Loader<'_> {
         segment: &Segment<'_>,
         in_place: &mut Runs,
         held: &mut Held,
-        aside: &mut Held,
     ) -> Result<(), NoMemory> {
         let whole = segment.whole_pages(self.kernel.geometry.page_size());
         let copies = self.request.copy;
@@ -305,7 +348,16 @@ impl Loader<'_> {
         let bytes = Extent::new(segment.destination, own);
         held.take_free_in(bytes, |run| in_place.push(run))?;
         let rest = Extent::new(segment.destination + own, segment.memory - own);
-        aside.take_free_in(rest, |_| Ok(()))
+        held.put_aside(rest)
+    }
+
+    /// For a test: pages of the places that somebody uses still.
+    fn in_use(&self, segments: &[Segment<'_>]) -> Result<ArrayVec<Held, MOST_SEGMENTS>, NoMemory> {
+        let Some(count) = self.machine.words.frees else {
+            return Ok(ArrayVec::new());
+        };
+        let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
+        places.map(|place| pages::in_use(&place, count)).collect()
     }
 
     /// The tables that the relocation code runs on.
@@ -315,6 +367,7 @@ impl Loader<'_> {
         runs: &[Runs],
         list: &List,
         code: PhysicalAddress,
+        held: &mut Held,
     ) -> Result<Tables, Refused> {
         let sources: usize = runs.iter().map(|runs| runs.all().len()).sum();
         let mut written = Runs::with_room(MOST_SEGMENTS)?;
@@ -340,7 +393,25 @@ impl Loader<'_> {
             read: read.all(),
             segments,
         };
-        Tables::build(self.kernel, &needs)
+        // Their pages come from where all tables' do. If one is in the way, what became free in the
+        // places is put aside: each time there is less of it.
+        let mut tries = MOST_TRIES;
+        loop {
+            match Tables::build(self.kernel, &needs) {
+                Err(why) if why.in_the_way() && tries > 0 => held.put_places_aside()?,
+                result => return result,
+            }
+            tries -= 1;
+        }
+    }
+}
+
+/// Drawn once, so that the tree is as long when it is written as when it was measured.
+fn seeds() -> Seeds {
+    let mut rng = [0; SEED_BYTES];
+    Seeds {
+        kaslr: random::number(),
+        rng: random::fill_by_hardware(&mut rng).then_some(rng),
     }
 }
 

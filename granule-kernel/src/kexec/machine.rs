@@ -21,6 +21,8 @@ pub(crate) struct Machine {
     ram: Extents,
     /// What of it firmware has reserved, or is not mapped.
     reserved: Extents,
+    /// What of it must not be mapped, which is reserved too.
+    pub(super) unmapped: Extents,
     /// Records of a trace, and what is handed over by request: the next kernel finds both as they are.
     kept: ArrayVec<Extent, 2>,
     /// What of that the command line names.
@@ -58,10 +60,11 @@ pub(crate) fn begin(
             add(Extent::new(start, bytes));
         })
     });
-    memory
-        .no_map()
-        .iter()
-        .for_each(|it| add(Extent::new(it.start(), it.end() - it.start())));
+    let unmapped = memory.no_map().iter();
+    let unmapped: Extents = unmapped
+        .map(|it| Extent::new(it.start(), it.end() - it.start()))
+        .collect();
+    unmapped.iter().for_each(|it| add(*it));
     let (entry, trace) = (&handover.entry, &handover.trace);
     // The trace goes on in the next kernel's, if that is told so: its memory is not for anything else.
     let trace = Extent::new(trace.start, trace.bytes);
@@ -79,6 +82,7 @@ pub(crate) fn begin(
         tree: ram.iter().any(|bank| bank.holds(&tree)).then_some(tree),
         ram,
         reserved,
+        unmapped,
         kept: kept.into_iter().flatten().collect(),
         persist,
         returns_to_el2: entry.entry_el == 2 && entry.run_el == 1,

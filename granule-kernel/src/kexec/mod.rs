@@ -2,7 +2,7 @@
 //!
 //! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) of files, with pages from [`pages`], on a [`machine`]
 //! noted at boot, with a device tree from [`tree`]; here is the one that is loaded, and who may change
-//! it. [`words`] is what the command line says, [`refused`] what is wrong.
+//! it. [`words`] is what the command line says, [`refused`] what is wrong, [`budget`] how often that is said.
 //!
 //! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump. [`exact`] looks at
 //! the tables once more, [`quiet`] makes devices fall silent, [`count`] counts barriers, and [`note`] is
@@ -10,6 +10,8 @@
 
 #[cfg(target_os = "none")]
 pub(crate) mod arrive;
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) mod budget;
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) mod count;
 #[cfg(target_os = "none")]
@@ -43,6 +45,7 @@ pub(crate) use state::{Busy, load, unload, with_loaded};
 #[cfg(target_os = "none")]
 mod state {
     use super::Request;
+    use super::budget::{self, Kind};
     use super::loaded::Loaded;
     use super::refused::Refused;
     use crate::console::print;
@@ -72,7 +75,9 @@ mod state {
     /// Loads a next kernel in the place of the one that is loaded. If it is refused, that one stays.
     pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
         let new = super::load::load(request)?;
-        print!("granule: kexec: the next kernel is loaded\n{new}");
+        budget::say(Kind::Loaded, || {
+            print!("granule: kexec: the next kernel is loaded\n{new}");
+        });
         let old = LOADED.with(|slot| slot.replace(new));
         drop(old);
         Ok(())

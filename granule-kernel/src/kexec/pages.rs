@@ -1,6 +1,7 @@
 //! Pages for the next kernel: taken where they are to be or elsewhere, filled, and given back all
 //! together when their owner goes. The only place of loading that touches memory by address.
 
+use super::note::NAMES;
 use crate::cpu;
 use crate::memory::live;
 use crate::memory::live::pointer;
@@ -8,10 +9,14 @@ use crate::memory::pages::{self, NoMemory, Run};
 use crate::mmu_off::cache;
 use crate::user::frames::UserMemory;
 use crate::user::owned::Array;
+use arrayvec::ArrayVec;
 use granule::arch::PhysicalAddress;
-use granule::kexec::{Digest, Extent, ListMemory, relocate};
+use granule::kexec::{Digest, Extent, ListMemory, Segment, relocate};
 use granule::space::UserFrames;
 use granule::table::{TableAllocator, TableRun};
+
+/// Kernel, initramfs, device tree.
+pub(super) const MOST_SEGMENTS: usize = NAMES.len();
 
 /// The bytes of a page of this kernel's.
 pub(super) fn page_bytes() -> u64 {
@@ -72,44 +77,69 @@ impl Runs {
     }
 }
 
-/// Pages that are given back when this is dropped.
+/// Pages that are given back when this is dropped. Those that lie where a segment is to be are put
+/// aside: others free memory while a kernel is loaded, also in the places, and what is taken there would
+/// be written over. They are held until all is taken, as they would be taken again.
 #[derive(Debug)]
-pub(super) struct Held(Runs);
+pub(super) struct Held {
+    own: Runs,
+    aside: Runs,
+    places: ArrayVec<Extent, MOST_SEGMENTS>,
+}
 
 impl Held {
+    /// None yet, for segments that are to be there.
     pub(super) fn new() -> Result<Self, NoMemory> {
-        Runs::new().map(Self)
+        Ok(Self {
+            own: Runs::new()?,
+            aside: Runs::new()?,
+            places: ArrayVec::new(),
+        })
     }
 
-    fn add(&mut self, (first, count): Run) -> Result<Extent, NoMemory> {
-        let new = Extent::new(first.0, count * page_bytes());
-        if self.0.push(new).is_err() {
-            pages::release(first, count);
-            return Err(NoMemory);
-        }
-        Ok(new)
+    /// Where segments are to be, from here on.
+    pub(super) fn keep_out_of(&mut self, segments: &[Segment<'_>]) {
+        let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
+        self.places = places.collect();
     }
 
     /// Takes all pages of an extent that are free, and tells of them in ascending order.
     pub(super) fn take_free_in(
         &mut self,
         extent: Extent,
-        mut each: impl FnMut(Extent) -> Result<(), NoMemory>,
+        each: impl FnMut(Extent) -> Result<(), NoMemory>,
     ) -> Result<(), NoMemory> {
-        let end = extent.start + extent.bytes;
-        let mut at = extent.start;
-        while let Some(run) = pages::allocate_free_in(at..end)? {
-            let taken = self.add(run)?;
-            at = taken.start + taken.bytes;
-            each(taken)?;
-        }
-        Ok(())
+        take_free(&mut self.own, extent, each)
     }
 
-    /// Takes one page or more, together at most so many bytes, wherever they are.
+    /// Puts aside what of an extent is free.
+    pub(super) fn put_aside(&mut self, extent: Extent) -> Result<(), NoMemory> {
+        take_free(&mut self.aside, extent, |_| Ok(()))
+    }
+
+    /// Puts aside what has become free in the places by now, for who takes pages without this.
+    pub(super) fn put_places_aside(&mut self) -> Result<(), NoMemory> {
+        let Self { aside, places, .. } = self;
+        let mut places = places.iter();
+        places.try_for_each(|place| take_free(aside, *place, |_| Ok(())))
+    }
+
+    /// Gives back what was put aside: nothing more is taken.
+    pub(super) fn complete(&mut self) {
+        let aside = core::mem::take(&mut self.aside.used);
+        release_all(self.aside.slots.get(..aside).unwrap_or_default());
+    }
+
+    /// Takes one page or more, together at most so many bytes, wherever they are but in a place.
     pub(super) fn take(&mut self, most: u64) -> Result<Extent, NoMemory> {
-        let run = pages::allocate_run(most / page_bytes().max(1))?;
-        self.add(run)
+        loop {
+            let run = pages::allocate_run(most / page_bytes().max(1))?;
+            let taken = Extent::new(run.0.0, run.1 * page_bytes());
+            if !self.places.iter().any(|place| place.overlaps(&taken)) {
+                return add(&mut self.own, run);
+            }
+            add(&mut self.aside, run)?;
+        }
     }
 
     /// Takes one page, wherever it is.
@@ -121,10 +151,53 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for run in self.0.all() {
-            pages::release(PhysicalAddress(run.start), run.bytes / page_bytes().max(1));
+        self.complete();
+        release_all(self.own.all());
+    }
+}
+
+fn add(to: &mut Runs, (first, count): Run) -> Result<Extent, NoMemory> {
+    let new = Extent::new(first.0, count * page_bytes());
+    if to.push(new).is_err() {
+        pages::release(first, count);
+        return Err(NoMemory);
+    }
+    Ok(new)
+}
+
+fn take_free(
+    to: &mut Runs,
+    extent: Extent,
+    mut each: impl FnMut(Extent) -> Result<(), NoMemory>,
+) -> Result<(), NoMemory> {
+    let end = extent.start + extent.bytes;
+    let mut at = extent.start;
+    while let Some(run) = pages::allocate_free_in(at..end)? {
+        let taken = add(to, run)?;
+        at = taken.start + taken.bytes;
+        each(taken)?;
+    }
+    Ok(())
+}
+
+fn release_all(runs: &[Extent]) {
+    for run in runs {
+        pages::release(PhysicalAddress(run.start), run.bytes / page_bytes().max(1));
+    }
+}
+
+/// For a test: pages in the midst of a place, every other one, which become free once the place was
+/// searched for free ones.
+pub(super) fn in_use(place: &Extent, count: u64) -> Result<Held, NoMemory> {
+    let mut held = Held::new()?;
+    let middle = place.start + place.bytes / 2 / page_bytes() * page_bytes();
+    for index in 0..count {
+        let page = Extent::new(middle + 2 * index * page_bytes(), page_bytes());
+        if place.holds(&page) {
+            held.take_free_in(page, |_| Ok(()))?;
         }
     }
+    Ok(held)
 }
 
 // SAFETY: pages of the page allocator, nobody else's until they are dropped; the linear map shows them

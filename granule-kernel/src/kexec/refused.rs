@@ -1,10 +1,34 @@
 //! Why a next kernel is refused: one line for people, one error for the program that asked.
 
+use super::budget::Kind;
 use super::tree::TreeError;
 use crate::memory::pages::NoMemory;
 use crate::user::abi::Errno;
 use core::fmt;
 use granule::kexec::{ImageError, ListError, Refusal, TransitionError};
+
+/// What is wrong with a call itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call {
+    /// The command line is too long, or has a NUL in it.
+    Line { bytes: u64 },
+    /// The command line is not in memory that the program can read.
+    Address { at: u64, bytes: u64, error: Errno },
+    /// A descriptor of no file.
+    File {
+        what: &'static str,
+        descriptor: u64,
+        error: Errno,
+    },
+    /// Flags that there are not.
+    Flags { flags: u64 },
+    /// Not the numbers that mean leaving.
+    Reboot {
+        magic: u32,
+        second: u32,
+        command: u32,
+    },
+}
 
 /// See the module. The running kernel is as it was, and so is what was loaded before.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +45,8 @@ pub(crate) enum Refused {
     Machine(&'static str),
     /// There is no memory for what is to be known of it.
     Memory { what: &'static str },
-    /// The command line is too long, or has a NUL in it.
-    CommandLine { bytes: u64 },
+    /// What the program asked for cannot be asked for.
+    Call(Call),
     /// Somebody else is loading, or leaving.
     Busy,
     /// The list changed as it was completed.
@@ -42,8 +66,31 @@ impl Refused {
             | Self::Memory { .. } => Errno::ENOMEM,
             Self::Machine(_) => Errno::EOPNOTSUPP,
             Self::Busy => Errno::EBUSY,
+            Self::Call(Call::Address { error, .. } | Call::File { error, .. }) => *error,
             _ => Errno::EINVAL,
         }
+    }
+
+    /// Of which kind its line is.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Call(_) => Kind::Call,
+            Self::Image(_) => Kind::Image,
+            Self::Segment(Refusal::OutOfPages { .. }) | Self::Transition(_) => Kind::Over,
+            Self::Segment(_) => Kind::Place,
+            Self::Memory { what: PAGES } => Kind::Pages,
+            Self::Memory { .. } => Kind::Memory,
+            Self::Tree(_) | Self::Machine(_) | Self::List(_) => Kind::Machine,
+            Self::Busy => Kind::Busy,
+        }
+    }
+
+    /// Whether a table's page is where a segment is to be.
+    pub(super) const fn in_the_way(&self) -> bool {
+        matches!(
+            self,
+            Self::Transition(TransitionError::Refused(Refusal::PageInTheWay { .. }))
+        )
     }
 
     /// Whether more memory would help, so that it is worth trying where less of it is needed.
@@ -66,11 +113,7 @@ impl fmt::Display for Refused {
                 f,
                 "out of memory for the {what}: free memory, or take a smaller one"
             ),
-            Self::CommandLine { bytes } => write!(
-                f,
-                "the command line has {bytes} bytes with its NUL: expected a NUL as the last one, and at most {}",
-                super::MOST_COMMAND_LINE
-            ),
+            Self::Call(why) => why.fmt(f),
             Self::Busy => {
                 f.write_str("another process is loading a kernel, or leaving for one: try again")
             }
@@ -79,7 +122,48 @@ impl fmt::Display for Refused {
     }
 }
 
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Line { bytes } => write!(
+                f,
+                "the command line has {bytes} bytes with its NUL: expected a NUL as the last one, and at most {}",
+                super::MOST_COMMAND_LINE
+            ),
+            Self::Address { at, bytes, .. } => write!(
+                f,
+                "the command line's {bytes} bytes at {at:#x} cannot be read: expected memory of the program"
+            ),
+            Self::File {
+                what, descriptor, ..
+            } => write!(
+                f,
+                "descriptor {} of the {what} is no file that can be read: expected a regular file, opened for reading",
+                descriptor as i32
+            ),
+            Self::Flags { flags } => write!(
+                f,
+                "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x4 (no initramfs), 0x8 (debug) and 0x10 (copy all) are there: leave the others out"
+            ),
+            Self::Reboot {
+                magic,
+                second,
+                command,
+            } => write!(
+                f,
+                "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected 0xfee1dead, 0x28121969 and 0x45584543 (leave for the next kernel), the only command there is"
+            ),
+        }
+    }
+}
+
 impl core::error::Error for Refused {}
+
+impl From<Call> for Refused {
+    fn from(why: Call) -> Self {
+        Self::Call(why)
+    }
+}
 
 impl From<ImageError> for Refused {
     fn from(why: ImageError) -> Self {
@@ -111,10 +195,10 @@ impl From<ListError> for Refused {
     }
 }
 
+const PAGES: &str = "next kernel's pages";
+
 impl From<NoMemory> for Refused {
     fn from(_: NoMemory) -> Self {
-        Self::Memory {
-            what: "next kernel's pages",
-        }
+        Self::Memory { what: PAGES }
     }
 }

@@ -25,8 +25,29 @@ const END: u32 = 9;
 const BOOTARGS: &[u8] = b"bootargs";
 const INITRD_START: &[u8] = b"linux,initrd-start";
 const INITRD_END: &[u8] = b"linux,initrd-end";
-/// What is not to be the same in two kernels, and has as many bytes as before.
-const SEEDS: [&[u8]; 2] = [b"kaslr-seed", b"rng-seed"];
+const KASLR_SEED: &[u8] = b"kaslr-seed";
+const RNG_SEED: &[u8] = b"rng-seed";
+/// What a kernel that left its memory to another one says of that memory, for that one alone: where it
+/// is and what of RAM may be used are not so for the next kernel.
+const LEFT_BEHIND: [&[u8]; 3] = [
+    b"linux,elfcorehdr",
+    b"linux,usable-memory-range",
+    b"linux,ima-kexec-buffer",
+];
+
+/// Bytes of a new `rng-seed`: as many as a reader's generator has of state.
+pub(crate) const SEED_BYTES: usize = 32;
+
+/// Random numbers for the next kernel, which are nobody else's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seeds {
+    /// For `kaslr-seed`, which the one of the tree as it is is stirred into: what firmware gave may be
+    /// better than what this kernel has.
+    pub(crate) kaslr: u64,
+    /// For `rng-seed`, from hardware: whoever reads it takes every bit of it for one that nobody knows,
+    /// so without hardware there is to be none.
+    pub(crate) rng: Option<[u8; SEED_BYTES]>,
+}
 
 /// What is to be otherwise than in the tree as it is.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +62,8 @@ pub(crate) struct Changes<'a> {
     pub(crate) kept: &'a [Extent],
     /// Where this kernel has the tree as it is: a reservation for it has no meaning any more.
     pub(crate) old: Extent,
+    /// What is to be new in each kernel.
+    pub(crate) seeds: Seeds,
 }
 
 /// Why there is no tree for the next kernel.
@@ -50,6 +73,8 @@ pub(crate) enum TreeError {
     Malformed { at: usize },
     /// It does not fit what there is for it.
     Full { room: usize },
+    /// With everything in its place it is not as long as it was measured.
+    Length { measured: usize, written: usize },
 }
 
 impl fmt::Display for TreeError {
@@ -62,6 +87,10 @@ impl fmt::Display for TreeError {
             Self::Full { room } => write!(
                 f,
                 "the device tree for the next kernel takes more than {room} bytes"
+            ),
+            Self::Length { measured, written } => write!(
+                f,
+                "the device tree for the next kernel has {written} bytes, and {measured} were measured for its place: this is a fault of this kernel's, report it with the device tree"
             ),
         }
     }
@@ -89,13 +118,8 @@ pub(crate) fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
 }
 
 /// Writes the new tree to `into` and says how many bytes it has, which does not depend on where
-/// things are. `random` fills the seeds.
-pub(crate) fn write(
-    old: &[u8],
-    changes: &Changes<'_>,
-    random: &mut dyn FnMut(&mut [u8]),
-    into: &mut [u8],
-) -> Done<usize> {
+/// things are.
+pub(crate) fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> {
     let old = Old::read(old)?;
     let mut new = New { into, at: 0 };
     new.put(&[0; HEADER])?;
@@ -110,7 +134,7 @@ pub(crate) fn write(
         new: &mut new,
         old: &old,
         changes,
-        random,
+        was: old.was(changes)?,
     })?;
     let strings = new.at;
     new.put(old.strings)?;
@@ -138,11 +162,22 @@ pub(crate) fn write(
     Ok(total)
 }
 
+/// Whether a tree is as long as it was when its place was looked for.
+pub(crate) const fn same_length(measured: usize, written: usize) -> Done {
+    if measured == written {
+        Ok(())
+    } else {
+        Err(TreeError::Length { measured, written })
+    }
+}
+
 /// The names that are needed: those that the strings do not have stand behind them, in this order.
-const NAMES: [&[u8]; 4] = [
+const NAMES: [&[u8]; 6] = [
     BOOTARGS,
     INITRD_START,
     INITRD_END,
+    KASLR_SEED,
+    RNG_SEED,
     note::PROPERTY.as_bytes(),
 ];
 
@@ -178,14 +213,22 @@ impl<'a> Old<'a> {
         })
     }
 
-    /// What is to be reserved: what was, but for what only this kernel had there, and what is kept.
-    fn reservations(&self, changes: &Changes<'_>, mut each: impl FnMut(Extent) -> Done) -> Done {
-        let mut gone = Gone {
+    /// What the tree says to this kernel alone.
+    fn was(&self, changes: &Changes<'_>) -> Done<Was> {
+        let mut was = Was {
             tree: changes.old,
-            ..Gone::default()
+            ..Was::default()
         };
-        self.structure(&mut gone)?;
-        let kept = || changes.kept.iter().copied().chain([changes.note]);
+        self.structure(&mut was)?;
+        Ok(was)
+    }
+
+    /// What is to be reserved: what was, but for what only this kernel had there, and what is kept.
+    /// The note is always one more, wherever it is: as its place is not known when the tree is
+    /// measured, nothing may depend on it. It lies in memory that was free, so never where something
+    /// was reserved.
+    fn reservations(&self, changes: &Changes<'_>, mut each: impl FnMut(Extent) -> Done) -> Done {
+        let was = self.was(changes)?;
         let mut at = self.reservations;
         loop {
             let extent = Extent::new(double(self.bytes, at)?, double(self.bytes, at + 8)?);
@@ -193,11 +236,12 @@ impl<'a> Old<'a> {
                 break;
             }
             at += 16;
-            if !gone.has(&extent) && !kept().any(|it| it == extent) {
+            if !was.has(&extent) && !changes.kept.contains(&extent) {
                 each(extent)?;
             }
         }
-        kept().try_for_each(each)
+        let kept = changes.kept.iter().chain([&changes.note]);
+        kept.copied().try_for_each(each)
     }
 
     /// Goes through the structure. Every property is in a node, and nodes are closed in order.
@@ -286,17 +330,18 @@ trait Visit {
     fn finish(&mut self) -> Done;
 }
 
-/// Reservations that only this kernel needs: of the tree and initramfs that it was given, and of the
-/// note that was for it.
+/// What only this kernel needs: the tree and initramfs that it was given and the note that was for it,
+/// whose reservations go, and its seed.
 #[derive(Default)]
-struct Gone {
+struct Was {
     tree: Extent,
     initrd_start: u64,
     initrd_end: u64,
     note: Option<u64>,
+    kaslr_seed: u64,
 }
 
-impl Gone {
+impl Was {
     fn has(&self, extent: &Extent) -> bool {
         let bytes = self.initrd_end.saturating_sub(self.initrd_start);
         let initrd = Extent::new(self.initrd_start, bytes);
@@ -304,7 +349,7 @@ impl Gone {
     }
 }
 
-impl Visit for Gone {
+impl Visit for Was {
     fn begin(&mut self, _: &[u8], _: bool) -> Done {
         Ok(())
     }
@@ -316,6 +361,7 @@ impl Visit for Gone {
         match in_chosen {
             Some(INITRD_START) => self.initrd_start = number,
             Some(INITRD_END) => self.initrd_end = number,
+            Some(KASLR_SEED) => self.kaslr_seed = number,
             Some(name) if name == note::PROPERTY.as_bytes() => self.note = Some(number),
             _ => {}
         }
@@ -334,7 +380,7 @@ struct Rewriter<'n, 'b, 'o, 'c> {
     new: &'n mut New<'b>,
     old: &'o Old<'o>,
     changes: &'c Changes<'c>,
-    random: &'c mut dyn FnMut(&mut [u8]),
+    was: Was,
 }
 
 impl Rewriter<'_, '_, '_, '_> {
@@ -358,6 +404,11 @@ impl Rewriter<'_, '_, '_, '_> {
             self.own(INITRD_START, &[&initrd.start.to_be_bytes()])?;
             self.own(INITRD_END, &[&end.to_be_bytes()])?;
         }
+        let kaslr = self.was.kaslr_seed ^ changes.seeds.kaslr;
+        self.own(KASLR_SEED, &[&kaslr.to_be_bytes()])?;
+        if let Some(seed) = &changes.seeds.rng {
+            self.own(RNG_SEED, &[seed])?;
+        }
         let note = &changes.note.start.to_be_bytes();
         self.own(note::PROPERTY.as_bytes(), &[note])
     }
@@ -373,7 +424,7 @@ impl Visit for Rewriter<'_, '_, '_, '_> {
     }
 
     fn property(&mut self, in_chosen: Option<&[u8]>, name: u32, value: &[u8]) -> Done {
-        if in_chosen.is_some_and(|name| NAMES.contains(&name)) {
+        if in_chosen.is_some_and(|name| NAMES.contains(&name) || LEFT_BEHIND.contains(&name)) {
             return Ok(());
         }
         // A name that is not there would be one of the new ones.
@@ -384,12 +435,7 @@ impl Visit for Rewriter<'_, '_, '_, '_> {
         self.new.token(PROPERTY)?;
         self.new.token(value.len() as u32)?;
         self.new.token(name)?;
-        let start = self.new.at;
         self.new.put(value)?;
-        if in_chosen.is_some_and(|name| SEEDS.contains(&name)) {
-            let seed = self.new.into.get_mut(start..start + value.len());
-            (self.random)(seed.unwrap_or_default());
-        }
         self.new.align()
     }
 

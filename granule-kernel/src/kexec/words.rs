@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | the segment is to be there, whatever is there |
 //! | `flip@BIT` | changes that bit of the list once it is complete |
+//! | `frees@PAGES` | so many pages where segments are to be become free while the next kernel is loaded |
 //! | `map@PAGES` | so many more pages are in the transitional tables when it is left |
 //! | `loosen@1` | the list's first page may be written when it is left |
 //! | `decay@BYTE` | changes that byte of all that is copied, after the last look at anything |
@@ -25,6 +26,8 @@ pub(crate) struct Words {
     pub(crate) places: [Option<u64>; 3],
     /// The bit that changes, for tests.
     pub(crate) flip: Option<u64>,
+    /// Pages of places that become free meanwhile, for tests.
+    pub(crate) frees: Option<u64>,
     /// Pages too many in the transitional tables, for tests.
     pub(crate) map: Option<u64>,
     /// Whether a page of them is writable that is not to be, for tests.
@@ -57,6 +60,7 @@ pub(crate) fn read(line: &[u8]) -> Words {
         };
         match what {
             b"flip" => read.flip = Some(number),
+            b"frees" => read.frees = Some(number),
             b"map" => read.map = Some(number),
             b"loosen" => read.loosen = true,
             b"decay" => read.decay = Some(number),
@@ -102,6 +106,8 @@ mod tests {
         assert_eq!(test.flip, Some(9));
         let test = read(b"granule.test=kexec:loosen@1,map@2");
         assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
+        let test = read(b"granule.test=kexec:frees@64");
+        assert_eq!((test.frees, test.flip), (Some(64), None));
         let test = read(b"granule.test=kexec:decay@4096");
         assert_eq!((test.decay, test.flip), (Some(4096), None));
         let test = read(b"granule.test=kexec:stays@3,loud@27");

@@ -15,15 +15,30 @@ static STATE: Lock<u64> = Lock::new(0);
 pub(crate) fn fill(into: &mut [u8]) {
     let (words, rest) = into.as_chunks_mut::<8>();
     for word in words {
-        *word = next().to_le_bytes();
+        *word = number().to_le_bytes();
     }
-    for (to, from) in rest.iter_mut().zip(next().to_le_bytes()) {
+    for (to, from) in rest.iter_mut().zip(number().to_le_bytes()) {
         *to = from;
     }
 }
 
+/// Fills with nothing but hardware's numbers, and says whether it could: for what must be a secret.
+pub(crate) fn fill_by_hardware(into: &mut [u8]) -> bool {
+    into.chunks_mut(8).all(|piece| {
+        // It may have none for a moment.
+        let number = (0..PATIENCE).find_map(|_| hardware());
+        for (to, from) in piece.iter_mut().zip(number.unwrap_or(0).to_le_bytes()) {
+            *to = from;
+        }
+        number.is_some()
+    })
+}
+
+/// How often hardware is asked for one number.
+const PATIENCE: u32 = 16;
+
 /// SplitMix64, stirred before each number.
-fn next() -> u64 {
+pub(crate) fn number() -> u64 {
     let noise = timer::now() ^ hardware().unwrap_or(0).rotate_left(17);
     STATE.with(|state| {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ noise;

@@ -32,7 +32,7 @@ pub(super) fn prepare(tcr: u64, nobody: u64, frame: PhysicalAddress) {
     NOBODY_FRAME.store(frame.0, Ordering::Relaxed);
     USER_TCR.store(tcr, Ordering::Relaxed);
     NOBODY.store(nobody, Ordering::Relaxed);
-    KERNEL_TCR.store(tcr_el1(), Ordering::Relaxed);
+    KERNEL_TCR.store(cpu::tcr_el1(), Ordering::Relaxed);
     KERNEL_TTBR0.store(ttbr0_el1(), Ordering::Relaxed);
 }
 
@@ -143,13 +143,6 @@ pub(super) fn thread_pointer() -> u64 {
 pub(super) fn set_thread_pointer(value: u64) {
     // SAFETY: writes a register that the kernel does not use.
     unsafe { asm!("msr tpidr_el0, {}", in(reg) value, options(nomem, nostack, preserves_flags)) };
-}
-
-pub(crate) fn tcr_el1() -> u64 {
-    let value: u64;
-    // SAFETY: reads a register.
-    unsafe { asm!("mrs {}, tcr_el1", out(reg) value, options(nomem, nostack, preserves_flags)) };
-    value
 }
 
 fn ttbr0_el1() -> u64 {

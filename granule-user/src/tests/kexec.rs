@@ -188,6 +188,25 @@ fn arguments() {
     }
 }
 
+/// Refusals without end: each is an error, and the log is not told of each. Nor is it of what is loaded.
+pub(super) fn flood(_: Start) {
+    for _ in 0..500 {
+        let result = call(REBOOT, [1, 2, 0x4558_4543, 0, 0, 0]);
+        check!(result == EINVAL, "reboot: {result}");
+    }
+    let kernel = open(GOOD);
+    for _ in 0..100 {
+        let done = load_with(kernel, None, LINE, 0);
+        check!(done == 0, "load: {done}");
+    }
+    close(kernel);
+    unload();
+    // Of another kind, which is told.
+    let result = leave();
+    check!(result == EINVAL, "leave: {result}");
+    say(format_args!("flooded\n"));
+}
+
 /// A list that changed after it was complete (`granule.test=kexec:flip@…`): the kernel is not left, and
 /// goes on as it was; likewise when nothing is loaded.
 pub(super) fn corrupted(_: Start) {
@@ -273,7 +292,9 @@ fn run_out(step: usize, all_flags: &[u64]) {
         check!(result == 0 && most > 20, "{result}, {most} allocations");
         unload();
         let (mut done, mut refused) = (0, 0);
-        for first in (1..=most as u64).step_by(step) {
+        // Twice, since memory is in other pieces at first, and one is passed over where that changes.
+        let each = || (1..=most as u64).step_by(step);
+        for first in each().chain(each()) {
             for all in [0, 1] {
                 let before = free();
                 let (result, made) = attempt(first, all);

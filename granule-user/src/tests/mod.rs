@@ -66,6 +66,7 @@ const TESTS: &[Test] = &[
     (b"pipe-storm", hostile::pipes),
     (b"scarce", scarce::scarce),
     (b"kexec-refused", kexec::refused),
+    (b"kexec-flood", kexec::flood),
     (b"kexec-scarce", kexec::scarce),
     (b"kexec-busy", leave::busy),
     (b"kexec-corrupted", kexec::corrupted),

@@ -42,7 +42,7 @@ pub const SET_VECTORS: u64 = 0;
 
 /// The longest step from cache line to cache line, in bytes: four of them must divide a page. A
 /// longer line is cleaned more than once.
-pub(crate) const MOST_LINE: u64 = 1024;
+pub const MOST_LINE: u64 = 1024;
 
 /// TCR.EPD0 and TCR.EPD1: no walks of a half.
 pub(crate) const EPD0: u64 = crate::arch::registers::Tcr::EPD0;

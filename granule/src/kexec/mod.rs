@@ -11,7 +11,7 @@
 //! In the order in which a kernel needs it:
 //!
 //! 1. [`ImageHeader::read`] and [`check`](ImageHeader::check); [`find_place`] for each segment, first
-//!    with all memory in use reserved, then, if nothing is long enough, without; [`check_places`].
+//!    with all memory in use reserved, then, if nothing is long enough, without; [`check_places`] and [`check_boot`].
 //! 2. Pages for the bytes: the destination's own where they are free, others where they are not, of
 //!    which [`in_the_way`] says whether they may be taken. Bytes are loaded into them, the last page's
 //!    rest is zeroed.
@@ -28,6 +28,7 @@ pub mod digest;
 pub mod image;
 mod layout;
 pub mod list;
+pub mod place;
 pub mod plan;
 pub mod ranges;
 pub mod record;
@@ -41,11 +42,13 @@ pub mod tables;
 pub use digest::Digest;
 pub use image::{ImageError, ImageHeader};
 pub use layout::{
-    CLEAN, CODE_BYTES, COPY, EL2, END, LINE, LINK, RECORD_BYTES, SET_VECTORS, START, UNCACHED, UNIT,
+    CLEAN, CODE_BYTES, COPY, EL2, END, LINE, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS, START,
+    UNCACHED, UNIT,
 };
 pub use list::{Header, List, ListError, ListMemory, Way, verify};
+pub use place::{ANYWHERE, TREE_BLOCK, check_boot, find_place, near};
 pub use plan::{Record, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};
 pub use record::Recorder;
-pub use segment::{Clean, Extent, Ground, Refusal, Segment, check_places, find_place, in_the_way};
+pub use segment::{Clean, Extent, Ground, Refusal, Segment, check_places, in_the_way};
 pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};

@@ -3,7 +3,6 @@
 //! Arithmetic on addresses only. Which pages are taken for what is the kernel's to decide, before;
 //! what is decided is judged here as a whole, and nothing has happened yet when it is refused.
 
-use super::layout::UNIT;
 use crate::arch::PageSize;
 use core::fmt;
 
@@ -210,6 +209,33 @@ pub enum Refusal {
         /// The longest stretch that is free, at the alignment asked for.
         longest: u64,
     },
+    /// The initramfs is too far from the image for a kernel that maps both before it knows memory.
+    Far {
+        /// The segment.
+        segment: &'static str,
+        /// Its place.
+        place: Extent,
+        /// Where it may be.
+        window: Extent,
+    },
+    /// The device tree is longer than the boot protocol lets it be.
+    Long {
+        /// The segment.
+        segment: &'static str,
+        /// Its bytes.
+        bytes: u64,
+        /// As many as it may have.
+        most: u64,
+    },
+    /// A block that is mapped for the device tree is not all memory that may be mapped.
+    Block {
+        /// The segment.
+        segment: &'static str,
+        /// Its place.
+        place: Extent,
+        /// The block, or the blocks.
+        block: Extent,
+    },
     /// No pages for the list, the tables or the relocation code.
     OutOfPages {
         /// What they were for.
@@ -296,6 +322,33 @@ impl fmt::Display for Refusal {
                 f,
                 "the {segment} takes {memory:#x} bytes in one piece, and the longest free one has \
                  {longest:#x}: free memory, or take a smaller one"
+            ),
+            Self::Far {
+                segment,
+                place,
+                window,
+            } => write!(
+                f,
+                "the {segment} is to be at {place}, outside of {window}: the boot protocol has it within \
+                 32 GiB of the image, counted from a multiple of 1 GiB"
+            ),
+            Self::Long {
+                segment,
+                bytes,
+                most,
+            } => write!(
+                f,
+                "the {segment} has {bytes:#x} bytes, and the boot protocol lets it have {most:#x}: take \
+                 nodes or a part of the command line away"
+            ),
+            Self::Block {
+                segment,
+                place,
+                block,
+            } => write!(
+                f,
+                "the {segment} is to be at {place}, and the boot protocol has it mapped in blocks of \
+                 2 MiB: of {block} not all is RAM that may be mapped"
             ),
             Self::OutOfPages { what, needed } => write!(
                 f,
@@ -388,73 +441,4 @@ pub(super) fn is_ram(extent: &Extent, ram: &[Extent]) -> bool {
         at = bank.end().unwrap_or(end);
     }
     true
-}
-
-/// The lowest address, a multiple of `align` plus `offset`, at which `memory` bytes of RAM are
-/// neither reserved, nor kept, nor a place of `taken`. `align` is a power of two.
-///
-/// Who wants to have nothing to copy asks first with all memory in use among what is reserved.
-///
-/// # Errors
-///
-/// [`Refusal::TooBig`].
-pub fn find_place(
-    segment: &'static str,
-    memory: u64,
-    (align, offset): (u64, u64),
-    taken: &[Segment<'_>],
-    ground: &Ground<'_>,
-) -> Result<u64, Refusal> {
-    let align = align.max(ground.page.bytes()).max(UNIT);
-    let mut longest = 0;
-    let mut best: Option<u64> = None;
-    // A lowest place begins where a bank does, or behind something that is taken.
-    let starts = ground.ram.iter().map(|bank| Some(bank.start));
-    let behind = ground.reserved.iter().chain(ground.kept).map(Extent::end);
-    let places = taken.iter().map(|one| one.place().end());
-    for start in starts.chain(behind).chain(places).flatten() {
-        let Some(start) = start
-            .checked_sub(offset & (align - 1))
-            .map_or(Some(0), |start| start.checked_next_multiple_of(align))
-            .and_then(|start| start.checked_add(offset & (align - 1)))
-        else {
-            continue;
-        };
-        let free = free_from(start, taken, ground);
-        longest = longest.max(free);
-        if free >= memory && best.is_none_or(|best| start < best) {
-            best = Some(start);
-        }
-    }
-    best.ok_or(Refusal::TooBig {
-        segment,
-        memory,
-        longest,
-    })
-}
-
-/// How many bytes from an address on are RAM that nothing is in.
-fn free_from(start: u64, taken: &[Segment<'_>], ground: &Ground<'_>) -> u64 {
-    let mut end = start;
-    // Banks may touch each other.
-    while let Some(bank) = ground
-        .ram
-        .iter()
-        .find(|bank| bank.start <= end && bank.end().is_some_and(|last| end < last))
-    {
-        end = bank.end().unwrap_or(end);
-    }
-    let places = taken.iter().map(Segment::place);
-    for one in ground
-        .reserved
-        .iter()
-        .chain(ground.kept)
-        .copied()
-        .chain(places)
-    {
-        if one.overlaps(&Extent::new(start, end - start)) {
-            end = one.start.max(start);
-        }
-    }
-    end - start
 }

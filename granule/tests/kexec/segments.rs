@@ -3,8 +3,8 @@
 use crate::world::{Memory, Pages, RAM};
 use granule::arch::PageSize;
 use granule::kexec::{
-    Clean, Extent, Ground, List, Refusal, Segment, check, check_places, find_place, in_the_way,
-    plan,
+    ANYWHERE, Clean, Extent, Ground, List, Refusal, Segment, TREE_BLOCK, check, check_boot,
+    check_places, find_place, in_the_way, near, plan,
 };
 
 const MIB: u64 = 1 << 20;
@@ -322,8 +322,9 @@ fn pages_of_the_transition_must_be_elsewhere() {
 
 #[test]
 fn the_lowest_place_is_found_and_too_big_is_told() {
-    let place =
-        |memory, align, taken: &[Segment<'_>]| find_place("image", memory, align, taken, &ground());
+    let place = |memory, align, taken: &[Segment<'_>]| {
+        find_place("image", memory, align, &ANYWHERE, taken, &ground())
+    };
     assert_eq!(place(MIB, (2 * MIB, 0), &[]), Ok(BASE));
     assert_eq!(place(MIB, (2 * MIB, 0x8_0000), &[]), Ok(BASE + 0x8_0000));
     // Behind the image, which ends at 5 MiB.
@@ -350,4 +351,133 @@ fn the_lowest_place_is_found_and_too_big_is_told() {
         line.contains("0x2900000") && line.contains("0x2800000"),
         "{line}"
     );
+}
+
+#[test]
+fn a_place_is_found_in_a_part_of_ram() {
+    let place = |memory, within: Extent| {
+        find_place(
+            "initramfs",
+            memory,
+            (0x1000, 0),
+            &within,
+            &[image()],
+            &ground(),
+        )
+    };
+    let from = |start, bytes| Extent::new(BASE + start, bytes);
+    assert_eq!(place(MIB, from(0, 64 * MIB)), Ok(BASE));
+    // In the middle of a bank, and of what is taken.
+    assert_eq!(
+        place(MIB, from(7 * MIB + 1, 64 * MIB)),
+        Ok(BASE + 7 * MIB + 0x1000)
+    );
+    assert_eq!(place(MIB, from(3 * MIB, 64 * MIB)), Ok(BASE + 5 * MIB));
+    // Up to its last byte.
+    assert_eq!(place(2 * MIB, from(6 * MIB, 2 * MIB)), Ok(BASE + 6 * MIB));
+    assert_eq!(
+        place(2 * MIB, from(6 * MIB + 1, 2 * MIB)),
+        Err(Refusal::TooBig {
+            segment: "initramfs",
+            memory: 2 * MIB,
+            longest: 2 * MIB - 0xfff,
+        })
+    );
+}
+
+const GIB: u64 = 1 << 30;
+
+/// RAM from 1 GiB to 129 GiB, with an image somewhere, an initramfs and a tree.
+fn boots(image_at: u64, initramfs: u64, tree_at: Extent) -> Result<(), Refusal> {
+    let ram = [
+        Extent::new(GIB, 64 * GIB),
+        Extent::new(65 * GIB, 64 * GIB + 0x1000),
+    ];
+    let ground = Ground {
+        ram: &ram,
+        ..ground()
+    };
+    let one = |name, destination, bytes: u64| Segment {
+        name,
+        destination,
+        bytes,
+        memory: bytes.next_multiple_of(0x1000),
+        ..tree()
+    };
+    let image = one("image", image_at, 16 * MIB);
+    let initramfs = one("initramfs", initramfs, 64 * MIB);
+    let tree = one("tree", tree_at.start, tree_at.bytes);
+    // A page in the midst of a block, and one that ends where a block does.
+    let unmapped = [
+        Extent::new(100 * GIB + MIB, 0x1000),
+        Extent::new(101 * GIB - 0x1000, 0x1000),
+    ];
+    let place = initramfs.place();
+    let result = check_boot(&image, Some(&initramfs), &tree, &ground, &unmapped);
+    assert_eq!(
+        near(&image.place()).holds(&place),
+        !matches!(result, Err(Refusal::Far { .. }))
+    );
+    result
+}
+
+/// Both ends of the window, from below and from above; the window begins at whole gibibytes.
+#[test]
+fn an_initramfs_is_within_32_gib_of_its_image() {
+    let tree = Extent::new(2 * GIB, 0x1000);
+    let image = 40 * GIB + 8 * MIB;
+    for (initramfs, near) in [
+        (image + 16 * MIB, true),
+        (72 * GIB - 64 * MIB, true),
+        (72 * GIB - 64 * MIB + 0x1000, false),
+        (72 * GIB, false),
+        (image - 64 * MIB, true),
+        (9 * GIB, true),
+        (9 * GIB - 0x1000, false),
+        (GIB, false),
+    ] {
+        let result = boots(image, initramfs, tree);
+        assert_eq!(result.is_ok(), near, "{initramfs:#x}: {result:?}");
+    }
+    let line = boots(image, GIB, tree).unwrap_err().to_string();
+    assert!(line.contains("0x240000000..0x1200000000"), "{line}");
+    assert_eq!(near(&Extent::new(GIB, MIB)), Extent::new(0, 33 * GIB));
+    // Whatever an image says, no address wraps.
+    let last = near(&Extent::new(u64::MAX - 0xfff, 0x1000));
+    assert_eq!(last.start, 32_u64.wrapping_mul(GIB).wrapping_neg());
+}
+
+#[test]
+fn a_tree_lies_in_blocks_that_may_be_mapped() {
+    let tree = |start, bytes| boots(GIB, GIB + 16 * MIB, Extent::new(start, bytes));
+    assert_eq!(tree(2 * GIB, TREE_BLOCK), Ok(()));
+    // Two blocks, neither of which is another kind of memory.
+    assert_eq!(tree(2 * GIB + MIB, TREE_BLOCK), Ok(()));
+    let long = tree(2 * GIB, TREE_BLOCK + 1);
+    assert!(matches!(
+        long,
+        Err(Refusal::Long {
+            bytes: 0x20_0001,
+            most: 0x20_0000,
+            ..
+        })
+    ));
+    for (start, bytes, mapped) in [
+        (100 * GIB, 0x1000, false),
+        (100 * GIB + MIB + 0x1000, 0x1000, false),
+        (100 * GIB - 0x1000, 0x1000, true),
+        (100 * GIB - 0x1000, 0x1001, false),
+        (100 * GIB + 2 * MIB, 0x1000, true),
+        (101 * GIB - 2 * MIB, 0x1000, false),
+        (101 * GIB, 0x1000, true),
+        // RAM ends within the block.
+        (129 * GIB - 2 * MIB, 0x1000, true),
+        (129 * GIB, 0x1000, false),
+    ] {
+        let result = tree(start, bytes);
+        assert_eq!(result.is_ok(), mapped, "{start:#x}: {result:?}");
+        if let Err(why) = result {
+            assert!(why.to_string().contains("blocks of 2 MiB"), "{why}");
+        }
+    }
 }

@@ -10,6 +10,9 @@ const KEPT: [Extent; 2] = [
     Extent::new(0x4600_0000, 0x2000),
     Extent::new(0x5100_0000, 8),
 ];
+/// Of the tree as it is.
+const SEED: u64 = 0x0102_0304_0506_0708;
+const FRESH: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 const NOTE: Extent = Extent::new(0x5000_0000, 0x1000);
 
 fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
@@ -34,8 +37,11 @@ fn tree() -> Vec<u8> {
             ("stdout-path", b"/pl011@9000000\0"),
             ("linux,initrd-start", &[0x44, 0, 0, 0]),
             ("linux,initrd-end", &[0x44, 0, 0x12, 0x34]),
-            ("kaslr-seed", &[7; 8]),
+            ("kaslr-seed", &SEED.to_be_bytes()),
             ("rng-seed", &[9; 33]),
+            ("linux,elfcorehdr", &[1; 16]),
+            ("linux,usable-memory-range", &[2; 32]),
+            ("linux,ima-kexec-buffer", &[3; 16]),
             (note::PROPERTY, &0x4700_0000_u64.to_be_bytes()),
         ],
     );
@@ -62,6 +68,10 @@ fn changes() -> Changes<'static> {
         note: NOTE,
         kept: &KEPT,
         old: OLD,
+        seeds: Seeds {
+            kaslr: FRESH,
+            rng: Some([0x5a; SEED_BYTES]),
+        },
     }
 }
 
@@ -75,8 +85,7 @@ fn roomy(old: &[u8]) -> Vec<u8> {
 
 fn rewritten(old: &[u8], changes: &Changes<'_>) -> Vec<u8> {
     let mut into = vec![0xa5; most_bytes(old, changes).unwrap()];
-    let mut random = |seed: &mut [u8]| seed.fill(0x5a);
-    let length = write(old, changes, &mut random, &mut into).unwrap();
+    let length = write(old, changes, &mut into).unwrap();
     // Not much is asked for in vain, however much room the old one has.
     assert!(into.len() - length < 700, "{} for {length}", into.len());
     into.truncate(length);
@@ -99,10 +108,10 @@ fn chosen_is_new_and_all_else_as_it_was() {
     let number = |value: u64| Some(value.to_be_bytes().to_vec());
     assert_eq!(chosen("linux,initrd-start"), number(0x1_4500_0000));
     assert_eq!(chosen("linux,initrd-end"), number(0x1_4500_0777));
-    assert_eq!(chosen("kaslr-seed").unwrap(), [0x5a; 8]);
-    assert_eq!(chosen("rng-seed").unwrap(), [0x5a; 33]);
+    assert_eq!(chosen("kaslr-seed"), number(SEED ^ FRESH));
+    assert_eq!(chosen("rng-seed").unwrap(), [0x5a; SEED_BYTES]);
     assert_eq!(chosen(note::PROPERTY), number(NOTE.start));
-    // No name twice.
+    // No name twice, and nothing of what a kernel before this one left for it alone.
     let node = read.find_node("/chosen").unwrap();
     assert_eq!(node.properties().count(), 7);
     assert_eq!(
@@ -145,7 +154,8 @@ fn without_an_initramfs_there_is_none_and_without_chosen_there_is_one() {
     let new = rewritten(&bare.to_dtb(), &changes());
     let read = Fdt::new(&new).unwrap();
     assert!(value(&read, "/chosen", "bootargs").is_some());
-    assert!(value(&read, "/chosen", "kaslr-seed").is_none());
+    let seed = value(&read, "/chosen", "kaslr-seed");
+    assert_eq!(seed, Some(FRESH.to_be_bytes().to_vec()));
     assert!(read.find_node("/cpus").is_some());
     // From kernel to kernel it does not grow.
     let again = rewritten(&new, &changes());
@@ -165,8 +175,51 @@ fn it_is_as_long_wherever_things_are() {
     assert_eq!(rewritten(&tree(), &elsewhere).len(), long);
     assert_eq!(rewritten(&roomy(&tree()), &changes()).len(), long);
     let mut small = vec![0; long - 1];
-    let written = write(&tree(), &changes(), &mut |_| {}, &mut small);
+    let written = write(&tree(), &changes(), &mut small);
     assert_eq!(written, Err(TreeError::Full { room: long - 1 }));
+}
+
+/// Whatever firmware has reserved: also what the note's place is taken for before it has one, and the
+/// note's place itself.
+#[test]
+fn it_is_as_long_before_anything_has_a_place() {
+    let mut firmware = DeviceTree::from_fdt(&Fdt::new(&tree()).unwrap());
+    for (start, bytes) in [(0, 0x1000), (0, 0x1_0000), (NOTE.start, NOTE.bytes)] {
+        let reserved = MemoryReservation::new(start, bytes);
+        firmware.memory_reservations.push(reserved);
+    }
+    let old = firmware.to_dtb();
+    let long = rewritten(&old, &changes()).len();
+    for note in [(0, 0), (0, 0x1000), (0, 0x1_0000), (0x4000_0000, 0x1000)] {
+        let unplaced = Changes {
+            initrd: Some(Extent::default()),
+            note: Extent::new(note.0, note.1),
+            ..changes()
+        };
+        assert_eq!(rewritten(&old, &unplaced).len(), long, "{note:x?}");
+    }
+    assert_eq!(same_length(long, long), Ok(()));
+    let longer = same_length(long, long + 16).unwrap_err();
+    let words = format!("has {} bytes, and {long} were measured", long + 16);
+    assert!(longer.to_string().contains(&words), "{longer}");
+}
+
+/// A seed is handed over once: without hardware that makes another one there is none, and what only
+/// places the next kernel is stirred.
+#[test]
+fn no_seed_goes_through_as_it_is() {
+    let guessable = Changes {
+        seeds: Seeds {
+            kaslr: FRESH,
+            rng: None,
+        },
+        ..changes()
+    };
+    let new = rewritten(&tree(), &guessable);
+    let read = Fdt::new(&new).unwrap();
+    assert_eq!(value(&read, "/chosen", "rng-seed"), None);
+    let seed = value(&read, "/chosen", "kaslr-seed").unwrap();
+    assert_eq!(seed, (SEED ^ FRESH).to_be_bytes());
 }
 
 #[test]
@@ -174,7 +227,7 @@ fn what_is_cut_short_is_refused_wherever_that_is() {
     let old = tree();
     let mut into = vec![0; old.len() * 2];
     for length in 0..old.len() {
-        let cut = write(&old[..length], &changes(), &mut |_| {}, &mut into);
+        let cut = write(&old[..length], &changes(), &mut into);
         assert!(matches!(cut, Err(TreeError::Malformed { .. })), "{length}");
     }
 }
@@ -189,6 +242,6 @@ proptest! {
             *at.get_mut(&mut old) = byte;
         }
         let mut into = vec![0; 4096];
-        let _ = write(&old, &changes(), &mut |_| {}, &mut into);
+        let _ = write(&old, &changes(), &mut into);
     }
 }

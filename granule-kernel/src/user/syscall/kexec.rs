@@ -3,8 +3,9 @@
 use super::env::Env;
 use super::{Arguments, Outcome};
 use crate::console::println;
+use crate::kexec::budget::{self, Kind};
 use crate::kexec::leave;
-use crate::kexec::refused::Refused;
+use crate::kexec::refused::{Call, Refused};
 use crate::kexec::{self, Busy, MOST_COMMAND_LINE, Request};
 use crate::user::abi::Errno;
 use crate::user::files::kexec::Kexec;
@@ -28,7 +29,7 @@ pub(super) fn load(
     [kernel, initrd, line_bytes, line, flags, _]: Arguments,
 ) -> Outcome {
     if flags & !(UNLOAD | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(tell(&Call::Flags { flags }.into()));
     }
     let Some(busy) = Busy::take() else {
         return Err(tell(&Refused::Busy));
@@ -38,9 +39,9 @@ pub(super) fn load(
         publish(current);
         return Ok(0);
     }
-    let kernel = content(current, kernel)?;
+    let kernel = content(current, "kernel", kernel)?;
     let initrd = match flags & NO_INITRAMFS {
-        0 => Some(content(current, initrd)?),
+        0 => Some(content(current, "initrd", initrd)?),
         _ => None,
     };
     let text = command_line(current, line, line_bytes)?;
@@ -57,30 +58,44 @@ pub(super) fn load(
 }
 
 /// What is in the file of a descriptor: the archive's own bytes, which stay where they are.
-fn content(current: &Current<'_>, fd: u64) -> Result<&'static [u8], Errno> {
-    shared::with(|world| {
+fn content(
+    current: &Current<'_>,
+    what: &'static str,
+    descriptor: u64,
+) -> Result<&'static [u8], Errno> {
+    let content = shared::with(|world| {
         let open = world
             .own(current.task.place())?
             .descriptors
-            .get(fd as u32)?;
+            .get(descriptor as u32)?;
         let file = world.files.get(open)?;
         match file.what {
             What::File(node) if file.may_read() => Ok(world.files.tree.content(node)),
             _ => Err(Errno::EBADF),
         }
+    });
+    content.map_err(|error| {
+        let why = Call::File {
+            what,
+            descriptor,
+            error,
+        };
+        tell(&why.into())
     })
 }
 
 /// The command line, whose last byte is a NUL, if there is one.
 fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<u8>, Errno> {
-    let refused = Refused::CommandLine { bytes };
+    let refused = Call::Line { bytes }.into();
     if bytes > MOST_COMMAND_LINE as u64 {
         return Err(tell(&refused));
     }
     let what = "command line";
     let line = Array::new(bytes as usize, |_| 0);
     let mut line = line.ok_or_else(|| tell(&Refused::Memory { what }))?;
-    current.read(at, &mut line)?;
+    current
+        .read(at, &mut line)
+        .map_err(|error| tell(&Call::Address { at, bytes, error }.into()))?;
     match line.last() {
         None | Some(0) => Ok(line),
         _ => Err(tell(&refused)),
@@ -94,12 +109,14 @@ fn publish(current: &mut Current<'_>) {
 }
 
 fn tell(why: &Refused) -> Errno {
-    say(why);
+    say(why.kind(), why);
     why.errno()
 }
 
-fn say(why: &impl Display) {
-    println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
+fn say(kind: Kind, why: &impl Display) {
+    budget::say(kind, || {
+        println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
+    });
 }
 
 const MAGIC: u64 = 0xfee1_dead;
@@ -110,12 +127,18 @@ const KEXEC: u64 = 0x4558_4543;
 pub(super) fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> Outcome {
     let word = |value: u64| u64::from(value as u32);
     if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {
-        return Err(Errno::EINVAL);
+        let [magic, second, command] = [magic, second, command].map(|value| value as u32);
+        let why = Call::Reboot {
+            magic,
+            second,
+            command,
+        };
+        return Err(tell(&why.into()));
     }
     let Some(busy) = Busy::take() else {
         return Err(tell(&Refused::Busy));
     };
     let why = leave::execute(&busy);
-    say(&why);
+    say(Kind::Stays, &why);
     Err(why.errno())
 }
