@@ -135,7 +135,7 @@ impl Loader<'_> {
         held.keep_out_of(&segments);
         // What is free in the places is taken, all of it, so that little that is taken later can be in
         // the way; what no bytes come to is free again at the end.
-        for (segment, in_place) in segments.iter().zip(&mut in_place) {
+        for (segment, in_place) in segments.iter_mut().zip(&mut in_place) {
             self.take_free(segment, in_place, &mut held)?;
         }
         drop(in_use);
@@ -338,7 +338,7 @@ impl Loader<'_> {
     /// are to be copied; the rest is put aside.
     fn take_free(
         &self,
-        segment: &Segment<'_>,
+        segment: &mut Segment<'_>,
         in_place: &mut Runs,
         held: &mut Held,
     ) -> Result<(), NoMemory> {
@@ -348,7 +348,21 @@ impl Loader<'_> {
         let bytes = Extent::new(segment.destination, own);
         held.take_free_in(bytes, |run| in_place.push(run))?;
         let rest = Extent::new(segment.destination + own, segment.memory - own);
-        held.put_aside(rest)
+        if copies {
+            return held.put_aside(rest);
+        }
+        // What is behind the bytes stays taken: nobody writes to it any more, so that it need not be
+        // cleaned when the kernel leaves.
+        let mut behind = 0;
+        held.take_free_in(rest, |run| {
+            behind += run.bytes;
+            Ok(())
+        })?;
+        if behind == rest.bytes && segment.clean == Clean::Moved {
+            pages::clean(&rest);
+            segment.clean = Clean::MovedAlone;
+        }
+        Ok(())
     }
 
     /// For a test: pages of the places that somebody uses still.
