@@ -75,6 +75,8 @@ pub(crate) fn microseconds(ticks: u64) -> u64 {
 
 /// What stage 1 makes of reading `address`, from the CPU's own walker: the physical address, or
 /// PAR's fault status.
+// Once: with the flush for a conflict it is long, and asked in many places.
+#[inline(never)]
 pub(crate) fn translate(address: u64) -> Result<u64, u64> {
     asked(address, address_translation)
 }

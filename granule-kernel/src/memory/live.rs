@@ -302,6 +302,8 @@ pub(crate) fn hold<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// What changing the tables took so far, by anyone.
+// Once: tests ask all the time.
+#[inline(never)]
 pub(crate) fn counted() -> Taken {
     LIVE.with(|live| Taken {
         counts: live.counters.get(),

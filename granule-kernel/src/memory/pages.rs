@@ -1,5 +1,6 @@
 //! The kernel's pages: the frame allocator over all RAM, behind one lock, from when early memory
-//! hands over. Interrupts may take that lock: it masks them.
+//! hands over. Interrupts may take that lock: it masks them. What takes it for many pages at once, or
+//! seldom, stands once in the image and not in each caller.
 
 use super::{live, pagealloc};
 use crate::frames::metadata::{Word, metadata_at, metadata_bytes};
@@ -106,6 +107,7 @@ fn fill(
 
 /// Allocates `2^order` frames in one block, whose memory the linear map shows writable; `None` if
 /// there is no such block.
+#[inline(never)]
 pub(crate) fn allocate(order: u32) -> Option<Frame> {
     if scarce::refuses() {
         return None;
@@ -119,6 +121,7 @@ pub(crate) fn allocate(order: u32) -> Option<Frame> {
 
 /// Frees the block of `2^order` frames that [`allocate`] gave, which must be in the linear map as
 /// it was then.
+#[inline(never)]
 pub(crate) fn free(frame: Frame, order: u32) -> Result<(), FrameError> {
     PAGES.with(|frames| {
         let size = frames.page_size();
@@ -132,6 +135,7 @@ pub(crate) fn free(frame: Frame, order: u32) -> Result<(), FrameError> {
 }
 
 /// Whether `frame` is free, if that can be told without waiting.
+#[inline(never)]
 pub(crate) fn is_free(frame: Frame) -> Option<bool> {
     PAGES.try_with(|frames| frames.is_free(frame))
 }
@@ -198,6 +202,7 @@ pub(crate) fn allocate_one() -> Option<PhysicalAddress> {
 }
 
 /// The frame at `address` by itself, if it is free.
+#[inline(never)]
 pub(crate) fn allocate_exactly(address: PhysicalAddress) -> Option<PhysicalAddress> {
     single(|frames| {
         let frame = Frame::containing(address, frames.page_size());
@@ -283,6 +288,7 @@ pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemor
 }
 
 /// Between one frame and `most` in one run, each by itself, wherever they are.
+#[inline(never)]
 pub(crate) fn allocate_run(most: u64) -> Result<Run, NoMemory> {
     if scarce::refuses() {
         return Err(NoMemory);
@@ -322,6 +328,7 @@ pub(crate) fn each_free_block(least: u64, mut what: impl FnMut(PhysicalAddress, 
 }
 
 /// One owner more for each of `count` frames from `first`, each allocated by itself.
+#[inline(never)]
 pub(crate) fn share(first: PhysicalAddress, count: u64) {
     in_parts(first, count, |frames, first, count| {
         // The frames count what they refuse.
@@ -330,6 +337,7 @@ pub(crate) fn share(first: PhysicalAddress, count: u64) {
 }
 
 /// One owner less for each of `count` frames from `first`, each allocated by itself.
+#[inline(never)]
 pub(crate) fn release(first: PhysicalAddress, count: u64) {
     in_parts(first, count, |frames, first, count| {
         let size = frames.page_size();
@@ -358,6 +366,7 @@ pub(crate) struct Counted {
 }
 
 /// Counts.
+#[inline(never)]
 pub(crate) fn counted() -> Counted {
     PAGES.with(|frames| Counted {
         allocated: frames.allocated(),
