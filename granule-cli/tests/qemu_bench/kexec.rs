@@ -124,20 +124,35 @@ fn each_way_does_what_its_sizes_say() {
     let object = kexec::report::json(&bench, &done);
     for (row, told) in done.rows.iter().zip(object["rows"].as_array().unwrap()) {
         assert_eq!(told["digest_ok"], true);
-        // With the MMU off nothing is cached, with it on nothing else.
-        let pairs = figures(row).bytes_copied / 8;
-        let expected = match row.cell.mmu {
-            Mmu::On => (pairs, 0),
-            Mmu::Off => (0, pairs),
-        };
-        assert_eq!(told["accesses_cached"], expected.0);
-        assert_eq!(told["accesses_device"], expected.1);
+        accesses_are_those_executed(row, told);
         let predicted = told["predicted_ms"].as_object().unwrap();
         assert_eq!(predicted.is_empty(), row.cell.place == Place::InPlace);
     }
-    // Past the caches the same bytes take many times as long, by what was published.
-    let time = |index: usize| object["rows"][index]["predicted_ms"]["Cavium ThunderX2"].as_f64();
-    assert!(time(0).unwrap() > 150.0 * time(1).unwrap());
+}
+
+/// Each load and store is an instruction, and beside them there is one of the loop for sixteen, the
+/// operations on lines and what is done once: what was measured says whether what is told was done.
+/// Of which memory they are the interpreted code shows (`granule/tests/kexec/count.rs`).
+fn accesses_are_those_executed(row: &Row, told: &Value) {
+    let [cached, device] =
+        ["accesses_cached", "accesses_device"].map(|key| told[key].as_u64().unwrap());
+    let [executed, idle] = match row.cell.mmu {
+        Mmu::On => [cached, device],
+        Mmu::Off => [device, cached],
+    };
+    assert_eq!(idle, 0, "{:?}", row.cell);
+    let found = figures(row);
+    let loops = executed + executed / 16;
+    // One instruction an operation at least, two and a half at most and 500 for what is done once
+    // and for each record.
+    let least = loops + found.lines_cleaned;
+    let most = loops + found.lines_cleaned * 5 / 2 + 500;
+    assert!(
+        (least..=most).contains(&found.relocation),
+        "{} instructions for {executed} accesses, expected {least} to {most}: {:?}",
+        found.relocation,
+        row.cell
+    );
 }
 
 #[test]

@@ -18,8 +18,8 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::kexec::Record;
-use granule::table::{Counters, Leaves, TableError};
+use granule::kexec::{Extent, Record};
+use granule::table::{Counters, Entry, Leaves, TableError};
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,10 +94,52 @@ impl fmt::Display for Inexact {
     }
 }
 
+/// Extents that are remembered of the upper half, at most: by far enough where memory is not in pieces.
+const MOST_SEEN: usize = 64;
+
+/// Memory that the tables map where the linear map has it, ascending, as one walk over all leaves
+/// found it. What is not among it, because there was no room for it or because it is mapped otherwise,
+/// is asked for address by address, which takes a walk from the root for each page.
+struct Seen {
+    all: [(Extent, Use); MOST_SEEN],
+    used: usize,
+}
+
+impl Seen {
+    const fn new() -> Self {
+        Self {
+            all: [(Extent { start: 0, bytes: 0 }, Use::Read); MOST_SEEN],
+            used: 0,
+        }
+    }
+
+    /// Some that lie behind all before.
+    fn push(&mut self, new: Extent, used: Use) {
+        let last = self.used.checked_sub(1);
+        if let Some((last, before)) = last.and_then(|last| self.all.get_mut(last))
+            && *before == used
+            && last.end() == Some(new.start)
+        {
+            last.bytes = last.bytes.saturating_add(new.bytes);
+        } else if let Some(slot) = self.all.get_mut(self.used) {
+            *slot = (new, used);
+            self.used += 1;
+        }
+    }
+
+    fn holds(&self, place: &Extent, used: Use) -> bool {
+        let all = self.all.get(..self.used).unwrap_or_default();
+        let behind = all.partition_point(|(one, _)| one.start <= place.start);
+        let found = behind.checked_sub(1).and_then(|index| all.get(index));
+        found.is_some_and(|(one, as_what)| *as_what == used && one.holds(place))
+    }
+}
+
 /// What has been seen so far.
 pub(super) struct Exact<'a> {
     kernel: &'a Kernel,
     loaded: &'a Loaded,
+    seen: Seen,
     needed: u64,
     wrong: Option<Inexact>,
 }
@@ -107,6 +149,7 @@ impl<'a> Exact<'a> {
         Self {
             kernel,
             loaded,
+            seen: Seen::new(),
             needed: 0,
             wrong: None,
         }
@@ -121,6 +164,7 @@ impl<'a> Exact<'a> {
         let [low, high] = self.loaded.tables.transition.roots;
         let counters = Counters::new();
         let tables = open(self.kernel, upper, high, &counters, Supply::Nothing)?;
+        let mapped = self.look(&*tables);
         for place in self.loaded.given.iter().map(|it| it.place) {
             self.maps(&*tables, place.start, place.bytes, Use::Written);
         }
@@ -135,7 +179,7 @@ impl<'a> Exact<'a> {
         let _ = list.each_page(&pages::Words, |at| {
             self.maps(&*tables, at.0, page, Use::Read);
         });
-        self.adds_up("upper", &*tables, self.needed);
+        self.adds_up("upper", mapped, self.needed);
         let tables = open(self.kernel, lower, low, &counters, Supply::Nothing)?;
         let code = self.loaded.way.code.0;
         let there = tables.query(VirtualAddress(code));
@@ -147,8 +191,24 @@ impl<'a> Exact<'a> {
                 used: Use::Executed,
             });
         }
-        self.adds_up("lower", &*tables, page);
+        self.adds_up("lower", mapped_bytes(&*tables, |_| {}), page);
         self.wrong.map_or(Ok(()), Err)
+    }
+
+    /// Remembers what is mapped, and gives the bytes of all leaves.
+    fn look(&mut self, tables: &(dyn Tree + '_)) -> u64 {
+        let distance = self.loaded.tables.transition.distance;
+        mapped_bytes(tables, |entry| {
+            let attributes = Attributes::decode(entry.descriptor, tables.geometry());
+            let used = [Use::Read, Use::Written]
+                .into_iter()
+                .find(|used| used.attributes() == attributes);
+            let in_place = entry.start.0.wrapping_sub(distance) == entry.output.0;
+            if let Some(used) = used.filter(|_| in_place) {
+                let bytes = entry.bytes.wrapping_mul(entry.count as u64);
+                self.seen.push(Extent::new(entry.output.0, bytes), used);
+            }
+        })
     }
 
     /// Memory is mapped where the linear map has it, for this and nothing else.
@@ -156,6 +216,9 @@ impl<'a> Exact<'a> {
         let page = self.kernel.page();
         let bytes = bytes.next_multiple_of(page);
         self.needed = self.needed.wrapping_add(bytes);
+        if self.seen.holds(&Extent::new(start, bytes), used) {
+            return;
+        }
         let end = start.saturating_add(bytes);
         let mut at = start;
         while at < end && self.wrong.is_none() {
@@ -170,14 +233,7 @@ impl<'a> Exact<'a> {
         }
     }
 
-    fn adds_up(&mut self, half: &'static str, tables: &(dyn Tree + '_), needed: u64) {
-        let mut mapped = 0u64;
-        tables.visit_runs(&mut |entry| {
-            if entry.kind == Kind::Leaf {
-                mapped = mapped.wrapping_add(entry.bytes.wrapping_mul(entry.count as u64));
-            }
-            true
-        });
+    fn adds_up(&mut self, half: &'static str, mapped: u64, needed: u64) {
         if mapped != needed {
             self.wrong.get_or_insert(Inexact::Bytes {
                 half,
@@ -186,6 +242,19 @@ impl<'a> Exact<'a> {
             });
         }
     }
+}
+
+/// The bytes of all leaves, which are given to `each`, ascending, in runs of one table.
+fn mapped_bytes(tables: &(dyn Tree + '_), mut each: impl FnMut(&Entry)) -> u64 {
+    let mut mapped = 0u64;
+    tables.visit_runs(&mut |entry| {
+        if entry.kind == Kind::Leaf {
+            mapped = mapped.wrapping_add(entry.bytes.wrapping_mul(entry.count as u64));
+            each(entry);
+        }
+        true
+    });
+    mapped
 }
 
 /// Does to the tables what a test asked for.

@@ -25,9 +25,7 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{
-    EL2, Header, LINE, ListError, ListMemory, MOST_LINE, Record, UNCACHED, relocate, verify,
-};
+use granule::kexec::{Counts, EL2, Header, ListError, ListMemory, UNCACHED, relocate, verify};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
@@ -192,34 +190,11 @@ pub(crate) fn serve() {
     task::at(by).map(sched::wake);
 }
 
-/// What the list comes to, from its records.
-#[derive(Clone, Copy, Debug, Default)]
-struct Work {
-    lines: u64,
-}
-
-impl Work {
-    /// Operations on lines of so many bytes for one record.
-    fn add(&mut self, record: &Record, uncached: bool, line: u64) {
-        let line = line.min(MOST_LINE);
-        let own = record.bytes / line;
-        self.lines += match (uncached, record.copies(), record.cleans()) {
-            // Source and destination out of the caches, and the destination once more.
-            (true, true, _) => 3 * own,
-            (true, false, _) => own,
-            // Right behind the stores of each 64 bytes.
-            (false, true, true) => record.bytes / line.min(LINE as u64),
-            (false, true, false) => 0,
-            (false, false, _) => own,
-        };
-    }
-}
-
 /// Comes back with why not.
 fn leave(loaded: &Loaded, call: u64) -> Stays {
     match prepare(loaded) {
-        Ok((work, gone)) => match silence(loaded) {
-            Ok(header) => go(loaded, &header, &work, call),
+        Ok(gone) => match silence(loaded) {
+            Ok(header) => go(loaded, &header, call),
             Err(why) => {
                 off::bring_back(gone);
                 why
@@ -230,32 +205,24 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
 }
 
 /// All that may be refused while this kernel still has everything.
-fn prepare(loaded: &Loaded) -> Result<(Work, CpuSet), Stays> {
+fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
     // Before anything is looked at: no program runs from then on that could change it.
     stand_still()?;
-    let line = data_line();
-    let mut work = Work::default();
-    let head = loaded.list.head;
-    let header = loaded.verify().map_err(Stays::List)?;
-    let uncached = header.flags & UNCACHED != 0;
+    loaded.verify().map_err(Stays::List)?;
     if let Some(machine) = machine() {
         exact::spoil(kernel, loaded, &machine.words);
     }
     Exact::new(kernel, loaded)
         .run(|records| {
             // The list was just seen to be whole.
-            let _ = verify(&Words, head, |record| {
-                work.add(record, uncached, line);
-                records(record);
-            });
+            let _ = verify(&Words, loaded.list.head, records);
         })
         .map_err(Stays::Tables)?;
     if !pages::is_code(loaded.way.code) {
         return Err(Stays::Code);
     }
-    let gone = off::all_others().map_err(Stays::Cpu)?;
-    Ok((work, gone))
+    off::all_others().map_err(Stays::Cpu)
 }
 
 /// Waits until no task runs.
@@ -321,18 +288,18 @@ fn decay(loaded: &Loaded, byte: u64) {
 }
 
 /// The point of no return.
-fn go(loaded: &Loaded, header: &Header, work: &Work, call: u64) -> ! {
+fn go(loaded: &Loaded, header: &Header, call: u64) -> ! {
     if let Some(byte) = machine().and_then(|machine| machine.words.decay) {
         decay(loaded, byte);
     }
     let uncached = header.flags & UNCACHED != 0;
-    let counts = super::count::Counts::of(header);
+    let counts = Counts::of(&Words, loaded.list.head, header, data_line());
     let note = Note {
         call,
         hz: cpu::cntfrq_el0(),
         bytes_total: loaded.given.iter().map(|it| it.bytes).sum(),
         bytes_copied: header.bytes_copied,
-        lines_cleaned: work.lines,
+        lines_cleaned: counts.lines,
         dsb: counts.dsb,
         tlbi: counts.tlbi,
         uncached,

@@ -5,15 +5,13 @@
 //! it. [`words`] is what the command line says, [`refused`] what is wrong, [`budget`] how often that is said.
 //!
 //! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump. [`exact`] looks at
-//! the tables once more, [`quiet`] makes devices fall silent, [`count`] counts barriers, and [`note`] is
-//! what the next kernel is told. Arriving: [`arrive`] says it.
+//! the tables once more, [`quiet`] makes devices fall silent, and [`note`] is what the next
+//! kernel is told. Arriving: [`arrive`] says it.
 
 #[cfg(target_os = "none")]
 pub(crate) mod arrive;
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) mod budget;
-#[cfg_attr(not(target_os = "none"), allow(dead_code))]
-pub(crate) mod count;
 #[cfg(target_os = "none")]
 mod exact;
 #[cfg(target_os = "none")]

@@ -5,7 +5,7 @@
 //! follows a list. Here are the image's header ([`ImageHeader`]), the judgement of segments and the
 //! plan for them ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`],
 //! [`verify`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, bare arm64
-//! only) and the same in Rust for whoever models or records it ([`steps`], [`Recorder`]). Nothing here knows where
+//! only) and the same in Rust for whoever models, records or counts it ([`steps`], [`Recorder`], [`Counts`]). Nothing here knows where
 //! files come from, how pages are found, other CPUs, devices, or device trees.
 //!
 //! In the order in which a kernel needs it:
@@ -24,6 +24,7 @@
 //!    the uncached way the list's pages are cleaned. Other CPUs off, devices quiet, [`verify`], and
 //!    `relocate::leave`.
 
+pub mod count;
 pub mod digest;
 pub mod image;
 mod layout;
@@ -39,6 +40,7 @@ pub mod segment;
 pub mod steps;
 pub mod tables;
 
+pub use count::{Counts, copy_accesses};
 pub use digest::Digest;
 pub use image::{ImageError, ImageHeader};
 pub use layout::{

@@ -312,6 +312,10 @@ impl<'a> Run<'a> {
     fn step(&mut self, pc: usize, one: &Instruction) -> Result<Next, String> {
         let o: Vec<&str> = one.operands.iter().map(String::as_str).collect();
         let jump = |yes: bool, to: usize| if yes { Next::At(to) } else { Next::Following };
+        // Whatever it is called: a load or store of another kind would be counted too.
+        if o.iter().any(|operand| operand.starts_with('[')) {
+            self.cpu.accesses_memory();
+        }
         match one.name.as_str() {
             "nop" => {}
             "ldp" => {

@@ -34,6 +34,8 @@ pub struct Cpu {
     pub line: u32,
     pub did: Vec<Did>,
     pub mmu_off: bool,
+    /// Instructions that load or store: with the MMU on, off.
+    pub accesses: [u64; 2],
 }
 
 impl Cpu {
@@ -45,7 +47,13 @@ impl Cpu {
             line: 4,
             did: Vec::new(),
             mmu_off: false,
+            accesses: [0; 2],
         }
+    }
+
+    /// An instruction that loads or stores, whatever number of words.
+    pub const fn accesses_memory(&mut self) {
+        self.accesses[self.mmu_off as usize] += 1;
     }
 
     /// The physical address of a word, if there is memory.

@@ -13,6 +13,7 @@
 mod common;
 
 mod assembly;
+mod count;
 mod digest;
 mod image;
 mod list;

@@ -17,12 +17,12 @@ const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
 /// Something to relocate, loaded.
-struct Loaded {
-    memory: Memory,
-    header: Header,
-    at: u64,
+pub struct Loaded {
+    pub memory: Memory,
+    pub header: Header,
+    pub at: u64,
     segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>,
-    list: BTreeSet<u64>,
+    pub list: BTreeSet<u64>,
 }
 
 fn load(segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>, way: &Way) -> Loaded {
@@ -57,7 +57,7 @@ fn load(segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>, way: &Way) -> Loaded
 
 /// An image in runs of pages, some of it in place, a tree, an initramfs: a bit of everything, in
 /// more than one page of the list.
-fn everything(way: &Way, pages: u64) -> Loaded {
+pub fn everything(way: &Way, pages: u64) -> Loaded {
     let far = RAM[1].start;
     let image = (0..pages).map(|index| match index % 4 {
         // In place.
@@ -110,7 +110,11 @@ fn in_rust(loaded: &Loaded, line: u32) -> (Begin, Cpu) {
 }
 
 /// What the assembly did, and in how many instructions.
-fn in_assembly(program: &Program, loaded: &Loaded, line: u32) -> Result<(Begin, Cpu, u64), String> {
+pub fn in_assembly(
+    program: &Program,
+    loaded: &Loaded,
+    line: u32,
+) -> Result<(Begin, Cpu, u64), String> {
     at_most(2_000_000, program, loaded, line)
 }
 
@@ -128,7 +132,7 @@ fn at_most(
     Ok((begin, cpu, executed))
 }
 
-fn ways() -> Vec<Way> {
+pub fn ways() -> Vec<Way> {
     [(false, false), (false, true), (true, false), (true, true)]
         .into_iter()
         .map(|(uncached, el2)| Way {
@@ -140,9 +144,9 @@ fn ways() -> Vec<Way> {
 }
 
 /// 16, 32, 64, 128 and 4096 bytes.
-const LINES: [u32; 5] = [2, 3, 4, 5, 10];
+pub const LINES: [u32; 5] = [2, 3, 4, 5, 10];
 
-fn program() -> Program {
+pub fn program() -> Program {
     Program::parse(TEXT).unwrap()
 }
 
@@ -364,7 +368,7 @@ fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_o
 }
 
 /// One segment in one run.
-fn one_run(pages: u64, clean: Clean, uncached: bool) -> Loaded {
+pub fn one_run(pages: u64, clean: Clean, uncached: bool) -> Loaded {
     let way = Way { uncached, ..way() };
     let source = vec![Extent::new(RAM[1].start, pages * PAGE)];
     load(

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use granule::kexec::copy_accesses;
 use indicatif::ProgressBar;
 use serde_json::Value;
 
@@ -125,9 +126,8 @@ pub struct Figures {
     pub yardstick: (u64, u64),
 }
 
-/// Bytes of a line, and what a load or store of a pair moves.
+/// Bytes of a line.
 const LINE: u64 = 64;
-const PAIR: u64 = 16;
 
 impl Figures {
     /// 1.1 times the yardstick and an instruction for each operation on a cache line.
@@ -149,7 +149,7 @@ impl Figures {
     /// off all memory is Device memory.
     #[must_use]
     pub const fn accesses(&self) -> u64 {
-        self.bytes_copied / PAIR * 2
+        copy_accesses(self.bytes_copied)
     }
 }
 
