@@ -197,8 +197,13 @@ fn an_image_that_asks_for_much_more_memory_than_it_has_bytes_gets_it() {
     for (size, way) in SIZES.into_iter().zip(WAYS) {
         let kernel = image(100_000, 96 << 20);
         let ran = witnessed(machine(size, 4), &kernel, None, way);
-        // What it zeroes itself may be in no cache.
-        assert!(ran.number("kexec.lines_cleaned") >= (95 << 20) / 64);
+        // What it zeroes itself may be in no cache; what was in place was cleaned when it was loaded.
+        let cleaned = ran.number("kexec.lines_cleaned");
+        if way.copy {
+            assert!(cleaned >= (95 << 20) / 64, "{cleaned}");
+        } else {
+            assert_eq!(cleaned, 0);
+        }
     }
 }
 
