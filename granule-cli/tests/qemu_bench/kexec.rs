@@ -79,15 +79,15 @@ fn expected(row: &Row) -> (u64, u64) {
         Place::Copied => kernel + initrd + tree,
         Place::InPlace => 0,
     };
-    // What the image zeroes itself is cleaned too, whatever was copied.
+    // What the image zeroes itself is cleaned too.
     let behind = memory - kernel;
     let bytes = match (row.cell.mmu, row.cell.place) {
+        // All was cleaned when it was loaded.
+        (_, Place::InPlace) => 0,
         // Sources and places out of the caches, and the places once more.
-        (Mmu::Off, _) => 3 * copied + behind,
+        (Mmu::Off, Place::Copied) => 3 * copied + behind,
         // Not the initramfs, which is read with caches on.
         (Mmu::On, Place::Copied) => kernel + tree + behind,
-        // The rest was cleaned when it was loaded.
-        (Mmu::On, Place::InPlace) => behind,
     };
     (copied, bytes / LINE)
 }
@@ -211,16 +211,9 @@ fn what_is_in_place_takes_the_same_however_much_it_is() {
     done.rows.iter().for_each(counts_are_exact);
     let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
     assert!(large.relocation.abs_diff(small.relocation) <= 2 * TICK);
-    // An operation and the step to the next line, four of each to a round of ten instructions; beside
-    // that what is done once.
+    // The switches of tables, and the MMU off: nothing is copied, and nothing cleaned.
     for one in [small, large] {
-        let most = one.lines_cleaned * 5 / 2 + 500;
-        assert!(
-            one.relocation <= most,
-            "{} instructions, at most {most}",
-            one.relocation
-        );
-        assert!(one.relocation >= one.lines_cleaned, "{one:?}");
+        assert!((100..500).contains(&one.relocation), "{one:?}");
     }
 }
 

@@ -138,6 +138,14 @@ impl Figures {
         1.1 * (copy + self.lines_cleaned as f64)
     }
 
+    /// The relocation by the bound; `None` where nothing is copied and nothing cleaned, of which there
+    /// is no part.
+    #[must_use]
+    pub fn of_bound(&self) -> Option<f64> {
+        let bound = self.bound();
+        (bound > 0.0).then(|| self.relocation as f64 / bound)
+    }
+
     /// Instructions of the yardstick for a line.
     #[must_use]
     pub fn yardstick_per_line(&self) -> f64 {

@@ -47,7 +47,7 @@ fn figures_json(cell: &Cell, figures: &Figures) -> Value {
         "yardstick_instructions": figures.yardstick.1,
         "yardstick_per_line": rounded(figures.yardstick_per_line(), 3),
         "bound_instructions": figures.bound().round(),
-        "of_bound": rounded(figures.relocation as f64 / figures.bound(), 4),
+        "of_bound": figures.of_bound().map(|part| rounded(part, 4)),
         "predicted_ms": predicted,
     })
 }
@@ -132,13 +132,15 @@ pub fn table(bench: &Bench, done: &Done) -> String {
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
-            "{} {} | {} | {} | {} | {:.3} |",
+            "{} {} | {} | {} | {} | {} |",
             name(cell),
             grouped(figures.shutdown),
             grouped(figures.relocation),
             grouped(figures.to_console),
             grouped(figures.to_up),
-            figures.relocation as f64 / figures.bound()
+            figures
+                .of_bound()
+                .map_or_else(|| "nothing to do".into(), |part| format!("{part:.3}"))
         );
     }
     text += "\n| pages | payload | place | MMU | bytes copied | lines | DSB | TLBI | accesses cached | device \
