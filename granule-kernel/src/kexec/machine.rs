@@ -32,13 +32,15 @@ pub(crate) struct Machine {
     /// Whether the machine began at EL2 and this kernel runs at EL1.
     pub(super) returns_to_el2: bool,
     pub(crate) words: Words,
+    /// Whether there was room for all of it.
+    is_whole: bool,
 }
 
 static MACHINE: spin::Once<Machine> = spin::Once::new();
 
 /// What was noted, if all of it could be.
 pub(crate) fn machine() -> Option<&'static Machine> {
-    MACHINE.get()
+    MACHINE.get().filter(|machine| machine.is_whole)
 }
 
 /// Notes it all, while the device tree is in its window and early memory tells of RAM. Not if there
@@ -51,42 +53,47 @@ pub(crate) fn begin(
     persist: Option<Extent>,
     bootargs: &[u8],
 ) {
-    let mut reserved = Extents::new();
-    let mut fits = true;
-    let mut add = |extent| fits &= reserved.try_push(extent).is_ok();
-    let told = boot::with_tree(handover, |tree| {
-        let handed_over = persist::handed_over(tree);
-        tree::each_reserved(tree, handed_over, |start, bytes| {
-            add(Extent::new(start, bytes));
-        })
-    });
-    let unmapped = memory.no_map().iter();
-    let unmapped: Extents = unmapped
-        .map(|it| Extent::new(it.start(), it.end() - it.start()))
-        .collect();
-    unmapped.iter().for_each(|it| add(*it));
-    let (entry, trace) = (&handover.entry, &handover.trace);
-    // The trace goes on in the next kernel's, if that is told so: its memory is not for anything else.
-    let trace = Extent::new(trace.start, trace.bytes);
-    let kept = [persist, (trace.bytes != 0).then_some(trace)];
-    let tree = Extent::new(entry.dtb, handover.tree.bytes);
-    let ram = memory.banks().iter();
-    let ram: Extents = ram
-        .map(|bank| Extent::new(bank.start(), bank.end() - bank.start()))
-        .collect();
-    if told.is_err() || !fits {
-        return;
-    }
-    MACHINE.call_once(|| Machine {
-        cpu: entry.features(),
-        tree: ram.iter().any(|bank| bank.holds(&tree)).then_some(tree),
-        ram,
-        reserved,
-        unmapped,
-        kept: kept.into_iter().flatten().collect(),
-        persist,
-        returns_to_el2: entry.entry_el == 2 && entry.run_el == 1,
-        words: words::read(bootargs),
+    // Made where it stays: as one of several on the way there it would take much of the boot's stack.
+    MACHINE.call_once(|| {
+        let (entry, trace) = (&handover.entry, &handover.trace);
+        // The trace goes on in the next kernel's, if that is told so: its memory is not for anything
+        // else.
+        let trace = Extent::new(trace.start, trace.bytes);
+        let kept = [persist, (trace.bytes != 0).then_some(trace)];
+        let mut machine = Machine {
+            cpu: entry.features(),
+            ram: Extents::new(),
+            reserved: Extents::new(),
+            unmapped: Extents::new(),
+            kept: kept.into_iter().flatten().collect(),
+            persist,
+            tree: None,
+            returns_to_el2: entry.entry_el == 2 && entry.run_el == 1,
+            words: words::read(bootargs),
+            is_whole: true,
+        };
+        let mut fits = true;
+        for bank in memory.banks().iter() {
+            let bank = Extent::new(bank.start(), bank.end() - bank.start());
+            fits &= machine.ram.try_push(bank).is_ok();
+        }
+        for range in memory.no_map().iter() {
+            let range = Extent::new(range.start(), range.end() - range.start());
+            fits &= machine.unmapped.try_push(range).is_ok();
+            fits &= machine.reserved.try_push(range).is_ok();
+        }
+        let told = boot::with_tree(handover, |tree| {
+            let handed_over = persist::handed_over(tree);
+            tree::each_reserved(tree, handed_over, |start, bytes| {
+                let range = Extent::new(start, bytes);
+                fits &= machine.reserved.try_push(range).is_ok();
+            })
+        });
+        let tree = Extent::new(entry.dtb, handover.tree.bytes);
+        let in_ram = machine.ram.iter().any(|bank| bank.holds(&tree));
+        machine.tree = in_ram.then_some(tree);
+        machine.is_whole = fits && told.is_ok();
+        machine
     });
 }
 
