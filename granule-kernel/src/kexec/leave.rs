@@ -1,8 +1,8 @@
 //! Leaving: from a program's call to the jump, by the boot CPU, from its own loop.
 //!
 //! Whoever calls ([`execute`]) sleeps, and no task is taken up any more. The boot CPU finds the call
-//! in its loop ([`serve`]), looks once more at all that will be relied on, waits until no task runs
-//! anywhere, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump all can be
+//! in its loop ([`serve`]), waits until no task runs anywhere, looks once more at all that will be
+//! relied on, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump all can be
 //! undone: then the caller is told why, and the kernel goes on as it was.
 
 use super::exact::{self, Exact, Inexact};

@@ -134,7 +134,7 @@ impl Loader<'_> {
         let in_use = self.in_use(&segments)?;
         held.keep_out_of(&segments);
         // What is free in the places is taken, all of it, so that little that is taken later can be in
-        // the way; what no bytes come to is free again at the end.
+        // the way; of what is to be copied over, it is free again at the end.
         for (segment, in_place) in segments.iter_mut().zip(&mut in_place) {
             self.take_free(segment, in_place, &mut held)?;
         }
@@ -334,8 +334,8 @@ impl Loader<'_> {
         within
     }
 
-    /// Takes what is free in a segment's place: what its bytes come to is held and told, unless they
-    /// are to be copied; the rest is put aside.
+    /// Takes what is free in a segment's place and holds it: what its bytes come to is told, and what is
+    /// behind them cleaned if that is all of it. All is only put aside if the bytes are to be copied.
     fn take_free(
         &self,
         segment: &mut Segment<'_>,

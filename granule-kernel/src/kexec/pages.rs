@@ -3,8 +3,7 @@
 
 use super::note::NAMES;
 use crate::cpu;
-use crate::memory::live;
-use crate::memory::live::pointer;
+use crate::memory::live::{self, pointer};
 use crate::memory::pages::{self, NoMemory, Run};
 use crate::mmu_off::cache;
 use crate::user::frames::UserMemory;
