@@ -311,7 +311,7 @@ fn open<'a>(
     // SAFETY: the tables are pages of the page allocator, which the linear map shows.
     let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
     let parts = walker::parts(root, capabilities, reach, counters, supply, Flush::Now);
-    // SAFETY: a tree that was made for this root and geometry, which nobody walks or changes now;
-    // it is only looked at.
+    // SAFETY: a tree that was made for this root and geometry, which no CPU walks, and which nobody else
+    // looks at or changes now: no task runs, and this CPU is the one that leaves.
     unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)
 }
