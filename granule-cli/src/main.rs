@@ -113,8 +113,8 @@ fn user_command(args: &UserArgs) -> ExitCode {
     };
     let bench = args.bench();
     let done = bench.check().and_then(|files| {
-        let bar = user::Bar::new(&bench);
-        user::run(&bench, &files, &bar, &interrupt)
+        let mut bar = user::bar(&bench);
+        user::run(&bench, &files, &mut bar, &interrupt)
     });
     let done = match done {
         Ok(done) => done,
@@ -135,8 +135,8 @@ fn kexec_command(args: &KexecArgs) -> ExitCode {
     };
     let bench = args.bench();
     let done = bench.check().and_then(|files| {
-        let bar = kexec::Bar::new(&bench);
-        kexec::run(&bench, &files, &bar, &interrupt)
+        let mut bar = kexec::bar(&bench);
+        kexec::run(&bench, &files, &mut bar, &interrupt)
     });
     let done = match done {
         Ok(done) => done,

@@ -1,5 +1,6 @@
 //! A bar on the terminal with the time left, for whoever waits.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,11 +19,12 @@ pub(super) fn bar(steps: u64) -> ProgressBar {
     bar
 }
 
-/// A progress bar on standard error; nothing where that is no terminal.
+/// A progress bar on standard error for cells that are measured one after the other; nothing where that is
+/// no terminal.
 #[derive(Debug)]
 pub struct Bar {
     bar: ProgressBar,
-    cells: usize,
+    count: usize,
     begun: usize,
 }
 
@@ -30,22 +32,36 @@ impl Bar {
     /// For all of `bench`.
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
-        let cells = bench.cells();
+        Self::of(bench.cells().iter().map(Cell::weight))
+    }
+
+    /// For as many as there are weights.
+    pub(super) fn of(weights: impl ExactSizeIterator<Item = u64>) -> Self {
+        let count = weights.len();
         Self {
-            bar: bar(cells.iter().map(Cell::weight).sum()),
-            cells: cells.len(),
+            bar: bar(weights.sum()),
+            count,
             begun: 0,
         }
+    }
+
+    /// The next one begins.
+    pub(super) fn next(&mut self, what: impl Display) {
+        self.begun += 1;
+        let (begun, count) = (self.begun, self.count);
+        self.bar.set_message(format!("{begun} of {count}: {what}"));
+    }
+
+    /// One of such a weight is done.
+    pub(super) fn done(&self, weight: u64) {
+        self.bar.inc(weight);
     }
 }
 
 impl Observer for Bar {
     fn begin(&mut self, cell: &Cell) {
-        self.begun += 1;
-        self.bar.set_message(format!(
-            "{} of {}: {} pages, {}, {}",
-            self.begun,
-            self.cells,
+        self.next(format_args!(
+            "{} pages, {}, {}",
             cell.page_size.word(),
             show_size(cell.memory),
             cell.form.strategy.word()
@@ -53,7 +69,7 @@ impl Observer for Bar {
     }
 
     fn end(&mut self, row: &Row) {
-        self.bar.inc(row.cell.weight());
+        self.done(row.cell.weight());
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule_cli::PageSize;
-use granule_cli::bench::kexec::{self, Bar, Bench, Done, Figures, Mmu, Place, Row};
+use granule_cli::bench::kexec::{self, Bench, Done, Figures, Mmu, Place, Row};
 use serde_json::Value;
 
 use crate::image::image;
@@ -33,7 +33,7 @@ fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> 
 fn measure(bench: &Bench) -> Done {
     let files = bench.check().unwrap();
     let never = AtomicBool::new(false);
-    let done = kexec::run(bench, &files, &Bar::new(bench), &never).unwrap();
+    let done = kexec::run(bench, &files, &mut kexec::bar(bench), &never).unwrap();
     assert!(done.is_ok(), "{}", kexec::report::table(bench, &done));
     assert_eq!(done.rows.len(), bench.cells().len());
     done

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule_cli::PageSize;
-use granule_cli::bench::user::{self, Bar, Bench, Build, Done, Ran};
+use granule_cli::bench::user::{self, Bench, Build, Done, Ran};
 
 use crate::image::built;
 
@@ -28,7 +28,7 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64) -> Bench {
 fn measure(bench: &Bench) -> Done {
     let files = bench.check().unwrap();
     let never = AtomicBool::new(false);
-    let done = user::run(bench, &files, &Bar::new(bench), &never).unwrap();
+    let done = user::run(bench, &files, &mut user::bar(bench), &never).unwrap();
     assert!(done.is_ok(), "{}", user::report::table(bench, &done));
     assert_eq!(done.boots.len(), bench.cells().len());
     done

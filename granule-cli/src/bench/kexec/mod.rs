@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use granule::kexec::copy_accesses;
-use indicatif::ProgressBar;
 use serde_json::Value;
 
-use super::progress;
+use super::progress::Bar;
 use crate::boot::{self, Boot, Outcome};
 use crate::image::Image;
 use crate::initramfs::Initramfs;
@@ -318,46 +317,13 @@ impl Files {
     }
 }
 
-/// A progress bar on standard error; nothing where that is no terminal.
-#[derive(Debug)]
-pub struct Bar {
-    bar: ProgressBar,
-    count: usize,
-}
-
 /// A boot by itself is about as long as loading so many bytes.
 const BOOT: u64 = 32 << 20;
 
-impl Bar {
-    /// For all of `bench`.
-    #[must_use]
-    pub fn new(bench: &Bench) -> Self {
-        let cells = bench.cells();
-        let weights = cells.iter().map(|cell| BOOT + cell.payload);
-        Self {
-            bar: progress::bar(weights.sum()),
-            count: cells.len(),
-        }
-    }
-
-    fn begin(&self, place: usize, cell: Cell) {
-        self.bar.set_message(format!(
-            "{} of {}: {} pages, {}, MMU {}, {}",
-            place + 1,
-            self.count,
-            cell.page_size.word(),
-            show_size(cell.payload),
-            cell.mmu.word(),
-            cell.place.word()
-        ));
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        // The table that follows needs the line.
-        self.bar.finish_and_clear();
-    }
+/// A progress bar for all of `bench`.
+#[must_use]
+pub fn bar(bench: &Bench) -> Bar {
+    Bar::of(bench.cells().iter().map(|cell| BOOT + cell.payload))
 }
 
 /// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
@@ -369,13 +335,19 @@ impl Drop for Bar {
 pub fn run(
     bench: &Bench,
     files: &Files,
-    bar: &Bar,
+    bar: &mut Bar,
     interrupt: &AtomicBool,
 ) -> Result<Done, String> {
     let mut rows = Vec::new();
     let mut archive: Option<(u64, tempfile::NamedTempFile)> = None;
-    for (place, cell) in bench.cells().into_iter().enumerate() {
-        bar.begin(place, cell);
+    for cell in bench.cells() {
+        bar.next(format_args!(
+            "{} pages, {}, MMU {}, {}",
+            cell.page_size.word(),
+            show_size(cell.payload),
+            cell.mmu.word(),
+            cell.place.word()
+        ));
         let path = match &archive {
             Some((payload, file)) if *payload == cell.payload => file.path().to_owned(),
             _ => {
@@ -399,7 +371,7 @@ pub fn run(
         }
         let row = judged(cell, boot);
         let stop = row.boot.bad_usage;
-        bar.bar.inc(BOOT + cell.payload);
+        bar.done(BOOT + cell.payload);
         rows.push(row);
         if stop {
             break;

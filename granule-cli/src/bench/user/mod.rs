@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use indicatif::ProgressBar;
-
-use super::progress;
+use super::progress::Bar;
 use crate::boot::{self, Boot, Outcome};
 use crate::image;
 use crate::initramfs::Initramfs;
@@ -208,40 +206,10 @@ impl Bench {
     }
 }
 
-/// A progress bar on standard error; nothing where that is no terminal.
-#[derive(Debug)]
-pub struct Bar {
-    bar: ProgressBar,
-    count: usize,
-}
-
-impl Bar {
-    /// For all of `bench`.
-    #[must_use]
-    pub fn new(bench: &Bench) -> Self {
-        let cells = bench.cells();
-        Self {
-            bar: progress::bar(cells.iter().map(|&cell| bench.weight(cell)).sum()),
-            count: cells.len(),
-        }
-    }
-
-    fn begin(&self, place: usize, cell: Cell) {
-        self.bar.set_message(format!(
-            "{} of {}: {}, {} pages",
-            place + 1,
-            self.count,
-            cell.build(),
-            cell.page_size.word()
-        ));
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        // The table that follows needs the line.
-        self.bar.finish_and_clear();
-    }
+/// A progress bar for all of `bench`.
+#[must_use]
+pub fn bar(bench: &Bench) -> Bar {
+    Bar::of(bench.cells().iter().map(|&cell| bench.weight(cell)))
 }
 
 /// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
@@ -253,7 +221,7 @@ impl Drop for Bar {
 pub fn run(
     bench: &Bench,
     files: &Files,
-    bar: &Bar,
+    bar: &mut Bar,
     interrupt: &AtomicBool,
 ) -> Result<Done, String> {
     let archive = tempfile::NamedTempFile::new()
@@ -263,8 +231,12 @@ pub fn run(
         })
         .map_err(|error| format!("a temporary file for the initramfs: {error}; set TMPDIR"))?;
     let mut boots = Vec::new();
-    for (place, cell) in bench.cells().into_iter().enumerate() {
-        bar.begin(place, cell);
+    for cell in bench.cells() {
+        bar.next(format_args!(
+            "{}, {} pages",
+            cell.build(),
+            cell.page_size.word()
+        ));
         let image = files.folder.join(cell.image().0);
         let request = bench.request(cell, &image, archive.path());
         let boot = boot::boot(&request, &mut std::io::sink(), interrupt);
@@ -277,7 +249,7 @@ pub fn run(
         }
         let ran = judged(bench, cell, boot);
         let stop = ran.boot.bad_usage;
-        bar.bar.inc(bench.weight(cell));
+        bar.done(bench.weight(cell));
         boots.push(ran);
         if stop {
             break;
