@@ -48,6 +48,7 @@ const DEFAULT_BYTES: u64 = 1 << 30;
 const DEFAULT_ROUNDS: usize = 3;
 
 const PIPE2: u64 = 59;
+const IOCTL: u64 = 29;
 const READ: u64 = 63;
 const CLOSE: u64 = 57;
 const MKNODAT: u64 = 33;
@@ -55,6 +56,8 @@ const MKDIRAT: u64 = 34;
 const OPENAT: u64 = 56;
 const REBOOT: u64 = 142;
 
+/// Request of a terminal: wait until all output is out, if the argument is not 0.
+const TCSBRK: u64 = 0x5409;
 /// Descriptor of the folder that paths begin in.
 const AT_FDCWD: u64 = -100i64 as u64;
 /// No transparent huge pages.
@@ -75,6 +78,8 @@ pub(crate) fn run(start: Start) -> i32 {
             1
         }
     };
+    // Linux says how the machine ends past the output that its terminal still holds, and may lose that.
+    call(IOCTL, [1, TCSBRK, 1, 0, 0, 0]);
     if off {
         // LINUX_REBOOT_CMD_POWER_OFF, with the two numbers that say it is meant. Who may not, or
         // is on a kernel without it, just ends.

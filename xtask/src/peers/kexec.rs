@@ -14,17 +14,18 @@ use super::store::hash;
 const MARK: &str = "next kernel:";
 
 /// Its first process: tells what it runs on, and powers off. The page size is the kernel's own word in
-/// the auxiliary vector (6, AT_PAGESZ), as programs get it.
+/// the auxiliary vector (6, AT_PAGESZ), as programs get it. Any setting of the terminal waits until its
+/// output is out: the kernel's own last words do not, and what is not out then is lost.
 const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 page=$(od -A n -v -t u8 -w16 /proc/self/auxv | awk '$1 == 6 { print $2 }')
 el=$(dmesg | sed -n 's/.*CPU.*started at EL\\([12]\\).*/\\1/p' | head -n 1)
 echo \"next kernel: page=$page cpus=$(grep -c ^processor /proc/cpuinfo) el=$el \\
 linux=$(uname -v | sed 's/.*Debian \\([^-]*\\).*/\\1/') sha256=$(sha256sum < /payload) cmdline=$(cat /proc/cmdline)\"
-poweroff -f
+stty opost && poweroff -f
 ";
 
-const APPLETS: [&str; 11] = [
+const APPLETS: [&str; 12] = [
     "awk",
     "cat",
     "dmesg",
@@ -36,6 +37,7 @@ const APPLETS: [&str; 11] = [
     "poweroff",
     "sed",
     "sha256sum",
+    "stty",
 ];
 
 /// Bytes of a file in the initramfs whose sum the script tells: more than a page of every size.

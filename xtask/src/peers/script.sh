@@ -109,3 +109,5 @@ echo "== the machine"
 uname -s -m; id -u; echo $HOME $TERM
 ulimit -n > /dev/null && echo limits
 echo "script ends"
+# Waits until the output is out, which Linux's own last words do not.
+stty opost

@@ -14,7 +14,7 @@ const END: &str = "script ends";
 
 /// What the script calls, which are all names of the one program.
 const APPLETS: &str = "awk basename cat cksum cmp cut dd dirname env expr false find grep gunzip gzip \
-    head id kill ls md5sum mount od printf readlink sed seq sh sha256sum sleep sort stat tail \
+    head id kill ls md5sum mount od printf readlink sed seq sh sha256sum sleep sort stat stty tail \
     timeout tr true uname uniq wc xargs yes";
 
 /// More than any page has, and a byte: what is read in parts is read across their edges.

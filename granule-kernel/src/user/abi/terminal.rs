@@ -7,6 +7,7 @@ pub(crate) const TCGETS: u32 = 0x5401;
 pub(crate) const TCSETS: u32 = 0x5402;
 pub(crate) const TCSETSW: u32 = 0x5403;
 pub(crate) const TCSETSF: u32 = 0x5404;
+pub(crate) const TCSBRK: u32 = 0x5409;
 pub(crate) const TCFLSH: u32 = 0x540b;
 pub(crate) const TIOCSCTTY: u32 = 0x540e;
 pub(crate) const TIOCGPGRP: u32 = 0x540f;

@@ -8,8 +8,8 @@ use crate::user::abi::file::{
     O_CLOEXEC, O_LARGEFILE, O_NONBLOCK, O_PATH, O_SETTABLE, PATH_MAX, PIPE_BUF,
 };
 use crate::user::abi::terminal::{
-    FIONBIO, FIONREAD, TCFLSH, TCGETS, TCSETS, TCSETSF, TCSETSW, TIOCGPGRP, TIOCGSID, TIOCGWINSZ,
-    TIOCSCTTY, TIOCSPGRP, TIOCSWINSZ, Termios, WindowSize,
+    FIONBIO, FIONREAD, TCFLSH, TCGETS, TCSBRK, TCSETS, TCSETSF, TCSETSW, TIOCGPGRP, TIOCGSID,
+    TIOCGWINSZ, TIOCSCTTY, TIOCSPGRP, TIOCSWINSZ, Termios, WindowSize,
 };
 use crate::user::files::about;
 use crate::user::files::descriptors::{MOST, OpenId};
@@ -319,6 +319,9 @@ fn terminal<E: Env>(env: &mut E, request: u32, argument: u64) -> Result {
             let settings: Termios = get(env, argument)?;
             env.with(|world, _| world.files.terminal.set(settings, request == TCSETSF));
         }
+        // Nothing of the output is left to wait for: the call that wrote it returned when it was out. A
+        // break is not sent; nobody reads one.
+        TCSBRK => {}
         TCFLSH => env.with(|world, _| {
             // Output is never kept, so only input can be flushed: 0 or 2.
             if argument != 1 {

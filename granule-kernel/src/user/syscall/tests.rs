@@ -14,7 +14,7 @@ use crate::user::abi::process::Status;
 use crate::user::abi::signal::{
     SA_RESTART, SIG_IGN, SIGALRM, SIGCHLD, SIGINT, SIGPIPE, SIGUSR1, SigAction,
 };
-use crate::user::abi::terminal::{TCGETS, TIOCGPGRP, TIOCGWINSZ, TIOCSPGRP, Termios};
+use crate::user::abi::terminal::{TCGETS, TCSBRK, TIOCGPGRP, TIOCGWINSZ, TIOCSPGRP, Termios};
 use crate::user::abi::time::TimeSpec;
 use crate::user::files::Channel;
 use crate::user::files::descriptors::MOST;

@@ -93,6 +93,8 @@ fn a_line_of_the_console_is_waited_for() {
     fake.fails(n::IOCTL, &[0, u64::from(TIOCSPGRP), at], Errno::EPERM);
     let fd = fake.open("etc/text", 0);
     fake.fails(n::IOCTL, &[fd, u64::from(TCGETS), BASE], Errno::ENOTTY);
+    fake.fails(n::IOCTL, &[fd, u64::from(TCSBRK), 1], Errno::ENOTTY);
+    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TCSBRK), 1]), 0);
     fake.fails(n::IOCTL, &[0, 0x1234, BASE], Errno::ENOTTY);
 }
 
