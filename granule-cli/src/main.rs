@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
-use granule_cli::bench::args::{LinearMapArgs, PermissionsArgs, UserArgs, What};
-use granule_cli::bench::kexec::{self, args::KexecArgs};
+use granule_cli::bench::args::{KexecArgs, LinearMapArgs, PermissionsArgs, UserArgs, What};
+use granule_cli::bench::kexec;
 use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::bench::user;
@@ -85,7 +85,7 @@ fn bench_command(args: &LinearMapArgs) -> ExitCode {
     let done = bench::run(&bench, &mut bar, &interrupt);
     drop(bar);
     let table = bench::report::table(&bench, &done);
-    let object = args.json.then(|| bench::report::json(&bench, &done));
+    let object = args.run.json.then(|| bench::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 
@@ -102,7 +102,7 @@ fn permissions_command(args: &PermissionsArgs) -> ExitCode {
     let done = permissions::run(&bench, &mut listener, &interrupt);
     drop(listener);
     let table = permissions::table(&bench, &done);
-    let object = args.json.then(|| permissions::json(&bench, &done));
+    let object = args.run.json.then(|| permissions::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 
@@ -124,7 +124,7 @@ fn user_command(args: &UserArgs) -> ExitCode {
         }
     };
     let table = user::report::table(&bench, &done);
-    let object = args.json.then(|| user::report::json(&bench, &done));
+    let object = args.run.json.then(|| user::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 
@@ -143,7 +143,7 @@ fn kexec_command(args: &KexecArgs) -> ExitCode {
         Err(line) => return bad_usage(&line),
     };
     let table = kexec::report::table(&bench, &done);
-    let object = args.json.then(|| kexec::report::json(&bench, &done));
+    let object = args.run.json.then(|| kexec::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 

@@ -4,7 +4,6 @@
 //! The kernel leaves for its own image with an initramfs that is filled up. [`run`] boots, a boot for each
 //! combination, [`report`] tells, beside what was [`published`].
 
-pub mod args;
 pub mod published;
 pub mod report;
 

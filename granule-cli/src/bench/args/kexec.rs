@@ -1,15 +1,15 @@
 //! The command line of `granule bench kexec`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 
-use super::{Bench, Mmu, Place};
+use super::RunArgs;
+use crate::bench::kexec::{Bench, Mmu, Place};
 use crate::request::PageSize;
 use crate::sizes::parse_size;
 
-pub(in crate::bench) const LONG: &str = "\
+pub(super) const LONG: &str = "\
 Boot the kernel, have it leave for itself with an initramfs that is filled up to the payload, and
 print what each phase took: shutdown (from the call of reboot to the relocation code), relocation
 (from there to the next kernel's first instructions), startup (from there to the first line on the
@@ -26,7 +26,7 @@ The kernel and `kexec` are built by `cargo xtask image` and `cargo xtask user`. 
 that runs and prints what is done. The exit code is 0 only if every boot was ok and what arrived was
 what was given.";
 
-pub(in crate::bench) const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   The payloads that were published, every way:
     granule bench kexec
@@ -83,21 +83,13 @@ pub struct KexecArgs {
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
     cpu: String,
 
-    /// QEMU to run
-    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64")]
-    qemu: PathBuf,
-
     /// Kernel image; default: target/granule/Image here or in a directory above
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
 
-    /// Seconds that one boot may take
-    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    timeout: u64,
-
-    /// Print one JSON object to standard output, and the table to standard error
-    #[arg(long)]
-    pub json: bool,
+    /// How each boot is run, and what is printed
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 impl KexecArgs {
@@ -111,9 +103,9 @@ impl KexecArgs {
             page_size: self.page_size.clone(),
             memory: self.memory,
             cpu: self.cpu.clone(),
-            qemu: self.qemu.clone(),
+            qemu: self.run.qemu.clone(),
             image: self.image.clone(),
-            timeout: Duration::from_secs(self.timeout),
+            timeout: self.run.timeout(),
         }
     }
 }

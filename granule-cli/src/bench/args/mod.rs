@@ -1,0 +1,64 @@
+//! The command line of `granule bench`: what there is to measure, and what all of it shares. The options
+//! of each benchmark, with its help, are in a file of its own.
+
+mod kexec;
+mod linear_map;
+mod permissions;
+mod user;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+pub use kexec::KexecArgs;
+pub use linear_map::LinearMapArgs;
+pub use permissions::PermissionsArgs;
+pub use user::UserArgs;
+
+/// The options of `granule bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What there is to measure.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Make the linear map in every way and count what each takes
+    #[command(long_about = linear_map::LONG, after_long_help = linear_map::EXAMPLES)]
+    LinearMap(LinearMapArgs),
+    /// Change permissions in the linear map and count what changes of each size take
+    #[command(long_about = permissions::LONG, after_long_help = permissions::EXAMPLES)]
+    Permissions(PermissionsArgs),
+    /// Run a program at EL0 on every build and count what its memory takes
+    #[command(long_about = user::LONG, after_long_help = user::EXAMPLES)]
+    User(UserArgs),
+    /// Leave for another kernel and count what each phase takes
+    #[command(long_about = kexec::LONG, after_long_help = kexec::EXAMPLES)]
+    Kexec(KexecArgs),
+}
+
+/// How each boot of a benchmark is run, and what is printed.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// QEMU to run
+    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64")]
+    qemu: PathBuf,
+
+    /// Seconds that one boot may take
+    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    timeout: u64,
+
+    /// Print one JSON object to standard output, and the table to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArgs {
+    const fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}

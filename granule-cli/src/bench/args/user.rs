@@ -1,0 +1,103 @@
+//! The command line of `granule bench user`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::RunArgs;
+use crate::bench::user;
+use crate::request::PageSize;
+use crate::sizes::parse_size;
+
+pub(super) const LONG: &str = "\
+Boot the kernel for every page size and each kernel for one, with the same program as the first
+process, and print what that counted: it maps memory in pages of the base size, writes to each
+page, forks, writes again, changes permissions and back, and unmaps all. `over fixed` is what the
+choice of the page size at boot costs: the kernel for all against the one for that size.
+
+What is counted is instructions of program and kernel, from before a call until after it, by the
+virtual counter under -icount, where an instruction is a nanosecond; in steps of 16. The fewest of
+all rounds are told. In `fork` the child ends at once, in `fork-held` it sleeps until the parent
+has taken the time. `touch` is the first write to each page, `copy` the one that copies it while
+that child is there, `reuse` the one after the other child, `rewrite` the one after mprotect.
+
+Images and program are built by `cargo xtask image`, `cargo xtask image --fixed 4k` (16k, 64k) and
+`cargo xtask user`. Ctrl-C ends the boot that runs and prints what is done. The exit code is 0 only
+if every boot was ok.";
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  1 GiB on every build (some five minutes):
+    granule bench user
+
+  Quickly, one page size, for a program:
+    granule bench user --bytes 64M --memory 512M --page-size 16k --rounds 1 --json
+
+docs/bench-json.md documents the JSON object, docs/performance.md has results, and Linux's.";
+
+/// The options of `granule bench user`.
+#[derive(Debug, Args)]
+pub struct UserArgs {
+    /// RAM of the machine
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
+    memory: u64,
+
+    /// Memory that the program maps
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    bytes: u64,
+
+    /// Page size, one or more
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        value_enum,
+        ignore_case = true,
+        default_value = "4k,16k,64k"
+    )]
+    page_size: Vec<PageSize>,
+
+    /// Kernel for every page size, kernels for one, or both
+    #[arg(
+        long,
+        value_name = "BUILD",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "boot,fixed"
+    )]
+    build: Vec<user::Build>,
+
+    /// How often everything is done
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=15))]
+    rounds: u32,
+
+    /// CPU in QEMU's own words
+    #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
+    cpu: String,
+
+    /// Folder with images and program; default: target/granule here or in a directory above
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+
+    /// How each boot is run, and what is printed
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+impl UserArgs {
+    /// The benchmark these options stand for.
+    #[must_use]
+    pub fn bench(&self) -> user::Bench {
+        user::Bench {
+            build: self.build.clone(),
+            page_size: self.page_size.clone(),
+            memory: self.memory,
+            bytes: self.bytes,
+            rounds: self.rounds,
+            cpu: self.cpu.clone(),
+            qemu: self.run.qemu.clone(),
+            folder: self.folder.clone(),
+            timeout: self.run.timeout(),
+        }
+    }
+}
