@@ -101,8 +101,11 @@ fn permissions_command(args: &PermissionsArgs) -> ExitCode {
     let mut listener = Listener::new(&bench);
     let done = permissions::run(&bench, &mut listener, &interrupt);
     drop(listener);
-    let table = permissions::table(&bench, &done);
-    let object = args.run.json.then(|| permissions::json(&bench, &done));
+    let table = permissions::report::table(&bench, &done);
+    let object = args
+        .run
+        .json
+        .then(|| permissions::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 

@@ -25,7 +25,11 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
     };
     let mut listener = Listener::new(&bench);
     let done = permissions::run(&bench, &mut listener, &AtomicBool::new(false));
-    assert!(done.is_ok(), "{}", permissions::table(&bench, &done));
+    assert!(
+        done.is_ok(),
+        "{}",
+        permissions::report::table(&bench, &done)
+    );
     done.rows()
 }
 
