@@ -6,8 +6,8 @@
 //! count for all of them. There is no barrier in a round: one would be counted once a record, which
 //! is not how often it is executed, and is not the number that tests expect either.
 
+use super::header::{Header, ListMemory};
 use super::layout::{LINE, MOST_LINE, RECORD_BYTES};
-use super::list::{Header, ListMemory};
 use super::steps::{self, Machine};
 use crate::arch::PhysicalAddress;
 use crate::trace::{Barrier, BarrierKind, System};
@@ -26,7 +26,7 @@ pub struct Counts {
 
 impl Counts {
     /// Of the list whose first page is at `head`, on a CPU whose smallest data cache line has `line`
-    /// bytes, a power of two. The list was [verified](super::verify), and this is its header.
+    /// bytes, a power of two. The list was [verified](fn@super::verify), and this is its header.
     #[must_use]
     pub fn of(memory: &impl ListMemory, head: PhysicalAddress, header: &Header, line: u64) -> Self {
         let mut counting = Counting {

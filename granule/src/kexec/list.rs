@@ -1,152 +1,23 @@
 //! The list in memory: a header and records, in pages of their own, as the relocation code reads
-//! them.
+//! them. Here it is written and sealed; [`verify`](fn@super::verify) reads it.
 //!
 //! All are little-endian words of 64 bits. The first page begins with the [`Header`], records follow
 //! ([`RECORD_BYTES`] each: destination, source, bytes, kind), and the last record of a page that is
 //! not the last one leads to the next page. A digest over all of it is in the header and is
-//! [verified](verify) before the point of no return: nothing after that looks at what it does.
+//! [verified](fn@super::verify) before the point of no return: nothing after that looks at what it does.
 //!
 //! How the pages are reached is [`ListMemory`]'s; where they come from, a
 //! [`TableAllocator`]'s, whose pages no segment may be in the place of.
 
-use super::layout::{CLEAN, COPY, EL2, END, LINK, RECORD_BYTES, UNCACHED, UNIT};
+use super::Transition;
+use super::header::{Header, ListMemory};
+use super::layout::{EL2, END, LINK, RECORD_BYTES, UNCACHED};
 use super::plan::{Record, Totals, plan};
 use super::segment::{Extent, Ground, Refusal, Segment, in_the_way};
-use super::{Digest, Transition};
+use super::verify::{ListError, digest, load_record};
 use crate::arch::{PageSize, PhysicalAddress};
 use crate::table::TableAllocator;
-use core::fmt;
-use core::mem::{offset_of, size_of};
-
-/// Memory of the list, a word at a time, by physical address.
-pub trait ListMemory {
-    /// The word at an address, a multiple of 8; `None` where this kernel has no memory. Only a list
-    /// that something wrote over leads there.
-    fn load(&self, address: u64) -> Option<u64>;
-
-    /// Stores a word in a page that came from the allocator.
-    fn store(&mut self, address: u64, word: u64);
-}
-
-/// What the relocation code is told, at the beginning of the list's first page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Header {
-    /// [`Header::MAGIC`].
-    pub magic: u64,
-    /// The [`Digest`] of all other words of the header, and of all records.
-    pub digest: u64,
-    /// [`UNCACHED`], [`EL2`].
-    pub flags: u64,
-    /// The physical address of the first record.
-    pub first: u64,
-    /// What is added, wrapping, to a physical address for that in the linear map.
-    pub distance: u64,
-    /// SCTLR with the MMU off.
-    pub sctlr: u64,
-    /// TTBR1 with the transitional tables.
-    pub ttbr1: u64,
-    /// TCR with them.
-    pub tcr: u64,
-    /// The physical address at which the next kernel begins.
-    pub entry: u64,
-    /// The physical address of its device tree.
-    pub tree: u64,
-    /// The physical address at which the relocation code begins: in the page that it was copied to,
-    /// [`START`](super::START) bytes on.
-    pub code: u64,
-    /// TTBR0 with the identity map of that page.
-    pub ttbr0: u64,
-    /// SCTLR_EL2 with the MMU off, without E2H.
-    pub sctlr_el2: u64,
-    /// How many records there are, without those that lead to a page, and without the end.
-    pub records: u64,
-    /// Bytes that are copied.
-    pub bytes_copied: u64,
-    /// Bytes whose lines are cleaned.
-    pub bytes_cleaned: u64,
-}
-
-impl Header {
-    /// "granKEXC".
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"granKEXC");
-
-    const WORDS: usize = size_of::<Self>() / 8;
-
-    const fn words(&self) -> [u64; Self::WORDS] {
-        [
-            self.magic,
-            self.digest,
-            self.flags,
-            self.first,
-            self.distance,
-            self.sctlr,
-            self.ttbr1,
-            self.tcr,
-            self.entry,
-            self.tree,
-            self.code,
-            self.ttbr0,
-            self.sctlr_el2,
-            self.records,
-            self.bytes_copied,
-            self.bytes_cleaned,
-        ]
-    }
-
-    fn load(memory: &impl ListMemory, at: u64) -> Result<Self, ListError> {
-        let mut words = [0; Self::WORDS];
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = load(memory, at, 8 * index as u64)?;
-        }
-        let [
-            magic,
-            digest,
-            flags,
-            first,
-            distance,
-            sctlr,
-            ttbr1,
-            tcr,
-            entry,
-            tree,
-            code,
-            ttbr0,
-            sctlr_el2,
-            records,
-            bytes_copied,
-            bytes_cleaned,
-        ] = words;
-        Ok(Self {
-            magic,
-            digest,
-            flags,
-            first,
-            distance,
-            sctlr,
-            ttbr1,
-            tcr,
-            entry,
-            tree,
-            code,
-            ttbr0,
-            sctlr_el2,
-            records,
-            bytes_copied,
-            bytes_cleaned,
-        })
-    }
-}
-
-// The relocation code loads these in pairs.
-const _: () = {
-    assert!(offset_of!(Header, first) == offset_of!(Header, flags) + 8);
-    assert!(offset_of!(Header, sctlr) == offset_of!(Header, distance) + 8);
-    assert!(offset_of!(Header, tcr) == offset_of!(Header, ttbr1) + 8);
-    assert!(offset_of!(Header, tree) == offset_of!(Header, entry) + 8);
-    assert!(offset_of!(Header, ttbr0) == offset_of!(Header, code) + 8);
-    assert!((size_of::<Header>() as u64).is_multiple_of(RECORD_BYTES));
-};
+use core::mem::size_of;
 
 /// How the next kernel is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,52 +39,6 @@ pub struct Way {
     /// The page that the relocation code was, or will be, copied to.
     pub code: PhysicalAddress,
 }
-
-/// Why a list is not followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ListError {
-    /// There is no header.
-    NoList {
-        /// Where one was expected.
-        address: u64,
-    },
-    /// It leads to where there is no memory, or nowhere.
-    Lost {
-        /// Where to.
-        address: u64,
-    },
-    /// Its digest is another one.
-    Digest {
-        /// What its header says.
-        expected: u64,
-        /// What it has.
-        found: u64,
-    },
-}
-
-impl fmt::Display for ListError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NoList { address } => write!(
-                f,
-                "the list of what is to be relocated is not at {address:#x}: load the next kernel again"
-            ),
-            Self::Lost { address } => write!(
-                f,
-                "the list of what is to be relocated was written over, and leads to {address:#x}: load \
-                 the next kernel again"
-            ),
-            Self::Digest { expected, found } => write!(
-                f,
-                "the list of what is to be relocated was written over, its digest is {found:#018x}, \
-                 expected {expected:#018x}: load the next kernel again"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for ListError {}
 
 /// A list that was written: records, and room for the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -420,89 +245,4 @@ fn store(memory: &mut impl ListMemory, at: u64, record: &Record) {
     for (index, word) in words.into_iter().enumerate() {
         memory.store(at + 8 * index as u64, word);
     }
-}
-
-fn load(memory: &impl ListMemory, base: u64, offset: u64) -> Result<u64, ListError> {
-    let lost = ListError::Lost { address: base };
-    let address = base.checked_add(offset).filter(|it| it % 8 == 0);
-    memory.load(address.ok_or(lost)?).ok_or(lost)
-}
-
-fn load_record(memory: &impl ListMemory, at: u64) -> Result<Record, ListError> {
-    Ok(Record {
-        destination: load(memory, at, 0)?,
-        source: load(memory, at, 8)?,
-        bytes: load(memory, at, 16)?,
-        kind: load(memory, at, 24)?,
-    })
-}
-
-/// The digest of a header and what it leads to, whose records go to `each`.
-fn digest(
-    memory: &impl ListMemory,
-    header: &Header,
-    mut each: impl FnMut(&Record),
-) -> Result<u64, ListError> {
-    let mut digest = Digest::new();
-    let words = Header {
-        digest: 0,
-        ..*header
-    }
-    .words();
-    words.into_iter().for_each(|word| digest.word(word));
-    let mut at = header.first;
-    let mut left = header.records;
-    // A page has room for more than one record: two links in a row are none of ours.
-    let mut linked = false;
-    loop {
-        let record = load_record(memory, at)?;
-        for word in [record.destination, record.source, record.bytes, record.kind] {
-            digest.word(word);
-        }
-        match record.kind {
-            END if left == 0 => return Ok(digest.value()),
-            LINK if !linked => {
-                linked = true;
-                at = record.destination;
-            }
-            kind if left > 0 && kind & (COPY | CLEAN) != 0 && kind & !(COPY | CLEAN) == 0 => {
-                let ends =
-                    [record.destination, record.source].map(|it| it.checked_add(record.bytes));
-                let whole = record.bytes != 0 && record.bytes.is_multiple_of(UNIT);
-                if !whole || ends.contains(&None) {
-                    return Err(ListError::Lost { address: at });
-                }
-                linked = false;
-                left -= 1;
-                at = at.saturating_add(RECORD_BYTES);
-                each(&record);
-            }
-            _ => return Err(ListError::Lost { address: at }),
-        }
-    }
-}
-
-/// Looks at the list whose first page is at `head`, all of it, and gives its header if it is as it
-/// was sealed. Its records go to `each`, before it is known whether they are right.
-///
-/// # Errors
-///
-/// [`ListError`]: nothing of it may be followed then.
-pub fn verify(
-    memory: &impl ListMemory,
-    head: PhysicalAddress,
-    each: impl FnMut(&Record),
-) -> Result<Header, ListError> {
-    let header = Header::load(memory, head.0)?;
-    if header.magic != Header::MAGIC {
-        return Err(ListError::NoList { address: head.0 });
-    }
-    let found = digest(memory, &header, each)?;
-    if found != header.digest {
-        return Err(ListError::Digest {
-            expected: header.digest,
-            found,
-        });
-    }
-    Ok(header)
 }

@@ -4,7 +4,7 @@
 //! begins. They are put there by code that runs on tables of its own, from a page of its own, and
 //! follows a list. Here are the image's header ([`ImageHeader`]), the judgement of segments and the
 //! plan for them ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`],
-//! [`verify`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, bare arm64
+//! [`verify()`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, bare arm64
 //! only) and the same in Rust for whoever models, records or counts it ([`steps`], [`Recorder`], [`Counts`]). Nothing here knows where
 //! files come from, how pages are found, other CPUs, devices, or device trees.
 //!
@@ -21,11 +21,12 @@
 //! 4. [`List::seal`]. The next kernel is loaded; up to here all can be given back ([`List::free`],
 //!    [`free`]).
 //! 5. The relocation code is copied to its page, cleaned, and the instruction caches invalidated; for
-//!    the uncached way the list's pages are cleaned. Other CPUs off, devices quiet, [`verify`], and
+//!    the uncached way the list's pages are cleaned. Other CPUs off, devices quiet, [`verify()`], and
 //!    `relocate::leave`.
 
 pub mod count;
 pub mod digest;
+pub mod header;
 pub mod image;
 mod layout;
 pub mod list;
@@ -39,18 +40,21 @@ pub mod relocate;
 pub mod segment;
 pub mod steps;
 pub mod tables;
+pub mod verify;
 
 pub use count::{Counts, copy_accesses};
 pub use digest::Digest;
+pub use header::{Header, ListMemory};
 pub use image::{ImageError, ImageHeader};
 pub use layout::{
     CLEAN, CODE_BYTES, COPY, EL2, END, LINE, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS, START,
     UNCACHED, UNIT,
 };
-pub use list::{Header, List, ListError, ListMemory, Way, verify};
+pub use list::{List, Way};
 pub use place::{ANYWHERE, TREE_BLOCK, check_boot, find_place, near};
 pub use plan::{Record, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};
 pub use record::Recorder;
 pub use segment::{Clean, Extent, Ground, Refusal, Segment, check_places, in_the_way};
 pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};
+pub use verify::{ListError, verify};

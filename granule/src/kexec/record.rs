@@ -6,7 +6,7 @@
 //! event.
 
 use super::LINE;
-use super::list::ListMemory;
+use super::header::ListMemory;
 use super::steps::Machine;
 use crate::arch::PhysicalAddress;
 use crate::trace::{Barrier, Event, System};

@@ -5,11 +5,11 @@
 //! [`steps`](super::steps) step by step. Nothing here decides; what must be true before is said at
 //! [`leave`].
 
-use super::{layout, list};
+use super::{header, layout};
 use crate::arch::VirtualAddress;
 use core::arch::global_asm;
 use core::mem::offset_of;
-use list::Header;
+use header::Header;
 
 global_asm!(
     include_str!("relocate.s"),
@@ -54,7 +54,7 @@ pub fn code() -> &'static [u8; layout::CODE_BYTES] {
 /// * No other CPU runs, no device writes to memory, no interrupt and no debug exception is to come:
 ///   exceptions are masked here, and stay so.
 /// * `header` is where the linear map shows the list's first page, and the list was
-///   [sealed](super::List::seal) and [verified](super::verify) since.
+///   [sealed](super::List::seal) and [verified](fn@super::verify) since.
 /// * Its TTBR0 and TTBR1 are those of a [`Transition`](super::Transition) whose linear map has the
 ///   same distance, TCR is [`Transition::tcr`](super::Transition::tcr) of what TCR is now, and this
 ///   CPU runs at EL1, or at EL2 with E2H and TGE.

@@ -7,11 +7,11 @@
 //!
 //! Why each step is where it is stands here.
 
+use super::header::Header;
 use super::layout::{
     CLEAN, COPY, EL2, END, EPD0, EPD1, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS,
 };
 use super::layout::{START, UNCACHED};
-use super::list::Header;
 use super::plan::Record;
 use crate::trace::{Barrier, System};
 use core::mem::offset_of;

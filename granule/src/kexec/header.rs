@@ -1,0 +1,132 @@
+//! The header of the list, as the relocation code reads it, and how words of the list are reached. What
+//! is in the pages behind it is [`list`](super::list)'s.
+
+use super::layout::RECORD_BYTES;
+use core::mem::{offset_of, size_of};
+
+/// Memory of the list, a word at a time, by physical address.
+pub trait ListMemory {
+    /// The word at an address, a multiple of 8; `None` where this kernel has no memory. Only a list
+    /// that something wrote over leads there.
+    fn load(&self, address: u64) -> Option<u64>;
+
+    /// Stores a word in a page that came from the allocator.
+    fn store(&mut self, address: u64, word: u64);
+}
+
+/// What the relocation code is told, at the beginning of the list's first page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Header {
+    /// [`Header::MAGIC`].
+    pub magic: u64,
+    /// The [`Digest`](super::Digest) of all other words of the header, and of all records.
+    pub digest: u64,
+    /// [`UNCACHED`](super::UNCACHED), [`EL2`](super::EL2).
+    pub flags: u64,
+    /// The physical address of the first record.
+    pub first: u64,
+    /// What is added, wrapping, to a physical address for that in the linear map.
+    pub distance: u64,
+    /// SCTLR with the MMU off.
+    pub sctlr: u64,
+    /// TTBR1 with the transitional tables.
+    pub ttbr1: u64,
+    /// TCR with them.
+    pub tcr: u64,
+    /// The physical address at which the next kernel begins.
+    pub entry: u64,
+    /// The physical address of its device tree.
+    pub tree: u64,
+    /// The physical address at which the relocation code begins: in the page that it was copied to,
+    /// [`START`](super::START) bytes on.
+    pub code: u64,
+    /// TTBR0 with the identity map of that page.
+    pub ttbr0: u64,
+    /// SCTLR_EL2 with the MMU off, without E2H.
+    pub sctlr_el2: u64,
+    /// How many records there are, without those that lead to a page, and without the end.
+    pub records: u64,
+    /// Bytes that are copied.
+    pub bytes_copied: u64,
+    /// Bytes whose lines are cleaned.
+    pub bytes_cleaned: u64,
+}
+
+impl Header {
+    /// "granKEXC".
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"granKEXC");
+
+    pub(super) const WORDS: usize = size_of::<Self>() / 8;
+
+    pub(super) const fn words(&self) -> [u64; Self::WORDS] {
+        [
+            self.magic,
+            self.digest,
+            self.flags,
+            self.first,
+            self.distance,
+            self.sctlr,
+            self.ttbr1,
+            self.tcr,
+            self.entry,
+            self.tree,
+            self.code,
+            self.ttbr0,
+            self.sctlr_el2,
+            self.records,
+            self.bytes_copied,
+            self.bytes_cleaned,
+        ]
+    }
+
+    /// The other way round.
+    pub(super) const fn of(words: [u64; Self::WORDS]) -> Self {
+        let [
+            magic,
+            digest,
+            flags,
+            first,
+            distance,
+            sctlr,
+            ttbr1,
+            tcr,
+            entry,
+            tree,
+            code,
+            ttbr0,
+            sctlr_el2,
+            records,
+            bytes_copied,
+            bytes_cleaned,
+        ] = words;
+        Self {
+            magic,
+            digest,
+            flags,
+            first,
+            distance,
+            sctlr,
+            ttbr1,
+            tcr,
+            entry,
+            tree,
+            code,
+            ttbr0,
+            sctlr_el2,
+            records,
+            bytes_copied,
+            bytes_cleaned,
+        }
+    }
+}
+
+// The relocation code loads these in pairs.
+const _: () = {
+    assert!(offset_of!(Header, first) == offset_of!(Header, flags) + 8);
+    assert!(offset_of!(Header, sctlr) == offset_of!(Header, distance) + 8);
+    assert!(offset_of!(Header, tcr) == offset_of!(Header, ttbr1) + 8);
+    assert!(offset_of!(Header, tree) == offset_of!(Header, entry) + 8);
+    assert!(offset_of!(Header, ttbr0) == offset_of!(Header, code) + 8);
+    assert!((size_of::<Header>() as u64).is_multiple_of(RECORD_BYTES));
+};
