@@ -12,7 +12,8 @@ use super::words::Words;
 use crate::console::println;
 use crate::memory::live::{self, Kernel};
 use crate::memory::reach::KernelReach;
-use crate::memory::walker::{self, Flush, Supply, Tree};
+use crate::memory::supply::Supply;
+use crate::memory::walker::{self, Flush, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{

@@ -4,7 +4,8 @@
 //! the whole map. Nothing here is undone: when it fails the boot ends.
 
 use super::reach::KernelReach;
-use super::walker::{self, Flush, KernelParts, Opened, Supply, Tree};
+use super::supply::Supply;
+use super::walker::{self, Flush, KernelParts, Opened, Tree};
 use super::window::{EarlyTables, Fixmap, FixmapPlace};
 use crate::counter::InstructionCounter;
 use crate::options::Rodata;

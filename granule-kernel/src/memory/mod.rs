@@ -1,6 +1,7 @@
 //! Memory once the MMU is on: how tables are reached, the linear map, and what is given out.
 //!
-//! [`walker`] has the library's walker for each page size, and operations that know none.
+//! [`walker`] has the library's walker for each page size, and operations that know none; [`supply`] where
+//! its pages come from.
 //!
 //! While the kernel boots: [`reach`] is where a table's physical address becomes a pointer;
 //! [`window`] reaches tables through the fixmap; [`map`] makes the linear map and counts what it
@@ -41,6 +42,8 @@ pub(crate) mod release;
 pub(crate) mod rewrite;
 #[cfg(target_os = "none")]
 pub(crate) mod selftest;
+#[cfg(target_os = "none")]
+pub(crate) mod supply;
 #[cfg(target_os = "none")]
 pub(crate) mod table_pages;
 #[cfg(target_os = "none")]

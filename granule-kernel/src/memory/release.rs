@@ -2,7 +2,8 @@
 //! of the static table pool that holds no table.
 
 use super::map::Request;
-use super::walker::{self, Flush, Supply};
+use super::supply::Supply;
+use super::walker::{self, Flush};
 use super::window::EarlyTables;
 use crate::console::println;
 use crate::handover::Handover;

@@ -10,8 +10,7 @@
 //! may not call indirectly.
 
 use super::reach::KernelReach;
-use super::table_pages::TablePages;
-use super::window::EarlyTables;
+use super::supply::Supply;
 use crate::exception::inject::Injecting;
 use crate::sizes;
 use crate::trace::bring_up;
@@ -34,7 +33,7 @@ use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,
     PageTables, Parts, PermissionChange, Piece, Reached, Sink, TableAllocator, TableError,
-    TableMemory, TableRun, Traced, Visibility,
+    TableMemory, Traced, Visibility,
 };
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
@@ -49,68 +48,6 @@ pub(crate) enum Flush {
     ThisCpu,
     /// For tests: nobody hears of it.
     Nobody,
-}
-
-/// Where pages for tables come from.
-pub(crate) enum Supply<'a> {
-    /// There are none, and none are needed.
-    Nothing,
-    /// The boot's, for the linear map.
-    Arena(&'a mut Arena),
-    /// Early memory.
-    Early(EarlyTables<'a>),
-    /// The page allocator, and what is to be heard of its pages.
-    Pages(TablePages<'a>),
-    /// For a test: a range, each page given once and never again.
-    Range { next: PhysicalAddress, page: u64 },
-}
-
-// SAFETY: each implementer vouched for its own pages; a range is promised to `parts`.
-unsafe impl TableAllocator for Supply<'_> {
-    #[inline(never)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        match self {
-            Self::Nothing => tables == 0,
-            Self::Arena(arena) => arena.reserve(tables),
-            Self::Early(early) => early.reserve(tables),
-            Self::Pages(pages) => pages.reserve(tables),
-            Self::Range { .. } => true,
-        }
-    }
-
-    #[inline(never)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        match self {
-            Self::Nothing => None,
-            Self::Arena(arena) => arena.allocate(most),
-            Self::Early(early) => early.allocate(most),
-            Self::Pages(pages) => pages.allocate(most),
-            Self::Range { next, page } => {
-                let first = *next;
-                next.0 += *page;
-                (most > 0).then_some(TableRun { first, count: 1 })
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn free(&mut self, table: PhysicalAddress) {
-        match self {
-            Self::Nothing | Self::Range { .. } => {}
-            Self::Arena(arena) => arena.free(table),
-            Self::Early(early) => early.free(table),
-            Self::Pages(pages) => pages.free(table),
-        }
-    }
-}
-
-impl direct::HasArena for Supply<'_> {
-    fn arena(&mut self) -> Option<&mut Arena> {
-        match self {
-            Self::Arena(arena) => Some(arena),
-            _ => None,
-        }
-    }
 }
 
 /// Barriers and TLBIs, or less.

@@ -5,7 +5,8 @@
 
 use crate::handover::Handover;
 use crate::memory::map::Request;
-use crate::memory::walker::{self, Flush, Supply};
+use crate::memory::supply::Supply;
+use crate::memory::walker::{self, Flush};
 use crate::memory::window::EarlyTables;
 use crate::trace::bring_up;
 use crate::tree::Memory;

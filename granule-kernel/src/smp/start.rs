@@ -15,7 +15,7 @@ use crate::gic::tree::Gic;
 use crate::handover::Handover;
 use crate::line::Line;
 use crate::memory::map::Request;
-use crate::memory::walker::Supply;
+use crate::memory::supply::Supply;
 use crate::memory::window::EarlyTables;
 use crate::mmu_off::cache;
 use crate::trace::bring_up;
