@@ -10,8 +10,8 @@ use crate::smp::percpu;
 use crate::user::timer;
 use crate::{counter, gic};
 
-/// Makes this CPU, which is the last one, and what all share quiet; all is as it was if something of
-/// it is not. Interrupts must be masked.
+/// Makes this CPU, which is the last one, and what all share quiet; all but the counting of instructions is
+/// as it was if something of it is not. Interrupts must be masked.
 pub(super) fn devices() -> Result<(), StillOn> {
     let this = percpu::this();
     timer::off();

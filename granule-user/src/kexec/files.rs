@@ -29,7 +29,7 @@ const NAMES: [(i64, &str); 24] = [
     (12, "ENOMEM: there is no memory for it"),
     (13, "EACCES: not permitted"),
     (14, "EFAULT: a bad address"),
-    (16, "EBUSY: another is being loaded"),
+    (16, "EBUSY: another is at it, or something still runs"),
     (19, "ENODEV: there is no such device"),
     (20, "ENOTDIR: its path leads through a file"),
     (21, "EISDIR: it is a directory"),

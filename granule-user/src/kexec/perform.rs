@@ -163,7 +163,7 @@ fn exec() -> Result<(), Told> {
     let result = call(REBOOT, [first, second, REBOOT_KEXEC, 0, 0, 0]);
     let error = done(result).err().unwrap_or(Errno(0));
     Err(told(format_args!(
-        "the next kernel was not entered: {error}; `kexec load` comes first, and the kernel's log says \
-         more"
+        "the next kernel was not entered: {error}; the kernel's log says more, and `kexec status` \
+         whether one is loaded"
     )))
 }

@@ -405,7 +405,7 @@ fn a_line_takes_so_many_instructions() {
     miri,
     ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
 )]
-fn an_image_and_its_initramfs_are_below_the_limit_and_barriers_do_not_grow() {
+fn all_but_lines_that_are_only_cleaned_is_below_the_limit_and_barriers_do_not_grow() {
     let program = program();
     let mut barriers = BTreeSet::new();
     for pages in [1, 16, 400] {

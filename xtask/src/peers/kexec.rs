@@ -1,11 +1,13 @@
 //! This kernel leaving for Debian's: each of them from each page size, with one CPU and four, entered at
-//! EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1. The next kernel must come to
-//! its first process, a script in Debian's shell, which says what it finds.
+//! EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with everything in place, and
+//! copied with the MMU on and off. The next kernel must come to its first process, a script in Debian's
+//! shell, which says what it finds.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
+use serde_json::Value;
 
 use super::machine::{LIMIT, told};
 use super::store::hash;
@@ -48,6 +50,50 @@ const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
 const MEMORY: u64 = 1 << 30;
 
+/// How the next kernel's bytes come to where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    /// They are loaded there.
+    InPlace,
+    /// All of them are copied.
+    Copied,
+    /// The same, with MMU and caches off.
+    Uncached,
+}
+
+const WAYS: [Way; 3] = [Way::InPlace, Way::Copied, Way::Uncached];
+
+impl Way {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::InPlace => "in place",
+            Self::Copied => "copied",
+            Self::Uncached => "copied, MMU off",
+        }
+    }
+
+    /// Whether this is what the kernel that left says it did.
+    fn judge(self, booted: &Boot) -> Result<()> {
+        let figures = booted.kexec.as_ref().context("it did not leave")?;
+        let total = figures.bytes_total.filter(|total| *total > 0);
+        let total = total.context("it did not say what it had loaded")?;
+        let copied = figures.bytes_copied;
+        let right = match self {
+            Self::InPlace => copied == Some(0),
+            // Whole pages, so that it is a little more.
+            Self::Copied | Self::Uncached => copied >= Some(total),
+        };
+        ensure!(right, "of {total} bytes it copied {copied:?}");
+        let left = booted.boots.first().context("it has no record")?;
+        let uncached = left.get("kexec.leaving.uncached").and_then(Value::as_bool);
+        ensure!(
+            uncached == Some(self == Self::Uncached),
+            "kexec.leaving.uncached is {uncached:?}"
+        );
+        Ok(())
+    }
+}
+
 /// What a boot is made of, beside image and initramfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
@@ -59,6 +105,7 @@ pub(crate) struct Case {
     /// Where this kernel is entered, and the next one must be.
     pub(crate) el: u8,
     pub(crate) cpu: &'static str,
+    pub(crate) way: Way,
 }
 
 /// Both have every page size. The second has no VHE: entered at EL2, this kernel runs at EL1, and goes
@@ -77,7 +124,8 @@ const MACHINES: [(u32, u8, &str); 6] = [
 
 const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
-/// Every page size with every machine and every kernel, in as few boots as that takes.
+/// Every page size with every machine, every kernel and every way, and every machine with every way, in as
+/// few boots as that takes.
 pub(crate) fn cases(kernels: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     if kernels == 0 {
@@ -93,6 +141,8 @@ pub(crate) fn cases(kernels: usize) -> Vec<Case> {
                 cpus,
                 el,
                 cpu,
+                // Another way for each page size, too.
+                way: WAYS[(index + place) % WAYS.len()],
             });
         }
     }
@@ -134,6 +184,8 @@ pub(crate) fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Resul
             image: Some(next.to_owned()),
             initrd: Some(initrd.to_owned()),
             append: Some(words(case)),
+            copy: case.way != Way::InPlace,
+            uncached: case.way == Way::Uncached,
             ..Kexec::default()
         }),
         ..Request::default()
@@ -159,6 +211,7 @@ pub(crate) fn judge(
 ) -> Result<String> {
     // The machine was powered off, and what came before was well.
     ensure!(booted.is_ok(), "{}", told(booted));
+    case.way.judge(booted)?;
     let console = booted.console_text();
     line(&console, case, page_size, version).with_context(|| told(booted))
 }
@@ -188,7 +241,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_kernel_and_every_machine_with_every_page_size() {
+    fn every_kernel_machine_and_way_with_every_page_size() {
         for kernels in 1..9 {
             let cases = cases(kernels);
             for from in PAGE_SIZES {
@@ -197,6 +250,13 @@ mod tests {
                 assert_eq!(seen.len(), kernels);
                 let seen: BTreeSet<_> = of().map(|it| (it.cpus, it.el, it.cpu)).collect();
                 assert_eq!(seen.len(), MACHINES.len());
+                let seen: BTreeSet<_> = of().map(|it| it.way).collect();
+                assert_eq!(seen.len(), WAYS.len());
+            }
+            for (cpus, el, cpu) in MACHINES {
+                let of = |case: &&Case| (case.cpus, case.el, case.cpu) == (cpus, el, cpu);
+                let seen: BTreeSet<_> = cases.iter().filter(of).map(|it| it.way).collect();
+                assert_eq!(seen.len(), WAYS.len());
             }
         }
         assert!(cases(0).is_empty());
@@ -210,6 +270,7 @@ mod tests {
             cpus: 4,
             el: 2,
             cpu: CPUS[0],
+            way: Way::InPlace,
         };
         let good = format!(
             "boot\r\n{MARK} page=16384 cpus=4 el=2 linux=6.12.107 sha256={}  - cmdline={}\r\n",

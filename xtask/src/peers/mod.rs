@@ -404,13 +404,14 @@ fn left_for(peers: &Peers, ours: &Path, files: &Files, add: &mut impl FnMut(Chec
             let case = &cases[done.job];
             let (kernel, page_size) = next(case);
             let name = format!(
-                "kexec from {} to {}, {}, CPUs: {}, EL{}, {}",
+                "kexec from {} to {}, {}, CPUs: {}, EL{}, {}, {}",
                 size(case.from.bytes()),
                 kernel.name(),
                 size(page_size.bytes()),
                 case.cpus,
                 case.el,
-                case.cpu
+                case.cpu,
+                case.way.word()
             );
             add(Check::new(name, done.result));
             true
