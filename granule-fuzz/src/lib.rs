@@ -6,6 +6,7 @@
 
 mod bytes;
 mod initramfs;
+mod next_tree;
 mod nodes;
 mod parsers;
 mod program;
@@ -50,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     ("device_tree_cpus", nodes::device_tree_cpus),
     ("device_tree_gic", nodes::device_tree_gic),
     ("exact_tree", parsers::exact_tree),
+    ("kexec_tree", next_tree::kexec_tree),
     ("command_line", parsers::command_line),
     ("pretended_cpu", parsers::pretended_cpu),
     ("console_record", records::console_record),

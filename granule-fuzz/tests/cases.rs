@@ -124,3 +124,44 @@ fn every_target_has_its_files() {
         assert!(calls.contains(&format!("target(\"{name}\")")), "{name}");
     }
 }
+
+/// cargo-fuzz has a lock file of its own, which nothing that is built otherwise reads: what a package of
+/// ours depends on must be in there, or the targets no longer build.
+#[test]
+fn the_targets_lock_file_knows_what_they_depend_on() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = |path: &Path| -> toml::Table {
+        let text = std::fs::read_to_string(path);
+        let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        text.parse().unwrap()
+    };
+    let lock = table(&here.join("fuzz/Cargo.lock"));
+    let packages = lock["package"].as_array().unwrap().iter();
+    let ours = packages.filter(|package| package.get("source").is_none());
+    let mut seen = 0;
+    for package in ours {
+        let name = package["name"].as_str().unwrap();
+        // The targets' own, beside the lock file.
+        let folder = match name {
+            "granule-fuzz-targets" => here.join("fuzz"),
+            other => here.parent().unwrap().join(other),
+        };
+        let known = package.get("dependencies").and_then(|all| all.as_array());
+        let known: BTreeSet<_> = known
+            .into_iter()
+            .flatten()
+            .filter_map(|known| known.as_str()?.split(' ').next())
+            .collect();
+        let manifest = table(&folder.join("Cargo.toml"));
+        let wanted = manifest.get("dependencies").and_then(|all| all.as_table());
+        for (wanted, _) in wanted.into_iter().flatten() {
+            assert!(
+                known.contains(wanted.as_str()),
+                "{name} needs {wanted}, which granule-fuzz/fuzz/Cargo.lock does not know; write it \
+                 by `cargo metadata --manifest-path granule-fuzz/fuzz/Cargo.toml`"
+            );
+        }
+        seen += 1;
+    }
+    assert!(seen > 3, "{seen}");
+}

@@ -103,10 +103,14 @@ fn join(parts: &[&str]) -> String {
         .join(", ")
 }
 
-/// A value by its path (`linear_map.tables`).
+/// A value by its path (`linear_map.tables`, `boots.1.cpus`).
 pub(crate) fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
+    let step = |value: &'a Value, key: &str| match value {
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        other => other.get(key),
+    };
     path.split('.')
-        .try_fold(record, |value, key| value.get(key))
+        .try_fold(record, step)
         .filter(|value| !value.is_null())
         .with_context(|| format!("the boot record has no {path}"))
 }
@@ -123,6 +127,15 @@ pub(crate) fn text<'a>(record: &'a Value, path: &str) -> Result<&'a str> {
     at(record, path)?
         .as_str()
         .with_context(|| format!("{path} in the boot record is no text"))
+}
+
+/// What is wrong, in one line, with a value that should be this one.
+pub(crate) fn differs(record: &Value, path: &str, expected: &Value) -> Option<String> {
+    match at(record, path) {
+        Ok(found) if found == expected => None,
+        Ok(found) => Some(format!("{path} is {found}, expected {expected}")),
+        Err(error) => Some(format!("{error:#}")),
+    }
 }
 
 /// A size in the largest unit that divides it, as the field writes them: 4K, 2M, 16G.
@@ -175,9 +188,17 @@ mod tests {
 
     #[test]
     fn values_are_found_by_path_or_named_as_missing() {
-        let record = json!({"linear_map": {"tables": 3, "tlbi": null}, "levels": "x"});
+        let record = json!({
+            "linear_map": {"tables": 3, "tlbi": null}, "levels": "x", "boots": [{}, {"cpus": 2}],
+        });
         assert_eq!(number(&record, "linear_map.tables").unwrap(), 3);
-        for path in ["linear_map.tlbi", "linear_map.dsb", "a.b", "levels"] {
+        assert_eq!(number(&record, "boots.1.cpus").unwrap(), 2);
+        let missing = ["boots.2.cpus", "boots.x", "boots.0.cpus"];
+        let missing =
+            missing
+                .into_iter()
+                .chain(["linear_map.tlbi", "linear_map.dsb", "a.b", "levels"]);
+        for path in missing {
             assert!(
                 number(&record, path)
                     .unwrap_err()
@@ -185,6 +206,15 @@ mod tests {
                     .contains(path)
             );
         }
+    }
+
+    #[test]
+    fn what_differs_is_told_with_what_was_expected() {
+        let record = json!({"a": {"b": 3}});
+        assert_eq!(differs(&record, "a.b", &json!(3)), None);
+        let wrong = differs(&record, "a.b", &json!("3")).unwrap();
+        assert_eq!(wrong, "a.b is 3, expected \"3\"");
+        assert!(differs(&record, "a.c", &json!(3)).unwrap().contains("a.c"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::image::Image;
-use crate::matrix::Case;
+use crate::matrix::{Case, Expected};
 use crate::{boot, pool};
 
 /// What a case came to: nothing wrong, or one line saying what.
@@ -38,7 +38,7 @@ pub(crate) fn run(
 }
 
 /// Boots one case; what was wrong, in one line.
-pub(crate) fn wrong(case: &Case, granule: &Path, image: &Image) -> Option<String> {
+pub(crate) fn wrong(case: &impl Expected, granule: &Path, image: &Image) -> Option<String> {
     let boot = match boot::boot(granule, &image.path, &case.arguments()) {
         Ok(boot) => boot,
         Err(error) => return Some(format!("{error:#}")),

@@ -2,13 +2,25 @@
 //!
 //! Pure functions over tables; booting is for `boots`. CPU facts are those of QEMU's
 //! models as their ID registers tell them (ID_AA64MMFR0_EL1.TGRAN*, ID_AA64MMFR1_EL1.VH,
-//! ID_AA64MMFR2_EL1.VARange).
+//! ID_AA64MMFR2_EL1.VARange). Boots of two kernels are in [`kexec`].
+
+pub(crate) mod kexec;
+pub(crate) mod payload;
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::boot;
+
+/// A boot of which it is known what it must report.
+pub(crate) trait Expected {
+    /// The arguments of `granule boot`.
+    fn arguments(&self) -> Vec<String>;
+
+    /// What a boot record says that this case does not allow, one line each. `sha256` is the image's.
+    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String>;
+}
 
 /// A CPU model and what it can do.
 #[derive(Debug)]
@@ -88,60 +100,9 @@ impl Case {
         &CPUS[self.cpu]
     }
 
-    /// The arguments of `granule boot` for this case.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let mut words = vec![
-            format!("--cpu={}", self.cpu().name),
-            format!("--page-size={}k", self.page_size),
-            format!("--va-bits={}", self.va_bits),
-            format!("--el={}", self.el),
-            format!("--rodata={}", self.rodata),
-        ];
-        words.extend(self.memory.map(|m| format!("--memory={m}")));
-        words.extend(self.linear_map.map(|s| format!("--linear-map={s}")));
-        words
-    }
-
     /// The exception level that the kernel must run at: EL2 only with VHE.
     fn run_el(&self) -> u32 {
         if self.el == 2 && self.cpu().vhe { 2 } else { 1 }
-    }
-
-    /// What a boot record says that this case does not allow, one line each.
-    pub(crate) fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String> {
-        let mut wrong = Vec::new();
-        let numbers = [
-            ("page_size", u64::from(self.page_size) << 10),
-            ("va_bits", u64::from(self.va_bits)),
-            ("entry_el", u64::from(self.el)),
-            ("run_el", u64::from(self.run_el())),
-        ];
-        for (key, expected) in numbers {
-            match boot::number(record, key) {
-                Ok(found) if found == expected => {}
-                Ok(found) => wrong.push(format!("{key} is {found}, expected {expected}")),
-                Err(error) => wrong.push(format!("{error:#}")),
-            }
-        }
-        let texts = [
-            ("page_size_source", Some("command-line")),
-            ("linear_map.rodata", Some(self.rodata)),
-            ("linear_map.strategy", self.linear_map),
-            ("image.sha256", Some(sha256)),
-        ];
-        for (key, expected) in texts {
-            let Some(expected) = expected else { continue };
-            match boot::text(record, key) {
-                Ok(found) if found == expected => {}
-                Ok(found) => wrong.push(format!("{key} is {found}, expected {expected}")),
-                Err(error) => wrong.push(format!("{error:#}")),
-            }
-        }
-        wrong.extend(
-            self.map_mismatches(record)
-                .unwrap_or_else(|e| vec![format!("{e:#}")]),
-        );
-        wrong
     }
 
     /// The map must hold together: its leaves add up to what it says it mapped, which is
@@ -210,6 +171,46 @@ impl Case {
         let values = self.values();
         (0..values.len())
             .flat_map(move |i| (i + 1..values.len()).map(move |j| (values[i], values[j])))
+    }
+}
+
+impl Expected for Case {
+    fn arguments(&self) -> Vec<String> {
+        let mut words = vec![
+            format!("--cpu={}", self.cpu().name),
+            format!("--page-size={}k", self.page_size),
+            format!("--va-bits={}", self.va_bits),
+            format!("--el={}", self.el),
+            format!("--rodata={}", self.rodata),
+        ];
+        words.extend(self.memory.map(|m| format!("--memory={m}")));
+        words.extend(self.linear_map.map(|s| format!("--linear-map={s}")));
+        words
+    }
+
+    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String> {
+        let expected = [
+            ("page_size", Some(json!(u64::from(self.page_size) << 10))),
+            ("va_bits", Some(json!(self.va_bits))),
+            ("entry_el", Some(json!(self.el))),
+            ("run_el", Some(json!(self.run_el()))),
+            ("page_size_source", Some(json!("command-line"))),
+            ("linear_map.rodata", Some(json!(self.rodata))),
+            (
+                "linear_map.strategy",
+                self.linear_map.map(|name| json!(name)),
+            ),
+            ("image.sha256", Some(json!(sha256))),
+        ];
+        let said = expected
+            .into_iter()
+            .filter_map(|(key, expected)| boot::differs(record, key, &expected?));
+        let mut wrong: Vec<_> = said.collect();
+        wrong.extend(
+            self.map_mismatches(record)
+                .unwrap_or_else(|e| vec![format!("{e:#}")]),
+        );
+        wrong
     }
 }
 

@@ -244,17 +244,19 @@ impl<'a> Old<'a> {
         kept.copied().try_for_each(each)
     }
 
-    /// Goes through the structure. Every property is in a node, and nodes are closed in order.
+    /// Goes through the structure. Every property is in a node, nodes are closed in order, and one is the
+    /// root of all: without it there is no place for `/chosen`.
     fn structure(&self, visit: &mut impl Visit) -> Done {
         let mut at = self.structure;
         let mut depth = 0_usize;
-        let (mut inside, mut seen) = (false, false);
+        let (mut rooted, mut inside, mut seen) = (false, false, false);
         loop {
             let wrong = TreeError::Malformed { at };
             let token = word(self.bytes, at)?;
             at += 4;
             match token {
-                BEGIN_NODE => {
+                BEGIN_NODE if depth > 0 || !rooted => {
+                    rooted = true;
                     let rest = self.bytes.get(at..).ok_or(wrong)?;
                     let length = rest.iter().position(|byte| *byte == 0).ok_or(wrong)?;
                     let name = rest.get(..length).ok_or(wrong)?;
@@ -283,7 +285,7 @@ impl<'a> Old<'a> {
                     at = end.next_multiple_of(4);
                 }
                 NOP => {}
-                END if depth == 0 => return visit.finish(),
+                END if depth == 0 && rooted => return visit.finish(),
                 _ => return Err(wrong),
             }
         }
@@ -490,5 +492,7 @@ fn double(bytes: &[u8], at: usize) -> Done<u64> {
     Ok(u64::from(word(bytes, at)?) << 32 | u64::from(word(bytes, at + 4)?))
 }
 
+// Said where it is, for who takes this file in by its path.
 #[cfg(test)]
+#[path = "tree/tests.rs"]
 mod tests;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::program::Program;
 use crate::fuzz::targets;
-use crate::matrix;
+use crate::matrix::{self, kexec};
 use crate::steps::STEPS;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -27,11 +27,15 @@ const FUZZ_SECONDS: u64 = 60;
 /// Changes of permissions for each page size.
 const STRESS_CHANGES: u64 = 1_000_000;
 
+/// Kernels that leave for others on machines and with disks drawn by the seed.
+const RANDOM_KEXEC: usize = 10;
+
 /// What a case runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Program(Program),
     Boot(matrix::Case),
+    Kexec(kexec::Case),
 }
 
 /// One case of the soak.
@@ -74,15 +78,23 @@ impl Case {
         }
     }
 
-    fn boot(case: matrix::Case) -> Self {
-        let name = format!("granule boot {case}");
+    /// A boot with these arguments, which keeps one core busy.
+    fn boot(arguments: &impl std::fmt::Display, work: Work) -> Self {
         Self {
-            typed: format!("cargo run -p granule-cli -- boot {case}"),
-            name,
-            work: Work::Boot(case),
+            name: format!("granule boot {arguments}"),
+            typed: format!("cargo run -p granule-cli -- boot {arguments}"),
+            work,
             alone: false,
             expected: Duration::from_secs(2),
         }
+    }
+
+    fn one_kernel(case: matrix::Case) -> Self {
+        Self::boot(&case, Work::Boot(case.clone()))
+    }
+
+    fn two_kernels(case: kexec::Case) -> Self {
+        Self::boot(&case, Work::Kexec(case.clone()))
     }
 
     /// The machine's time that it takes, where two that are not alone share it.
@@ -96,7 +108,7 @@ impl Case {
 }
 
 /// Everything in full: the steps of `cargo xtask test`, the model's harness, the fuzz targets,
-/// the whole QEMU matrix and random boots.
+/// the whole QEMU matrix, kernels that leave for others, and random boots of both.
 pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     let mut cases = steps()?;
     cases.push(model(seed));
@@ -108,7 +120,12 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     boots.extend(matrix::random(seed, random));
     boots.sort();
     boots.dedup();
-    cases.extend(boots.into_iter().map(Case::boot));
+    cases.extend(boots.into_iter().map(Case::one_kernel));
+    let mut leaving = kexec::full();
+    leaving.extend(kexec::random(seed, RANDOM_KEXEC));
+    leaving.sort();
+    leaving.dedup();
+    cases.extend(leaving.into_iter().map(Case::two_kernels));
     Ok(cases)
 }
 
@@ -290,9 +307,16 @@ mod tests {
         let boots = |cases: &[matrix::Case]| {
             cases
                 .iter()
-                .all(|case| names.contains(Case::boot(case.clone()).name.as_str()))
+                .all(|case| names.contains(Case::one_kernel(case.clone()).name.as_str()))
         };
         assert!(boots(&matrix::full()) && boots(&matrix::covering()));
+        let leaving = kexec::full()
+            .into_iter()
+            .chain(kexec::random(1, RANDOM_KEXEC));
+        for case in leaving.map(Case::two_kernels) {
+            // What `--only kexec` finds.
+            assert!(names.contains(case.name.as_str()) && case.name.contains("kexec"));
+        }
         assert!(cases.len() > matrix::full().len() + 290 + STEPS.len());
     }
 

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::image::{self, Image};
+use crate::matrix::{Expected, payload};
 use crate::workspace::{root, target_dir};
-use crate::{boot, boots, pool};
+use crate::{boot, boots, pool, user};
 use cases::{Case, Work};
 use pace::{Pace, about};
 use program::Outcome;
@@ -91,6 +92,8 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
         list(&cases, &state);
         return Ok(ExitCode::SUCCESS);
     }
+    // The program with which a kernel leaves for the next one.
+    user::build()?;
     let logs = folder.join("log");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let wanted = |case: &Case| {
@@ -120,6 +123,10 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
             program.run(&log, stop)
         }
         Work::Boot(boot) => outcome_of_boot(boot, &granule, &image, stop),
+        Work::Kexec(boot) => match boot.payload().map(payload::make) {
+            Some(Err(error)) => Outcome::Failed(format!("{error:#}")),
+            None | Some(Ok(())) => outcome_of_boot(boot, &granule, &image, stop),
+        },
     })?;
     finish(&run, &cases, options.record)
 }
@@ -168,12 +175,7 @@ fn log(folder: &Path, case: &str) -> PathBuf {
     folder.join(format!("{name}.txt"))
 }
 
-fn outcome_of_boot(
-    case: &crate::matrix::Case,
-    granule: &Path,
-    image: &Image,
-    stop: &Stop,
-) -> Outcome {
+fn outcome_of_boot(case: &impl Expected, granule: &Path, image: &Image, stop: &Stop) -> Outcome {
     match boots::wrong(case, granule, image) {
         None => Outcome::Passed,
         // The signal that asked us to end may have ended the boot.

@@ -232,6 +232,28 @@ fn what_is_cut_short_is_refused_wherever_that_is() {
     }
 }
 
+#[test]
+fn a_tree_has_one_root() {
+    let old = DeviceTree::new().to_dtb();
+    let at = u32::from_be_bytes(*old[8..].first_chunk().unwrap()) as usize;
+    let with = |tokens: &[u32]| {
+        let mut old = old.clone();
+        let tokens = tokens.iter().copied().flat_map(u32::to_be_bytes);
+        old.splice(at.., tokens);
+        let size = old.len() as u32;
+        old[4..8].copy_from_slice(&size.to_be_bytes());
+        // No strings.
+        old[12..16].copy_from_slice(&size.to_be_bytes());
+        write(&old, &changes(), &mut [0; 1024])
+    };
+    let root = [BEGIN_NODE, 0, END_NODE];
+    assert!(with(&[&root[..], &[NOP, END]].concat()).is_ok());
+    for none_or_two in [vec![END], vec![NOP, END], [root, root].concat()] {
+        let written = with(&[&none_or_two[..], &[END]].concat());
+        assert!(matches!(written, Err(TreeError::Malformed { .. })));
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_are_more_than_an_error(

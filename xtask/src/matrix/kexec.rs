@@ -1,0 +1,277 @@
+//! The boots in which one kernel leaves for the next: which there are, and what each must report.
+//!
+//! Pure functions over tables, as for the matrix of single boots; what the next kernel is given besides
+//! is made by [`payload`]. The next kernel is the same image with its own page size.
+
+use serde_json::{Value, json};
+
+use super::{Expected, payload};
+use crate::boot;
+
+/// Page sizes, in KiB. Every CPU below has them all.
+const PAGE_SIZES: &[u32] = &[4, 16, 64];
+const CPUS: &[u32] = &[1, 2, 4];
+
+/// How the next kernel comes to its place: whether everything is copied (else nothing is), and whether
+/// that is done with MMU and caches off.
+const WAYS: &[(bool, bool)] = &[(false, false), (false, true), (true, false), (true, true)];
+
+/// DSBs of the relocation, whatever is copied: with the MMU on, and two more for the cache maintenance
+/// before and after a copy that goes past the caches (docs/performance.md, "Leaving for another kernel").
+const DSB: u64 = 5;
+const DSB_UNCACHED: u64 = 7;
+
+/// A machine that leaves, and where it may begin.
+#[derive(Debug)]
+struct Machine {
+    cpu: &'static str,
+    /// Virtualization host extensions: entered at EL2 it stays there. Without, the way into the next
+    /// kernel goes through the vectors that were left at EL2.
+    vhe: bool,
+    els: &'static [u32],
+}
+
+/// Cortex-A35 is the one without VHE that has 16K pages; at EL1 it does as the other.
+const MACHINES: &[Machine] = &[
+    Machine {
+        cpu: "neoverse-n1",
+        vhe: true,
+        els: &[1, 2],
+    },
+    Machine {
+        cpu: "cortex-a35",
+        vhe: false,
+        els: &[2],
+    },
+];
+const WITH_VHE: usize = 0;
+const WITHOUT_VHE: usize = 1;
+
+/// One boot of two kernels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Case {
+    /// Index into `MACHINES`.
+    machine: usize,
+    cpus: u32,
+    el: u32,
+    /// In KiB, as is `to`.
+    from: u32,
+    to: u32,
+    copy: bool,
+    uncached: bool,
+    memory: &'static str,
+    /// Bytes of what the next kernel's initial RAM disk holds; `None` is no disk.
+    payload: Option<usize>,
+}
+
+impl Case {
+    /// In place, on the least machine.
+    fn new(machine: usize, el: u32, (from, to): (u32, u32)) -> Self {
+        Self {
+            machine,
+            cpus: 1,
+            el,
+            from,
+            to,
+            copy: false,
+            uncached: false,
+            memory: "512M",
+            payload: None,
+        }
+    }
+
+    fn machine(&self) -> &'static Machine {
+        &MACHINES[self.machine]
+    }
+
+    /// The bytes that [`payload::make`] is to have made before this boots.
+    pub(crate) fn payload(&self) -> Option<usize> {
+        self.payload
+    }
+}
+
+impl Expected for Case {
+    fn arguments(&self) -> Vec<String> {
+        let mut words = vec![
+            format!("--cpu={}", self.machine().cpu),
+            format!("--smp={}", self.cpus),
+            format!("--el={}", self.el),
+            format!("--memory={}", self.memory),
+            format!("--page-size={}k", self.from),
+            format!("--kexec-page-size={}k", self.to),
+        ];
+        words.extend(self.copy.then(|| "--kexec-copy".to_owned()));
+        words.extend(self.uncached.then(|| "--kexec-uncached".to_owned()));
+        let disk = self.payload.map(payload::path);
+        words.extend(disk.map(|path| format!("--kexec-initrd={}", path.display())));
+        words
+    }
+
+    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String> {
+        let bytes = |kib: u32| json!(u64::from(kib) << 10);
+        let stays = self.el == 2 && self.machine().vhe;
+        let mut wrong = Vec::new();
+        for (at, page_size) in [(0, self.from), (1, self.to)] {
+            let of_each = [
+                ("page_size", bytes(page_size)),
+                ("page_size_source", json!("command-line")),
+                ("entry_el", json!(self.el)),
+                ("run_el", json!(if stays { 2 } else { 1 })),
+                ("vhe", json!(stays)),
+                ("cpus", json!(self.cpus)),
+                ("cpu_mismatch", json!([])),
+                ("outcome", json!("ok")),
+                ("ended", json!(true)),
+                ("record_faults", json!([])),
+            ];
+            for (key, expected) in of_each {
+                wrong.extend(boot::differs(
+                    record,
+                    &format!("boots.{at}.{key}"),
+                    &expected,
+                ));
+            }
+        }
+        let dsb = if self.uncached { DSB_UNCACHED } else { DSB };
+        let of_both = [
+            ("image.sha256", json!(sha256)),
+            ("kexec.from_page_size", bytes(self.from)),
+            ("kexec.to_page_size", bytes(self.to)),
+            ("kexec.digest_ok", json!(true)),
+            ("kexec.dsb", json!(dsb)),
+            ("boots.1.kexec.uncached", json!(self.uncached)),
+        ];
+        for (key, expected) in of_both {
+            wrong.extend(boot::differs(record, key, &expected));
+        }
+        wrong.extend(
+            self.moved(record)
+                .unwrap_or_else(|error| vec![format!("{error:#}")]),
+        );
+        wrong
+    }
+}
+
+impl Case {
+    /// Two kernels and no more, everything that was given, and all of it copied or nothing.
+    fn moved(&self, record: &Value) -> anyhow::Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        let boots = boot::at(record, "boots")?.as_array().map_or(0, Vec::len);
+        if boots != 2 {
+            wrong.push(format!("boots has {boots} records, expected 2"));
+        }
+        let image = boot::number(record, "image.bytes")?;
+        let total = boot::number(record, "kexec.bytes_total")?;
+        let copied = boot::number(record, "kexec.bytes_copied")?;
+        let lines = boot::number(record, "kexec.lines_cleaned")?;
+        let given = image + self.payload.unwrap_or(0) as u64;
+        // There is a device tree besides.
+        if total <= given {
+            wrong.push(format!(
+                "kexec.bytes_total is {total}, expected more than the {given} of image and disk"
+            ));
+        }
+        // Whole pages are copied.
+        if self.copy && copied < total {
+            wrong.push(format!(
+                "kexec.bytes_copied is {copied}, expected no less than bytes_total ({total})"
+            ));
+        }
+        if !self.copy && copied != 0 {
+            wrong.push(format!("kexec.bytes_copied is {copied}, expected 0"));
+        }
+        // What is in place was cleaned when it was loaded.
+        if self.copy != (lines > 0) {
+            let expected = if self.copy { "some" } else { "none" };
+            wrong.push(format!(
+                "kexec.lines_cleaned is {lines}, expected {expected}"
+            ));
+        }
+        let disk = boot::number(record, "boots.1.kexec.segment.initrd.bytes").ok();
+        let arrived = match self.payload {
+            Some(bytes) => disk.is_some_and(|disk| disk > bytes as u64),
+            None => disk.is_none_or(|disk| disk == 0),
+        };
+        if !arrived {
+            wrong.push(format!(
+                "boots.1.kexec.segment.initrd.bytes is {disk:?}, with {:?} in the disk",
+                self.payload
+            ));
+        }
+        Ok(wrong)
+    }
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.arguments().join(" "))
+    }
+}
+
+/// Each page size with each that may come next, itself among them.
+fn pairs() -> impl Iterator<Item = (u32, u32)> {
+    let with = |from: u32| PAGE_SIZES.iter().map(move |to| (from, *to));
+    PAGE_SIZES.iter().copied().flat_map(with)
+}
+
+/// From each page size into each other, on every number of CPUs, at either level, in every way; and what
+/// is alike in more of it on fewer machines: into the same page size in every way, and without VHE each
+/// pair once, in ways and on CPUs that take turns.
+pub(crate) fn full() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for pair in pairs() {
+        let same = pair.0 == pair.1;
+        for &el in MACHINES[WITH_VHE].els {
+            for &cpus in CPUS {
+                for &(copy, uncached) in WAYS {
+                    cases.extend((!same || (el, cpus) == (2, 2)).then(|| Case {
+                        cpus,
+                        copy,
+                        uncached,
+                        ..Case::new(WITH_VHE, el, pair)
+                    }));
+                }
+            }
+        }
+    }
+    for (turn, pair) in pairs().enumerate() {
+        let (copy, uncached) = WAYS[turn % WAYS.len()];
+        for &el in MACHINES[WITHOUT_VHE].els {
+            cases.push(Case {
+                // Three pairs have the same first size.
+                cpus: CPUS[(turn + turn / 3) % CPUS.len()],
+                copy,
+                uncached,
+                ..Case::new(WITHOUT_VHE, el, pair)
+            });
+        }
+    }
+    cases
+}
+
+/// `count` cases with a memory size and a disk for the next kernel drawn, too; the same for the same seed.
+pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
+    const MEMORY: &[&str] = &["256M", "384M", "1G", "1539M", "3G", "6G", "16G"];
+    let mut random = fastrand::Rng::with_seed(seed);
+    let pairs: Vec<_> = pairs().collect();
+    let mut draw = || {
+        let machine = random.usize(..MACHINES.len());
+        let el = random.choice(MACHINES[machine].els)?;
+        let pair = random.choice(&pairs)?;
+        let (copy, uncached) = *random.choice(WAYS)?;
+        // As often some bytes as some MiB.
+        let bits = random.u32(4..=24);
+        Some(Case {
+            cpus: random.u32(1..=4),
+            copy,
+            uncached,
+            memory: random.choice(MEMORY)?,
+            payload: Some(random.usize(1..=1 << bits)),
+            ..Case::new(machine, *el, *pair)
+        })
+    };
+    (0..count).filter_map(|_| draw()).collect()
+}
+
+#[cfg(test)]
+mod tests;

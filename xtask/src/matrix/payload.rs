@@ -1,0 +1,65 @@
+//! Initial RAM disks for next kernels: a file in them that nothing can guess, of so many bytes.
+//!
+//! They stay where they are, so that a boot with one can be repeated by its command alone.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use granule_cli::Initramfs;
+
+use crate::workspace::{root, target_dir};
+
+/// Where the disk with so many bytes is: as seen from the workspace's root if it is in there.
+pub(crate) fn path(bytes: usize) -> PathBuf {
+    let name = format!("payload-{bytes}.cpio");
+    let path = target_dir().join("soak").join(name);
+    match path.strip_prefix(root()) {
+        Ok(inside) => inside.to_owned(),
+        Err(_) => path,
+    }
+}
+
+/// Writes that disk, unless it is there. Its bytes follow from their number alone.
+pub(crate) fn make(bytes: usize) -> Result<()> {
+    let to = root().join(path(bytes));
+    if to.is_file() {
+        return Ok(());
+    }
+    let folder = to.parent().context("the disk needs a folder")?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Written aside and moved: one that is there is whole.
+    let file = tempfile::NamedTempFile::new_in(folder)?;
+    archive(bytes)
+        .write(file.path())
+        .with_context(|| format!("cannot write {}", file.path().display()))?;
+    file.persist(&to)
+        .with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(())
+}
+
+fn archive(bytes: usize) -> Initramfs {
+    let mut content = vec![0; bytes];
+    fastrand::Rng::with_seed(bytes as u64).fill(&mut content);
+    Initramfs::new().file("/payload", &content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_bytes_is_always_the_same_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = |bytes| {
+            let to = folder.path().join("disk");
+            archive(bytes).write(&to).unwrap();
+            std::fs::read(to).unwrap()
+        };
+        assert_eq!(written(1000), written(1000));
+        assert_ne!(written(1000)[..1000], written(1004)[..1000]);
+        for bytes in [1, 77, 5000] {
+            assert!(written(bytes).len() > bytes);
+        }
+        assert_ne!(path(1), path(2));
+    }
+}
