@@ -21,6 +21,10 @@ pub(crate) struct Entered {
     pub(crate) hcr: u64,
     /// ISR_EL1: what is pending though it is masked.
     pub(crate) pending: u64,
+    /// CPACR_EL1 and CNTKCTL_EL1: what EL0 may use, of floating point and of the counters. With E2H
+    /// the names reach CPTR_EL2 and CNTHCTL_EL2.
+    pub(crate) cpacr: u64,
+    pub(crate) cntkctl: u64,
     /// Where the image begins.
     pub(crate) load: u64,
     /// The console's registers, once they are known, for who tells of an exception.
@@ -117,6 +121,10 @@ entry:
     str     x12, [sp, #{sctlr}]
     str     x13, [sp, #{hcr}]
     str     x14, [sp, #{pending}]
+    mrs     x15, cpacr_el1
+    mrs     x16, cntkctl_el1
+    str     x15, [sp, #{cpacr}]
+    str     x16, [sp, #{cntkctl}]
     str     x8, [sp, #{load}]
     str     xzr, [sp, #{uart}]
     mov     x29, xzr
@@ -167,6 +175,8 @@ exception:
     sctlr = const offset_of!(Entered, sctlr),
     hcr = const offset_of!(Entered, hcr),
     pending = const offset_of!(Entered, pending),
+    cpacr = const offset_of!(Entered, cpacr),
+    cntkctl = const offset_of!(Entered, cntkctl),
     load = const offset_of!(Entered, load),
     uart = const offset_of!(Entered, uart),
 );

@@ -121,6 +121,8 @@ impl Probe {
         console.hexadecimal(b"probe.hcr", entered.hcr);
         console.hexadecimal(b"probe.daif", entered.daif);
         console.hexadecimal(b"probe.pending", entered.pending);
+        console.hexadecimal(b"probe.cpacr", entered.cpacr);
+        console.hexadecimal(b"probe.cntkctl", entered.cntkctl);
         console.hexadecimal(b"probe.load", entered.load);
         self.holds(x1 | x2 | x3 == 0, b"x1, x2 or x3 is not 0");
         self.holds(entered.sctlr & SCTLR_M == 0, b"the MMU is on");

@@ -86,9 +86,71 @@ fn while_other_processes_run_fork_and_sleep() {
         let ran = program_does(&request, &format!("kexec-busy {others} 0 0"), Outcome::Ok);
         let said = records(&ran);
         assert_eq!(said.len(), 2, "{}", ran.console);
+        // All stay where they are from when they stood still.
+        assert_eq!(said[0]["kexec.leaving.taken_up"], "0");
         assert_eq!(said[1]["kexec.from_page_size"], size.bytes().to_string());
         assert_eq!(said[1]["cpus"], cpus.to_string());
     }
+}
+
+/// The lines of what was refused.
+fn refused(ran: &Ran) -> Vec<&str> {
+    let lines = ran.console.lines();
+    let refused = lines.filter_map(|said| said.trim_end().strip_prefix("granule: kexec refused: "));
+    refused.collect()
+}
+
+const ANOTHER: &str = "another process is loading a kernel, or leaving for one: try again";
+
+/// The last look at the tables refuses: whoever is looked at is told so, each time.
+const LOOKED_AT: &str = "the transitional tables do not map ";
+
+/// The numbers of a line that a program said, whose words these are.
+#[track_caller]
+fn numbers<const N: usize>(ran: &Ran, words: [&str; N]) -> [usize; N] {
+    let mut lines = ran.console.lines().map(|line| line.split_whitespace());
+    let line = lines.find(|line| line.clone().next() == words.first().copied());
+    let line: Vec<_> = line.unwrap_or_else(|| panic!("{}", ran.console)).collect();
+    std::array::from_fn(|index| {
+        assert_eq!(line[2 * index], words[index], "{line:?}");
+        line[2 * index + 1].parse().unwrap()
+    })
+}
+
+/// One leaves, or is looked at, and no other comes between.
+#[test]
+fn of_several_that_ask_at_once_one_is_looked_at() {
+    let mut told_busy = 0;
+    for (cpus, size) in [(2, PageSize::K4), (4, PageSize::K64)] {
+        let request = Request {
+            page_size: Some(size),
+            append: Some("granule.test=kexec:loosen@1".into()),
+            ..machine(cpus, 2, 3, "max")
+        };
+        let ran = program_does(&request, "kexec-crowd 4 15", Outcome::Ok);
+        let [served, busy] = numbers(&ran, ["served", "busy"]);
+        assert_eq!(served + busy, 4 * 15 + 1);
+        let said = refused(&ran);
+        let looked = said.iter().filter(|line| line.starts_with(LOOKED_AT));
+        assert_eq!(looked.count(), served, "{}", ran.console);
+        // Before anything is asked of the boot CPU.
+        let another = said.iter().filter(|line| **line == ANOTHER);
+        assert_eq!(another.count(), busy, "{}", ran.console);
+        assert_eq!(
+            ran.number("user.frames_before"),
+            ran.number("user.frames_after")
+        );
+        told_busy += busy;
+    }
+    assert!(told_busy > 0, "no two of them ever asked at once");
+    // And if nothing is wrong, the next kernel begins once.
+    let ran = program_does(&machine(4, 2, 3, "max"), "kexec-crowd 8 1", Outcome::Ok);
+    assert_eq!(records(&ran).len(), 2, "{}", ran.console);
+    assert!(
+        refused(&ran).iter().all(|line| *line == ANOTHER),
+        "{}",
+        ran.console
+    );
 }
 
 /// What is refused at the last moment: the program is told, twice, and then processes run on all CPUs
@@ -102,11 +164,7 @@ fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Ran {
     let words = format!("kexec-busy 9 {error} {cpus}");
     let ran = program_does(&request, &words, Outcome::Ok);
     assert!(ran.says("stayed"), "{}", ran.console);
-    let refused = ran
-        .console
-        .lines()
-        .filter_map(|said| said.trim_end().strip_prefix("granule: kexec refused: "));
-    let refused: Vec<_> = refused.collect();
+    let refused = refused(&ran);
     assert_eq!(refused.len(), 2, "{}", ran.console);
     for said in refused {
         assert!(said.contains(line), "{said}");

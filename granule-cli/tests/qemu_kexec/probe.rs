@@ -105,6 +105,10 @@ fn witnessed(request: Request, kernel: &[u8], initrd: Option<&[u8]>, way: Way) -
         assert_eq!(probe(key), expected, "{key}");
     }
     assert_eq!(probe("pending"), "0x0");
+    // A kernel that had programs takes back what it let them use.
+    for key in ["cpacr", "cntkctl"] {
+        assert_eq!(probe(key), "0x0", "{key}");
+    }
     assert_eq!((*probe("cpus.all")).as_u64(), Some(request.smp.into()));
     assert_eq!((*probe("cpus.on")).as_u64(), Some(1));
     assert_eq!(probe("bootargs"), APPEND);

@@ -1,10 +1,11 @@
 //! Leaving: from a program's call to the jump, by the boot CPU, from its own loop.
 //!
-//! Whoever calls ([`execute`]) sleeps, and no task is taken up any more. The boot CPU finds the call
-//! in its loop ([`serve`]), waits until no task runs anywhere, looks once more at all that will be
-//! relied on, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump all can be
-//! undone: then the caller is told why, and the kernel goes on as it was.
+//! Whoever calls ([`execute`]) sleeps, and no task is taken up any more ([`asking`]). The boot CPU
+//! finds the call in its loop ([`serve`]), waits until no task runs anywhere, looks once more at all
+//! that will be relied on, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump
+//! all can be undone: then the caller is told why, and the kernel goes on as it was.
 
+use super::asking::{self, Asker, Came, Request};
 use super::exact::{self, Exact, Inexact};
 use super::loaded::Loaded;
 use super::machine::machine;
@@ -94,24 +95,7 @@ impl fmt::Display for Stays {
     }
 }
 
-/// What there is for the boot CPU to do.
-#[derive(Clone, Copy, Debug)]
-enum Request {
-    Nothing,
-    /// The counter when it was asked.
-    Asked {
-        call: u64,
-        by: usize,
-    },
-    /// The boot CPU is at it: nobody takes it back.
-    Leaving,
-    Answered {
-        by: usize,
-        why: Stays,
-    },
-}
-
-static REQUEST: Lock<Request> = Lock::new(Request::Nothing);
+static REQUEST: Lock<Request<Stays>> = Lock::new(Request::Nothing);
 
 /// Leaves for the next kernel. Comes back only if that is refused; for a task, in a system call.
 pub(crate) fn execute(_busy: &Busy) -> Stays {
@@ -119,71 +103,60 @@ pub(crate) fn execute(_busy: &Busy) -> Stays {
     let Some(task) = sched::current() else {
         return Stays::Interrupted;
     };
-    let by = task.place();
-    let asked = REQUEST.with(|request| {
-        let free = matches!(request, Request::Nothing);
-        if free {
-            *request = Request::Asked { call, by };
-        }
-        free
-    });
-    if !asked {
-        return Stays::Busy;
-    }
-    sched::freeze();
-    // Nobody waits for the end of a turn.
-    let _ = sched::still_runs();
-    sched::wake_boot_cpu();
-    if let Ok(why) = sched::sleep_until(task, || take(by)) {
-        return why;
-    }
-    // It is to end: it takes back what it asked for, or sees what comes of it.
-    let taken_back = REQUEST.with(|request| {
-        let waits = matches!(request, Request::Asked { .. });
-        if waits {
-            *request = Request::Nothing;
-        }
-        waits
-    });
-    if taken_back {
-        sched::thaw();
-        return Stays::Interrupted;
-    }
-    loop {
-        if let Some(why) = take(by) {
-            return why;
-        }
-        // Away from this CPU, for as long as tasks are frozen.
-        sched::yield_now(task);
+    match asking::ask(&Caller(task), call) {
+        Came::Answer(why) => why,
+        Came::Another => Stays::Busy,
+        Came::TakenBack => Stays::Interrupted,
     }
 }
 
-/// The answer to who asked.
-fn take(by: usize) -> Option<Stays> {
-    REQUEST.with(|request| match *request {
-        Request::Answered { by: asked, why } if asked == by => {
-            *request = Request::Nothing;
-            Some(why)
-        }
-        _ => None,
-    })
+/// The task that calls.
+struct Caller(&'static Task);
+
+impl Asker for Caller {
+    type Why = Stays;
+
+    fn place(&self) -> usize {
+        self.0.place()
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Request<Stays>) -> R) -> R {
+        REQUEST.with(work)
+    }
+
+    fn freeze(&self) {
+        sched::freeze();
+    }
+
+    fn thaw(&self) {
+        sched::thaw();
+    }
+
+    fn wake_boot_cpu(&self) {
+        // Nobody waits for the end of a turn.
+        let _ = sched::still_runs();
+        sched::wake_boot_cpu();
+    }
+
+    fn sleep_until<R>(&self, ready: impl FnMut() -> Option<R>) -> Option<R> {
+        sched::sleep_until(self.0, ready).ok()
+    }
+
+    fn step_aside(&self) {
+        sched::yield_now(self.0);
+    }
 }
 
 /// Whether a process waits for the boot CPU to leave.
 pub(crate) fn is_asked() -> bool {
-    REQUEST.with(|request| matches!(request, Request::Asked { .. }))
+    REQUEST.with(|request| request.is_asked())
 }
 
 /// In the boot CPU's loop: leaves, if a process has asked for it.
 pub(crate) fn serve() {
-    let asked = REQUEST.with(|request| match *request {
-        Request::Asked { call, by } => {
-            *request = Request::Leaving;
-            Some((call, by))
-        }
-        _ => None,
-    });
-    let Some((call, by)) = asked else { return };
+    let Some((call, by)) = REQUEST.with(Request::take_up) else {
+        return;
+    };
     let why = begin(|loaded| leave(loaded, call)).unwrap_or(Stays::NothingLoaded);
     REQUEST.with(|request| *request = Request::Answered { by, why });
     sched::thaw();
@@ -192,9 +165,14 @@ pub(crate) fn serve() {
 
 /// Comes back with why not.
 fn leave(loaded: &Loaded, call: u64) -> Stays {
+    // Before anything is looked at: no program runs from then on that could change it.
+    let stood = match stand_still() {
+        Ok(()) => sched::switches(),
+        Err(why) => return why,
+    };
     match prepare(loaded) {
         Ok(gone) => match silence(loaded) {
-            Ok(header) => go(loaded, &header, call),
+            Ok(header) => go(loaded, &header, call, stood),
             Err(why) => {
                 off::bring_back(gone);
                 why
@@ -207,8 +185,6 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
 /// All that may be refused while this kernel still has everything.
 fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
-    // Before anything is looked at: no program runs from then on that could change it.
-    stand_still()?;
     loaded.verify().map_err(Stays::List)?;
     if let Some(machine) = machine() {
         exact::spoil(kernel, loaded, &machine.words);
@@ -287,8 +263,8 @@ fn decay(loaded: &Loaded, byte: u64) {
     }
 }
 
-/// The point of no return.
-fn go(loaded: &Loaded, header: &Header, call: u64) -> ! {
+/// The point of no return. `stood`: how often a CPU had taken up a task when all stood still.
+fn go(loaded: &Loaded, header: &Header, call: u64, stood: u64) -> ! {
     if let Some(byte) = machine().and_then(|machine| machine.words.decay) {
         decay(loaded, byte);
     }
@@ -310,7 +286,7 @@ fn go(loaded: &Loaded, header: &Header, call: u64) -> ! {
             digest: it.digest,
         }),
     };
-    tell(&note);
+    tell(&note, sched::switches().wrapping_sub(stood));
     let running = loaded.list.page;
     let header_at = virtual_address(loaded, loaded.list.head);
     let note_at = virtual_address(loaded, loaded.note);
@@ -353,7 +329,7 @@ fn last_count(note_at: u64) {
 /// The end of this kernel's record.
 // Its own frame.
 #[inline(never)]
-fn tell(note: &Note) {
+fn tell(note: &Note, taken_up: u64) {
     report::exceptions();
     report::boot_stack(stack::most_used(), stack::bytes());
     let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");
@@ -362,6 +338,7 @@ fn tell(note: &Note) {
     say("lines_cleaned", note.lines_cleaned);
     say("dsb", note.dsb);
     say("tlbi", note.tlbi);
+    say("taken_up", taken_up);
     println!("@granule kexec.leaving.uncached={}", note.uncached);
     // Where the next kernel's boot record will be found if it parks without a word.
     for (name, given) in note::NAMES.iter().zip(&note.given) {

@@ -131,7 +131,9 @@ impl Loader<'_> {
         let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut segments = self.places(tree.used as u64, at)?;
-        let in_use = self.in_use(&segments)?;
+        let mut in_use = self.in_use(&segments)?;
+        // The kernel's own become free only when nothing but the tables is left to be taken.
+        let in_use_for_long = in_use.pop_at(0);
         held.keep_out_of(&segments);
         // What is free in the places is taken, all of it, so that little that is taken later can be in
         // the way; of what is to be copied over, it is free again at the end.
@@ -177,6 +179,7 @@ impl Loader<'_> {
         kept.extend([note, Extent::new(code.0, page.bytes())]);
         let ground = self.machine.ground(page, &kept);
         let list = List::write(&mut Words, &mut held, &segments, &ground)?;
+        drop(in_use_for_long);
         let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
         held.complete();
         let [kernel, _, tree] = given;

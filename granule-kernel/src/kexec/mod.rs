@@ -4,12 +4,13 @@
 //! noted at boot, with a device tree from [`tree`]; here is the one that is loaded, and who may change
 //! it. [`words`] is what the command line says, [`refused`] what is wrong, [`budget`] how often that is said.
 //!
-//! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump. [`exact`] looks at
+//! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump, and [`asking`] who may call. [`exact`] looks at
 //! the tables once more, [`quiet`] makes devices fall silent, and [`note`] is what the next
 //! kernel is told. Arriving: [`arrive`] says it.
 
 #[cfg(target_os = "none")]
 pub(crate) mod arrive;
+mod asking;
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) mod budget;
 #[cfg(target_os = "none")]
@@ -60,7 +61,9 @@ mod state {
     impl Busy {
         /// `None` while somebody else has it: whoever loads may take seconds.
         pub(crate) fn take() -> Option<Self> {
-            (!BUSY.swap(true, Ordering::Acquire)).then_some(Self(()))
+            // Made only if nobody has it: one that is made and dropped again would give back what the
+            // other has.
+            (!BUSY.swap(true, Ordering::Acquire)).then(|| Self(()))
         }
     }
 

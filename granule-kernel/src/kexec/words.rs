@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | the segment is to be there, whatever is there |
 //! | `flip@BIT` | changes that bit of the list once it is complete |
-//! | `frees@PAGES` | so many pages where segments are to be become free while the next kernel is loaded |
+//! | `frees@PAGES` | so many pages where each segment is to be become free while the next kernel is loaded, the kernel's just before the transitional tables are made |
 //! | `map@PAGES` | so many more pages are in the transitional tables when it is left |
 //! | `loosen@1` | the list's first page may be written when it is left |
 //! | `decay@BYTE` | changes that byte of all that is copied, after the last look at anything |

@@ -1,7 +1,7 @@
 //! More than one CPU: which there are, whether they can live with the tables, starting them, and
 //! what each of them owns.
 //!
-//! What is pure lives in [`compare`], [`common`], [`fake`], [`set`] and [`tree`], and is tested on the
+//! What is pure lives in [`compare`], [`common`], [`fake`], [`going`], [`set`] and [`tree`], and is tested on the
 //! host. [`mailbox`] is what the boot CPU leaves for a CPU that has its MMU off, and that CPU for
 //! the boot CPU; the MMU-off code itself is in `head::secondary` and `mmu_off::secondary`.
 //! [`start`] brings the CPUs up, [`percpu`] is what each owns, [`stacks`] where they stand, [`jobs`]
@@ -11,6 +11,7 @@
 pub(crate) mod common;
 pub(crate) mod compare;
 pub(crate) mod fake;
+mod going;
 pub(crate) mod set;
 pub(crate) mod tree;
 

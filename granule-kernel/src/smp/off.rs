@@ -2,12 +2,14 @@
 //! nothing.
 //!
 //! A CPU goes off from its own loop, where it holds no lock and runs no task, and makes its part of
-//! the interrupt controller quiet before. Nobody believes it: firmware is asked until it says so.
+//! the interrupt controller quiet before. Nobody believes it: firmware is asked until it says so. In
+//! which order, and what is taken back, is [`going`](super::going)'s.
 
+use super::AFFINITY;
+use super::going::{self, Others, Why};
 use super::percpu::{self, PerCpu, STATE_OFF, STATE_STAYS, STATE_UP};
 use super::set::CpuSet;
 use super::start::{self, Failure};
-use super::{AFFINITY, MOST_CPUS};
 use crate::console::println;
 use crate::kexec::machine::machine;
 use crate::user::{registers, sched, timer};
@@ -26,19 +28,7 @@ static ASKED: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct StillOn {
     number: usize,
     affinity: u64,
-    why: Why,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Why {
-    /// It was told to, and is still there.
-    Stays,
-    /// Firmware has not said that it is off.
-    Late,
-    /// Firmware does not say.
-    Firmware(smccc::psci::Error),
-    /// It is in this kernel's memory and does not listen.
-    Parked,
+    why: Why<smccc::psci::Error>,
 }
 
 impl fmt::Display for StillOn {
@@ -59,6 +49,7 @@ impl fmt::Display for StillOn {
                 "PSCI AFFINITY_INFO has not said within {PATIENCE_S} s that it is off"
             ),
             Why::Firmware(error) => write!(f, "PSCI AFFINITY_INFO says: {error}"),
+            Why::Runs => f.write_str("PSCI AFFINITY_INFO says that it is off, and it runs"),
             Why::Parked => f.write_str(
                 "it could not live with the tables and waits in this kernel's memory; boot without it",
             ),
@@ -108,75 +99,77 @@ fn for_a_test_it_stays(this: &PerCpu) -> bool {
 /// Switches all others off, one after the other, by the boot CPU; gives those that were on. Tasks
 /// must be frozen.
 pub(crate) fn all_others() -> Result<CpuSet, StillOn> {
-    let others = percpu::online().without(percpu::this().number());
-    // One that did not come up may still be in the image, which is about to be written over.
-    for number in 1..MOST_CPUS {
-        let Some(cpu) = percpu::of(number) else {
-            continue;
-        };
-        let started = cpu.state.load(Ordering::Relaxed) != STATE_OFF;
-        if started && !others.contains(number) {
-            let affinity = cpu.affinity.load(Ordering::Relaxed) & AFFINITY;
-            match psci::is_off(affinity) {
-                Ok(true) => {}
-                Ok(false) => return Err(still_on(cpu, Why::Parked)),
-                Err(error) => return Err(still_on(cpu, Why::Firmware(error))),
-            }
-        }
-    }
-    let mut gone = CpuSet::default();
-    for cpu in others.iter().filter_map(percpu::of) {
-        let went = one(cpu);
-        if went.is_ok() || !stays(cpu) {
-            percpu::now_offline(cpu.number());
-            gone.0 |= CpuSet::one(cpu.number()).0;
-        }
-        if let Err(why) = went {
-            bring_back(gone);
-            return Err(still_on(cpu, why));
-        }
-    }
-    Ok(gone)
-}
-
-fn still_on(cpu: &PerCpu, why: Why) -> StillOn {
-    StillOn {
-        number: cpu.number(),
-        affinity: cpu.affinity.load(Ordering::Relaxed),
+    going::all(&Real).map_err(|(number, why)| StillOn {
+        number,
+        affinity: affinity(number),
         why,
+    })
+}
+
+/// The affinity fields by which firmware knows it.
+fn affinity(number: usize) -> u64 {
+    percpu::of(number).map_or(0, |cpu| cpu.affinity.load(Ordering::Relaxed) & AFFINITY)
+}
+
+/// The CPUs and the firmware of this machine.
+struct Real;
+
+impl Real {
+    fn is_in_state(number: usize, state: u32) -> bool {
+        percpu::of(number).is_some_and(|cpu| cpu.state.load(Ordering::Acquire) == state)
     }
 }
 
-/// After it did not go off in time: whether it is one of those that run, now and later.
-fn stays(cpu: &PerCpu) -> bool {
-    if cpu.state.load(Ordering::Acquire) == STATE_STAYS {
-        cpu.state.store(STATE_UP, Ordering::Relaxed);
-        return true;
-    }
-    claim(cpu.number())
-}
+impl Others for Real {
+    type Error = smccc::psci::Error;
 
-fn one(cpu: &PerCpu) -> Result<(), Why> {
-    let one = CpuSet::one(cpu.number());
-    let affinity = cpu.affinity.load(Ordering::Relaxed) & AFFINITY;
-    // Firmware that does not know of it is not to be found when it has gone.
-    if psci::is_off(affinity).map_err(Why::Firmware)? {
-        return Ok(());
+    fn online(&self) -> CpuSet {
+        percpu::online().without(percpu::this().number())
     }
-    ASKED.fetch_or(one.0, Ordering::Release);
-    gic::send(one);
-    let start = cpu::counter_now();
-    loop {
-        if psci::is_off(affinity).map_err(Why::Firmware)? {
-            return Ok(());
+
+    fn was_started(&self, number: usize) -> bool {
+        !Self::is_in_state(number, STATE_OFF)
+    }
+
+    fn is_off(&self, number: usize) -> Result<bool, Self::Error> {
+        psci::is_off(affinity(number))
+    }
+
+    fn ask(&self, number: usize) {
+        let one = CpuSet::one(number);
+        ASKED.fetch_or(one.0, Ordering::Release);
+        gic::send(one);
+    }
+
+    fn take_back(&self, number: usize) -> bool {
+        claim(number)
+    }
+
+    fn stays(&self, number: usize) -> bool {
+        Self::is_in_state(number, STATE_STAYS)
+    }
+
+    fn goes_on(&self, number: usize) {
+        if let Some(cpu) = percpu::of(number) {
+            cpu.state.store(STATE_UP, Ordering::Relaxed);
         }
-        if cpu.state.load(Ordering::Acquire) == STATE_STAYS {
-            return Err(Why::Stays);
-        }
-        if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
-            return Err(Why::Late);
-        }
+    }
+
+    fn is_gone(&self, number: usize) {
+        percpu::now_offline(number);
+    }
+
+    fn bring_back(&self, gone: CpuSet) {
+        bring_back(gone);
+    }
+
+    fn is_late(&self, since: u64) -> bool {
         cpu::relax();
+        cpu::counter_now().wrapping_sub(since) > PATIENCE_S * cpu::cntfrq_el0()
+    }
+
+    fn now(&self) -> u64 {
+        cpu::counter_now()
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) fn still_runs() -> Option<(usize, &'static Task)> {
 }
 
 /// How often a CPU took up a task.
-pub(super) fn switches() -> u64 {
+pub(crate) fn switches() -> u64 {
     SWITCHES.load(Ordering::Relaxed)
 }
 

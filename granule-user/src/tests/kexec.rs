@@ -12,7 +12,7 @@ use crate::start::Start;
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;
 const READ: u64 = 63;
-pub(super) const REBOOT: u64 = 142;
+const REBOOT: u64 = 142;
 const EXECVE: u64 = 221;
 const KEXEC_FILE_LOAD: u64 = 294;
 const HERE: u64 = -100_i64 as u64;
@@ -276,7 +276,7 @@ pub(super) fn fragmented(start: Start) {
 
 const DONT_NEED: u64 = 4;
 
-fn leave() -> i64 {
+pub(super) fn leave() -> i64 {
     call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0])
 }
 

@@ -1,8 +1,8 @@
-//! Leaving for a next kernel while other processes run, sleep and call.
+//! Leaving for a next kernel while other processes run, sleep and call; several that ask at once.
 
-use super::kexec::{GOOD, REBOOT, close, load_with, open, still_works};
+use super::kexec::{GOOD, close, leave, load_with, open, still_works};
 use super::number;
-use super::processes::{forked, status_of};
+use super::processes::{counter, forked, frequency, status_of};
 use crate::calls::{self, call, say};
 use crate::check;
 use crate::start::Start;
@@ -12,10 +12,7 @@ use crate::start::Start;
 /// error that it must get; there is none if the next kernel is to begin. Then, as before, processes
 /// run on all CPUs, of which there are as many as the fourth says.
 pub(super) fn busy(start: Start) {
-    let kernel = open(GOOD);
-    let done = load_with(kernel, None, b"quiet granule.kexec=digest\0", 0);
-    check!(done == 0, "load: {done}");
-    close(kernel);
+    load();
     for index in 0..number(start.argument(2)) {
         forked(|| {
             loop {
@@ -36,7 +33,7 @@ pub(super) fn busy(start: Start) {
     let expected = -(number(start.argument(3)) as i64);
     for _ in 0..2 {
         let asker = forked(|| {
-            let result = call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0]);
+            let result = leave();
             check!(result == expected, "reboot: {result}");
             0
         });
@@ -46,6 +43,68 @@ pub(super) fn busy(start: Start) {
     }
     everywhere(number(start.argument(4)) as u32);
     say(format_args!("stayed\n"));
+}
+
+fn load() {
+    let kernel = open(GOOD);
+    let done = load_with(kernel, None, b"quiet granule.kexec=digest\0", 0);
+    check!(done == 0, "load: {done}");
+    close(kernel);
+}
+
+const EBUSY: i64 = -16;
+/// What comes of asking where the last look finds something (`granule.test=kexec:loosen@1`).
+const LOOKED_AT: i64 = -22;
+
+/// Spins until the counter is there: who does so on several CPUs goes on at once.
+fn until(count: u64) {
+    while counter() < count {
+        core::hint::spin_loop();
+    }
+}
+
+/// How each that asks ends: it was looked at what it asked for, or another was.
+const SERVED: i32 = 1;
+const TOLD_BUSY: i32 = 2;
+
+/// As many as the second argument says ask at the same time, so often as the third says: one is looked
+/// at, and each other is either refused at once or looked at after that one. Says how many were what.
+pub(super) fn crowd(start: Start) {
+    load();
+    let askers = number(start.argument(2)) as usize;
+    let (mut served, mut busy) = (0, 0);
+    for _ in 0..number(start.argument(3)) {
+        let at = counter() + frequency() / 100;
+        for _ in 0..askers {
+            forked(|| {
+                until(at);
+                match leave() {
+                    LOOKED_AT => SERVED,
+                    EBUSY => TOLD_BUSY,
+                    result => {
+                        check!(false, "leave: {result}");
+                        0
+                    }
+                }
+            });
+        }
+        let mut one_served = false;
+        for _ in 0..askers {
+            match calls::wait(-1) {
+                Ok((_, status)) if status == (SERVED as u32) << 8 => {
+                    served += 1;
+                    one_served = true;
+                }
+                Ok((_, status)) if status == (TOLD_BUSY as u32) << 8 => busy += 1,
+                other => check!(false, "who asked: {other:?}"),
+            }
+        }
+        check!(one_served, "all were told that another asks");
+    }
+    still_works();
+    let result = leave();
+    check!(result == LOOKED_AT, "leave: {result}");
+    say(format_args!("served {} busy {busy}\n", served + 1));
 }
 
 /// Children run until each CPU, by the number that there are, has run one.

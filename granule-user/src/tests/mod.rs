@@ -69,6 +69,7 @@ const TESTS: &[Test] = &[
     (b"kexec-flood", kexec::flood),
     (b"kexec-scarce", kexec::scarce),
     (b"kexec-busy", leave::busy),
+    (b"kexec-crowd", leave::crowd),
     (b"kexec-corrupted", kexec::corrupted),
     (b"kexec-fragmented", kexec::fragmented),
 ];

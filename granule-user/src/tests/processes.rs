@@ -298,14 +298,14 @@ fn status_of_any() -> u32 {
     }
 }
 
-fn counter() -> u64 {
+pub(super) fn counter() -> u64 {
     let value: u64;
     // SAFETY: reads a counter that programs may read.
     unsafe { asm!("isb", "mrs {}, cntvct_el0", out(reg) value, options(nomem, nostack)) };
     value
 }
 
-fn frequency() -> u64 {
+pub(super) fn frequency() -> u64 {
     let value: u64;
     // SAFETY: as above.
     unsafe { asm!("mrs {}, cntfrq_el0", out(reg) value, options(nomem, nostack)) };
