@@ -228,6 +228,6 @@ fn a_cpu_that_is_parked_is_not_left_behind() {
     };
     let ran = program_does(&request, "kexec-busy 3 16 2", Outcome::Ok);
     assert!(ran.says("stayed"), "{}", ran.console);
-    let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it could not live with the tables";
+    let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it waits in this kernel's memory";
     assert!(ran.console.contains(line), "{}", ran.console);
 }

@@ -24,6 +24,9 @@ pub(super) trait Others {
     fn take_back(&self, cpu: usize) -> bool;
     /// Whether firmware refused to switch it off, so that it runs as before.
     fn stays(&self, cpu: usize) -> bool;
+    /// Nobody waits for it any more: should firmware refuse now, it must not run. False if that was
+    /// before, so that it [stays](Self::stays).
+    fn give_up(&self, cpu: usize) -> bool;
     /// It is known that it stays: it counts as one that runs.
     fn goes_on(&self, cpu: usize);
     /// It runs no more.
@@ -105,12 +108,15 @@ fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
             break Why::Late;
         }
     };
-    // Again, as it may have come to that since.
-    if others.stays(cpu) {
-        others.goes_on(cpu);
+    if others.take_back(cpu) {
         return Err((why, true));
     }
-    Err((why, others.take_back(cpu)))
+    // It has taken it up: it goes, or firmware has refused, or will.
+    let given_up = others.give_up(cpu);
+    if !given_up {
+        others.goes_on(cpu);
+    }
+    Err((why, !given_up))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use super::AFFINITY;
 use super::going::{self, Others, Why};
-use super::percpu::{self, PerCpu, STATE_OFF, STATE_STAYS, STATE_UP};
+use super::percpu::{self, PerCpu, STATE_GIVEN_UP, STATE_OFF, STATE_STAYS, STATE_UP};
 use super::set::CpuSet;
 use super::start::{self, Failure};
 use crate::console::println;
@@ -51,7 +51,7 @@ impl fmt::Display for StillOn {
             Why::Firmware(error) => write!(f, "PSCI AFFINITY_INFO says: {error}"),
             Why::Runs => f.write_str("PSCI AFFINITY_INFO says that it is off, and it runs"),
             Why::Parked => f.write_str(
-                "it could not live with the tables and waits in this kernel's memory; boot without it",
+                "it waits in this kernel's memory, parked or given up, and does not listen; boot without it",
             ),
         }
     }
@@ -62,8 +62,8 @@ pub(super) fn is_asked(this: &PerCpu) -> bool {
     CpuSet(ASKED.load(Ordering::Acquire)).contains(this.number())
 }
 
-/// Goes off. Comes back only if firmware refuses, with all as it was but the counting of instructions,
-/// which is the boot's; or if that was withdrawn meanwhile.
+/// Goes off. Comes back only if firmware refuses in time, with all as it was but the counting of
+/// instructions, which is the boot's; or if that was withdrawn meanwhile.
 pub(super) fn go(this: &'static PerCpu) {
     if !claim(this.number()) {
         return;
@@ -79,7 +79,13 @@ pub(super) fn go(this: &'static PerCpu) {
     if let Err(error) = gic::init_cpu(this) {
         println!("granule: CPU {}: {error}", this.number());
     }
-    this.state.store(STATE_STAYS, Ordering::Release);
+    let said =
+        this.state
+            .compare_exchange(STATE_UP, STATE_STAYS, Ordering::Release, Ordering::Relaxed);
+    if said.is_err() {
+        // Given up: nobody calls this CPU any more when tables change.
+        cpu::halt();
+    }
     cpu::restore_interrupts(masked);
 }
 
@@ -147,6 +153,15 @@ impl Others for Real {
 
     fn stays(&self, number: usize) -> bool {
         Self::is_in_state(number, STATE_STAYS)
+    }
+
+    fn give_up(&self, number: usize) -> bool {
+        percpu::of(number).is_some_and(|cpu| {
+            let (from, to) = (STATE_UP, STATE_GIVEN_UP);
+            cpu.state
+                .compare_exchange(from, to, Ordering::Relaxed, Ordering::Acquire)
+                .is_ok()
+        })
     }
 
     fn goes_on(&self, number: usize) {

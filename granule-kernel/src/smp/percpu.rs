@@ -22,7 +22,7 @@ pub(crate) const STATE_STARTING: u32 = 1;
 pub(crate) const STATE_UP: u32 = 2;
 /// It came up and found that it cannot take interrupts.
 pub(crate) const STATE_FAILED: u32 = 3;
-/// The boot CPU gave it up; should it come, it must go.
+/// The boot CPU gave it up; should it come, or not have gone, it must go.
 pub(crate) const STATE_GIVEN_UP: u32 = 4;
 
 /// It was told to go off, and could not.

@@ -38,6 +38,8 @@ enum State {
     Off,
     /// In this kernel's memory, and not online.
     Parked,
+    /// The same, as it was given up before firmware refused.
+    Halted,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,7 @@ struct Cpu {
     says: Says,
     state: State,
     asked: bool,
+    given_up: bool,
     /// Looks since it was told, and questions to firmware about it.
     looks: u32,
     questions: u32,
@@ -57,6 +60,7 @@ const fn cpu(told: Told, says: Says) -> Cpu {
         says,
         state: State::Runs,
         asked: false,
+        given_up: false,
         looks: 0,
         questions: 0,
     }
@@ -127,7 +131,12 @@ impl Others for Fake {
                 cpu.looks += 1;
                 match cpu.told {
                     Told::GoesAfter(looks) if cpu.looks > looks => cpu.state = State::Off,
-                    Told::RefusedAfter(looks) if cpu.looks > looks => cpu.state = State::Stays,
+                    Told::RefusedAfter(looks) if cpu.looks > looks => {
+                        cpu.state = match cpu.given_up {
+                            true => State::Halted,
+                            false => State::Stays,
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -153,6 +162,18 @@ impl Others for Fake {
 
     fn stays(&self, number: usize) -> bool {
         self.state(number) == State::Stays
+    }
+
+    fn give_up(&self, number: usize) -> bool {
+        self.with(number, |cpu| {
+            assert!(
+                matches!(cpu.state, State::Goes | State::Stays | State::Off),
+                "CPU {number}, which is {:?}, is given up",
+                cpu.state
+            );
+            cpu.given_up = cpu.state != State::Stays;
+            cpu.given_up
+        })
     }
 
     fn goes_on(&self, number: usize) {
@@ -256,6 +277,21 @@ fn firmware_that_refuses_cpu_off_leaves_it_running() {
         assert_eq!(all(&fake), Err((2, Why::Stays)));
         assert_eq!(fake.state(2), State::Runs);
     }
+}
+
+/// It is no longer called when tables change, so it must not run, and nobody may leave over it.
+#[test]
+fn firmware_that_refuses_too_late_finds_it_given_up() {
+    let looks = PATIENCE as u32 + 5;
+    let refused = cpu(Told::RefusedAfter(looks), Says::TheTruth);
+    let fake = stays(&[WELL, refused], 2, Why::Late);
+    assert_eq!(fake.state(2), State::Goes);
+    for _ in 0..looks {
+        assert_eq!(fake.is_off(2), Ok(false));
+    }
+    assert_eq!(fake.state(2), State::Halted);
+    assert_eq!(all(&fake), Err((2, Why::Parked)));
+    assert!(!fake.online.get().contains(2));
 }
 
 /// It was never told to go: it must not be started a second time.
