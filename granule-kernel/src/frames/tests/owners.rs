@@ -147,7 +147,12 @@ proptest! {
             prop_assert_eq!(frames.refused(), refused);
             prop_assert_eq!(free_blocks(&frames), expected_blocks(&owners));
             for (number, count) in &owners {
-                prop_assert_eq!(frames.is_shared(Frame(*number)), *count > 1);
+                let shared = |count: &u64| *count > 1;
+                let same = |at: &u64| owners.get(at).is_some_and(|at| shared(at) == shared(count));
+                let end = FIRST + COUNT + if *number < FIRST + COUNT { 0 } else { SECOND };
+                let most = 5.min(end - number);
+                let alike = (*number..number + most).take_while(same).count() as u32;
+                prop_assert_eq!(frames.sharing(Frame(*number), 5), (shared(count), alike));
             }
         }
         for (number, count) in owners {
@@ -208,6 +213,6 @@ fn blocks_have_one_owner() {
         assert!(result.is_err());
     }
     assert_eq!(frames.refused(), 4);
-    assert!(!frames.is_shared(block));
+    assert_eq!(frames.sharing(block, 1), (false, 1));
     assert_eq!(frames.free(block, 1), Ok(()));
 }
