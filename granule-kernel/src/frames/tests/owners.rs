@@ -2,6 +2,7 @@
 //! each compared with a map of frames to their owners.
 
 use super::*;
+use crate::frames::metadata::CHUNK_ENTRIES;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -149,8 +150,12 @@ proptest! {
             for (number, count) in &owners {
                 let shared = |count: &u64| *count > 1;
                 let same = |at: &u64| owners.get(at).is_some_and(|at| shared(at) == shared(count));
-                let end = FIRST + COUNT + if *number < FIRST + COUNT { 0 } else { SECOND };
-                let most = 5.min(end - number);
+                let in_first = *number < FIRST + COUNT;
+                let (start, frames_in) = if in_first { (FIRST, COUNT) } else { (FIRST + COUNT, SECOND) };
+                // Not beyond a span, nor the entries that are initialised together.
+                let offset = number - start;
+                let chunk = u64::from(CHUNK_ENTRIES);
+                let most = 5.min(frames_in - offset).min(chunk - offset % chunk);
                 let alike = (*number..number + most).take_while(same).count() as u32;
                 prop_assert_eq!(frames.sharing(Frame(*number), 5), (shared(count), alike));
             }
