@@ -48,8 +48,9 @@ fn may_take(op: &str, page_size: PageSize) -> u64 {
         // DC ZVA on 64 bytes: one instruction and a little for each is part of it.
         "touch" => 800 + page_size.bytes() / 64 * 5 / 2 + 240,
         "mprotect-read" | "mprotect-write" => 60,
-        "reuse" | "rewrite" => 300,
-        "loop" => 5,
+        "reuse" => 300,
+        // Nothing but the write.
+        "loop" | "rewrite" => 5,
         // Sixty-four bytes in twelve instructions.
         "copy" => 1800 + page_size.bytes() / 64 * 13,
         other => panic!("no bound for {other}"),

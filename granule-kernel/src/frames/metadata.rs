@@ -189,6 +189,25 @@ impl<'m> Entries<'m> {
         self.owned(offset).map(|(_, owners)| owners)
     }
 
+    /// Whether the frame allocated by itself at `offset` has owners beside its first one, and of how
+    /// many among `count` such frames from it on the same holds, up to where its chunk ends; `None` if
+    /// no such frame is there.
+    pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
+        let (_, owners) = self.owned(offset)?;
+        let shared = owners > 0;
+        let left = CHUNK_ENTRIES - offset % CHUNK_ENTRIES;
+        let rest = self.entries.get(offset as usize..)?;
+        let rest = rest.get(..count.min(left) as usize).unwrap_or(rest);
+        let other = |[state, owners, _]: &[Word; ENTRY_WORDS]| {
+            // SAFETY: as in `read`: the chunk is that of the first, which is touched, so each of its
+            // words was written.
+            let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
+            state & ALONE_MASK != KIND_ALLOCATED || (owners > 0) != shared
+        };
+        let alike = rest.iter().position(other).unwrap_or(rest.len());
+        Some((shared, alike as u32))
+    }
+
     /// Sets [`further_owners`](Self::further_owners).
     pub(super) fn set_further_owners(&mut self, offset: u32, owners: u32) {
         if let Some([_, slot, _]) = self.entries.get_mut(offset as usize) {

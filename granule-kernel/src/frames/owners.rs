@@ -60,12 +60,13 @@ impl<'m> Frames<'m> {
         released
     }
 
-    /// Whether `frame`, allocated by itself, has more than one owner.
-    pub(crate) fn is_shared(&self, frame: Frame) -> bool {
-        self.locate(frame)
+    /// Whether `first`, allocated by itself, has more than one owner, and of how many among `count`
+    /// frames from it on the same holds; fewer where it would take longer to tell.
+    pub(crate) fn sharing(&self, first: Frame, count: u32) -> (bool, u32) {
+        self.locate(first)
             .ok()
-            .and_then(|(index, offset)| Some(self.spans.get(index)?.is_shared(offset)))
-            .unwrap_or(false)
+            .and_then(|(index, offset)| self.spans.get(index)?.sharing(offset, count))
+            .unwrap_or((false, 1))
     }
 
     /// Calls `what` with each span's piece of `count` frames from `first`; what it refuses is

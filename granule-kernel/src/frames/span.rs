@@ -249,11 +249,10 @@ impl<'m> Span<'m> {
         self.entries.share(offset, count)
     }
 
-    /// Whether the frame at `offset`, allocated by itself, has more than one owner.
-    pub(super) fn is_shared(&self, offset: u32) -> bool {
-        self.entries
-            .further_owners(offset)
-            .is_some_and(|owners| owners > 0)
+    /// Whether the frame at `offset` has more than one owner, and how many are alike in that: see
+    /// [`Entries::sharing`].
+    pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
+        self.entries.sharing(offset, count)
     }
 
     /// One owner less for each of `count` frames from `offset`, all allocated by themselves; those

@@ -351,9 +351,15 @@ pub(crate) fn release(first: PhysicalAddress, count: u64) {
     });
 }
 
-/// Whether a frame that is allocated by itself has more than one owner.
-pub(crate) fn is_shared(frame: PhysicalAddress) -> bool {
-    PAGES.with(|frames| frames.is_shared(Frame::containing(frame, frames.page_size())))
+/// Whether a frame that is allocated by itself has more than one owner, and of how many among `count`
+/// from it on the same holds: not more than are looked at under one taking of the lock.
+#[inline(never)]
+pub(crate) fn sharing(first: PhysicalAddress, count: u64) -> (bool, u64) {
+    PAGES.with(|frames| {
+        let first = Frame::containing(first, frames.page_size());
+        let (shared, alike) = frames.sharing(first, count.min(MOST_AT_ONCE) as u32);
+        (shared, u64::from(alike))
+    })
 }
 
 /// What the allocator has counted.

@@ -48,7 +48,11 @@ unsafe impl UserFrames for UserMemory {
     }
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {
-        pages::is_shared(frame)
+        pages::sharing(frame, 1).0
+    }
+
+    fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        pages::sharing(first, count)
     }
 
     fn sync_instructions(&mut self, frame: PhysicalAddress) {

@@ -110,6 +110,14 @@ unsafe impl UserFrames for Frames {
         self.with(frame, |frame| frame.owners > 1)
     }
 
+    fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        let all = self.all.lock().unwrap();
+        let frames = all[Self::index(first)..].iter().take(count as usize);
+        let shared = all[Self::index(first)].owners > 1;
+        let alike = frames.take_while(|frame| frame.owners > 0 && (frame.owners > 1) == shared);
+        (shared, alike.count() as u64)
+    }
+
     fn sync_instructions(&mut self, _: PhysicalAddress) {}
 }
 

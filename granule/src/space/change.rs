@@ -8,8 +8,9 @@ use super::frames::UserFrames;
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::table::choose::Choice;
 use crate::table::group::DIRTY;
-use crate::table::{BitChange, Environment, Holes};
+use crate::table::{BitChange, Environment};
 
 impl<P: Page, E: Environment> Space<'_, P, E> {
     /// Adds an area of `bytes` bytes from `start`. Its pages come when they are touched.
@@ -70,8 +71,9 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         Ok(())
     }
 
-    /// Gives the areas among `bytes` bytes from `start` other rights. Pages that may be written
-    /// from now on are made so when they are first written; all else holds on return, on every CPU.
+    /// Gives the areas among `bytes` bytes from `start` other rights, which hold on return, on every
+    /// CPU. But pages that another space has too, and groups with such a page, are made writable
+    /// when they are first written.
     ///
     /// # Errors
     ///
@@ -104,8 +106,36 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
         self.unfold_edges(from, to);
         let change = rights_change(rights);
-        self.tables.change(start, bytes, change, Holes::Skip)?;
+        let choice = Choice {
+            alone: self.and_writing(change, rights),
+            shared: change,
+        };
+        let sharing = |first, count| frames.sharing(first, count);
+        self.tables.change_by_choice(from, to, choice, sharing);
+        if rights.write {
+            // No fault of a first write makes the groups whole again that the ends cut, now or before.
+            self.fold_at(from);
+            self.fold_at(to - P::SIZE.bytes());
+        }
         Ok(())
+    }
+
+    /// A change that also makes pages writable which this space has alone, if they are to be: clean,
+    /// where hardware notes the first write.
+    const fn and_writing(&self, change: BitChange, rights: Rights) -> BitChange {
+        if !rights.write {
+            change
+        } else if self.settings.hardware_dirty {
+            BitChange {
+                set: change.set | Descriptor::DIRTY_MODIFIER,
+                ..change
+            }
+        } else {
+            BitChange {
+                clear: change.clear | Descriptor::AP_READ_ONLY,
+                ..change
+            }
+        }
     }
 
     /// Takes everything away: all areas, pages and tables but the root.
@@ -146,8 +176,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     }
 }
 
-/// What other rights change in an entry, whatever it was. Writing is never given here: whether a
-/// page is shared is found out when it is written.
+/// What other rights change in an entry, whatever it was. Writing is not given here: that depends on
+/// who has the page.
 fn rights_change(rights: Rights) -> BitChange {
     let mut change = BitChange {
         of: BitChange::LEAVES,

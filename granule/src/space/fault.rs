@@ -213,9 +213,17 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     }
 
     fn group_is_shared(&self, slot: Slot, frames: &impl UserFrames) -> bool {
-        let first = self.tables.group_output(slot);
-        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
-        (0..count).any(|frame| frames.is_shared(PhysicalAddress(first.0 + frame * P::SIZE.bytes())))
+        let mut frame = self.tables.group_output(slot);
+        let mut left = P::SIZE.contiguous_entries(Level::L3) as u64;
+        while left > 0 {
+            let (shared, alike) = frames.sharing(frame, left);
+            if shared {
+                return true;
+            }
+            frame.0 += alike << P::SIZE.shift();
+            left = left.saturating_sub(alike.max(1));
+        }
+        false
     }
 
     /// A frame for the page at `offset`, one that goes on with its group if there is such a one.
@@ -289,6 +297,16 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             && self.tables.fold(offset, slot);
         self.stats.folded += u64::from(folded);
         folded
+    }
+
+    /// Sets the hint on the group of the page at `offset`, if all of it is there and in one area.
+    pub(super) fn fold_at(&mut self, offset: u64) {
+        let address = VirtualAddress(self.geometry().base().0 + offset);
+        if let Some((slot, _)) = self.tables.page(offset)
+            && let Some(&area) = self.areas.find(address)
+        {
+            self.fold(&area, offset, slot);
+        }
     }
 
     /// Takes the hint off the group of a page, if it has one.

@@ -30,9 +30,9 @@ pub enum Wanted {
 /// A frame that [`allocate`](Self::allocate) gives must be of the space's page size, aligned to it,
 /// below the physical address size of its geometry, and nobody else's until as many owners as it
 /// has got (one by `allocate`, one more by each [`share`](Self::share)) were taken from it by
-/// [`release`](Self::release). [`is_shared`](Self::is_shared) must tell the truth for as long as
-/// the one space that owns a frame alone does not share it; of a frame with several owners it may
-/// say so although all but one have just gone. Frames that follow each other are those whose addresses differ by the page size.
+/// [`release`](Self::release). [`is_shared`](Self::is_shared) and [`sharing`](Self::sharing) must
+/// tell the truth for as long as the one space that owns a frame alone does not share it; of a frame
+/// with several owners they may say so although all but one have just gone. Frames that follow each other are those whose addresses differ by the page size.
 pub unsafe trait UserFrames {
     /// A frame with one owner and with anything in it; `None` if there is none.
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress>;
@@ -46,6 +46,12 @@ pub unsafe trait UserFrames {
     fn release(&mut self, first: PhysicalAddress, count: u64);
     /// Whether a frame has more than one owner.
     fn is_shared(&self, frame: PhysicalAddress) -> bool;
+    /// As [`is_shared`](Self::is_shared) of the first of `count` frames that follow each other, with
+    /// how many of them, itself included, have the same answer; fewer is no mistake, none is. Who
+    /// takes a lock for an answer does better to give as many as it can.
+    fn sharing(&self, first: PhysicalAddress, _count: u64) -> (bool, u64) {
+        (self.is_shared(first), 1)
+    }
     /// Makes what was stored in a frame visible to instruction fetches of all CPUs: before it is
     /// first mapped executable.
     fn sync_instructions(&mut self, frame: PhysicalAddress);

@@ -9,6 +9,7 @@
 //! completes, or fails with a [`TableError`] and leaves the tables as they were.
 
 pub mod allocator;
+pub(crate) mod choose;
 pub mod count;
 pub(crate) mod duplicate;
 mod environment;

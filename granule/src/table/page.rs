@@ -21,18 +21,32 @@ pub(crate) struct Slot {
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// The entry of the page at `offset` and what it holds, if there is a last-level table for it.
     pub(crate) fn page(&self, offset: u64) -> Option<(Slot, Descriptor)> {
+        let (slot, _) = self.pages_from(offset, offset);
+        slot.map(|slot| (slot, self.entry(slot)))
+    }
+
+    /// The entry of the page at `at`, if there is a last-level table for it, and where that table
+    /// ends, or else the hole; up to `to`.
+    pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
         let mut table = self.root;
         let mut level = self.geometry.start_level();
-        while !level.is_last() {
-            let entry = self.load(table, Self::index(offset, level));
+        loop {
+            let index = Self::index(at, level);
+            if level.is_last() {
+                let left = (P::SIZE.entries() - index) as u64;
+                return (
+                    Some(Slot { table, index }),
+                    to.min(at + (left << P::SIZE.shift())),
+                );
+            }
+            let entry = self.load(table, index);
             if !entry.is_table(level) {
-                return None;
+                let bytes = P::SIZE.entry_bytes(level);
+                return (None, to.min((at & !(bytes - 1)) + bytes));
             }
             table = self.geometry.address_of(entry, level);
             level = level.next();
         }
-        let index = Self::index(offset, level);
-        Some((Slot { table, index }, self.load(table, index)))
     }
 
     /// What an entry holds.

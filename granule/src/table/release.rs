@@ -209,31 +209,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         to: u64,
         mut visit: impl FnMut(PhysicalAddress, u64),
     ) {
-        let (root, level) = (self.root, self.geometry.start_level());
-        self.visit_frames_in(root, level, from, to, &mut visit);
-    }
-
-    fn visit_frames_in(
-        &self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        visit: &mut impl FnMut(PhysicalAddress, u64),
-    ) {
-        if level.is_last() {
-            let count = ((to - from) >> P::SIZE.shift()) as usize;
-            self.release_runs(table, Self::index(from, level), count, visit);
-            return;
-        }
-        let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            if entry.is_table(level) {
-                let below = self.geometry.address_of(entry, level);
-                self.visit_frames_in(below, level.next(), at, next, visit);
+            let (slot, next) = self.pages_from(at, to);
+            if let Some(slot) = slot {
+                let count = ((next - at) >> P::SIZE.shift()) as usize;
+                self.release_runs(slot.table, slot.index, count, &mut visit);
             }
             at = next;
         }

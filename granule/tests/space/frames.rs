@@ -161,6 +161,16 @@ unsafe impl UserFrames for Frames {
         self.at(frame.0).owners > 1
     }
 
+    /// As many as there are, or not quite, as from an allocator that looks at some at a time.
+    fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        let start = self.index(first);
+        let most = if start % 3 == 2 { count } else { count.min(7) };
+        let shared = self.is_shared(first);
+        let same = |frame: &&Frame| frame.owners > 0 && (frame.owners > 1) == shared;
+        let frames = self.frames[start..].iter().take(most as usize);
+        (shared, frames.take_while(same).count() as u64)
+    }
+
     fn sync_instructions(&mut self, frame: PhysicalAddress) {
         self.at_mut(frame.0).synchronised = true;
     }

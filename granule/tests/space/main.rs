@@ -22,4 +22,5 @@ mod frames;
 mod groups;
 mod random;
 mod reference;
+mod rewriting;
 mod world;

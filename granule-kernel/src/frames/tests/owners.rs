@@ -2,6 +2,7 @@
 //! each compared with a map of frames to their owners.
 
 use super::*;
+use crate::frames::metadata::CHUNK_ENTRIES;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -147,7 +148,16 @@ proptest! {
             prop_assert_eq!(frames.refused(), refused);
             prop_assert_eq!(free_blocks(&frames), expected_blocks(&owners));
             for (number, count) in &owners {
-                prop_assert_eq!(frames.is_shared(Frame(*number)), *count > 1);
+                let shared = |count: &u64| *count > 1;
+                let same = |at: &u64| owners.get(at).is_some_and(|at| shared(at) == shared(count));
+                let in_first = *number < FIRST + COUNT;
+                let (start, frames_in) = if in_first { (FIRST, COUNT) } else { (FIRST + COUNT, SECOND) };
+                // Not beyond a span, nor the entries that are initialised together.
+                let offset = number - start;
+                let chunk = u64::from(CHUNK_ENTRIES);
+                let most = 5.min(frames_in - offset).min(chunk - offset % chunk);
+                let alike = (*number..number + most).take_while(same).count() as u32;
+                prop_assert_eq!(frames.sharing(Frame(*number), 5), (shared(count), alike));
             }
         }
         for (number, count) in owners {
@@ -208,6 +218,6 @@ fn blocks_have_one_owner() {
         assert!(result.is_err());
     }
     assert_eq!(frames.refused(), 4);
-    assert!(!frames.is_shared(block));
+    assert_eq!(frames.sharing(block, 1), (false, 1));
     assert_eq!(frames.free(block, 1), Ok(()));
 }

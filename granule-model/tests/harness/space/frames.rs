@@ -119,6 +119,14 @@ unsafe impl UserFrames for Frames {
         self.owners[self.index(frame)] > 1
     }
 
+    fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        let start = self.index(first);
+        let shared = self.is_shared(first);
+        let frames = self.owners[start..].iter().take(count as usize);
+        let alike = frames.take_while(|owners| **owners > 0 && (**owners > 1) == shared);
+        (shared, alike.count() as u64)
+    }
+
     fn sync_instructions(&mut self, frame: PhysicalAddress) {
         let _ = self.index(frame);
     }

@@ -26,6 +26,10 @@ enum What {
     ProtectOne,
     /// All of it becomes read-only.
     ProtectAll,
+    /// One page, read-only so far as all are, is to be written again.
+    AllowOne,
+    /// All of it is to be.
+    AllowAll,
     /// The process forks.
     Fork,
     /// After a fork one page is written, and so copied.
@@ -34,12 +38,14 @@ enum What {
     Reuse,
 }
 
-const ALL: [What; 8] = [
+const ALL: [What; 10] = [
     What::Fold,
     What::Unmap,
     What::UnmapAcross,
     What::ProtectOne,
     What::ProtectAll,
+    What::AllowOne,
+    What::AllowAll,
     What::Fork,
     What::Copy,
     What::Reuse,
@@ -71,6 +77,9 @@ impl<P: Page> Scene<P> {
             };
             assert_eq!(done, Ok(()));
         }
+        if matches!(what, What::AllowOne | What::AllowAll) {
+            machine.protect(0, first, 2 * group, Rights::READ);
+        }
         if matches!(what, What::Copy | What::Reuse) {
             assert_eq!(machine.fork(0), Ok(1));
         }
@@ -97,6 +106,8 @@ impl<P: Page> Scene<P> {
             What::UnmapAcross => machine.unmap(0, middle, group),
             What::ProtectOne => machine.protect(0, middle, 1, Rights::READ),
             What::ProtectAll => machine.protect(0, first, group, Rights::READ),
+            What::AllowOne => machine.protect(0, middle, 1, Rights::READ_WRITE),
+            What::AllowAll => machine.protect(0, first, group, Rights::READ_WRITE),
             What::Fork => assert_eq!(machine.fork(0), Ok(1)),
             What::Copy | What::Reuse => {
                 assert_eq!(machine.touch(0, middle, Access::Write, 5), Ok(()));
