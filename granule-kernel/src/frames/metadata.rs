@@ -195,6 +195,10 @@ impl<'m> Entries<'m> {
     pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
         let (_, owners) = self.owned(offset)?;
         let shared = owners > 0;
+        if count == 1 {
+            // As every copy on write asks.
+            return Some((shared, 1));
+        }
         let left = CHUNK_ENTRIES - offset % CHUNK_ENTRIES;
         let rest = self.entries.get(offset as usize..)?;
         let rest = rest.get(..count.min(left) as usize).unwrap_or(rest);

@@ -46,6 +46,13 @@ impl<W: Copy> Request<W> {
         waits
     }
 
+    /// The boot CPU answers, and does not leave. Tasks are taken up again before anybody can see that: the
+    /// next one who asks freezes them, and that must come after.
+    pub(super) fn put_answer(&mut self, by: usize, why: W, thaw: impl FnOnce()) {
+        thaw();
+        *self = Self::Answered { by, why };
+    }
+
     /// The answer to who asked.
     fn answer(&mut self, to: usize) -> Option<W> {
         match *self {
@@ -179,9 +186,8 @@ mod tests {
             }
             let may = self.order.at_once || off_its_cpu;
             if may && *self.request.borrow() == Request::Leaving {
-                let by = ASKER;
-                *self.request.borrow_mut() = Request::Answered { by, why: WHY };
-                self.frozen.set(false);
+                let thaw = || self.frozen.set(false);
+                self.request.borrow_mut().put_answer(ASKER, WHY, thaw);
             }
         }
 

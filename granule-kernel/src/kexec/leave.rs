@@ -158,8 +158,7 @@ pub(crate) fn serve() {
         return;
     };
     let why = begin(|loaded| leave(loaded, call)).unwrap_or(Stays::NothingLoaded);
-    REQUEST.with(|request| *request = Request::Answered { by, why });
-    sched::thaw();
+    REQUEST.with(|request| request.put_answer(by, why, sched::thaw));
     task::at(by).map(sched::wake);
 }
 

@@ -95,17 +95,20 @@ fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
     }
     others.ask(cpu);
     let start = others.now();
+    let mut silent = None;
     let why = loop {
         match others.is_off(cpu) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(error) => break Why::Firmware(error),
+            // A CPU on its way is started again only once it is off, so it has its time all the same.
+            Err(error) if others.take_back(cpu) => return Err((Why::Firmware(error), true)),
+            Err(error) => silent = Some(error),
         }
         if others.stays(cpu) {
             break Why::Stays;
         }
         if others.is_late(start) {
-            break Why::Late;
+            break silent.map_or(Why::Late, Why::Firmware);
         }
     };
     if others.take_back(cpu) {

@@ -3,7 +3,7 @@
 //!
 //! A CPU goes off from its own loop, where it holds no lock and runs no task, and makes its part of
 //! the interrupt controller quiet before. Nobody believes it: firmware is asked until it says so. In
-//! which order, and what is taken back, is [`going`](super::going)'s.
+//! which order, and what is taken back, is [`going`]'s.
 
 use super::AFFINITY;
 use super::going::{self, Others, Why};

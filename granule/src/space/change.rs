@@ -113,9 +113,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         let sharing = |first, count| frames.sharing(first, count);
         self.tables.change_by_choice(from, to, choice, sharing);
         if rights.write {
-            // No fault of a first write makes the groups whole again that the ends cut, now or before.
-            self.fold_at(from);
-            self.fold_at(to - P::SIZE.bytes());
+            // No fault of a first write makes the groups whole again that ends cut, now or before.
+            self.fold_between(from, to);
         }
         Ok(())
     }

@@ -220,8 +220,9 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             if shared {
                 return true;
             }
+            let alike = alike.max(1);
             frame.0 += alike << P::SIZE.shift();
-            left = left.saturating_sub(alike.max(1));
+            left = left.saturating_sub(alike);
         }
         false
     }
@@ -299,8 +300,21 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         folded
     }
 
+    /// Sets the hint on every group with a page between two offsets that could have it.
+    pub(super) fn fold_between(&mut self, from: u64, to: u64) {
+        let mut at = from;
+        while self.settings.contiguous && at < to {
+            let (first, next) = self.tables.pages_from(at, to);
+            while first.is_some() && at < next {
+                self.fold_at(at);
+                at = (at | (Self::group_bytes() - 1)) + 1;
+            }
+            at = next;
+        }
+    }
+
     /// Sets the hint on the group of the page at `offset`, if all of it is there and in one area.
-    pub(super) fn fold_at(&mut self, offset: u64) {
+    fn fold_at(&mut self, offset: u64) {
         let address = VirtualAddress(self.geometry().base().0 + offset);
         if let Some((slot, _)) = self.tables.page(offset)
             && let Some(&area) = self.areas.find(address)

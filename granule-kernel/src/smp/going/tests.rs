@@ -23,6 +23,8 @@ enum Says {
     TheTruth,
     /// An error, from that question on.
     ErrorFrom(u32),
+    /// An error to that question only.
+    ErrorOnce(u32),
     /// That it is off, always.
     Off,
 }
@@ -143,7 +145,8 @@ impl Others for Fake {
             match cpu.says {
                 Says::TheTruth => Ok(cpu.state == State::Off),
                 Says::ErrorFrom(first) if cpu.questions >= first => Err(7),
-                Says::ErrorFrom(_) => Ok(cpu.state == State::Off),
+                Says::ErrorOnce(at) if cpu.questions == at => Err(7),
+                Says::ErrorFrom(_) | Says::ErrorOnce(_) => Ok(cpu.state == State::Off),
                 Says::Off => Ok(true),
             }
         })
@@ -322,9 +325,19 @@ fn firmware_that_stops_answering_is_believed_nothing() {
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
         // Refused just when firmware fell silent.
         let refused = cpu(Told::RefusedAfter(first - 2), says);
-        let fake = stays(&[WELL, refused], 2, Why::Firmware(7));
+        let fake = stays(&[WELL, refused], 2, Why::Stays);
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
     }
+}
+
+/// One question without an answer loses no CPU: it goes, and is started again once it is off.
+#[test]
+fn firmware_that_fails_once_takes_no_cpu_away() {
+    let looks = 8;
+    let once = cpu(Told::GoesAfter(looks), Says::ErrorOnce(3));
+    let fake = Fake::new(&[WELL, once]);
+    assert_eq!(all(&fake), Ok(CpuSet(0b110)));
+    assert_eq!(fake.state(2), State::Off);
 }
 
 #[test]
