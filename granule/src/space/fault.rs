@@ -305,9 +305,16 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         let mut at = from;
         while self.settings.contiguous && at < to {
             let (first, next) = self.tables.pages_from(at, to);
-            while first.is_some() && at < next {
-                self.fold_at(at);
-                at = (at | (Self::group_bytes() - 1)) + 1;
+            if let Some(Slot { table, mut index }) = first {
+                while at < next {
+                    let entry = self.tables.entry(Slot { table, index });
+                    if entry.is_valid() && !entry.is_contiguous() {
+                        self.fold_at(at);
+                    }
+                    let group = (at | (Self::group_bytes() - 1)) + 1;
+                    index += ((group - at) >> P::SIZE.shift()) as usize;
+                    at = group;
+                }
             }
             at = next;
         }

@@ -211,6 +211,29 @@ fn groups_that_were_cut_are_whole_again() {
     everywhere(Cut);
 }
 
+struct CutBefore(Geometry, Settings);
+impl Dispatch for CutBefore {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let (mut world, group, pages) = world::<P>(self.0, self.1);
+        // A page within the second group, by itself; then all.
+        world.protect(0, 2 * group + 1, 1, Rights::READ).unwrap();
+        assert!(!world.is_whole(2 * group));
+        world.protect(0, group, pages, Rights::READ_WRITE).unwrap();
+        world.check();
+        assert!(world.is_whole(group) && world.is_whole(2 * group));
+        for page in group..group + pages {
+            assert_eq!(world.write(page), None, "page {page:#x}");
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn groups_within_that_were_cut_before_are_whole_again() {
+    everywhere(CutBefore);
+}
+
 struct Exhausted(Geometry, Settings);
 impl Dispatch for Exhausted {
     type Output = ();

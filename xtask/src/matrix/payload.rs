@@ -19,12 +19,9 @@ pub(crate) fn path(bytes: usize) -> PathBuf {
     }
 }
 
-/// Writes that disk, unless it is there. Its bytes follow from their number alone.
+/// Writes that disk. Its bytes follow from their number alone.
 pub(crate) fn make(bytes: usize) -> Result<()> {
     let to = root().join(path(bytes));
-    if to.is_file() {
-        return Ok(());
-    }
     let folder = to.parent().context("the disk needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Written aside and moved: one that is there is whole.
