@@ -8,7 +8,7 @@ use super::owned::Boxed;
 use super::scarce;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
-use super::task::{self, Current, Own, Task, Unborn};
+use super::task::{self, Current, NotBegun, Own, Task, Unborn};
 use super::{registers, shared};
 use granule::space::SpaceError;
 
@@ -36,8 +36,9 @@ pub(crate) struct Clone {
     pub(crate) clear_child_tid: Option<u64>,
 }
 
-/// Makes a child that goes on where the parent does, with 0; gives its number.
-pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno> {
+/// Makes a child that goes on where the parent does, with 0; gives its number. `None` if there is none
+/// before the parent has dealt with a signal: the call is to be made again.
+pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32>, Errno> {
     let parent = current.task;
     let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
     scarce::inherit(parent, unborn.task());
@@ -73,9 +74,11 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno
         .thread_pointer
         .unwrap_or_else(registers::thread_pointer);
     let lender = clone.lend_memory.then_some(parent);
-    let child = unborn
-        .begin(&frame, &fp, thread_pointer, own, lender)
-        .ok_or(Errno::ENOMEM)?;
+    let child = match unborn.begin(&frame, &fp, thread_pointer, own, lender) {
+        Ok(child) => child,
+        Err(NotBegun::NoMemory) => return Err(Errno::ENOMEM),
+        Err(NotBegun::Signal) => return Ok(None),
+    };
     drop(fp);
     sched::enqueue(child);
     if clone.lend_memory {
@@ -83,7 +86,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno
         let back = || (!task::has_loan(pid)).then_some(());
         let _ = sched::sleep_until(parent, back);
     }
-    Ok(pid)
+    Ok(Some(pid))
 }
 
 /// What a program is told when its address space cannot be changed or copied.

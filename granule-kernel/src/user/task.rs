@@ -264,11 +264,20 @@ pub(super) fn close() {
 #[derive(Debug)]
 pub(super) struct Unborn {
     task: &'static Task,
+    parent: Option<&'static Task>,
+}
+
+/// Why a task did not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotBegun {
+    NoMemory,
+    /// There is a signal for its parent to be dealt with first, which may be meant for both.
+    Signal,
 }
 
 impl Unborn {
     /// A free place, as a child of `parent`; `None` if there is none.
-    pub(super) fn new(parent: Option<&Task>) -> Option<Self> {
+    pub(super) fn new(parent: Option<&'static Task>) -> Option<Self> {
         FAMILY.with(|family| {
             if family.closed {
                 return None;
@@ -306,7 +315,7 @@ impl Unborn {
             task.ran.store(0, Ordering::Relaxed);
             task.lender.store(0, Ordering::Relaxed);
             task.life.store(MADE, Ordering::Release);
-            Some(Self { task })
+            Some(Self { task, parent })
         })
     }
 
@@ -315,8 +324,7 @@ impl Unborn {
         self.task
     }
 
-    /// Gives it a body, and has it begin by `frame`; it still has to be given its first turn. `None`
-    /// if there is no memory.
+    /// Gives it a body, and has it begin by `frame`; it still has to be given its first turn.
     pub(super) fn begin(
         self,
         frame: &Frame,
@@ -324,8 +332,8 @@ impl Unborn {
         thread_pointer: u64,
         own: Own,
         lender: Option<&Task>,
-    ) -> Option<&'static Task> {
-        let stack = Stack::new(self.task.place())?;
+    ) -> Result<&'static Task, NotBegun> {
+        let stack = Stack::new(self.task.place()).ok_or(NotBegun::NoMemory)?;
         let sp = stack.put_frame(frame);
         let saved = Saved {
             context: Context::new(crate::exception::task_start(), sp),
@@ -337,30 +345,45 @@ impl Unborn {
             saved: UnsafeCell::new(saved),
             own: UnsafeCell::new(own),
             stack,
-        })?;
+        })
+        .ok_or(NotBegun::NoMemory)?;
         let task = self.task;
         task.lender
             .store(lender.map_or(0, Task::pid), Ordering::Relaxed);
         task.body
             .store(body.into_pointer().as_ptr(), Ordering::Release);
-        task.turn.begin();
-        let closed = FAMILY.with(|family| {
-            family.made += 1;
-            task.life.store(ALIVE, Ordering::Release);
-            family.closed
-        });
+        // Who signals a group or everybody holds this lock while it goes through them: it meets the
+        // child, or it met the parent, and there is none before the parent has looked.
+        let closed = shared::with(|world| {
+            let signals = |parent: &Task| {
+                let own = world.own(parent.place());
+                own.is_ok_and(|own| own.signals.has_work())
+            };
+            if self.parent.is_some_and(signals) {
+                return Err(NotBegun::Signal);
+            }
+            task.turn.begin();
+            Ok(FAMILY.with(|family| {
+                family.made += 1;
+                task.life.store(ALIVE, Ordering::Release);
+                family.closed
+            }))
+        })?;
         if closed {
             // Who ended all did not see it.
             task.set_killed(super::process::KILLED);
         }
         core::mem::forget(self);
-        Some(task)
+        Ok(task)
     }
 }
 
 impl Drop for Unborn {
+    // Once, not at each way out of `fork`.
+    #[inline(never)]
     fn drop(&mut self) {
         // Before anybody else can be made at its place.
+        free_body(self.task);
         shared::ended(self.task);
         self.task.life.store(FREE, Ordering::Release);
     }
@@ -399,14 +422,19 @@ pub(super) fn end(task: &Task, status: u32) -> Option<&'static Task> {
     })
 }
 
-/// What is left to do for a task that has left its CPU for good: its frames go, and its parent, if
-/// there is one, is told. Gives that.
-pub(super) fn bury(task: &'static Task) -> Option<&'static Task> {
+/// The frames of a task that runs no more, or never did, go.
+fn free_body(task: &Task) {
     let body = task.body.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if let Some(body) = NonNull::new(body) {
         // SAFETY: it comes from `Unborn::begin`, was swapped out, and its task never runs again.
         drop(unsafe { Boxed::from_pointer(body) });
     }
+}
+
+/// What is left to do for a task that has left its CPU for good: its frames go, and its parent, if
+/// there is one, is told. Gives that.
+pub(super) fn bury(task: &'static Task) -> Option<&'static Task> {
+    free_body(task);
     FAMILY.with(|_| {
         let parent =
             find(task.parent.load(Ordering::Relaxed)).filter(|parent| parent.pid() != task.pid());

@@ -15,8 +15,8 @@ const RT_SIGSUSPEND: u64 = 133;
 const RT_SIGACTION: u64 = 134;
 const RT_SIGPROCMASK: u64 = 135;
 
-const SIGKILL: u64 = 9;
-const SIGUSR1: u64 = 10;
+pub(super) const SIGKILL: u64 = 9;
+pub(super) const SIGUSR1: u64 = 10;
 const SIGSEGV: u64 = 11;
 const SIGCHLD: u64 = 17;
 const SIGCONT: u64 = 18;
@@ -30,7 +30,7 @@ static RAN: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
 /// A handler that counts.
-extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
+pub(super) extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
     RAN.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the kernel gives a `siginfo` of 16 words.
     let sender = unsafe { info.add(2).read() };
@@ -63,22 +63,22 @@ extern "C" fn skip(_: u64, info: *const u64, context: *mut u64) {
     }
 }
 
-fn handle(signal: u64, handler: extern "C" fn(u64, *const u64, *mut u64), flags: u64) {
+pub(super) fn handle(signal: u64, handler: extern "C" fn(u64, *const u64, *mut u64), flags: u64) {
     let action = [handler as usize as u64, flags | SA_SIGINFO, 0, 0];
     let set = call(RT_SIGACTION, [signal, action.as_ptr() as u64, 0, 8, 0, 0]);
     check!(set == 0, "rt_sigaction {signal}: {set}");
 }
 
-fn kill(pid: i64, signal: u64) {
+pub(super) fn kill(pid: i64, signal: u64) {
     let sent = call(KILL, [pid as u64, signal, 0, 0, 0, 0]);
     check!(sent == 0, "kill {pid}: {sent}");
 }
 
-fn pid() -> i64 {
+pub(super) fn pid() -> i64 {
     call(calls::GETPID, [0; 6])
 }
 
-fn ran() -> u64 {
+pub(super) fn ran() -> u64 {
     RAN.load(Ordering::SeqCst)
 }
 
@@ -88,7 +88,7 @@ fn block(set: u64) {
     check!(done == 0, "rt_sigprocmask: {done}");
 }
 
-fn sleep_ms(ms: u64) -> i64 {
+pub(super) fn sleep_ms(ms: u64) -> i64 {
     let time = [ms / 1000, ms % 1000 * 1_000_000];
     call(NANOSLEEP, [time.as_ptr() as u64, 0, 0, 0, 0, 0])
 }
