@@ -94,6 +94,11 @@ fn a_fork_that_a_signal_comes_upon_is_made_again() {
 }
 
 #[test]
+fn the_first_process_is_told_of_orphans_that_have_ended() {
+    everywhere("adopted", "adopted");
+}
+
+#[test]
 fn all_cpus_run_programs() {
     for (size, gic, el) in [
         (PageSize::K4, 3, 2),

@@ -106,8 +106,8 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     shared::ended(task);
     give_up_memory(current);
-    if let Some(init) = task::end(task, status) {
-        sched::wake(init);
+    while let Some(orphan) = task::end(task, status) {
+        sched::tell(orphan.init, orphan.task, orphan.pid, orphan.status);
     }
     if task.pid() == task::INIT {
         end_all();

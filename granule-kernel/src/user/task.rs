@@ -399,26 +399,44 @@ pub(super) fn has_loan(pid: u32) -> bool {
     find(pid).is_some_and(|task| task.lender.load(Ordering::Acquire) != 0)
 }
 
+/// A child that had ended when its parent did: the first process is to be told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Orphan {
+    pub(super) init: &'static Task,
+    pub(super) task: &'static Task,
+    pub(super) pid: u32,
+    pub(super) status: u32,
+}
+
 /// What a task says last: its children are the first process's, and `status` is how it ended.
-/// Gives the first process if it has to look after one of them.
-pub(super) fn end(task: &Task, status: u32) -> Option<&'static Task> {
+/// Gives one that has ended, if that process has to look after it; then this is to be called again.
+pub(super) fn end(task: &Task, status: u32) -> Option<Orphan> {
     FAMILY.with(|_| {
         task.status.store(status, Ordering::Relaxed);
-        let mut orphans = false;
+        let init = find(INIT).filter(|init| init.pid() != task.pid());
         for child in &TASKS {
             let theirs = child.parent.load(Ordering::Relaxed) == task.pid();
             let life = child.life.load(Ordering::Acquire);
-            if theirs && life != FREE {
-                child.parent.store(INIT, Ordering::Relaxed);
-                orphans |= life == ZOMBIE;
+            if !theirs || life == FREE {
+                continue;
+            }
+            child.parent.store(INIT, Ordering::Relaxed);
+            if let Some(init) = init
+                && life == ZOMBIE
+            {
+                return Some(Orphan {
+                    init,
+                    task: child,
+                    pid: child.pid(),
+                    status: child.status.load(Ordering::Relaxed),
+                });
             }
         }
-        let init = find(INIT);
-        if init.is_none() {
+        if find(INIT).is_none() {
             // Nobody will ask for them.
             forget_children(INIT);
         }
-        init.filter(|_| orphans)
+        None
     })
 }
 

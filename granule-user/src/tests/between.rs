@@ -1,12 +1,18 @@
-//! Signals that come while processes are between two states: being forked.
+//! Signals that come while processes are between two states: being forked, left behind by a parent that never asked.
 
-use super::processes::forked;
-use super::signals::{SIGKILL, SIGUSR1, count, handle, kill, pid, ran, sleep_ms};
+use super::processes::{forked, status_of};
+use super::signals::{
+    SIGCHLD, SIGKILL, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,
+};
 use crate::calls::{self, call, say, wait};
 use crate::check;
 use crate::start::Start;
 
+const CLOSE: u64 = 57;
+const PIPE2: u64 = 59;
+const READ: u64 = 63;
 const KILL: u64 = 129;
+const RT_SIGACTION: u64 = 134;
 const SETPGID: u64 = 154;
 
 const WNOHANG: u64 = 1;
@@ -109,4 +115,55 @@ pub(super) fn pelted(_: Start) {
     check!(wait(-1) == Err(-10), "a child that fork did not tell of");
     check!(ran() > 0, "no handler ran beside {children} forks");
     say(format_args!("pelted\n"));
+}
+
+/// A child of this process ends and leaves one that has ended before; gives the numbers of both.
+fn leave_one_behind() -> (i64, i64) {
+    let mut both = [0_u32; 2];
+    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    check!(made == 0, "pipe2: {made}");
+    let [out, into] = both.map(u64::from);
+    let parent = forked(|| {
+        // So that it keeps those that have ended, whatever it has from its own parent.
+        handle(SIGCHLD, count, 0);
+        block(0);
+        let child = forked(|| 11);
+        let bytes = child.to_ne_bytes();
+        call(calls::WRITE, [into, bytes.as_ptr() as u64, 8, 0, 0, 0]);
+        // A parent is told of one that it can ask after.
+        i32::from(!comes(|| ran() == 1))
+    });
+    let mut child = 0_i64;
+    let got = call(READ, [out, &raw mut child as u64, 8, 0, 0, 0]);
+    check!(got == 8, "the child's number: {got}");
+    for fd in [out, into] {
+        call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+    }
+    // SAFETY: just written by the kernel, behind the compiler's back.
+    (parent, unsafe { (&raw const child).read_volatile() })
+}
+
+/// The first process is told of those that had ended before they became its children.
+pub(super) fn adopted(_: Start) {
+    handle(SIGCHLD, count, 0);
+    block(1 << (SIGCHLD - 1));
+    let (parent, child) = leave_one_behind();
+    check!(status_of(parent) == 0, "the parent");
+    // The first of those that come while one is pending is the one that is told.
+    let told = timed_wait(1 << (SIGCHLD - 1));
+    check!(
+        told == Some((SIGCHLD, child)),
+        "of {parent}'s child {child}: {told:?}"
+    );
+    check!(status_of(child) == 11 << 8, "the orphan");
+    // Who does not want to know is not kept waiting for them.
+    let ignore = [1_u64, 0, 0, 0];
+    let set = call(RT_SIGACTION, [SIGCHLD, ignore.as_ptr() as u64, 0, 8, 0, 0]);
+    check!(set == 0, "rt_sigaction: {set}");
+    block(0);
+    let (parent, child) = leave_one_behind();
+    check!(comes(|| !is_there(parent)), "process {parent} stays");
+    check!(!is_there(child), "nobody asks after {child}, and it stays");
+    check!(wait(-1) == Err(-10), "children that nobody asks after");
+    say(format_args!("adopted\n"));
 }

@@ -14,11 +14,12 @@ const KILL: u64 = 129;
 const RT_SIGSUSPEND: u64 = 133;
 const RT_SIGACTION: u64 = 134;
 const RT_SIGPROCMASK: u64 = 135;
+const RT_SIGTIMEDWAIT: u64 = 137;
 
 pub(super) const SIGKILL: u64 = 9;
 pub(super) const SIGUSR1: u64 = 10;
 const SIGSEGV: u64 = 11;
-const SIGCHLD: u64 = 17;
+pub(super) const SIGCHLD: u64 = 17;
 const SIGCONT: u64 = 18;
 const SIGSTOP: u64 = 19;
 
@@ -83,9 +84,26 @@ pub(super) fn ran() -> u64 {
 }
 
 /// Blocks these signals and no others.
-fn block(set: u64) {
+pub(super) fn block(set: u64) {
     let done = call(RT_SIGPROCMASK, [2, &raw const set as u64, 0, 8, 0, 0]);
     check!(done == 0, "rt_sigprocmask: {done}");
+}
+
+/// Takes one of these signals that has come, and who it tells of.
+pub(super) fn timed_wait(set: u64) -> Option<(u64, i64)> {
+    let mut info = [0_u64; 16];
+    let at = info.as_mut_ptr();
+    let now = [0_u64; 2];
+    let set = &raw const set as u64;
+    let taken = call(
+        RT_SIGTIMEDWAIT,
+        [set, at as u64, now.as_ptr() as u64, 8, 0, 0],
+    );
+    // SAFETY: just written by the kernel, behind the compiler's back.
+    let told = unsafe { at.add(2).read_volatile() };
+    u64::try_from(taken)
+        .ok()
+        .map(|signal| (signal, i64::from(told as u32)))
 }
 
 pub(super) fn sleep_ms(ms: u64) -> i64 {
