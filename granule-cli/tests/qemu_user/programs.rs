@@ -94,6 +94,11 @@ fn a_fork_that_a_signal_comes_upon_is_made_again() {
 }
 
 #[test]
+fn who_waits_for_who_has_its_memory_can_be_ended() {
+    everywhere("lender", "ended");
+}
+
+#[test]
 fn the_first_process_is_told_of_orphans_that_have_ended() {
     everywhere("adopted", "adopted");
 }

@@ -10,6 +10,7 @@ use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
 use super::task::{self, Current, NotBegun, Own, Task, Unborn};
 use super::{registers, shared};
+use core::sync::atomic::Ordering;
 use granule::space::SpaceError;
 
 /// How a process that is ended from outside ended.
@@ -83,8 +84,17 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     sched::enqueue(child);
     if clone.lend_memory {
         // Nothing but its own end ends this: both have one stack.
-        let back = || (!task::has_loan(pid)).then_some(());
+        let place = parent.place();
+        let killed = || {
+            shared::with(|world| {
+                let own = world.own(place);
+                own.is_ok_and(|own| own.signals.is_killed())
+            })
+        };
+        let back = || (!task::has_loan(pid) || killed()).then_some(());
         let _ = sched::sleep_until(parent, back);
+        // Whoever kills it may not have said so yet, and then it would go on at EL0.
+        parent.notified.store(true, Ordering::Release);
     }
     Ok(Some(pid))
 }

@@ -1,12 +1,14 @@
-//! Signals that come while processes are between two states: being forked, left behind by a parent that never asked.
+//! Signals that come while processes are between two states: being forked, waiting for who has
+//! their memory, left behind by a parent that never asked.
 
 use super::processes::{forked, status_of};
 use super::signals::{
     SIGCHLD, SIGKILL, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,
 };
-use crate::calls::{self, call, say, wait};
+use crate::calls::{self, call, map, say, wait};
 use crate::check;
 use crate::start::Start;
+use core::arch::asm;
 
 const CLOSE: u64 = 57;
 const PIPE2: u64 = 59;
@@ -115,6 +117,75 @@ pub(super) fn pelted(_: Start) {
     check!(wait(-1) == Err(-10), "a child that fork did not tell of");
     check!(ran() > 0, "no handler ran beside {children} forks");
     say(format_args!("pelted\n"));
+}
+
+/// Who waits for the child that has its memory is ended by SIGKILL, and the child goes on.
+pub(super) fn lender(_: Start) {
+    let mut both = [0_u32; 2];
+    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    check!(made == 0, "pipe2: {made}");
+    let [out, into] = both.map(u64::from);
+    let stack = map(0x4_0000, calls::READ_WRITE).unwrap_or(0);
+    let lender = forked(|| {
+        lead_a_group();
+        borrowed_for_ever(stack + 0x4_0000, into);
+        1
+    });
+    call(CLOSE, [into, 0, 0, 0, 0, 0]);
+    let mut byte = 0_u8;
+    let got = call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
+    check!(got == 1, "the borrower says nothing: {got}");
+    kill(lender, SIGKILL);
+    let mut status = 0_u32;
+    let at = &raw mut status as u64;
+    let ended = || call(calls::WAIT4, [lender as u64, at, WNOHANG, 0, 0, 0]) == lender;
+    check!(comes(ended), "process {lender} has outlived a SIGKILL");
+    // SAFETY: just written by the kernel, behind the compiler's back.
+    let status = unsafe { (&raw const status).read_volatile() };
+    check!(status == SIGKILL as u32, "the lender: {status:#x}");
+    // Its memory is still somebody's.
+    let borrower = call(calls::WAIT4, [u64::MAX, 0, WNOHANG, 0, 0, 0]);
+    check!(borrower == 0, "the borrower has ended: {borrower}");
+    kill(-lender, SIGKILL);
+    let found = wait(-1);
+    check!(
+        matches!(found, Ok((_, status)) if status == SIGKILL as u32),
+        "the borrower: {found:?}"
+    );
+    say(format_args!("ended\n"));
+}
+
+/// Makes a child that has this process's memory, and a stack, writes a byte into a pipe and never
+/// ends; does not come back before that one does.
+fn borrowed_for_ever(stack: u64, into: u64) {
+    const VM_VFORK: u64 = 0x4100 | 17;
+    // SAFETY: the child runs on a stack of its own and uses nothing but registers; the parent finds
+    // all of them as they were.
+    unsafe {
+        asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x0, x9",
+            "mov x1, sp",
+            "sub x1, x1, #16",
+            "mov x2, #1",
+            "mov x8, {write}",
+            "svc #0",
+            "1: mov x8, {yields}",
+            "svc #0",
+            "b 1b",
+            "2:",
+            in("x8") calls::CLONE,
+            inlateout("x0") VM_VFORK => _,
+            in("x1") stack,
+            in("x2") 0u64,
+            in("x3") 0u64,
+            in("x4") 0u64,
+            in("x9") into,
+            write = const calls::WRITE,
+            yields = const calls::SCHED_YIELD,
+        );
+    }
 }
 
 /// A child of this process ends and leaves one that has ended before; gives the numbers of both.

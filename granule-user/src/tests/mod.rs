@@ -59,6 +59,7 @@ const TESTS: &[Test] = &[
     (b"signals", signals::signals),
     (b"comets", between::comets),
     (b"pelted", between::pelted),
+    (b"lender", between::lender),
     (b"adopted", between::adopted),
     (b"instructions", hostile::instructions),
     (b"frames", hostile::frames),
