@@ -78,6 +78,31 @@ fn orphans_are_the_first_process_s() {
     everywhere("orphans", "orphaned");
 }
 
+/// On several CPUs: a signal meets a fork only from another one.
+#[test]
+fn nobody_outlives_a_signal_for_a_group_by_being_forked() {
+    for size in SIZES {
+        well(&machine(size, 4), "comets", "burnt out");
+    }
+}
+
+#[test]
+fn a_fork_that_a_signal_comes_upon_is_made_again() {
+    for (size, cpus) in SIZES.into_iter().zip([4, 2, 1]) {
+        well(&machine(size, cpus), "pelted", "pelted");
+    }
+}
+
+#[test]
+fn who_waits_for_who_has_its_memory_can_be_ended() {
+    everywhere("lender", "ended");
+}
+
+#[test]
+fn the_first_process_is_told_of_orphans_that_have_ended() {
+    everywhere("adopted", "adopted");
+}
+
 #[test]
 fn all_cpus_run_programs() {
     for (size, gic, el) in [

@@ -241,7 +241,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     shared::with(|world| world.begin(place, pid, first.node)).map_err(Refused::Program)?;
     let init = unborn
         .begin(&frame, &FpState::ZERO, 0, own, None)
-        .ok_or(Refused::Memory)?;
+        .map_err(|_| Refused::Memory)?;
     sched::open(true);
     sched::enqueue(init);
     Ok(init)

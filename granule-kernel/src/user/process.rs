@@ -8,8 +8,9 @@ use super::owned::Boxed;
 use super::scarce;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
-use super::task::{self, Current, Own, Task, Unborn};
+use super::task::{self, Current, NotBegun, Own, Task, Unborn};
 use super::{registers, shared};
+use core::sync::atomic::Ordering;
 use granule::space::SpaceError;
 
 /// How a process that is ended from outside ended.
@@ -36,8 +37,9 @@ pub(crate) struct Clone {
     pub(crate) clear_child_tid: Option<u64>,
 }
 
-/// Makes a child that goes on where the parent does, with 0; gives its number.
-pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno> {
+/// Makes a child that goes on where the parent does, with 0; gives its number. `None` if there is none
+/// before the parent has dealt with a signal: the call is to be made again.
+pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32>, Errno> {
     let parent = current.task;
     let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
     scarce::inherit(parent, unborn.task());
@@ -73,17 +75,28 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<u32, Errno
         .thread_pointer
         .unwrap_or_else(registers::thread_pointer);
     let lender = clone.lend_memory.then_some(parent);
-    let child = unborn
-        .begin(&frame, &fp, thread_pointer, own, lender)
-        .ok_or(Errno::ENOMEM)?;
+    let child = match unborn.begin(&frame, &fp, thread_pointer, own, lender) {
+        Ok(child) => child,
+        Err(NotBegun::NoMemory) => return Err(Errno::ENOMEM),
+        Err(NotBegun::Signal) => return Ok(None),
+    };
     drop(fp);
     sched::enqueue(child);
     if clone.lend_memory {
         // Nothing but its own end ends this: both have one stack.
-        let back = || (!task::has_loan(pid)).then_some(());
+        let place = parent.place();
+        let killed = || {
+            shared::with(|world| {
+                let own = world.own(place);
+                own.is_ok_and(|own| own.signals.is_killed())
+            })
+        };
+        let back = || (!task::has_loan(pid) || killed()).then_some(());
         let _ = sched::sleep_until(parent, back);
+        // Whoever kills it may not have said so yet, and then it would go on at EL0.
+        parent.notified.store(true, Ordering::Release);
     }
-    Ok(pid)
+    Ok(Some(pid))
 }
 
 /// What a program is told when its address space cannot be changed or copied.
@@ -103,8 +116,8 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     shared::ended(task);
     give_up_memory(current);
-    if let Some(init) = task::end(task, status) {
-        sched::wake(init);
+    while let Some(orphan) = task::end(task, status) {
+        sched::tell(orphan.init, orphan.task, orphan.pid, orphan.status);
     }
     if task.pid() == task::INIT {
         end_all();

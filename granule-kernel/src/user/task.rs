@@ -264,11 +264,20 @@ pub(super) fn close() {
 #[derive(Debug)]
 pub(super) struct Unborn {
     task: &'static Task,
+    parent: Option<&'static Task>,
+}
+
+/// Why a task did not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotBegun {
+    NoMemory,
+    /// There is a signal for its parent to be dealt with first, which may be meant for both.
+    Signal,
 }
 
 impl Unborn {
     /// A free place, as a child of `parent`; `None` if there is none.
-    pub(super) fn new(parent: Option<&Task>) -> Option<Self> {
+    pub(super) fn new(parent: Option<&'static Task>) -> Option<Self> {
         FAMILY.with(|family| {
             if family.closed {
                 return None;
@@ -306,7 +315,7 @@ impl Unborn {
             task.ran.store(0, Ordering::Relaxed);
             task.lender.store(0, Ordering::Relaxed);
             task.life.store(MADE, Ordering::Release);
-            Some(Self { task })
+            Some(Self { task, parent })
         })
     }
 
@@ -315,8 +324,7 @@ impl Unborn {
         self.task
     }
 
-    /// Gives it a body, and has it begin by `frame`; it still has to be given its first turn. `None`
-    /// if there is no memory.
+    /// Gives it a body, and has it begin by `frame`; it still has to be given its first turn.
     pub(super) fn begin(
         self,
         frame: &Frame,
@@ -324,8 +332,8 @@ impl Unborn {
         thread_pointer: u64,
         own: Own,
         lender: Option<&Task>,
-    ) -> Option<&'static Task> {
-        let stack = Stack::new(self.task.place())?;
+    ) -> Result<&'static Task, NotBegun> {
+        let stack = Stack::new(self.task.place()).ok_or(NotBegun::NoMemory)?;
         let sp = stack.put_frame(frame);
         let saved = Saved {
             context: Context::new(crate::exception::task_start(), sp),
@@ -337,30 +345,45 @@ impl Unborn {
             saved: UnsafeCell::new(saved),
             own: UnsafeCell::new(own),
             stack,
-        })?;
+        })
+        .ok_or(NotBegun::NoMemory)?;
         let task = self.task;
         task.lender
             .store(lender.map_or(0, Task::pid), Ordering::Relaxed);
         task.body
             .store(body.into_pointer().as_ptr(), Ordering::Release);
-        task.turn.begin();
-        let closed = FAMILY.with(|family| {
-            family.made += 1;
-            task.life.store(ALIVE, Ordering::Release);
-            family.closed
-        });
+        // Who signals a group or everybody holds this lock while it goes through them: it meets the
+        // child, or it met the parent, and there is none before the parent has looked.
+        let closed = shared::with(|world| {
+            let signals = |parent: &Task| {
+                let own = world.own(parent.place());
+                own.is_ok_and(|own| own.signals.has_work())
+            };
+            if self.parent.is_some_and(signals) {
+                return Err(NotBegun::Signal);
+            }
+            task.turn.begin();
+            Ok(FAMILY.with(|family| {
+                family.made += 1;
+                task.life.store(ALIVE, Ordering::Release);
+                family.closed
+            }))
+        })?;
         if closed {
             // Who ended all did not see it.
             task.set_killed(super::process::KILLED);
         }
         core::mem::forget(self);
-        Some(task)
+        Ok(task)
     }
 }
 
 impl Drop for Unborn {
+    // Once, not at each way out of `fork`.
+    #[inline(never)]
     fn drop(&mut self) {
         // Before anybody else can be made at its place.
+        free_body(self.task);
         shared::ended(self.task);
         self.task.life.store(FREE, Ordering::Release);
     }
@@ -376,37 +399,60 @@ pub(super) fn has_loan(pid: u32) -> bool {
     find(pid).is_some_and(|task| task.lender.load(Ordering::Acquire) != 0)
 }
 
+/// A child that had ended when its parent did: the first process is to be told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Orphan {
+    pub(super) init: &'static Task,
+    pub(super) task: &'static Task,
+    pub(super) pid: u32,
+    pub(super) status: u32,
+}
+
 /// What a task says last: its children are the first process's, and `status` is how it ended.
-/// Gives the first process if it has to look after one of them.
-pub(super) fn end(task: &Task, status: u32) -> Option<&'static Task> {
+/// Gives one that has ended, if that process has to look after it; then this is to be called again.
+pub(super) fn end(task: &Task, status: u32) -> Option<Orphan> {
     FAMILY.with(|_| {
         task.status.store(status, Ordering::Relaxed);
-        let mut orphans = false;
+        let init = find(INIT).filter(|init| init.pid() != task.pid());
         for child in &TASKS {
             let theirs = child.parent.load(Ordering::Relaxed) == task.pid();
             let life = child.life.load(Ordering::Acquire);
-            if theirs && life != FREE {
-                child.parent.store(INIT, Ordering::Relaxed);
-                orphans |= life == ZOMBIE;
+            if !theirs || life == FREE {
+                continue;
+            }
+            child.parent.store(INIT, Ordering::Relaxed);
+            if let Some(init) = init
+                && life == ZOMBIE
+            {
+                return Some(Orphan {
+                    init,
+                    task: child,
+                    pid: child.pid(),
+                    status: child.status.load(Ordering::Relaxed),
+                });
             }
         }
-        let init = find(INIT);
-        if init.is_none() {
+        if find(INIT).is_none() {
             // Nobody will ask for them.
             forget_children(INIT);
         }
-        init.filter(|_| orphans)
+        None
     })
 }
 
-/// What is left to do for a task that has left its CPU for good: its frames go, and its parent, if
-/// there is one, is told. Gives that.
-pub(super) fn bury(task: &'static Task) -> Option<&'static Task> {
+/// The frames of a task that runs no more, or never did, go.
+fn free_body(task: &Task) {
     let body = task.body.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if let Some(body) = NonNull::new(body) {
         // SAFETY: it comes from `Unborn::begin`, was swapped out, and its task never runs again.
         drop(unsafe { Boxed::from_pointer(body) });
     }
+}
+
+/// What is left to do for a task that has left its CPU for good: its frames go, and its parent, if
+/// there is one, is told. Gives that.
+pub(super) fn bury(task: &'static Task) -> Option<&'static Task> {
+    free_body(task);
     FAMILY.with(|_| {
         let parent =
             find(task.parent.load(Ordering::Relaxed)).filter(|parent| parent.pid() != task.pid());

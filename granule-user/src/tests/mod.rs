@@ -1,5 +1,6 @@
 //! What the program does, by the name that is its first argument.
 
+mod between;
 mod faults;
 mod files;
 mod hostile;
@@ -56,6 +57,10 @@ const TESTS: &[Test] = &[
     (b"execs", files::execs),
     (b"descriptors", files::descriptors),
     (b"signals", signals::signals),
+    (b"comets", between::comets),
+    (b"pelted", between::pelted),
+    (b"lender", between::lender),
+    (b"adopted", between::adopted),
     (b"instructions", hostile::instructions),
     (b"frames", hostile::frames),
     (b"every-pointer", hostile::pointers),

@@ -14,11 +14,12 @@ const KILL: u64 = 129;
 const RT_SIGSUSPEND: u64 = 133;
 const RT_SIGACTION: u64 = 134;
 const RT_SIGPROCMASK: u64 = 135;
+const RT_SIGTIMEDWAIT: u64 = 137;
 
-const SIGKILL: u64 = 9;
-const SIGUSR1: u64 = 10;
+pub(super) const SIGKILL: u64 = 9;
+pub(super) const SIGUSR1: u64 = 10;
 const SIGSEGV: u64 = 11;
-const SIGCHLD: u64 = 17;
+pub(super) const SIGCHLD: u64 = 17;
 const SIGCONT: u64 = 18;
 const SIGSTOP: u64 = 19;
 
@@ -30,7 +31,7 @@ static RAN: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
 /// A handler that counts.
-extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
+pub(super) extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
     RAN.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the kernel gives a `siginfo` of 16 words.
     let sender = unsafe { info.add(2).read() };
@@ -63,32 +64,49 @@ extern "C" fn skip(_: u64, info: *const u64, context: *mut u64) {
     }
 }
 
-fn handle(signal: u64, handler: extern "C" fn(u64, *const u64, *mut u64), flags: u64) {
+pub(super) fn handle(signal: u64, handler: extern "C" fn(u64, *const u64, *mut u64), flags: u64) {
     let action = [handler as usize as u64, flags | SA_SIGINFO, 0, 0];
     let set = call(RT_SIGACTION, [signal, action.as_ptr() as u64, 0, 8, 0, 0]);
     check!(set == 0, "rt_sigaction {signal}: {set}");
 }
 
-fn kill(pid: i64, signal: u64) {
+pub(super) fn kill(pid: i64, signal: u64) {
     let sent = call(KILL, [pid as u64, signal, 0, 0, 0, 0]);
     check!(sent == 0, "kill {pid}: {sent}");
 }
 
-fn pid() -> i64 {
+pub(super) fn pid() -> i64 {
     call(calls::GETPID, [0; 6])
 }
 
-fn ran() -> u64 {
+pub(super) fn ran() -> u64 {
     RAN.load(Ordering::SeqCst)
 }
 
 /// Blocks these signals and no others.
-fn block(set: u64) {
+pub(super) fn block(set: u64) {
     let done = call(RT_SIGPROCMASK, [2, &raw const set as u64, 0, 8, 0, 0]);
     check!(done == 0, "rt_sigprocmask: {done}");
 }
 
-fn sleep_ms(ms: u64) -> i64 {
+/// Takes one of these signals that has come, and who it tells of.
+pub(super) fn timed_wait(set: u64) -> Option<(u64, i64)> {
+    let mut info = [0_u64; 16];
+    let at = info.as_mut_ptr();
+    let now = [0_u64; 2];
+    let set = &raw const set as u64;
+    let taken = call(
+        RT_SIGTIMEDWAIT,
+        [set, at as u64, now.as_ptr() as u64, 8, 0, 0],
+    );
+    // SAFETY: just written by the kernel, behind the compiler's back.
+    let told = unsafe { at.add(2).read_volatile() };
+    u64::try_from(taken)
+        .ok()
+        .map(|signal| (signal, i64::from(told as u32)))
+}
+
+pub(super) fn sleep_ms(ms: u64) -> i64 {
     let time = [ms / 1000, ms % 1000 * 1_000_000];
     call(NANOSLEEP, [time.as_ptr() as u64, 0, 0, 0, 0, 0])
 }

@@ -7,6 +7,7 @@ use crate::user::abi::signal::SIGCHLD;
 use crate::user::process::{self, Clone};
 use crate::user::sched;
 use crate::user::task::Current;
+use core::sync::atomic::Ordering;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
@@ -14,6 +15,8 @@ const CLONE_SETTLS: u64 = 0x8_0000;
 const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
+/// Bytes of the instruction that makes a call.
+const SVC_BYTES: u64 = 4;
 /// The signal that the parent gets.
 const EXIT_SIGNAL: u64 = 0xff;
 
@@ -59,5 +62,18 @@ pub(super) fn clone(
         child_tid: given(CLONE_CHILD_SETTID, child_tid),
         clear_child_tid: given(CLONE_CHILD_CLEARTID, child_tid),
     };
-    process::fork(current, clone).map(u64::from)
+    Ok(match process::fork(current, clone)? {
+        Some(child) => child.into(),
+        None => again(current),
+    })
+}
+
+/// The call is made again once signals have been dealt with, whatever their handlers ask for: as they
+/// see it, it has not been made yet. Gives what x0 had.
+fn again(current: &mut Current<'_>) -> u64 {
+    current.frame.elr = current.frame.elr.wrapping_sub(SVC_BYTES);
+    // Who sent the signal may not have said so yet.
+    current.task.notified.store(true, Ordering::Release);
+    let [x0, ..] = current.frame.x;
+    x0
 }

@@ -1,0 +1,240 @@
+//! Signals that come while processes are between two states: being forked, waiting for who has
+//! their memory, left behind by a parent that never asked.
+
+use super::processes::{forked, status_of};
+use super::signals::{
+    SIGCHLD, SIGKILL, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,
+};
+use crate::calls::{self, call, map, say, wait};
+use crate::check;
+use crate::start::Start;
+use core::arch::asm;
+
+const CLOSE: u64 = 57;
+const PIPE2: u64 = 59;
+const READ: u64 = 63;
+const KILL: u64 = 129;
+const RT_SIGACTION: u64 = 134;
+const SETPGID: u64 = 154;
+
+const WNOHANG: u64 = 1;
+
+/// How often the tests look whether something has happened, ten milliseconds apart, before they take
+/// it that it never will.
+const LOOKS: u32 = 1000;
+
+/// Looks until `there` says so; false if it never does.
+fn comes(mut there: impl FnMut() -> bool) -> bool {
+    for _ in 0..LOOKS {
+        if there() {
+            return true;
+        }
+        sleep_ms(10);
+    }
+    false
+}
+
+/// Whether a process or group can be sent to.
+fn is_there(pid: i64) -> bool {
+    call(KILL, [pid as u64, 0, 0, 0, 0, 0]) == 0
+}
+
+/// Forgets children that have ended.
+fn reap() {
+    while call(calls::WAIT4, [u64::MAX, 0, WNOHANG, 0, 0, 0]) > 0 {}
+}
+
+fn lead_a_group() {
+    let done = call(SETPGID, [0; 6]);
+    check!(done == 0, "setpgid: {done}");
+}
+
+/// A group in which everybody forks and ends at once dies by one signal, whomever it meets.
+pub(super) fn comets(_: Start) {
+    for round in 0..15 {
+        let group = forked(|| {
+            lead_a_group();
+            loop {
+                if calls::fork() > 0 {
+                    return 0;
+                }
+            }
+        });
+        check!(comes(|| is_there(-group)), "no group {group}");
+        for _ in 0..5 {
+            sleep_ms(3);
+            reap();
+        }
+        kill(-group, SIGKILL);
+        let gone = || {
+            reap();
+            !is_there(-group)
+        };
+        check!(
+            comes(gone),
+            "round {round}: group {group} has outlived a SIGKILL"
+        );
+    }
+    say(format_args!("burnt out\n"));
+}
+
+/// A fork that a signal with a handler comes upon is made all the same, once.
+pub(super) fn pelted(_: Start) {
+    // Without SA_RESTART: a fork does not ask for it.
+    handle(SIGUSR1, count, 0);
+    let parent = pid();
+    let sender = forked(|| {
+        for _ in 0..400 {
+            kill(parent, SIGUSR1);
+            for _ in 0..3 {
+                call(calls::SCHED_YIELD, [0; 6]);
+            }
+        }
+        3
+    });
+    let mut children = 0;
+    loop {
+        let child = forked(|| 7);
+        children += 1;
+        let (found, status) = loop {
+            match wait(-1) {
+                Ok(found) => break found,
+                Err(error) => check!(error == -4, "wait: {error}"),
+            }
+        };
+        if found == sender {
+            check!(status == 3 << 8, "the sender: {status:#x}");
+            while let Err(error) = wait(child) {
+                check!(error == -4, "wait for {child}: {error}");
+            }
+            break;
+        }
+        check!(
+            (found, status) == (child, 7 << 8),
+            "child {child}, found {found}: {status:#x}"
+        );
+    }
+    check!(wait(-1) == Err(-10), "a child that fork did not tell of");
+    check!(ran() > 0, "no handler ran beside {children} forks");
+    say(format_args!("pelted\n"));
+}
+
+/// Who waits for the child that has its memory is ended by SIGKILL, and the child goes on.
+pub(super) fn lender(_: Start) {
+    let mut both = [0_u32; 2];
+    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    check!(made == 0, "pipe2: {made}");
+    let [out, into] = both.map(u64::from);
+    let stack = map(0x4_0000, calls::READ_WRITE).unwrap_or(0);
+    let lender = forked(|| {
+        lead_a_group();
+        borrowed_for_ever(stack + 0x4_0000, into);
+        1
+    });
+    call(CLOSE, [into, 0, 0, 0, 0, 0]);
+    let mut byte = 0_u8;
+    let got = call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
+    check!(got == 1, "the borrower says nothing: {got}");
+    kill(lender, SIGKILL);
+    let mut status = 0_u32;
+    let at = &raw mut status as u64;
+    let ended = || call(calls::WAIT4, [lender as u64, at, WNOHANG, 0, 0, 0]) == lender;
+    check!(comes(ended), "process {lender} has outlived a SIGKILL");
+    // SAFETY: just written by the kernel, behind the compiler's back.
+    let status = unsafe { (&raw const status).read_volatile() };
+    check!(status == SIGKILL as u32, "the lender: {status:#x}");
+    // Its memory is still somebody's.
+    let borrower = call(calls::WAIT4, [u64::MAX, 0, WNOHANG, 0, 0, 0]);
+    check!(borrower == 0, "the borrower has ended: {borrower}");
+    kill(-lender, SIGKILL);
+    let found = wait(-1);
+    check!(
+        matches!(found, Ok((_, status)) if status == SIGKILL as u32),
+        "the borrower: {found:?}"
+    );
+    say(format_args!("ended\n"));
+}
+
+/// Makes a child that has this process's memory, and a stack, writes a byte into a pipe and never
+/// ends; does not come back before that one does.
+fn borrowed_for_ever(stack: u64, into: u64) {
+    const VM_VFORK: u64 = 0x4100 | 17;
+    // SAFETY: the child runs on a stack of its own and uses nothing but registers; the parent finds
+    // all of them as they were.
+    unsafe {
+        asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x0, x9",
+            "mov x1, sp",
+            "sub x1, x1, #16",
+            "mov x2, #1",
+            "mov x8, {write}",
+            "svc #0",
+            "1: mov x8, {yields}",
+            "svc #0",
+            "b 1b",
+            "2:",
+            in("x8") calls::CLONE,
+            inlateout("x0") VM_VFORK => _,
+            in("x1") stack,
+            in("x2") 0u64,
+            in("x3") 0u64,
+            in("x4") 0u64,
+            in("x9") into,
+            write = const calls::WRITE,
+            yields = const calls::SCHED_YIELD,
+        );
+    }
+}
+
+/// A child of this process ends and leaves one that has ended before; gives the numbers of both.
+fn leave_one_behind() -> (i64, i64) {
+    let mut both = [0_u32; 2];
+    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    check!(made == 0, "pipe2: {made}");
+    let [out, into] = both.map(u64::from);
+    let parent = forked(|| {
+        // So that it keeps those that have ended, whatever it has from its own parent.
+        handle(SIGCHLD, count, 0);
+        block(0);
+        let child = forked(|| 11);
+        let bytes = child.to_ne_bytes();
+        call(calls::WRITE, [into, bytes.as_ptr() as u64, 8, 0, 0, 0]);
+        // A parent is told of one that it can ask after.
+        i32::from(!comes(|| ran() == 1))
+    });
+    let mut child = 0_i64;
+    let got = call(READ, [out, &raw mut child as u64, 8, 0, 0, 0]);
+    check!(got == 8, "the child's number: {got}");
+    for fd in [out, into] {
+        call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+    }
+    // SAFETY: just written by the kernel, behind the compiler's back.
+    (parent, unsafe { (&raw const child).read_volatile() })
+}
+
+/// The first process is told of those that had ended before they became its children.
+pub(super) fn adopted(_: Start) {
+    handle(SIGCHLD, count, 0);
+    block(1 << (SIGCHLD - 1));
+    let (parent, child) = leave_one_behind();
+    check!(status_of(parent) == 0, "the parent");
+    // The first of those that come while one is pending is the one that is told.
+    let told = timed_wait(1 << (SIGCHLD - 1));
+    check!(
+        told == Some((SIGCHLD, child)),
+        "of {parent}'s child {child}: {told:?}"
+    );
+    check!(status_of(child) == 11 << 8, "the orphan");
+    // Who does not want to know is not kept waiting for them.
+    let ignore = [1_u64, 0, 0, 0];
+    let set = call(RT_SIGACTION, [SIGCHLD, ignore.as_ptr() as u64, 0, 8, 0, 0]);
+    check!(set == 0, "rt_sigaction: {set}");
+    block(0);
+    let (parent, child) = leave_one_behind();
+    check!(comes(|| !is_there(parent)), "process {parent} stays");
+    check!(!is_there(child), "nobody asks after {child}, and it stays");
+    check!(wait(-1) == Err(-10), "children that nobody asks after");
+    say(format_args!("adopted\n"));
+}
