@@ -10,7 +10,7 @@ use super::files::tree::{Node, NodeId, Tree, TreeError, nodes_needed};
 use super::owned::Array;
 use super::task::{self, Children, Ended, Task};
 use super::world::family::Reaped;
-use super::world::{Family, Place, Relation, Selection, World};
+use super::world::{Family, Place, Relation, Selection, World, take_typed};
 use super::{MOST_TASKS, sched};
 use crate::console;
 use crate::lock::Lock;
@@ -157,7 +157,6 @@ pub(super) fn child_ended(parent: &Task, child: u32, status: u32) -> bool {
 
 /// Takes what was typed at the console meanwhile.
 pub(super) fn take_input() {
-    while let Some(byte) = console::read() {
-        with(|world| world.typed(byte, |echo| console::write_user(echo, false)));
-    }
+    let show = |echo: &[u8]| console::write_user(echo, false);
+    take_typed(|work| with(work), console::read, show);
 }

@@ -273,6 +273,27 @@ impl<'a, F: Family> World<'a, F> {
     }
 }
 
+/// Takes what was typed at the console: `with` calls what it is given with the lock taken.
+///
+/// Each byte is read and delivered under one taking of the lock: with two, CPUs that both wait for
+/// input could deliver in another order than they read. One byte at a time, so that others have
+/// their turn however fast bytes come.
+pub(crate) fn take_typed<'a, F: Family>(
+    mut with: impl FnMut(&mut dyn FnMut(&mut World<'a, F>)),
+    mut read: impl FnMut() -> Option<u8>,
+    mut show: impl FnMut(&[u8]),
+) {
+    let mut more = true;
+    while core::mem::take(&mut more) {
+        with(&mut |world| {
+            if let Some(byte) = read() {
+                more = true;
+                world.typed(byte, &mut show);
+            }
+        });
+    }
+}
+
 /// Places that are to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Woken([u64; WORDS]);

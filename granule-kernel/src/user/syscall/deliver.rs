@@ -63,10 +63,19 @@ pub(crate) const fn finish(x0: &mut u64, result: super::Result) -> Option<Interr
     None
 }
 
-/// Deals with the signals that are let in, until there are none or a handler is to run.
-pub(crate) fn deliver<M: Machine>(machine: &mut M, interrupted: Option<Interrupted>) -> After {
+/// Deals with the signals that are let in, until there are none. Each handler's frame goes on top of
+/// the one before, so that the last one that came to its turn runs first: none waits for another to
+/// return unless that one's mask keeps it out.
+pub(crate) fn deliver<M: Machine>(machine: &mut M, mut interrupted: Option<Interrupted>) -> After {
     loop {
-        let next = machine.with(|world, place| Some(world.own_mut(place).ok()?.signals.next()));
+        let next = machine.with(|world, place| {
+            let next = world.own_mut(place).ok()?.signals.next();
+            // Under the same lock: a SIGCONT must find the signal waiting or the process stopped.
+            if let Some(Next::Stop { signal }) = next {
+                world.stop(place, signal).ok()?;
+            }
+            Some(next)
+        });
         match next.flatten() {
             None => {
                 // A mask that was in place for the call may have kept something out.
@@ -86,10 +95,12 @@ pub(crate) fn deliver<M: Machine>(machine: &mut M, interrupted: Option<Interrupt
                 return After::GoesOn;
             }
             Some(Next::Terminate { signal, dump }) => return After::Ends { signal, dump },
-            Some(Next::Stop { signal }) => stop(machine, signal),
+            Some(Next::Stop { .. }) => stopped(machine),
             Some(handle @ Next::Handle { .. }) => {
                 if begin(machine, handle, interrupted) {
-                    return After::GoesOn;
+                    // What the call is to become is in this handler's frame.
+                    interrupted = None;
+                    continue;
                 }
                 // No stack for the handler: there is no going on but by a handler with another.
                 machine.with(|world, place| {
@@ -121,12 +132,8 @@ fn again<M: Machine>(machine: &mut M, call: Interrupted) {
     machine.set_registers(&registers);
 }
 
-/// Waits until the process is to go on, or to end.
-fn stop<M: Machine>(machine: &mut M, signal: u8) {
-    let stopped = machine.with(|world, place| world.stop(place, signal));
-    if stopped.is_err() {
-        return;
-    }
+/// Waits until the process that stopped is to go on, or to end.
+fn stopped<M: Machine>(machine: &mut M) {
     // Other signals come and wait: only what makes it go on wakes it for good.
     machine.sleep_stopped(|world, place| {
         let own = world.own(place);

@@ -51,6 +51,8 @@ pub(crate) struct Fake {
     pub(crate) events: VecDeque<Event>,
     /// What happens between parts of a call, one each time.
     at_pauses: VecDeque<Event>,
+    /// What happens when the program lets the lock go, one each time.
+    pub(crate) at_unlocks: VecDeque<Event>,
 }
 
 impl Fake {
@@ -75,6 +77,7 @@ impl Fake {
             unknown: Vec::new(),
             events: VecDeque::new(),
             at_pauses: VecDeque::new(),
+            at_unlocks: VecDeque::new(),
         }
     }
 
@@ -145,10 +148,14 @@ impl Fake {
     }
 
     pub(crate) fn kill_self_later(&mut self, signal: u8) {
+        let event = self.kill_self(signal);
+        self.events.push_back(event);
+    }
+
+    /// The first process sends it to this one.
+    pub(crate) fn kill_self(&self, signal: u8) -> Event {
         let pid = self.place as i32 + 1;
-        self.events.push_back(Box::new(move |world| {
-            world.kill(0, pid, i32::from(signal)).unwrap();
-        }));
+        Box::new(move |world| world.kill(0, pid, i32::from(signal)).unwrap())
     }
 }
 
@@ -179,7 +186,11 @@ impl Env for Fake {
         }
     }
     fn with<R>(&mut self, work: impl FnOnce(&mut World<'_, Kin>, Place) -> R) -> R {
-        work(&mut self.world, self.place)
+        let result = work(&mut self.world, self.place);
+        if let Some(event) = self.at_unlocks.pop_front() {
+            event(&mut self.world);
+        }
+        result
     }
     fn pause(&mut self) -> bool {
         if let Some(event) = self.at_pauses.pop_front() {

@@ -9,6 +9,8 @@ use crate::user::abi::signal::{
     SigAction,
 };
 use crate::user::owned::host;
+use core::cell::RefCell;
+use std::collections::VecDeque;
 
 /// Relations, and how those ended that did.
 #[derive(Debug, Default)]
@@ -346,6 +348,29 @@ fn what_is_typed_is_read_and_interrupts_the_foreground() {
         (vec![], vec![SIGINT])
     );
     assert_eq!(woken(&mut world), [a]);
+}
+
+#[test]
+fn what_is_typed_keeps_its_order_when_several_take_it() {
+    let mut world = world();
+    let typed = RefCell::new(VecDeque::from(*b"abc"));
+    let shown = RefCell::new(Vec::new());
+    let read = || typed.borrow_mut().pop_front();
+    let show = |echo: &[u8]| shown.borrow_mut().extend_from_slice(echo);
+    let mut others = 1;
+    let with = |work: &mut dyn FnMut(&mut HostWorld)| {
+        // Another CPU has the lock first, once, and takes a byte meanwhile.
+        if others > 0
+            && let Some(byte) = read()
+        {
+            others -= 1;
+            world.typed(byte, show);
+        }
+        work(&mut world);
+    };
+    take_typed(with, read, show);
+    assert_eq!(shown.into_inner(), b"abc");
+    assert_eq!(others, 0);
 }
 
 #[test]

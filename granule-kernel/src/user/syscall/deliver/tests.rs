@@ -4,7 +4,8 @@ use super::super::tests::{BASE, Fake};
 use super::*;
 use crate::user::abi::number as n;
 use crate::user::abi::signal::{
-    SA_ONSTACK, SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, SS_DISABLE, SigStack,
+    SA_ONSTACK, SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, SIGUSR2, SS_DISABLE,
+    SigAction, SigStack,
 };
 use crate::user::world::tests::child;
 
@@ -101,6 +102,109 @@ fn an_interrupted_call_fails_or_is_made_again() {
             (before.pc - 4, before.x)
         );
     }
+}
+
+#[test]
+fn a_process_about_to_stop_goes_on_when_sigcont_comes() {
+    let mut fake = machine();
+    send(&mut fake, SIGSTOP);
+    // As soon as anybody can: the signal is not pending any more, and it does not sleep yet.
+    let go_on = fake.kill_self(SIGCONT);
+    fake.at_unlocks.push_back(go_on);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    let own = fake.world.own(fake.place).unwrap();
+    assert_eq!(own.stopped, Stopped::NotAnyMore);
+}
+
+#[test]
+fn of_signals_that_come_at_once_none_waits_for_anothers_handler() {
+    let mut fake = machine();
+    fake.act(SIGUSR1, 0x9000, SA_RESTART);
+    fake.act(SIGUSR2, 0xa000, 0);
+    let before = fake.registers;
+    let call = Err(Fail::Interrupted(Restart::IfAsked));
+    let interrupted = finish(&mut fake.registers.x[0], call);
+    send(&mut fake, SIGUSR1);
+    send(&mut fake, SIGUSR2);
+    assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
+    let blocked = |fake: &Fake| fake.world.own(fake.place).unwrap().signals.blocked();
+    // The second on top of the first, with both masks.
+    assert_eq!((fake.registers.pc, fake.registers.x[0]), (0xa000, 12));
+    assert_eq!(blocked(&fake).0, 1 << (SIGUSR1 - 1) | 1 << (SIGUSR2 - 1));
+    sigreturn(&mut fake);
+    assert_eq!((fake.registers.pc, fake.registers.x[0]), (0x9000, 10));
+    assert_eq!(blocked(&fake).0, 1 << (SIGUSR1 - 1));
+    // The call is made again once, as the handler says that it interrupted.
+    sigreturn(&mut fake);
+    assert_eq!(
+        (fake.registers.pc, fake.registers.x),
+        (before.pc - 4, before.x)
+    );
+    assert!(blocked(&fake).is_empty());
+}
+
+#[test]
+fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
+    // The first handler's mask decides about the second.
+    let mut fake = machine();
+    fake.act(SIGUSR2, 0xa000, 0);
+    let own = fake.world.own_mut(fake.place).unwrap();
+    let keeps_out = SigAction {
+        handler: 0x9000,
+        mask: 1 << (SIGUSR2 - 1),
+        ..SigAction::default()
+    };
+    own.signals.set_action(SIGUSR1, keeps_out).unwrap();
+    send(&mut fake, SIGUSR1);
+    send(&mut fake, SIGUSR2);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    assert_eq!(fake.registers.pc, 0x9000);
+    sigreturn(&mut fake);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    assert_eq!(fake.registers.pc, 0xa000);
+
+    // What has no handler ends it, though one began.
+    let mut fake = machine();
+    fake.act(SIGUSR1, 0x9000, 0);
+    send(&mut fake, SIGUSR1);
+    send(&mut fake, SIGTERM);
+    let ends = |signal, dump| After::Ends { signal, dump };
+    assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
+
+    // So does a second frame that the stack has no room for.
+    let mut fake = machine();
+    fake.act(SIGUSR1, 0x9000, 0);
+    fake.act(SIGUSR2, 0xa000, 0);
+    fake.registers.sp = BASE + 0x1800;
+    send(&mut fake, SIGUSR1);
+    send(&mut fake, SIGUSR2);
+    assert_eq!(deliver(&mut fake, None), ends(SIGSEGV, true));
+}
+
+#[test]
+fn a_second_handler_goes_below_the_first_on_the_other_stack() {
+    let mut fake = machine();
+    let stack = SigStack {
+        base: BASE + 0x1000,
+        flags: 0,
+        pad: 0,
+        size: 0x3000,
+    };
+    let other = fake.put(BASE, stack);
+    assert_eq!(sigaltstack(&mut fake, other, 0), Ok(0));
+    fake.act(SIGUSR1, 0x9000, SA_ONSTACK);
+    fake.act(SIGUSR2, 0xa000, SA_ONSTACK);
+    let sp = fake.registers.sp;
+    send(&mut fake, SIGUSR1);
+    send(&mut fake, SIGUSR2);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    let second = fake.registers.sp;
+    sigreturn(&mut fake);
+    let first = fake.registers.sp;
+    assert_eq!(fake.registers.pc, 0x9000);
+    assert!(BASE + 0x1000 < second && second < first && first < BASE + 0x4000);
+    sigreturn(&mut fake);
+    assert_eq!(fake.registers.sp, sp);
 }
 
 #[test]
