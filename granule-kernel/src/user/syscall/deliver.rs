@@ -44,7 +44,7 @@ pub(crate) struct Interrupted {
 }
 
 /// Bytes of the instruction that makes a call.
-const SVC_BYTES: u64 = 4;
+pub(super) const SVC_BYTES: u64 = 4;
 
 /// What a call's result means for x0: it is the value, unless a signal is to decide.
 pub(crate) const fn finish(x0: &mut u64, result: super::Result) -> Option<Interrupted> {

@@ -1,5 +1,6 @@
 //! System calls that make, end and run tasks.
 
+use super::deliver::SVC_BYTES;
 use super::{Arguments, Outcome};
 use crate::user::abi::Errno;
 use crate::user::abi::process::Status;
@@ -15,8 +16,6 @@ const CLONE_SETTLS: u64 = 0x8_0000;
 const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
-/// Bytes of the instruction that makes a call.
-const SVC_BYTES: u64 = 4;
 /// The signal that the parent gets.
 const EXIT_SIGNAL: u64 = 0xff;
 
