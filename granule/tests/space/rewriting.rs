@@ -23,7 +23,7 @@ fn everywhere<T: Dispatch>(case: impl Fn(Geometry, Settings) -> T) {
     for geometry in geometries {
         for settings in [Settings::PLAIN, HARDWARE] {
             for bbm in [BbmLevel::Level0, BbmLevel::Level3] {
-                // Each takes Miri half a minute: the one with the most to do.
+                // Each takes Miri minutes: the one with the most to do.
                 let most = settings == HARDWARE && bbm == BbmLevel::Level0;
                 if cfg!(miri) && (geometry.page_size() != PageSize::K4 || !most) {
                     continue;
@@ -91,6 +91,10 @@ impl Dispatch for Alone {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
+)]
 fn pages_that_nobody_else_has_are_written_without_a_fault() {
     everywhere(Alone);
 }
@@ -114,6 +118,10 @@ impl Dispatch for Unreachable {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
+)]
 fn what_was_not_even_to_be_read_is_written_without_a_fault() {
     everywhere(Unreachable);
 }
@@ -142,6 +150,10 @@ impl Dispatch for Shared {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
+)]
 fn pages_that_a_child_has_too_are_copied_until_it_ends() {
     everywhere(Shared);
 }
@@ -206,6 +218,10 @@ impl Dispatch for Cut {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
+)]
 fn groups_that_were_cut_are_whole_again() {
     everywhere(Cut);
 }
@@ -229,6 +245,10 @@ impl Dispatch for CutBefore {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
+)]
 fn groups_within_that_were_cut_before_are_whole_again() {
     everywhere(CutBefore);
 }
@@ -255,6 +275,10 @@ impl Dispatch for Exhausted {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
+)]
 fn without_a_frame_to_be_had_rights_change_all_the_same() {
     everywhere(Exhausted);
 }
