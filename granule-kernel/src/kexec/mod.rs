@@ -4,9 +4,9 @@
 //! noted at boot, with a device tree from [`tree`]; here is the one that is loaded, and who may change
 //! it. [`words`] is what the command line says, [`refused`] what is wrong, [`budget`] how often that is said.
 //!
-//! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump, and [`asking`] who may call. [`exact`] looks at
-//! the tables once more, [`quiet`] makes devices fall silent, and [`note`] is what the next
-//! kernel is told. Arriving: [`arrive`] says it.
+//! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump, and [`asking`] who
+//! may call. [`exact`] looks at the tables once more, [`quiet`] makes devices fall silent, and [`note`] is
+//! what the next kernel is told. Arriving: [`arrive`] says it.
 
 #[cfg(target_os = "none")]
 pub(crate) mod arrive;

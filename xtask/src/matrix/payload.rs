@@ -1,4 +1,4 @@
-//! Initial RAM disks for next kernels: a file in them that nothing can guess, of so many bytes.
+//! Initial RAM disks for next kernels: a file in them of so many bytes, no page of which is like another.
 //!
 //! They stay where they are, so that a boot with one can be repeated by its command alone.
 
