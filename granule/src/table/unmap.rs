@@ -34,8 +34,6 @@ struct Cleared {
     stride: u64,
     /// Every leaf was of this level; `None` while there is none or they differ.
     level: Option<Level>,
-    /// Some block was hidden: nothing of it is cached.
-    hidden: bool,
     /// Some offset was mapped.
     first: u64,
     last: u64,
@@ -62,7 +60,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// become empty are given back to the allocator, but never the root.
     ///
     /// On live tables the TLB is invalidated before this returns: by address or range, or whole
-    /// where that is cheaper. Nothing is invalidated when nothing was mapped.
+    /// where that is cheaper. Nothing is invalidated when nothing was mapped, or only hidden blocks.
     ///
     /// # Errors
     ///
@@ -80,7 +78,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             unlinked: Unlinked::default(),
             stride: 0,
             level: None,
-            hidden: false,
             first: from,
             last: from,
         };
@@ -112,8 +109,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 level: cleared.level.filter(|_| !resized),
             };
             flush::invalidate(&mut self.environment, &what);
-        } else if self.liveness == super::Liveness::Live && cleared.hidden {
-            // As after any store: what was split may be a table now.
+        } else if self.liveness == super::Liveness::Live && resized {
+            // Nothing was cached, for what was split was hidden; but walkers go by a table now.
             flush::publish(&mut self.environment);
         }
         let mut next = cleared.unlinked.head;
@@ -161,10 +158,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             match entry.kind(&self.geometry, level) {
                 // Leaves were dealt with above.
                 Kind::Invalid | Kind::Leaf => {}
-                Kind::Hidden => {
-                    self.store(table, index, Descriptor::INVALID, how);
-                    cleared.hidden = true;
-                }
+                Kind::Hidden => self.store(table, index, Descriptor::INVALID, how),
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     if next - at == bytes {

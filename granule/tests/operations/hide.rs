@@ -20,6 +20,7 @@ const READ_ONLY: PermissionChange = PermissionChange {
 const PAGE: u64 = 0x1000;
 const GROUP: u64 = 16 * PAGE;
 const BLOCK: u64 = 2 << 20;
+const GIB: u64 = 1 << 30;
 
 fn bench(bbm: u32) -> Bench<Page4K> {
     let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
@@ -154,6 +155,41 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
             return;
         }
     }
+}
+
+/// Nothing of a hidden block is cached, so unmapping it takes no TLBI. If a part of it stays, walkers
+/// go by a table from then on and must see it whole; if none does, there is nothing new to see.
+#[test]
+fn unmapping_hidden_blocks_takes_barriers_only_where_a_table_is_linked() {
+    let mut bench = bench(0);
+    bench.map(GIB, GIB, 2 * GIB, RW, Leaves::LARGEST).unwrap();
+    bench.hide(GIB, 2 * GIB).unwrap();
+    let start = bench.reference.address(GIB);
+    let before = bench.host.given_out();
+    bench.tables.unmap(start, BLOCK).unwrap();
+    assert_eq!(bench.host.given_out(), before + 1);
+    let events = bench.host.take_events();
+    let barriers = events
+        .iter()
+        .filter(|event| !matches!(event, Event::Store { .. } | Event::Change { .. }));
+    let barriers: Vec<_> = barriers.collect();
+    let [
+        Event::Reserve(1),
+        Event::Allocate { count: 1, .. },
+        Event::DsbIshst,
+        Event::Isb,
+    ] = barriers[..]
+    else {
+        panic!("{barriers:x?}");
+    };
+    // The second block goes whole: one store.
+    let start = bench.reference.address(2 * GIB);
+    bench.tables.unmap(start, GIB).unwrap();
+    let events = bench.host.take_events();
+    assert!(
+        matches!(events[..], [Event::Store { count: 1, .. }]),
+        "{events:x?}"
+    );
 }
 
 #[test]

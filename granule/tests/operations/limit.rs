@@ -469,24 +469,3 @@ fn ranges_are_checked() {
     }
     assert_eq!(bench.tables.limit_leaves(start, 0, Leaves::PAGES), Ok(0));
 }
-
-/// Nothing of a hidden leaf is cached, so nothing is invalidated; but walkers go another way now, and
-/// must see it whole.
-#[test]
-fn a_hidden_leaf_takes_barriers_and_no_invalidation() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
-    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
-    let block = bench.arch.entry_bytes(2);
-    bench.map(0, 0, block, RW, Leaves::LARGEST).unwrap();
-    bench.hide(0, block).unwrap();
-    bench.host.take_events();
-    let start = bench.reference.address(0);
-    let found = bench.tables.limit_leaves(start, block, Leaves::PAGES);
-    assert_eq!(found, Ok(1));
-    let events = bench.host.take_events();
-    assert!(!events.iter().any(|event| matches!(event, Event::Tlbi(_))));
-    assert!(
-        events.ends_with(&[Event::DsbIshst, Event::Isb]),
-        "{events:x?}"
-    );
-}
