@@ -10,6 +10,10 @@
     reason = "a lock that is poisoned is a test that failed"
 )]
 
+#[path = "../../granule/tests/common/cases.rs"]
+mod cases;
+
+use cases::times;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid, Word};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -205,7 +209,7 @@ fn play(schedules: usize, fault: Fault) -> (u64, u64) {
 
 #[test]
 fn no_cpu_finds_another_space_under_its_number() {
-    let (wrong, rolled) = play(1000, Fault::None);
+    let (wrong, rolled) = play(1000 * times(), Fault::None);
     assert_eq!(wrong, 0);
     assert!(rolled > 1000, "only {rolled} generations");
 }

@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../granule/tests/common/cases.rs"]
+mod cases;
+
+use cases::config;
 use granule_model::trace::{Header, ReadError, Reader, parse_line, write_event};
 use granule_model::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope, Tlbi};
 use proptest::prelude::*;
@@ -118,7 +122,7 @@ fn read(file: &[u8]) -> Result<Vec<(u64, Event)>, ReadError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(config(10_000, 100))]
 
     #[test]
     fn events_are_read_back(event in events()) {

@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "common/cases.rs"]
+mod cases;
+
+use cases::config;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, IdRegisters, Level, Page,
@@ -397,7 +401,7 @@ fn pieces(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(config(48, 1))]
 
     #[test]
     #[cfg_attr(miri, ignore = "thousands of entries in each of ten forms take Miri minutes")]

@@ -5,6 +5,10 @@
 // which has nothing to find.
 #![cfg(not(miri))]
 
+#[path = "common/cases.rs"]
+mod cases;
+
+use cases::config;
 use granule::arch::PageSize;
 use granule::memblock::{Direction, Error, LeftOut, List, Memblock, Region};
 use proptest::prelude::*;
@@ -297,7 +301,7 @@ fn run(page_size: PageSize, steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(config(600, 1))]
 
     #[test]
     fn agrees_with_a_bitmap_at_4k(steps in steps()) {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-use crate::steps::{LIBRARY, package_named, targets};
+use crate::steps::{LIBRARY, draws, package_named, targets};
 use crate::tools;
 use crate::workspace::{self, metadata, root, run_tests, show};
 
@@ -62,6 +62,12 @@ fn command(arguments: &[&str]) -> Result<Command> {
         // Cargo tells its children which compiler it is; the nightly one must find its own.
         .env_remove("CARGO")
         .env_remove("RUSTC");
+    // A program under Miri sees no variable of the host's but those that are given to it.
+    let mut flags = std::env::var("MIRIFLAGS").unwrap_or_default();
+    for (name, seed) in draws() {
+        flags.push_str(&format!(" -Zmiri-env-set={name}={seed}"));
+    }
+    command.env("MIRIFLAGS", flags);
     Ok(command)
 }
 

@@ -203,6 +203,17 @@ fn all_of(failures: Vec<anyhow::Error>) -> Result<()> {
 
 /// All tests but those that boot guests; these are integration tests of granule-cli whose
 /// names begin with `qemu`.
+/// What says which cases properties and interleavings have, and a seed for each that the caller has
+/// not given one: a step finds again what it found once. The soak draws others.
+pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
+    ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"]
+        .into_iter()
+        .map(|name| {
+            let given = std::env::var(name);
+            (name, given.unwrap_or_else(|_| "1".to_owned()))
+        })
+}
+
 fn host_tests() -> Result<()> {
     let metadata = metadata()?;
     let mut failures = Vec::new();
@@ -215,6 +226,7 @@ fn host_tests() -> Result<()> {
             continue;
         }
         let mut command = cargo(&["test", "-p", name]);
+        command.envs(draws());
         let has_library = !targets(package, "lib").is_empty();
         match name {
             // On the host the kernel's binary is the tests of what is pure in it.

@@ -2,6 +2,8 @@
 //! interrupts are let in, and nowhere else.
 
 use super::{Cpu, Lock};
+use crate::cases::times;
+
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner};
@@ -91,7 +93,7 @@ impl Cpu for Modelled {
 fn run(test: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     config.max_steps = shuttle::MaxSteps::FailAfter(MOST_STEPS);
-    Runner::new(RandomScheduler::new(SCHEDULES), config).run(test);
+    Runner::new(RandomScheduler::new(SCHEDULES * times()), config).run(test);
 }
 
 fn be(number: usize, machine: Option<&'static Machine>) {

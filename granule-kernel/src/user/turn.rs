@@ -121,6 +121,7 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cases::times;
     use shuttle::sync::atomic::{AtomicBool, AtomicUsize};
     use shuttle::sync::{Arc, Mutex};
 
@@ -210,7 +211,7 @@ mod tests {
         // any schedule that ends has.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(20_000);
-        let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES);
+        let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES * times());
         shuttle::Runner::new(scheduler, config).run(|| {
             let world = Arc::new(World {
                 turn: Turn::new(),

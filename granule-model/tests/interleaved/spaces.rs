@@ -5,6 +5,7 @@
 //! Whatever an access finds at any moment is a frame that is the page's: not one that was given back,
 //! nor one that has come to be another page's since.
 
+use crate::cases::times;
 use crate::environment::{Gate, turn_on};
 use crate::machine::{Environment, Machine, PAGE, Shared};
 use granule::arch::bbm::BbmLevel;
@@ -457,7 +458,7 @@ fn finish(program: &Program, fault: Fault, sums: &Sums) {
 
 #[test]
 fn threads_find_their_own_pages_whatever_the_others_do() {
-    let sums = play(100, Fault::None);
+    let sums = play(100 * times(), Fault::None);
     let of = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
     println!(
         "{} accesses, {} groups made, {} taken apart, {} copies",

@@ -2,6 +2,7 @@
 //! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
 //! meanwhile is what one of them maps there, or nothing.
 
+use crate::cases::times;
 use crate::environment::{Gate, turn_on};
 use crate::machine::{Environment, Machine, PAGE, Shared};
 use granule::arch::{
@@ -181,7 +182,7 @@ fn play(schedules: usize, fault: Fault) -> (u64, u64) {
 
 #[test]
 fn tables_are_freed_only_when_nobody_walks_them() {
-    let (broken, found) = play(300, Fault::None);
+    let (broken, found) = play(300 * times(), Fault::None);
     assert_eq!(broken, 0);
     assert!(found > 100, "the walker found a mapping {found} times");
 }

@@ -1,5 +1,6 @@
 //! Which changes need break-before-make: rule RWHZWS's table with a column for each BBM level.
 
+use crate::common::cases::config;
 use crate::common::shape::{LARGE, PLAIN};
 use granule::arch::bbm::{BbmLevel, Change, classify};
 use granule::arch::{Geometry, Half, Level, PageSize};
@@ -274,11 +275,7 @@ fn cost(change: Change) -> u32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 30 } else { 3000 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(3000, 30))]
 
     /// A higher level never asks for more, and a change of a live leaf outside the bits that the
     /// rule lists as free is never made in place.

@@ -1,5 +1,6 @@
 //! Descriptor bits, one by one, and addresses in each of the three formats.
 
+use crate::common::cases::config;
 use crate::common::shape::{LARGE, PLAIN, WIDE_INPUT};
 use crate::common::walk::Arch;
 use granule::arch::{
@@ -345,11 +346,7 @@ fn kinds() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 20 } else { 2000 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(2000, 20))]
 
     /// Encoding agrees with an encoder written from the table alone, and decoding gives back
     /// what has a place in the descriptor.

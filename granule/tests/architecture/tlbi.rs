@@ -1,5 +1,6 @@
 //! TLBI operands bit by bit, and plans expanded back into what they invalidate.
 
+use crate::common::cases::config;
 use crate::common::order::{Covered, decode};
 use crate::common::shape::{self, LARGE, PLAIN};
 use crate::common::walk::Arch;
@@ -272,11 +273,7 @@ fn cases() -> impl Strategy<Value = (Geometry, bool, bool, Invalidation)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 20 } else { 4000 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(4000, 20))]
 
     /// Expanded, a plan reaches every entry that may be cached in the range, and no operation
     /// reaches outside it (but for those that name no address).

@@ -1,12 +1,11 @@
 //! The plan in random memories: what executing its records leaves is what was wanted, and nothing
 //! else is touched.
 
+use crate::common::cases::config;
 use granule::arch::PageSize;
 use granule::kexec::{Clean, Extent, Ground, Record, Segment, Totals, plan, reached};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-
-const CASES: u32 = if cfg!(miri) { 6 } else { 500 };
 
 /// One segment as it is drawn: pages behind the one before, pages of bytes, pages behind its bytes,
 /// bytes less in the last page, what is cleaned, and how its pages are placed.
@@ -135,7 +134,7 @@ fn execute(records: &[Record]) -> BTreeMap<u64, u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
+    #![proptest_config(config(500, 6))]
 
     #[test]
     fn executing_it_gives_the_wanted_bytes_and_touches_nothing_else(

@@ -1,13 +1,12 @@
 //! The set of addresses against one of single bytes.
 
+use crate::common::cases::config;
 use granule::kexec::{Extent, Full, Ranges};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-const CASES: u32 = if cfg!(miri) { 8 } else { 400 };
-
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
+    #![proptest_config(config(400, 8))]
 
     #[test]
     fn holds_what_was_inserted_and_nothing_else(

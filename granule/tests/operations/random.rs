@@ -1,6 +1,7 @@
 //! Random sequences of operations on every shape, compared with the reference after each step.
 
 use crate::bench::{Bench, Setting};
+use crate::common::cases::config;
 use crate::common::host::Runs;
 use crate::common::shape;
 use crate::common::walk::Arch;
@@ -16,7 +17,6 @@ use std::collections::BTreeMap;
 /// Most leaf entries that one mapping makes, so that a case takes milliseconds (its ends may add
 /// up to two tables' worth).
 const MOST_LEAVES: u64 = if cfg!(miri) { 40 } else { 3000 };
-const CASES: u32 = if cfg!(miri) { 2 } else { 80 };
 const STEPS: usize = if cfg!(miri) { 4 } else { 14 };
 
 /// A physical address that agrees with `offset` modulo `align`, of several kinds: low, across
@@ -404,11 +404,7 @@ fn property(size: PageSize) -> impl Strategy<Value = (Geometry, Setting, Runs, V
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: CASES,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(80, 2))]
 
     #[test]
     fn sequences_with_4k_pages((geometry, setting, runs, steps) in property(PageSize::K4)) {

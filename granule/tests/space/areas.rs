@@ -1,5 +1,6 @@
 //! Areas against a plain list of pages, and the storage that they have room in.
 
+use crate::common::cases::config;
 use granule::arch::VirtualAddress;
 use granule::space::{Area, Areas, Rights, SpaceError};
 use proptest::prelude::*;
@@ -58,11 +59,7 @@ fn areas_of(pages: &Pages) -> Vec<Area> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 5 } else { 2000 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(2000, 5))]
 
     #[test]
     fn areas_are_as_their_pages(

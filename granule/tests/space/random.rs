@@ -1,5 +1,6 @@
 //! Random sequences of what programs and their kernel do.
 
+use crate::common::cases::config;
 use crate::common::shape::{LARGE, PLAIN};
 use crate::world::{World, ran_out};
 use granule::arch::bbm::BbmLevel;
@@ -209,11 +210,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 150 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(150, 2))]
 
     #[test]
     fn programs_find_what_they_wrote(

@@ -4,6 +4,7 @@
 
 use super::super::tables::{Source, Tables};
 use super::super::{Frame, Frames, metadata::metadata_words};
+use crate::cases::times;
 use core::mem::MaybeUninit;
 use granule::arch::PageSize;
 use granule::table::TableAllocator;
@@ -63,7 +64,7 @@ fn reservations_hold_and_nothing_is_lost_under_interleavings() {
     let mut config = Config::new();
     // A `Frames` on the stack, in a debug build, more than once.
     config.stack_size = 1 << 20;
-    let scheduler = RandomScheduler::new(SCHEDULES);
+    let scheduler = RandomScheduler::new(SCHEDULES * times());
     Runner::new(scheduler, config).run(|| {
         let mut frames = Frames::new(PageSize::K4);
         let words = metadata_words(FRAMES) as usize;

@@ -2,6 +2,7 @@
 //! numbers and a map of allocated blocks.
 
 use super::*;
+use crate::cases::config;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -377,12 +378,7 @@ fn run(page_size: PageSize, spans: Vec<(u64, u64)>, fill: bool, content: Option<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 3 } else { 400 },
-        // A failing case is printed whole; nothing is left in the source tree.
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(400, 3))]
 
     #[test]
     fn the_allocator_does_as_the_model(

@@ -2,6 +2,7 @@
 //! each compared with a map of frames to their owners.
 
 use super::*;
+use crate::cases::config;
 use crate::frames::metadata::CHUNK_ENTRIES;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -78,7 +79,7 @@ fn both(memory: &mut [Box<[Word]>; 2]) -> Frames<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 200 }))]
+    #![proptest_config(config(200, 4))]
     #[test]
     fn owners_are_counted_and_nothing_is_lost(ops in prop::collection::vec(op(), 1..200)) {
         let mut memory = [uninitialised(COUNT), uninitialised(SECOND)];

@@ -1,6 +1,7 @@
 //! What libraries ask at their start, and every call with arguments that make no sense.
 
 use super::*;
+use crate::cases::config;
 
 #[test]
 fn what_libraries_ask_at_their_start_is_answered() {
@@ -74,7 +75,7 @@ fn numbers() -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(config(64, 1))]
 
     /// Every call with arguments that are bad pointers, small numbers, or anything: an answer, and
     /// what the process had is given back at its end.

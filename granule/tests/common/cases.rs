@@ -1,0 +1,33 @@
+//! How many cases a property has, and how many schedules an interleaving. Nothing else lives here;
+//! tests of other packages include this file by its path, so that one variable serves all.
+//!
+//! `GRANULE_TIMES=100` gives each a hundred times as many, as the soak does. Which cases they are is
+//! said by `PROPTEST_RNG_SEED` and `SHUTTLE_RANDOM_SEED`, which `cargo xtask test` sets: what it finds
+//! once it finds again. Without them, as `cargo test` runs, they are others each time.
+
+#![allow(dead_code, reason = "each test binary uses its share of this")]
+
+use proptest::test_runner::Config;
+
+/// How many times as many cases are asked for.
+pub(crate) fn times() -> usize {
+    match std::env::var("GRANULE_TIMES") {
+        Err(_) => 1,
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("GRANULE_TIMES={text}: expected a number like 100")),
+    }
+}
+
+/// A property with so many cases, and so many under Miri. A case that fails is printed whole, and no
+/// file is left for it.
+pub(crate) fn config(native: u32, miri: u32) -> Config {
+    let usual = Config::default();
+    let times = times() as u32;
+    Config {
+        cases: if cfg!(miri) { miri } else { native * times },
+        max_global_rejects: usual.max_global_rejects * times,
+        failure_persistence: None,
+        ..usual
+    }
+}
