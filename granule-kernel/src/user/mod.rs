@@ -1,8 +1,8 @@
 //! User space: processes at EL0, each in an address space of its own.
 //!
 //! From below: [`owned`] keeps values in frames, [`frames`] and [`memory`] make address spaces of the
-//! library's on them, [`access`] reaches what a program points to. [`turn`], [`queue`] and
-//! [`waiters`] are the pure part of scheduling, [`sched`] runs tasks on all CPUs by [`timer`] and
+//! library's on them, [`access`] reaches what a program points to. [`turn`], [`queue`], [`idle`]
+//! and [`waiters`] are the pure part of scheduling, [`sched`] runs tasks on all CPUs by [`timer`] and
 //! [`switch`]; [`task`] is the table of them, each with a kernel [`stack`]. [`entry`] is where an
 //! exception of EL0 arrives, [`process`] makes and ends processes, [`exec`] loads a program that
 //! [`program`] has read, for [`execve`] by way of a [`script`] if need be. [`init`] begins all this
@@ -20,6 +20,7 @@
 )]
 pub(crate) mod abi;
 pub(crate) mod files;
+pub(crate) mod idle;
 pub(crate) mod output;
 pub(crate) mod owned;
 pub(crate) mod program;

@@ -7,6 +7,7 @@
 //! holds a lock goes on. It leaves to the loop that took it, which saves what is left to save before
 //! anybody can take it up again (see [`turn`](super::turn)).
 
+use super::idle::Idle;
 use super::queue::Queue;
 use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
@@ -44,7 +45,7 @@ static CPUS: [Runs; MOST_CPUS] = [const {
 
 static READY: Lock<Queue> = Lock::new(Queue::new());
 /// CPUs that may be waiting for an interrupt.
-static IDLE: AtomicU64 = AtomicU64::new(0);
+static IDLE: Idle = Idle::new();
 /// Whether there is user space.
 static OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether no CPU takes up a task, though there is user space.
@@ -130,19 +131,13 @@ pub(crate) fn current() -> Option<&'static Task> {
 pub(super) fn enqueue(task: &Task) {
     // A task is in it once at most, so there is room.
     READY.with(|queue| queue.push(task.place()));
-    // Who is about to sleep says so before it looks at the queue.
-    fence(Ordering::SeqCst);
-    loop {
-        let idle = IDLE.load(Ordering::SeqCst);
-        if idle == 0 {
-            return;
-        }
-        let one = CpuSet::one(idle.trailing_zeros() as usize);
-        // Only one wakes it: the next task is another CPU's.
-        if IDLE.fetch_and(!one.0, Ordering::SeqCst) & one.0 != 0 {
-            gic::send(one);
-            return;
-        }
+    wake_idle();
+}
+
+/// Wakes a CPU without a task for one that is in the queue.
+fn wake_idle() {
+    if let Some(number) = IDLE.pick() {
+        gic::send(CpuSet::one(number));
     }
 }
 
@@ -175,7 +170,11 @@ pub(crate) fn run_one() -> bool {
         return false;
     }
     wake_timed();
-    let Some(task) = READY.with(Queue::pop).and_then(task::at) else {
+    let (first, more) = READY.with(|queue| (queue.pop(), queue.len() > 0));
+    if more {
+        wake_idle();
+    }
+    let Some(task) = first.and_then(task::at) else {
         return false;
     };
     let (Some(runs), Some(saved)) = (this(), task.saved()) else {
@@ -392,8 +391,7 @@ pub(crate) fn may_sleep() -> bool {
     if !is_open() || is_frozen() {
         return true;
     }
-    IDLE.fetch_or(CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
+    IDLE.about_to_wait(percpu::this().number());
     let next = wake_timed();
     if READY.with(|queue| queue.len()) > 0 {
         return false;
@@ -406,7 +404,7 @@ pub(crate) fn may_sleep() -> bool {
 /// After the wait.
 pub(crate) fn woke() {
     if is_open() {
-        IDLE.fetch_and(!CpuSet::one(percpu::this().number()).0, Ordering::SeqCst);
+        IDLE.goes_on(percpu::this().number());
     }
 }
 

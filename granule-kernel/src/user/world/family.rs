@@ -151,12 +151,13 @@ impl<F: Family> World<'_, F> {
     }
 
     /// A child of `parent` has ended: tells that one. Whether it wants to be asked how; else the
-    /// child is to be forgotten at once.
+    /// child is to be forgotten at once. A parent that is at its end leaves it to who comes next.
     pub(crate) fn child_ended(&mut self, parent: u32, child: u32, status: Status) -> bool {
         let action = self.place_of(parent).and_then(|parent| self.own(parent));
         let action = action.and_then(|parent| parent.signals.action(SIGCHLD));
         let wanted = action
-            .is_ok_and(|action| action.handler != SIG_IGN && action.flags & SA_NOCLDWAIT == 0);
+            .ok()
+            .is_none_or(|action| action.handler != SIG_IGN && action.flags & SA_NOCLDWAIT == 0);
         self.tell_parent(parent, cause_of(child, status));
         wanted
     }
