@@ -201,8 +201,6 @@ fn all_of(failures: Vec<anyhow::Error>) -> Result<()> {
     Ok(())
 }
 
-/// All tests but those that boot guests; these are integration tests of granule-cli whose
-/// names begin with `qemu`.
 /// What says which cases properties and interleavings have, and a seed for each that the caller has
 /// not given one: a step finds again what it found once. The soak draws others.
 pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
@@ -214,6 +212,8 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
         })
 }
 
+/// All tests but those that boot guests; these are integration tests of granule-cli whose
+/// names begin with `qemu`.
 fn host_tests() -> Result<()> {
     let metadata = metadata()?;
     let mut failures = Vec::new();

@@ -167,6 +167,7 @@ fn what_is_done_before_a_tlbi_that_comes_later_breaks_no_rule() {
         assert!(checked.is_clean(), "{size:?} {cpu}:\n{}", checked.text());
         // Where leaves may not be split live the TLBI cannot come later.
         assert_eq!(recorded.number("test.noflush.tlbi") > 0, level == 0);
+        assert_eq!(recorded.number("test.noflush.again.tlbi") > 0, level > 0);
     }
 }
 

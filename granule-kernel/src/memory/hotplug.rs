@@ -195,7 +195,7 @@ pub(crate) fn remove_memory(start: PhysicalAddress, bytes: u64) -> Result<(), Ho
             debug_assert!(back.is_ok(), "frames that were just taken out: {back:?}");
             return Err(error);
         }
-        tree.relied(address, bytes);
+        live.rely(tree, address, bytes);
         merge::note(kernel, live, address, bytes);
         Ok(())
     })

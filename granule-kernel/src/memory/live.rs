@@ -9,6 +9,7 @@
 use super::map::Request;
 use super::notes::Notes;
 use super::pages::Pages;
+use super::put_off::PutOff;
 use super::reach::KernelReach;
 use super::supply::Supply;
 use super::table_pages::TablePages;
@@ -56,6 +57,8 @@ pub(crate) struct Live {
     pub(super) notes: Notes,
     /// Guard pages: what else nobody may change, nor merge.
     pub(super) pools: ArrayVec<Range<u64>, MOST_POOLS>,
+    /// Where a TLBI is still to come.
+    pub(super) put_off: PutOff,
     counters: Counters,
 }
 
@@ -64,6 +67,7 @@ static KERNEL: spin::Once<Kernel> = spin::Once::new();
 static LIVE: Lock<Live> = Lock::new(Live {
     notes: Notes::new(),
     pools: ArrayVec::new_const(),
+    put_off: PutOff::nowhere(),
     counters: Counters::new(),
 });
 
@@ -88,6 +92,17 @@ pub(crate) fn begin(request: &Request<'_>) {
         image: request.image_start..request.image_start + image::bytes(),
         debug_pagealloc: request.debug_pagealloc,
     });
+}
+
+impl Live {
+    /// From here on the caller's caller relies on what is in the tables for the range: makes the TLBIs
+    /// that were put off there.
+    pub(super) fn rely(&mut self, tree: &mut dyn Tree, start: VirtualAddress, bytes: u64) {
+        if let Some((start, bytes)) = self.put_off.take_for(start.0, bytes) {
+            tree.flush(VirtualAddress(start), bytes);
+        }
+        tree.relied(start, bytes);
+    }
 }
 
 /// The tables, once they change here.
@@ -116,6 +131,13 @@ impl Kernel {
         let mut pages = (from..to).step_by(self.page() as usize);
         let own = |at| !Pages.with(|frames| frames.is_given(Frame(at >> size.shift())));
         pages.any(own)
+    }
+
+    /// Whether TLBIs may come later. Leaves that are invalid may be split on any CPU, as nothing of
+    /// them is cached: so below level 2, where no entry may meet one of another size (RWHZWS), they must
+    /// not be invalid and cached.
+    pub(super) fn may_put_off(&self) -> bool {
+        self.bbm >= BbmLevel::Level2 || self.leaves == Leaves::PAGES
     }
 
     fn parts<'a>(
@@ -182,10 +204,11 @@ pub(crate) fn change<R>(
 ) -> Option<R> {
     let kernel = kernel()?;
     TAKEN.fetch_add(1, Ordering::Relaxed);
-    // Leaves that are invalid may be split on any CPU, as nothing of them is cached: so below level
-    // 2, where no entry may meet one of another size (RWHZWS), they must not be invalid and cached.
-    let splits = kernel.bbm >= BbmLevel::Level2 || kernel.leaves == Leaves::PAGES;
-    let flush = if splits { flush } else { Flush::Now };
+    let flush = if kernel.may_put_off() {
+        flush
+    } else {
+        Flush::Now
+    };
     LIVE.with(|live| run(kernel, live, flush, work))
 }
 

@@ -11,10 +11,12 @@
 //! From then on: [`pages`] is the page allocator that took over from early memory, [`live`] the one
 //! place through which the kernel's tables change. On that stand [`permissions`] (what each page
 //! of the linear map allows), [`merge`] (large leaves again), [`hotplug`] (memory that comes and
-//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`). [`transition`] makes the tables that lead out of it all.
+//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`). [`put_off`] remembers
+//! where a TLBI is still to come. [`transition`] makes the tables that lead out of it all.
 //! [`fault`] says what all of them know of an address that faulted.
 
 pub(crate) mod notes;
+mod put_off;
 
 #[cfg(target_os = "none")]
 pub(crate) mod fault;

@@ -29,8 +29,9 @@
 //!
 //! When one returns, every CPU sees the change: the TLB was invalidated for the range (not when
 //! pages only became valid, which takes none, IWZCBG). The two that end in `_noflush` leave that to
-//! [`flush_direct_map`], but where there are large leaves that may not be split live. Making memory executable says nothing of instruction caches: who writes
-//! code cleans and invalidates them.
+//! [`flush_direct_map`], or to whichever call that does not end so meets their range next; but where there
+//! are large leaves that may not be split live they leave nothing. Making memory executable says nothing of
+//! instruction caches: who writes code cleans and invalidates them.
 //!
 //! They may be called wherever the page allocator may: with interrupts masked or in an interrupt,
 //! on any CPU, also while others are parked; they mask interrupts for as long as they take. Not
@@ -267,10 +268,11 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
 ///
 /// [`LinearError::Outside`], [`LinearError::TooEarly`].
 pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    live::change(Flush::Now, |kernel, _, tree| {
+    live::change(Flush::Now, |kernel, live, tree| {
         let bytes = bytes_in(kernel, start, pages)?;
         if bytes > 0 {
             tree.flush(start, bytes);
+            live.put_off.invalidated(start.0, bytes);
         }
         Ok(())
     })
@@ -389,8 +391,10 @@ fn in_range(
         }
         check_free(kernel, live, start, bytes)?;
         work(kernel, tree, start, bytes)?;
-        if flush == Flush::Now {
-            tree.relied(start, bytes);
+        if flush == Flush::Later && kernel.may_put_off() {
+            live.put_off.add(start.0, bytes);
+        } else {
+            live.rely(tree, start, bytes);
         }
         merge::note(kernel, live, start, bytes);
         Ok(())

@@ -19,6 +19,7 @@ pub(super) fn noflush() {
     let Some(kernel) = live::kernel() else { return };
     let before = Snapshot::take();
     whole(GIB / kernel.page());
+    again(GIB / kernel.page());
     if kernel.bbm >= BbmLevel::Level2 {
         assert_as(&before, "after whole leaves were invalid");
         beside();
@@ -53,6 +54,34 @@ fn whole(pages: u64) {
         assert_allows(block.at(page), allows, "after flush_direct_map");
     }
     ok("default", permissions::set_direct_map_default(start, pages));
+    block.free();
+    merge::merge_noted();
+}
+
+/// What does not put off its TLBI finds nothing to change, as who put it off has done it: the TLBI comes
+/// nevertheless.
+fn again(pages: u64) {
+    let block = Block::new(GIB);
+    let start = block.at(0);
+    assert_allows(start, Allows::Writing, "before");
+    ok(
+        "invalid",
+        permissions::set_direct_map_invalid_noflush(start, pages),
+    );
+    let counted = live::counted();
+    ok(
+        "invalid",
+        permissions::set_memory_valid(start, pages, false),
+    );
+    let tlbi = live::counted().since(counted).counts.tlbi;
+    println!("@granule test.noflush.again.tlbi={tlbi}");
+    assert_allows(start, Allows::Nothing, "after set_memory_valid");
+    ok(
+        "default",
+        permissions::set_direct_map_default_noflush(start, pages),
+    );
+    ok("default", permissions::set_direct_map_default(start, pages));
+    assert_allows(start, Allows::Writing, "after set_direct_map_default");
     block.free();
     merge::merge_noted();
 }
