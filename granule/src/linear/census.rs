@@ -32,14 +32,17 @@ impl Census {
         };
         // The last entry of each level that was given a table, so that neighbours share it.
         let mut tabled = [u64::MAX; Level::ALL.len()];
+        let mut done = 0;
         for piece in pieces {
             let Some(from) = geometry.offset(piece.start) else {
                 continue;
             };
-            if piece.bytes == 0 {
+            let room = geometry.span() - from;
+            if piece.bytes == 0 || piece.bytes > room || from < done {
                 continue;
             }
             let to = from + piece.bytes;
+            done = to;
             let plan = Plan::shape(geometry, piece, from);
             census.bytes += piece.bytes;
             census.count_tables(geometry, &plan, &mut tabled, from, to);

@@ -22,7 +22,7 @@ struct Changed {
     first: u64,
     end: u64,
     smallest: u64,
-    /// Some leaf was hidden: nothing of it is cached.
+    /// Some hidden leaf is a table now: nothing of it is cached, but walkers go another way.
     hidden: bool,
 }
 
@@ -36,7 +36,6 @@ impl Changed {
 
     fn add(&mut self, entry: Descriptor, first: u64, bytes: u64, count: usize) {
         if !entry.is_valid() {
-            self.hidden = true;
             return;
         }
         self.first = self.first.min(first);
@@ -275,6 +274,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let link = Descriptor::table(&self.geometry, new);
         self.store(table, Self::index(start, level), link, self.linking());
         changed.add(entry, start, bytes, 1);
+        changed.hidden |= !entry.is_valid();
         Some(())
     }
 }

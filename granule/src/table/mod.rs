@@ -97,7 +97,8 @@ pub enum TableError {
         address: VirtualAddress,
     },
     /// The range begins or ends inside a block or contiguous group that CPUs use, and they are
-    /// not known to let it be split under their eyes.
+    /// not known to let it be split under their eyes; or all of such a leaf would have to be split
+    /// ([`PageTables::limit_leaves`]), or is where only pages may be (`flip::set_valid`, at any level).
     InsideLeaf {
         /// The edge of the range.
         edge: VirtualAddress,
@@ -217,7 +218,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// # Safety
     ///
     /// `root` must be a full table page of `geometry`'s start level, and every table below it
-    /// one that `environment` reaches; nobody else changes them while this exists. If any CPU
+    /// one that `environment` reaches; contiguous groups in them must be whole: the hint on all of
+    /// their entries, all valid or all hidden. Nobody else changes them while this exists. If any CPU
     /// can walk them, `liveness` must say so.
     pub unsafe fn from_root(
         root: PhysicalAddress,
@@ -328,8 +330,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         flush::publish(&mut self.environment);
     }
 
-    /// Invalidations name this address space instead of all of them: for tables whose leaves
-    /// are not global.
+    /// Invalidations name this address space instead of all of them: for tables none of whose leaves
+    /// is global, since those would stay cached.
     pub const fn set_asid(&mut self, asid: Option<u16>) {
         self.asid = asid;
     }

@@ -82,7 +82,8 @@ pub enum Holes {
 
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Changes permissions of `bytes` bytes from `start`, and on live tables invalidates the
-    /// TLB for them before it returns. A leaf that the range begins or ends in is split first.
+    /// TLB for them before it returns. A leaf that the range begins or ends in is split first. A change
+    /// of nothing does nothing, and looks at nothing either.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub struct Mapping {
     pub attributes: Attributes,
 }
 
-/// One valid entry met by [`PageTables::visit`].
+/// One entry met by [`PageTables::visit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The table it stands in.
@@ -46,7 +46,7 @@ pub struct Entry {
     pub count: usize,
     /// The descriptor itself.
     pub descriptor: Descriptor,
-    /// A leaf, or a table below.
+    /// A leaf, a hidden one, or a table below.
     pub kind: Kind,
     /// Where it points: the table below, or the first byte of the output.
     pub output: PhysicalAddress,

@@ -41,13 +41,19 @@ struct Cut {
 
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// How far the size of a live leaf may change in place: the least level of FEAT_BBM among
-    /// the CPUs that use the tables. With level 0, as tables begin, no leaf is split or merged;
-    /// with level 1 contiguous groups are, with levels 2 and 3 blocks too.
+    /// the CPUs that use the tables. With level 0, as tables begin, no valid leaf is split or merged;
+    /// with level 1 contiguous groups are, with levels 2 and 3 blocks too. Hidden leaves, and those of
+    /// tables that no CPU walks, are at every level.
     ///
     /// With levels 1 and 2 a CPU may take a TLB conflict abort on any access to what was split or
-    /// merged, for as long as it has something of the old size cached: no TLBI is made for the size
-    /// alone. These levels are for those who handle it (TLBI VMALLE1 and again, RBLRKC), with code,
+    /// merged, for as long as it has something of the old size cached: a split makes no TLBI for the
+    /// size alone, and a merge makes it afterwards. These levels are for those who handle it (TLBI VMALLE1 and again, RBLRKC), with code,
     /// stack and data outside of anything that is ever split. No CPU with level 3 takes one.
+    ///
+    /// A leaf that hardware updates by itself (TCR.HA and no access flag, TCR.HD and
+    /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)) must be split or merged nowhere but
+    /// in [`space`](crate::space): what a CPU notes in it meanwhile would be lost (RWLTNL), and what it
+    /// notes in one member of a group says nothing of the others once they have no hint (RXDPXQ).
     pub const fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }

@@ -8,7 +8,8 @@ use granule::arch::{
     Attributes, Half, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
     VirtualAddress,
 };
-use granule::table::{Holes, Leaves, Liveness, PageTables, PermissionChange, TableError};
+use granule::linear::Census;
+use granule::table::{Holes, Leaves, Liveness, PageTables, PermissionChange, Piece, TableError};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange {
@@ -334,4 +335,32 @@ fn a_tree_is_taken_over_from_its_root() {
     assert_eq!(bench.dump(), before);
     bench.unmap(0x1000, 0x3000).unwrap();
     assert_eq!(bench.host.given_out(), 1);
+}
+
+#[test]
+fn a_census_passes_over_what_cannot_be_mapped() {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let (base, page) = (geometry.base().0, 4096);
+    let piece = |offset: u64, bytes: u64| Piece {
+        start: VirtualAddress(base.wrapping_add(offset)),
+        output: PhysicalAddress(0),
+        bytes,
+        attributes: RW,
+        leaves: Leaves::PAGES,
+    };
+    let good = [piece(8 * page, page), piece(10 * page, 2 * page)];
+    let all = [
+        good[0],
+        // Before what there was, over the end of the half, over the end of all addresses, elsewhere.
+        piece(7 * page, page),
+        piece(8 * page, page),
+        good[1],
+        piece(geometry.span() - page, 2 * page),
+        piece(20 * page, u64::MAX - page + 1),
+        piece(geometry.span(), page),
+        piece(12 * page, 0),
+    ];
+    let (wanted, found) = (Census::new(&geometry, &good), Census::new(&geometry, &all));
+    assert_eq!(found, wanted);
+    assert_eq!((found.bytes(), found.tables()), (3 * page, 3));
 }

@@ -425,7 +425,7 @@ fn running_out_leaves_everything_as_it_was() {
 }
 
 /// Nothing of a hidden leaf is cached, but walkers must see its table before someone else makes a
-/// page of it valid.
+/// page of it valid. A hidden group that loses its hint is as invalid as it was.
 #[test]
 fn what_hidden_leaves_become_is_visible() {
     for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {
@@ -438,10 +438,21 @@ fn what_hidden_leaves_become_is_visible() {
         bench.tables.hide(start, bytes).unwrap();
         bench.host.take_events();
         let added = bench.tables.limit_leaves(start, bytes, Leaves::PAGES);
-        assert_eq!(added, Ok(usize::from(bytes == 2 << 20)));
-        let events = bench.host.take_events();
-        assert_eq!(events[events.len() - 2..], [Event::DsbIshst, Event::Isb]);
-        assert!(!events.iter().any(|event| matches!(event, Event::Tlbi(_))));
+        let is_table = bytes == 2 << 20;
+        assert_eq!(added, Ok(usize::from(is_table)));
+        let mut events = bench.host.take_events();
+        events.retain(|event| {
+            matches!(
+                event,
+                Event::Tlbi(_) | Event::DsbIshst | Event::DsbIsh | Event::Isb
+            )
+        });
+        let barriers: &[_] = if is_table {
+            &[Event::DsbIshst, Event::Isb]
+        } else {
+            &[]
+        };
+        assert_eq!(events, barriers);
         // Nothing to do, nothing waited for.
         let again = bench.tables.limit_leaves(start, bytes, Leaves::PAGES);
         assert_eq!((again, bench.host.take_events()), (Ok(0), vec![]));
