@@ -30,6 +30,21 @@ fn instructions_that_are_not_a_program_s_end_it() {
     everywhere("instructions", "undefined");
 }
 
+/// Code that becomes data, on a CPU that must see it invalid in between.
+#[test]
+fn code_that_was_broken_first_is_no_code_any_more() {
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let erratum = "cortex-a715-2645198";
+        let request = Request {
+            append: Some(format!("arm64.errata={erratum}")),
+            ..machine(size, 2)
+        };
+        let ran = well(&request, "instructions", "undefined");
+        let errata = ran.json["errata"].as_array().unwrap();
+        assert!(errata.iter().any(|name| name == erratum), "{errata:?}");
+    }
+}
+
 #[test]
 fn a_handler_s_frame_chooses_flags_and_nothing_else() {
     everywhere("frames", "returned");

@@ -201,6 +201,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
         hardware_access: common.hardware_dirty >= 1,
         hardware_dirty: dirty,
         bbm: live::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
+        break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
         ..Settings::PLAIN
     };
     let capabilities = TlbCapabilities {

@@ -302,6 +302,7 @@ const SETTINGS: Settings = Settings {
     hardware_dirty: true,
     contiguous: true,
     bbm: BbmLevel::Level0,
+    break_execute: false,
 };
 
 fn areas() -> &'static mut [Area] {

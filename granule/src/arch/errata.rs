@@ -26,8 +26,8 @@ pub enum Workaround {
     NoBbm,
     /// Leave TCR.HD off: the hardware's dirty state is not reliable.
     NoHardwareDirty,
-    /// Break before make (with TLBI) when a user page goes from executable to not. For who changes such
-    /// pages: [`space`](crate::space) does not do it, so on these CPUs unmap them and map them anew.
+    /// Break before make (with TLBI) when a user page goes from executable to not
+    /// ([`Settings::break_execute`](crate::space::Settings::break_execute)).
     BreakOnExecuteRemoval,
     /// An ISB right before the write that clears SCTLR.M.
     BarrierBeforeMmuOff,

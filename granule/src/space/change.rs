@@ -10,6 +10,7 @@ use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use crate::table::choose::Choice;
 use crate::table::group::DIRTY;
+use crate::table::hide::{HIDE, SHOW};
 use crate::table::{BitChange, Environment};
 
 impl<P: Page, E: Environment> Space<'_, P, E> {
@@ -92,6 +93,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         let there = self.areas.overlapping(start, end);
         let same = there.iter().all(|area| area.rights == rights);
         let executable = there.iter().all(|area| area.rights.execute);
+        let any_executable = there.iter().any(|area| area.rights.execute);
         self.areas.protect(start, end, rights)?;
         if same {
             return Ok(());
@@ -111,7 +113,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             shared: change,
         };
         let sharing = |first, count| frames.sharing(first, count);
-        self.tables.change_by_choice(from, to, choice, sharing);
+        let steps = [Choice::all(HIDE), choice, Choice::all(SHOW)];
+        let breaks = self.settings.break_execute && any_executable && !rights.execute;
+        let steps = if breaks { &steps[..] } else { &steps[1..2] };
+        for step in steps {
+            self.tables.change_by_choice(from, to, *step, sharing);
+        }
         if rights.write {
             // No fault of a first write makes the groups whole again that ends cut, now or before.
             self.fold_between(from, to);

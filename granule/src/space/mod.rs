@@ -52,6 +52,9 @@ pub struct Settings {
     /// How far the hint may change in place, see [`PageTables::set_bbm`]; with level 0 groups are
     /// made and taken apart by break-before-make.
     pub bbm: BbmLevel,
+    /// Pages that may be executed no more are broken before they are made so, for an erratum of some
+    /// CPU ([`BreakOnExecuteRemoval`](crate::arch::errata::Workaround::BreakOnExecuteRemoval)).
+    pub break_execute: bool,
 }
 
 impl Settings {
@@ -61,6 +64,7 @@ impl Settings {
         hardware_dirty: false,
         contiguous: true,
         bbm: BbmLevel::Level0,
+        break_execute: false,
     };
 }
 

@@ -18,6 +18,16 @@ pub(crate) struct Choice {
     pub(crate) shared: BitChange,
 }
 
+impl Choice {
+    /// The same of all.
+    pub(crate) const fn all(change: BitChange) -> Self {
+        Self {
+            alone: change,
+            shared: change,
+        }
+    }
+}
+
 /// Pages whose frames follow each other.
 #[derive(Clone, Copy)]
 struct Run {

@@ -7,14 +7,14 @@ use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, VirtualAddress};
 
 /// Makes valid leaves invalid, with the mark of those that were valid.
-pub(super) const HIDE: BitChange = BitChange {
+pub(crate) const HIDE: BitChange = BitChange {
     of: Descriptor::VALID,
     clear: Descriptor::VALID,
     set: Descriptor::HIDDEN,
 };
 
 /// Makes hidden leaves valid again.
-pub(super) const SHOW: BitChange = BitChange {
+pub(crate) const SHOW: BitChange = BitChange {
     of: Descriptor::HIDDEN,
     clear: Descriptor::HIDDEN,
     set: Descriptor::VALID,

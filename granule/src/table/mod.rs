@@ -17,7 +17,7 @@ pub mod flip;
 pub(crate) mod flush;
 mod forward;
 pub(crate) mod group;
-mod hide;
+pub(crate) mod hide;
 mod limit;
 pub mod maintenance;
 pub mod map;

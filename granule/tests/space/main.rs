@@ -17,6 +17,7 @@ mod common;
 mod areas;
 mod asids;
 mod cpu;
+mod executing;
 mod exhaustion;
 mod frames;
 mod groups;

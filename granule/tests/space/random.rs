@@ -199,12 +199,13 @@ fn geometries() -> Vec<Geometry> {
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    (any::<[bool; 2]>(), proptest::bool::weighted(0.9), 0..4u32).prop_map(
-        |([hardware_access, hardware_dirty], contiguous, bbm)| Settings {
+    (any::<[bool; 3]>(), proptest::bool::weighted(0.9), 0..4u32).prop_map(
+        |([hardware_access, hardware_dirty, break_execute], contiguous, bbm)| Settings {
             hardware_access,
             hardware_dirty: hardware_access && hardware_dirty,
             contiguous,
             bbm: BbmLevel::from_number(bbm),
+            break_execute,
         },
     )
 }

@@ -111,6 +111,7 @@ impl<P: Page> Processes<P> {
                 hardware_dirty: shape.hardware,
                 contiguous: true,
                 bbm: BbmLevel::from_number(shape.bbm_level.into()),
+                break_execute: shape.bbm_level >= 2,
             },
             tables,
             all: Vec::new(),

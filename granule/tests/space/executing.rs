@@ -1,0 +1,93 @@
+//! Pages that may be executed no more, on a CPU that must be shown them invalid before (Cortex-A715
+//! 2645198): not one of them goes from one valid entry to the other.
+
+use crate::common::host::Event;
+use crate::common::shape::PLAIN;
+use crate::world::World;
+use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
+use granule::space::{Access, Rights, Settings};
+use std::collections::BTreeMap;
+
+/// Takes the right to execute from pages, some of them in a group; gives how many entries went from
+/// valid to valid, and how many were invalid while the TLB was invalidated.
+struct NoMore<'a>(Geometry, Settings, Rights, &'a mut (usize, usize));
+impl Dispatch for NoMore<'_> {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let Self(geometry, settings, rights, counts) = self;
+        let mut world = World::<P>::new(geometry, settings);
+        world.start();
+        let group = world.arch.contiguous(3);
+        let pages = group + 3;
+        let read_write = Rights::READ_WRITE;
+        world.map(0, group, pages, read_write, 0).unwrap();
+        for page in group..group + pages {
+            world.touch(0, page, Access::Write, page).unwrap();
+        }
+        world
+            .protect(0, group, pages, Rights::READ_EXECUTE)
+            .unwrap();
+        world.check();
+        world.host.take_events();
+        world.protect(0, group, pages, rights).unwrap();
+        world.check();
+        let mut entries: BTreeMap<(u64, usize), bool> = BTreeMap::new();
+        for event in world.host.take_events() {
+            match event {
+                Event::Change {
+                    table,
+                    index,
+                    descriptor,
+                    ..
+                } => {
+                    let valid = descriptor & 1 == 1;
+                    let before = entries.insert((table, index), valid).unwrap_or(true);
+                    counts.0 += usize::from(before && valid);
+                }
+                Event::Tlbi(_) => {
+                    let invalid = entries.values().filter(|valid| !**valid).count();
+                    counts.1 = counts.1.max(invalid);
+                }
+                _ => {}
+            }
+        }
+        // What a program may do with them is the model's to say.
+        for page in [group, group + pages - 1] {
+            let access = if rights.write {
+                Access::Write
+            } else {
+                Access::Read
+            };
+            world.touch(0, page, access, page).unwrap();
+        }
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+fn they_are_invalid_in_between_where_a_cpu_needs_it_and_only_there() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    for hardware in [false, true] {
+        for rights in [Rights::READ, Rights::READ_WRITE, Rights::NONE] {
+            // Each takes Miri long: the one with the most to do.
+            if cfg!(miri) && !(hardware && rights.write) {
+                continue;
+            }
+            for break_execute in [false, true] {
+                let settings = Settings {
+                    hardware_access: hardware,
+                    hardware_dirty: hardware,
+                    break_execute,
+                    ..Settings::PLAIN
+                };
+                let mut counts = (0, 0);
+                let case = NoMore(geometry, settings, rights, &mut counts);
+                geometry.page_size().dispatch(case);
+                let all = 16 + 3;
+                let wanted = if break_execute { (0, all) } else { (all, 0) };
+                assert_eq!(counts, wanted, "{settings:?} {rights:?}");
+            }
+        }
+    }
+}
