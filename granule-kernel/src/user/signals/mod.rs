@@ -125,6 +125,8 @@ pub(crate) struct Signals {
     blocked: SignalSet,
     /// The mask to go back to, where a system call has set another one for its own time.
     before_call: Option<SignalSet>,
+    /// Those that `rt_sigtimedwait` sleeps for, blocked or not.
+    awaited: SignalSet,
     stack: SigStack,
     /// The first process: what would end or stop it by default does nothing.
     is_init: bool,
@@ -148,6 +150,7 @@ impl Signals {
             pending: SignalSet::EMPTY,
             blocked: SignalSet::EMPTY,
             before_call: None,
+            awaited: SignalSet::EMPTY,
             stack: NO_STACK,
             is_init,
         }
@@ -258,6 +261,11 @@ impl Signals {
         }
     }
 
+    /// From here on one of `set` wakes the process, though it be blocked; none, to end that.
+    pub(crate) const fn set_awaited(&mut self, set: SignalSet) {
+        self.awaited = set;
+    }
+
     /// A signal comes. Whether there is something to do about it now, so that a waiting process
     /// must wake up.
     pub(crate) fn send(&mut self, signal: u8, cause: Cause) -> bool {
@@ -283,7 +291,7 @@ impl Signals {
             *slot = cause;
         }
         self.pending = self.pending.and(this);
-        !self.blocked.has(signal)
+        !self.blocked.has(signal) || self.awaited.has(signal)
     }
 
     /// A signal that cannot wait and cannot be ignored: an instruction caused it. If it is blocked
