@@ -117,7 +117,8 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     shared::ended(task);
     give_up_memory(current);
     while let Some(orphan) = task::end(task, status) {
-        sched::tell(orphan.init, orphan.task, orphan.pid, orphan.status);
+        let init = (orphan.init, task::INIT);
+        sched::tell(init, orphan.task, (orphan.pid, orphan.status));
     }
     if task.pid() == task::INIT {
         end_all();

@@ -239,7 +239,7 @@ fn bury(task: &'static Task) {
     BURYING.fetch_add(1, Ordering::SeqCst);
     let (pid, status) = (task.pid(), task::status_of(task));
     if let Some(parent) = task::bury(task) {
-        tell(parent, task, pid, status);
+        tell(parent, task, (pid, status));
     }
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
@@ -248,11 +248,12 @@ fn bury(task: &'static Task) {
     }
 }
 
-/// Tells `parent` of a child that it can ask after; it is forgotten if that one will not.
+/// Tells a parent, by its number of when it was found, of a child that it can ask after; that one is
+/// forgotten if it will not.
 // Once: it is some kilobyte.
 #[inline(never)]
-pub(super) fn tell(parent: &Task, child: &Task, pid: u32, status: u32) {
-    if shared::child_ended(parent, pid, status) {
+pub(super) fn tell((parent, number): (&Task, u32), child: &Task, (pid, status): (u32, u32)) {
+    if shared::child_ended(number, pid, status) {
         task::forget(child, pid);
     }
     wake(parent);

@@ -148,10 +148,9 @@ pub(super) fn ended(task: &Task) {
     with(|world| world.end(task.place()));
 }
 
-/// A child that `parent` can ask after from here on has ended so: tells the parent. Whether the
-/// child is to be forgotten, as its parent will not ask.
-pub(super) fn child_ended(parent: &Task, child: u32, status: u32) -> bool {
-    let parent = parent.pid();
+/// A child that the process `parent` can ask after from here on has ended so: tells that one. Whether
+/// the child is to be forgotten, as its parent will not ask.
+pub(super) fn child_ended(parent: u32, child: u32, status: u32) -> bool {
     !with(|world| world.child_ended(parent, child, Status::from_word(status)))
 }
 

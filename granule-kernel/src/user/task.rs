@@ -323,17 +323,17 @@ fn free_body(task: &Task) {
 }
 
 /// What is left to do for a task that has left its CPU for good: its frames go, and its parent, if
-/// there is one, is told. Gives that.
-pub(super) fn bury(task: &'static Task) -> Option<&'static Task> {
+/// there is one, is told. Gives that and its number: later the place may be somebody else's.
+pub(super) fn bury(task: &'static Task) -> Option<(&'static Task, u32)> {
     free_body(task);
     FAMILY.with(|_| {
-        let parent =
-            find(task.parent.load(Ordering::Relaxed)).filter(|parent| parent.pid() != task.pid());
+        let number = task.parent.load(Ordering::Relaxed);
+        let parent = find(number).filter(|_| number != task.pid());
         let life = if parent.is_some() { ZOMBIE } else { FREE };
         task.life.store(life, Ordering::Release);
         // Only the first process still has any.
         forget_children(task.pid());
-        parent
+        parent.map(|parent| (parent, number))
     })
 }
 
