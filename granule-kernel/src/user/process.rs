@@ -41,6 +41,7 @@ pub(crate) struct Clone {
 /// before the parent has dealt with a signal: the call is to be made again.
 pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32>, Errno> {
     let parent = current.task;
+    shared::with(|world| world.begin_fork(parent.place()));
     let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
     scarce::inherit(parent, unborn.task());
     let space = current.memory().ok_or(Errno::ENOMEM)?;
