@@ -184,6 +184,10 @@ impl<F: Family> World<'_, F> {
             return false;
         }
         let mut missed = own.signals.take_for_child();
+        // Its own parent may have moved it meanwhile; its session is changed by itself only.
+        if let Some(relation) = self.family.relation(parent) {
+            self.family.set_group(place, relation.group);
+        }
         while let Some(signal) = missed.first() {
             missed = missed.without(SignalSet::EMPTY.with(signal));
             let cause = self.own(parent).map(|own| own.signals.cause(signal));

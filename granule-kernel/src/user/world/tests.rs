@@ -273,6 +273,17 @@ fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
 }
 
 #[test]
+fn a_child_is_in_the_group_that_its_parent_was_moved_into_meanwhile() {
+    let mut world = world();
+    let a = child(&mut world, 0);
+    let b = unborn(&mut world, a);
+    world.set_group(0, 2, 0).unwrap();
+    assert_eq!(born(&mut world, a, b), Some(vec![]));
+    let relations = [a, b].map(|place| world.family.relation(place).unwrap());
+    assert_eq!(relations.map(|it| (it.group, it.session)), [(2, 1); 2]);
+}
+
+#[test]
 fn a_parent_is_told_and_waits_for_whom_it_names() {
     let mut world = world();
     let (a, b) = (child(&mut world, 0), child(&mut world, 0));
