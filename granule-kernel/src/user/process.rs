@@ -117,10 +117,7 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     shared::ended(task);
     give_up_memory(current);
-    while let Some(orphan) = task::end(task, status) {
-        let init = (orphan.init, task::INIT);
-        sched::tell(init, orphan.task, (orphan.pid, orphan.status));
-    }
+    while shared::tell_parent(&mut || task::end(task, status)) {}
     if task.pid() == task::INIT {
         end_all();
     }

@@ -123,6 +123,7 @@ fn all() -> i32 {
     handlers();
     faults();
     children();
+    told_first();
     interrupted();
     awaited();
     stopped();
@@ -222,6 +223,19 @@ fn children() {
         call(KILL, [child as u64, 0, 0, 0, 0, 0]) == -3,
         "it is gone"
     );
+}
+
+/// The handler has run when a parent knows how its child ended, however it asks.
+fn told_first() {
+    const WNOHANG: u64 = 1;
+    handle(SIGCHLD, count, SA_RESTART);
+    for round in 0..200 {
+        let before = ran();
+        let child = forked(|| 0);
+        // Without a pause, so that it asks in the moment in which the child can be asked after.
+        while call(calls::WAIT4, [child as u64, 0, WNOHANG, 0, 0, 0]) != child {}
+        check!(ran() > before, "round {round}: asked before it was told");
+    }
 }
 
 /// A read that waits is ended by a signal, or goes on if the action says so.
