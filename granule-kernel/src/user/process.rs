@@ -41,6 +41,7 @@ pub(crate) struct Clone {
 /// before the parent has dealt with a signal: the call is to be made again.
 pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32>, Errno> {
     let parent = current.task;
+    shared::with(|world| world.begin_fork(parent.place()));
     let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
     scarce::inherit(parent, unborn.task());
     let space = current.memory().ok_or(Errno::ENOMEM)?;
@@ -116,9 +117,7 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     shared::ended(task);
     give_up_memory(current);
-    while let Some(orphan) = task::end(task, status) {
-        sched::tell(orphan.init, orphan.task, orphan.pid, orphan.status);
-    }
+    while shared::tell_parent(&mut || task::end(task, status)) {}
     if task.pid() == task::INIT {
         end_all();
     }

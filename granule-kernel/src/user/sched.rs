@@ -237,25 +237,13 @@ fn bury(task: &'static Task) {
     // As soon as the parent can ask, both may be gone, and all others: what all share is still used
     // here, and must not be closed meanwhile.
     BURYING.fetch_add(1, Ordering::SeqCst);
-    let (pid, status) = (task.pid(), task::status_of(task));
-    if let Some(parent) = task::bury(task) {
-        tell(parent, task, pid, status);
-    }
+    task::free_body(task);
+    shared::tell_parent(&mut || task::bury(task));
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
         // The boot CPU waits for the last one.
         gic::send(CpuSet::one(0));
     }
-}
-
-/// Tells `parent` of a child that it can ask after; it is forgotten if that one will not.
-// Once: it is some kilobyte.
-#[inline(never)]
-pub(super) fn tell(parent: &Task, child: &Task, pid: u32, status: u32) {
-    if shared::child_ended(parent, pid, status) {
-        task::forget(child, pid);
-    }
-    wake(parent);
 }
 
 /// Whether nobody is left, not even to be asked how it ended, and no CPU is at the end of anybody.

@@ -8,7 +8,7 @@ use super::abi::process::Status;
 use super::files::Files;
 use super::files::tree::{Node, NodeId, Tree, TreeError, nodes_needed};
 use super::owned::Array;
-use super::task::{self, Children, Ended, Task};
+use super::task::{self, Children, Ended, Task, Zombie};
 use super::world::family::Reaped;
 use super::world::{Family, Place, Relation, Selection, World, take_typed};
 use super::{MOST_TASKS, sched};
@@ -107,9 +107,16 @@ fn with_all(work: &mut dyn FnMut(&mut Kernels)) {
         let woken = world.take_woken();
         let mut signalled = [0_u64; MOST_TASKS / 64];
         for place in woken.places() {
-            let has_work = world.own(place).is_ok_and(|own| own.signals.has_work());
+            if !world.own(place).is_ok_and(|own| own.signals.has_work()) {
+                continue;
+            }
+            // Before anybody has the lock: who finds there what a signal came for, a child that has
+            // ended, deals with the signal before it goes back to EL0.
+            if let Some(task) = task::at(place) {
+                task.notified.store(true, Ordering::Release);
+            }
             if let Some(word) = signalled.get_mut(place / 64) {
-                *word |= u64::from(has_work) << (place % 64);
+                *word |= 1 << (place % 64);
             }
         }
         Some((woken, signalled))
@@ -125,7 +132,6 @@ fn with_all(work: &mut dyn FnMut(&mut Kernels)) {
             .get(place / 64)
             .is_some_and(|word| word >> (place % 64) & 1 != 0)
         {
-            task.notified.store(true, Ordering::Release);
             sched::interrupt(task);
         } else {
             sched::wake(task);
@@ -148,11 +154,23 @@ pub(super) fn ended(task: &Task) {
     with(|world| world.end(task.place()));
 }
 
-/// A child that `parent` can ask after from here on has ended so: tells the parent. Whether the
-/// child is to be forgotten, as its parent will not ask.
-pub(super) fn child_ended(parent: &Task, child: u32, status: u32) -> bool {
-    let parent = parent.pid();
-    !with(|world| world.child_ended(parent, child, Status::from_word(status)))
+/// Tells the parent of a child that it can ask after once `zombie` is called, which gives it; the child
+/// is forgotten if the parent will not ask. False if there is none.
+///
+/// All of that is one step to whoever looks: SIGCHLD comes before the parent could have asked.
+// Once: it is some kilobyte.
+#[inline(never)]
+pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
+    with(|world| {
+        let Some(child) = zombie() else {
+            return false;
+        };
+        let status = Status::from_word(child.status);
+        if !world.child_ended(child.parent, child.pid, status) {
+            task::forget(child.task, child.pid);
+        }
+        true
+    })
 }
 
 /// Takes what was typed at the console meanwhile.

@@ -169,6 +169,15 @@ impl Task {
                 .compare_exchange(NOT_KILLED, status, Ordering::AcqRel, Ordering::Relaxed);
     }
 
+    fn zombie_of(&'static self, parent: u32) -> Zombie {
+        Zombie {
+            parent,
+            task: self,
+            pid: self.pid(),
+            status: self.status.load(Ordering::Relaxed),
+        }
+    }
+
     fn body(&self) -> Option<NonNull<Body>> {
         NonNull::new(self.body.load(Ordering::Acquire))
     }
@@ -272,10 +281,11 @@ pub(super) fn has_loan(pid: u32) -> bool {
     find(pid).is_some_and(|task| task.lender.load(Ordering::Acquire) != 0)
 }
 
-/// A child that had ended when its parent did: the first process is to be told.
+/// A child that has ended, and its parent's number, who is to be told: the first process is, of those
+/// whose parents have ended since.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Orphan {
-    pub(super) init: &'static Task,
+pub(super) struct Zombie {
+    pub(super) parent: u32,
     pub(super) task: &'static Task,
     pub(super) pid: u32,
     pub(super) status: u32,
@@ -283,7 +293,7 @@ pub(super) struct Orphan {
 
 /// What a task says last: its children are the first process's, and `status` is how it ended.
 /// Gives one that has ended, if that process has to look after it; then this is to be called again.
-pub(super) fn end(task: &Task, status: u32) -> Option<Orphan> {
+pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
     FAMILY.with(|_| {
         task.status.store(status, Ordering::Relaxed);
         let init = find(INIT).filter(|init| init.pid() != task.pid());
@@ -294,15 +304,8 @@ pub(super) fn end(task: &Task, status: u32) -> Option<Orphan> {
                 continue;
             }
             child.parent.store(INIT, Ordering::Relaxed);
-            if let Some(init) = init
-                && life == ZOMBIE
-            {
-                return Some(Orphan {
-                    init,
-                    task: child,
-                    pid: child.pid(),
-                    status: child.status.load(Ordering::Relaxed),
-                });
+            if init.is_some() && life == ZOMBIE {
+                return Some(child.zombie_of(INIT));
             }
         }
         if find(INIT).is_none() {
@@ -314,7 +317,7 @@ pub(super) fn end(task: &Task, status: u32) -> Option<Orphan> {
 }
 
 /// The frames of a task that runs no more, or never did, go.
-fn free_body(task: &Task) {
+pub(super) fn free_body(task: &Task) {
     let body = task.body.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if let Some(body) = NonNull::new(body) {
         // SAFETY: it comes from `Unborn::begin`, was swapped out, and its task never runs again.
@@ -322,18 +325,18 @@ fn free_body(task: &Task) {
     }
 }
 
-/// What is left to do for a task that has left its CPU for good: its frames go, and its parent, if
-/// there is one, is told. Gives that.
-pub(super) fn bury(task: &'static Task) -> Option<&'static Task> {
-    free_body(task);
+/// A task that has left its CPU for good, and whose frames have gone, can be asked after by its parent
+/// from here on, who is to be told; if there is none, it is forgotten.
+pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
     FAMILY.with(|_| {
-        let parent =
-            find(task.parent.load(Ordering::Relaxed)).filter(|parent| parent.pid() != task.pid());
-        let life = if parent.is_some() { ZOMBIE } else { FREE };
+        let number = task.parent.load(Ordering::Relaxed);
+        let parent = find(number).filter(|_| number != task.pid());
+        let zombie = parent.map(|_| task.zombie_of(number));
+        let life = if zombie.is_some() { ZOMBIE } else { FREE };
         task.life.store(life, Ordering::Release);
         // Only the first process still has any.
         forget_children(task.pid());
-        parent
+        zombie
     })
 }
 

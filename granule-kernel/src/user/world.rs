@@ -220,6 +220,7 @@ impl<'a, F: Family> World<'a, F> {
         for place in 0..super::MOST_TASKS {
             let relation = self.family.relation(place);
             if relation.is_some_and(|relation| relation.group == group) {
+                self.send_to_unborn(place, signal);
                 self.send(place, signal, cause);
             }
         }

@@ -91,14 +91,16 @@ pub(super) fn block(set: u64) {
 
 /// Takes one of these signals that has come, and who it tells of.
 pub(super) fn timed_wait(set: u64) -> Option<(u64, i64)> {
+    let now = [0_u64; 2];
+    take(set, now.as_ptr() as u64)
+}
+
+/// As [`timed_wait`], until the time at `time`, or for ever.
+fn take(set: u64, time: u64) -> Option<(u64, i64)> {
     let mut info = [0_u64; 16];
     let at = info.as_mut_ptr();
-    let now = [0_u64; 2];
     let set = &raw const set as u64;
-    let taken = call(
-        RT_SIGTIMEDWAIT,
-        [set, at as u64, now.as_ptr() as u64, 8, 0, 0],
-    );
+    let taken = call(RT_SIGTIMEDWAIT, [set, at as u64, time, 8, 0, 0]);
     // SAFETY: just written by the kernel, behind the compiler's back.
     let told = unsafe { at.add(2).read_volatile() };
     u64::try_from(taken)
@@ -121,7 +123,9 @@ fn all() -> i32 {
     handlers();
     faults();
     children();
+    told_first();
     interrupted();
+    awaited();
     stopped();
     0
 }
@@ -221,6 +225,19 @@ fn children() {
     );
 }
 
+/// The handler has run when a parent knows how its child ended, however it asks.
+fn told_first() {
+    const WNOHANG: u64 = 1;
+    handle(SIGCHLD, count, SA_RESTART);
+    for round in 0..200 {
+        let before = ran();
+        let child = forked(|| 0);
+        // Without a pause, so that it asks in the moment in which the child can be asked after.
+        while call(calls::WAIT4, [child as u64, 0, WNOHANG, 0, 0, 0]) != child {}
+        check!(ran() > before, "round {round}: asked before it was told");
+    }
+}
+
 /// A read that waits is ended by a signal, or goes on if the action says so.
 fn interrupted() {
     for (flags, again) in [(0, false), (SA_RESTART, true)] {
@@ -246,6 +263,28 @@ fn interrupted() {
             call(57, [fd, 0, 0, 0, 0, 0]);
         }
     }
+}
+
+/// A blocked signal ends the wait for it, however long that may last.
+fn awaited() {
+    block(1 << (SIGUSR1 - 1));
+    let parent = pid();
+    let child = forked(|| {
+        sleep_ms(30);
+        kill(parent, SIGUSR1);
+        // Its end would wake its parent, too. Time enough for the slowest machine.
+        sleep_ms(20_000);
+        kill(parent, SIGKILL);
+        1
+    });
+    let taken = take(1 << (SIGUSR1 - 1), 0);
+    check!(
+        taken == Some((SIGUSR1, child)),
+        "rt_sigtimedwait: {taken:?}"
+    );
+    kill(child, SIGKILL);
+    check!(status_of(child) == SIGKILL as u32, "who sent");
+    block(0);
 }
 
 fn stopped() {

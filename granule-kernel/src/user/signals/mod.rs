@@ -90,6 +90,17 @@ const STOPPING: SignalSet = SignalSet::EMPTY
     .with(SIGTTIN)
     .with(SIGTTOU);
 
+/// What is as if it had never come when this signal does.
+const fn undone_by(signal: u8) -> SignalSet {
+    if signal == SIGCONT {
+        STOPPING
+    } else if STOPPING.has(signal) {
+        SignalSet::EMPTY.with(SIGCONT)
+    } else {
+        SignalSet::EMPTY
+    }
+}
+
 /// Those that an instruction caused, which must be dealt with before it is tried again.
 const SYNCHRONOUS: SignalSet = SignalSet::EMPTY
     .with(SIGSEGV)
@@ -125,6 +136,10 @@ pub(crate) struct Signals {
     blocked: SignalSet,
     /// The mask to go back to, where a system call has set another one for its own time.
     before_call: Option<SignalSet>,
+    /// Those that `rt_sigtimedwait` sleeps for, blocked or not.
+    awaited: SignalSet,
+    /// Those that came for all of a group since the process began to make its latest child.
+    for_child: SignalSet,
     stack: SigStack,
     /// The first process: what would end or stop it by default does nothing.
     is_init: bool,
@@ -148,6 +163,8 @@ impl Signals {
             pending: SignalSet::EMPTY,
             blocked: SignalSet::EMPTY,
             before_call: None,
+            awaited: SignalSet::EMPTY,
+            for_child: SignalSet::EMPTY,
             stack: NO_STACK,
             is_init,
         }
@@ -258,15 +275,26 @@ impl Signals {
         }
     }
 
+    /// From here on one of `set` wakes the process, though it be blocked; none, to end that.
+    pub(crate) const fn set_awaited(&mut self, set: SignalSet) {
+        self.awaited = set;
+    }
+
+    /// A signal comes for all of a group: for a child that is being made, too.
+    pub(crate) const fn send_to_child(&mut self, signal: u8) {
+        self.for_child = self.for_child.without(undone_by(signal)).with(signal);
+    }
+
+    /// What came for the child since this was called last.
+    pub(crate) const fn take_for_child(&mut self) -> SignalSet {
+        core::mem::replace(&mut self.for_child, SignalSet::EMPTY)
+    }
+
     /// A signal comes. Whether there is something to do about it now, so that a waiting process
     /// must wake up.
     pub(crate) fn send(&mut self, signal: u8, cause: Cause) -> bool {
         let this = SignalSet::EMPTY.with(signal);
-        if signal == SIGCONT {
-            self.drop_pending(STOPPING);
-        } else if STOPPING.has(signal) {
-            self.drop_pending(SignalSet::EMPTY.with(SIGCONT));
-        }
+        self.drop_pending(undone_by(signal));
         // SIGKILL ends the first process too, but only when the kernel sends it.
         let spared = self.is_spared(signal)
             && self
@@ -283,7 +311,7 @@ impl Signals {
             *slot = cause;
         }
         self.pending = self.pending.and(this);
-        !self.blocked.has(signal)
+        !self.blocked.has(signal) || self.awaited.has(signal)
     }
 
     /// A signal that cannot wait and cannot be ignored: an instruction caused it. If it is blocked
@@ -337,7 +365,8 @@ impl Signals {
         Some((signal, self.cause(signal)))
     }
 
-    fn cause(&self, signal: u8) -> Cause {
+    /// Why it came, if it did.
+    pub(crate) fn cause(&self, signal: u8) -> Cause {
         let slot = self.causes.get(usize::from(signal).wrapping_sub(1));
         slot.copied().unwrap_or_default()
     }

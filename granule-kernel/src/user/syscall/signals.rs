@@ -101,8 +101,16 @@ pub(super) fn timed_wait<E: Env>(
         at => Some(env.now().saturating_add(get::<TimeSpec>(env, at)?.to_ns()?)),
     };
     loop {
-        let taken =
-            env.with(|world, place| Ok::<_, Errno>(world.own_mut(place)?.signals.take(set)))?;
+        // Under one lock: what comes after the look wakes.
+        let taken = env.with(|world, place| {
+            let signals = &mut world.own_mut(place)?.signals;
+            let taken = signals.take(set);
+            signals.set_awaited(match taken {
+                Some(_) => SignalSet::EMPTY,
+                None => set,
+            });
+            Ok::<_, Errno>(taken)
+        })?;
         if let Some((signal, cause)) = taken {
             put_if(env, info, &cause.info(signal))?;
             return Ok(u64::from(signal));
@@ -111,11 +119,16 @@ pub(super) fn timed_wait<E: Env>(
             let signals = world.own(place).map(|own| own.signals.pending());
             signals.is_ok_and(|pending| pending.0 & set.0 != 0)
         });
-        match slept {
-            Slept::Ready => {}
-            Slept::TimeUp => return Err(Errno::EAGAIN.into()),
-            Slept::Signal => return Err(Errno::EINTR.into()),
-        }
+        let error = match slept {
+            Slept::Ready => continue,
+            Slept::TimeUp => Errno::EAGAIN,
+            Slept::Signal => Errno::EINTR,
+        };
+        env.with(|world, place| {
+            world.own_mut(place)?.signals.set_awaited(SignalSet::EMPTY);
+            Ok::<_, Errno>(())
+        })?;
+        return Err(error.into());
     }
 }
 

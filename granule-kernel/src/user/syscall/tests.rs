@@ -19,6 +19,7 @@ use crate::user::abi::time::TimeSpec;
 use crate::user::files::Channel;
 use crate::user::files::descriptors::MOST;
 use crate::user::signals::frame::{FpRegisters, Registers};
+use crate::user::signals::set::SignalSet;
 use crate::user::world::tests::{HostWorld, Kin, child, ends, world};
 use crate::user::world::{Place, World};
 use proptest::prelude::*;

@@ -107,13 +107,10 @@ impl Unborn {
         task.body
             .store(body.into_pointer().as_ptr(), Ordering::Release);
         // Who signals a group or everybody holds this lock while it goes through them: it meets the
-        // child, or it met the parent, and there is none before the parent has looked.
+        // child, or it met the parent, and `born` knows.
         let closed = shared::with(|world| {
-            let signals = |parent: &Task| {
-                let own = world.own(parent.place());
-                own.is_ok_and(|own| own.signals.has_work())
-            };
-            if self.parent.is_some_and(signals) {
+            let parent = self.parent.map(Task::place);
+            if parent.is_some_and(|parent| !world.born(parent, task.place())) {
                 return Err(NotBegun::Signal);
             }
             task.turn.begin();

@@ -11,6 +11,7 @@ use crate::user::abi::signal::{
 };
 use crate::user::files::Channel;
 use crate::user::signals::Cause;
+use crate::user::signals::set::SignalSet;
 
 /// How one process is related to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +137,16 @@ impl<F: Family> World<'_, F> {
             let Some(relation) = self.family.relation(place) else {
                 continue;
             };
+            if !chosen.has(&relation) {
+                continue;
+            }
+            // The first process's child, too, is among all.
+            if !matches!(chosen, Selection::Process(_)) && signal > 0 {
+                self.send_to_unborn(place, signal);
+            }
             // All means all others but the first.
             let all = chosen == Selection::Any;
-            if !chosen.has(&relation) || all && (relation.pid == 1 || relation.pid == caller.pid) {
+            if all && (relation.pid == 1 || relation.pid == caller.pid) {
                 continue;
             }
             found = true;
@@ -148,6 +156,44 @@ impl<F: Family> World<'_, F> {
             }
         }
         if found { Ok(()) } else { Err(Errno::ESRCH) }
+    }
+
+    /// The process at `parent` begins to make a child, which nobody sees before it is
+    /// [born](Self::born).
+    pub(crate) fn begin_fork(&mut self, parent: Place) {
+        if let Ok(own) = self.own_mut(parent) {
+            own.signals.take_for_child();
+        }
+    }
+
+    /// A signal for all of a group comes upon a process of it: a child that it is making is one, too.
+    pub(super) fn send_to_unborn(&mut self, parent: Place, signal: u8) {
+        if let Ok(own) = self.own_mut(parent) {
+            own.signals.send_to_child(signal);
+        }
+    }
+
+    /// The child that the process at `parent` made is seen at `place` from here on. False if there is
+    /// to be none yet: there is a signal for the parent to be dealt with first, which may be meant for
+    /// both. One that the parent blocks is for both as well, and the child has the parent's mask.
+    pub(crate) fn born(&mut self, parent: Place, place: Place) -> bool {
+        let Ok(own) = self.own_mut(parent) else {
+            return true;
+        };
+        if own.signals.has_work() {
+            return false;
+        }
+        let mut missed = own.signals.take_for_child();
+        // Its own parent may have moved it meanwhile; its session is changed by itself only.
+        if let Some(relation) = self.family.relation(parent) {
+            self.family.set_group(place, relation.group);
+        }
+        while let Some(signal) = missed.first() {
+            missed = missed.without(SignalSet::EMPTY.with(signal));
+            let cause = self.own(parent).map(|own| own.signals.cause(signal));
+            self.send(place, signal, cause.unwrap_or_default());
+        }
+        true
     }
 
     /// A child of `parent` has ended: tells that one. Whether it wants to be asked how; else the

@@ -5,20 +5,24 @@ use super::*;
 use crate::user::MOST_TASKS;
 use crate::user::abi::process::Status;
 use crate::user::abi::signal::{
-    SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGUSR1,
-    SigAction,
+    SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP,
+    SIGUSR1, SigAction,
 };
 use crate::user::owned::host;
 use core::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Relations, and how those ended that did.
+/// Relations, and how those ended that did; who is being made, and is nobody to others.
 #[derive(Debug, Default)]
-pub(crate) struct Kin(pub(crate) Vec<Option<(Relation, Option<u32>)>>);
+pub(crate) struct Kin(
+    pub(crate) Vec<Option<(Relation, Option<u32>)>>,
+    Option<Place>,
+);
 
 impl Family for Kin {
     fn relation(&self, place: Place) -> Option<Relation> {
-        Some((*self.0.get(place)?)?.0)
+        let slot = self.0.get(place).filter(|_| self.1 != Some(place))?;
+        Some((*slot)?.0)
     }
     fn set_group(&mut self, place: Place, group: u32) {
         self.0[place].as_mut().unwrap().0.group = group;
@@ -75,7 +79,7 @@ pub(crate) fn world() -> HostWorld {
         group: 1,
         session: 1,
     };
-    let mut world = World::new(files, Kin(vec![Some((init, None))])).unwrap();
+    let mut world = World::new(files, Kin(vec![Some((init, None))], None)).unwrap();
     world.begin(0, 1, exe.unwrap()).unwrap();
     world
 }
@@ -92,6 +96,21 @@ pub(crate) fn child(world: &mut HostWorld, parent: Place) -> Place {
     world.family.0.push(Some((relation, None)));
     world.fork(parent, place).unwrap();
     place
+}
+
+/// The process at `parent` is making a child; its place.
+fn unborn(world: &mut HostWorld, parent: Place) -> Place {
+    world.begin_fork(parent);
+    let place = child(world, parent);
+    world.family.1 = Some(place);
+    place
+}
+
+/// What has come for the child when it is there, unless there is something to be done before.
+fn born(world: &mut HostWorld, parent: Place, place: Place) -> Option<Vec<u8>> {
+    let born = world.born(parent, place);
+    world.family.1 = None;
+    born.then(|| pending(world, place))
 }
 
 /// The process ends, as the kernel does it.
@@ -204,6 +223,64 @@ fn kill_finds_whom_it_means() {
     for signal in [-1, 65, 256, i32::MAX] {
         assert_eq!(world.kill(a, 4, signal), Err(Errno::EINVAL), "{signal}");
     }
+}
+
+#[test]
+fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
+    type Send = fn(&mut HostWorld, Place, u8);
+    let kernel: Send = |world, _, signal| world.send_to_group(1, signal, Cause::KERNEL);
+    let group: Send = |world, _, signal| world.kill(0, 0, signal.into()).unwrap();
+    let all: Send = |world, _, signal| world.kill(0, -1, signal.into()).unwrap();
+    let one: Send = |world, a, signal| world.kill(0, a as i32 + 1, signal.into()).unwrap();
+    for (send, meets) in [(kernel, true), (group, true), (all, true), (one, false)] {
+        let mut world = world();
+        let a = child(&mut world, 0);
+        let blocked = signals_of(SIGINT).with(SIGTSTP).with(SIGCONT);
+        world.own_mut(a).unwrap().signals.set_mask(blocked);
+        let expected = |signals: &[u8]| Some(if meets { signals.to_vec() } else { vec![] });
+        // What came before it began to is its own.
+        send(&mut world, a, SIGINT);
+        let b = unborn(&mut world, a);
+        assert_eq!(born(&mut world, a, b), Some(vec![]));
+        let b = unborn(&mut world, a);
+        send(&mut world, a, SIGINT);
+        assert_eq!(pending(&world, b), [0; 0]);
+        assert_eq!(born(&mut world, a, b), expected(&[SIGINT]));
+        let causes = [a, b].map(|place| world.own(place).unwrap().signals.cause(SIGINT));
+        assert_eq!(causes[0] == causes[1], meets);
+        // It is told once, and of what counts in the end.
+        let b = unborn(&mut world, a);
+        send(&mut world, a, SIGCONT);
+        send(&mut world, a, SIGTSTP);
+        assert_eq!(born(&mut world, a, b), expected(&[SIGTSTP]));
+        let b = unborn(&mut world, a);
+        send(&mut world, a, SIGTSTP);
+        send(&mut world, a, SIGCONT);
+        assert_eq!(born(&mut world, a, b), expected(&[SIGCONT]));
+        // The parent does something about it first.
+        let b = unborn(&mut world, a);
+        send(&mut world, a, SIGTERM);
+        assert_eq!(born(&mut world, a, b), None);
+        assert_eq!(pending(&world, b), [0; 0]);
+        // The first process is spared what its child is not.
+        assert_eq!(world.own_mut(0).unwrap().signals.next(), None);
+        woken(&mut world);
+        let b = unborn(&mut world, 0);
+        send(&mut world, a, SIGKILL);
+        assert_eq!(born(&mut world, 0, b), expected(&[SIGKILL]));
+        assert_eq!(woken(&mut world).contains(&b), meets);
+    }
+}
+
+#[test]
+fn a_child_is_in_the_group_that_its_parent_was_moved_into_meanwhile() {
+    let mut world = world();
+    let a = child(&mut world, 0);
+    let b = unborn(&mut world, a);
+    world.set_group(0, 2, 0).unwrap();
+    assert_eq!(born(&mut world, a, b), Some(vec![]));
+    let relations = [a, b].map(|place| world.family.relation(place).unwrap());
+    assert_eq!(relations.map(|it| (it.group, it.session)), [(2, 1); 2]);
 }
 
 #[test]

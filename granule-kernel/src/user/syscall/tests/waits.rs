@@ -206,6 +206,40 @@ fn a_blocked_signal_is_taken_by_who_asks_for_it() {
 }
 
 #[test]
+fn a_blocked_signal_wakes_who_sleeps_for_it_and_nobody_else() {
+    let mut fake = Fake::new();
+    fake.place = child(&mut fake.world, 0);
+    let both = 1_u64 << (SIGUSR1 - 1) | 1 << (SIGALRM - 1);
+    let both = fake.put(BASE, both);
+    fake.ok(n::RT_SIGPROCMASK, &[0, both, 0, 8]);
+    let set = fake.put(BASE, 1_u64 << (SIGUSR1 - 1));
+    fake.kill_self_later(SIGUSR1);
+    let taken = fake.ok(n::RT_SIGTIMEDWAIT, &[set, 0, 0, 8]);
+    assert_eq!(taken, u64::from(SIGUSR1));
+    // Nobody waits any more, whatever ended the wait: taken, time up, another signal.
+    let time = fake.put(BASE + 16, TimeSpec { sec: 1, nsec: 0 });
+    for ended in [None, Some(Errno::EAGAIN), Some(Errno::EINTR)] {
+        if ended == Some(Errno::EINTR) {
+            fake.kill_self_later(SIGINT);
+        }
+        if let Some(error) = ended {
+            fake.fails(n::RT_SIGTIMEDWAIT, &[set, 0, time, 8], error);
+        }
+        fake.world.take_woken();
+        fake.kill_self(SIGUSR1)(&mut fake.world);
+        assert_eq!(fake.world.take_woken().places().count(), 0, "{ended:?}");
+        let taken = fake.ok(n::RT_SIGTIMEDWAIT, &[set, 0, 0, 8]);
+        assert_eq!(taken, u64::from(SIGUSR1));
+    }
+    // One that it does not ask for does not wake it.
+    let place = fake.place;
+    let own = fake.world.own_mut(place).unwrap();
+    own.signals.set_awaited(SignalSet::EMPTY.with(SIGUSR1));
+    fake.kill_self(SIGALRM)(&mut fake.world);
+    assert_eq!(fake.world.take_woken().places().count(), 0);
+}
+
+#[test]
 fn a_parent_waits_for_its_children() {
     let mut fake = Fake::new();
     let minus_one = u64::from(u32::MAX);
