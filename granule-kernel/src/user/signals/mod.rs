@@ -10,10 +10,10 @@ pub(crate) mod set;
 
 use super::abi::Errno;
 use super::abi::signal::{
-    MINSIGSTKSZ, SA_NODEFER, SA_RESETHAND, SI_KERNEL, SI_USER, SIG_BLOCK, SIG_DFL, SIG_IGN,
-    SIG_SETMASK, SIG_UNBLOCK, SIGABRT, SIGBUS, SIGCHLD, SIGCONT, SIGFPE, SIGILL, SIGKILL, SIGNALS,
-    SIGQUIT, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH,
-    SIGXCPU, SIGXFSZ, SS_DISABLE, SS_ONSTACK, SigAction, SigInfo, SigStack,
+    MINSIGSTKSZ, SA_NODEFER, SA_RESETHAND, SI_KERNEL, SIG_BLOCK, SIG_DFL, SIG_IGN, SIG_SETMASK,
+    SIG_UNBLOCK, SIGABRT, SIGBUS, SIGCHLD, SIGCONT, SIGFPE, SIGILL, SIGKILL, SIGNALS, SIGQUIT,
+    SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGXCPU,
+    SIGXFSZ, SS_DISABLE, SS_ONSTACK, SigAction, SigInfo, SigStack,
 };
 use set::SignalSet;
 
@@ -295,13 +295,8 @@ impl Signals {
     pub(crate) fn send(&mut self, signal: u8, cause: Cause) -> bool {
         let this = SignalSet::EMPTY.with(signal);
         self.drop_pending(undone_by(signal));
-        // SIGKILL ends the first process too, but only when the kernel sends it.
-        let spared = self.is_spared(signal)
-            && self
-                .action(signal)
-                .is_ok_and(|action| action.handler == SIG_DFL)
-            && cause.code == SI_USER;
-        if spared || self.ignores(signal) && !self.blocked.has(signal) {
+        // One that is blocked may be asked for before it is let in, or get a handler.
+        if self.ignores(signal) && !self.blocked.has(signal) {
             return false;
         }
         // One that is pending already keeps its cause: standard signals do not queue.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::user::abi::signal::SI_USER;
 use crate::user::abi::signal::{SA_ONSTACK, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2};
 use proptest::prelude::*;
 
@@ -154,6 +155,12 @@ fn the_first_process_is_spared_what_it_does_not_handle() {
     }
     init.set_mask(SignalSet::EMPTY);
     assert_eq!(init.next(), None);
+    // But one that it keeps out is there for it to ask for.
+    init.set_mask(SignalSet::EMPTY.with(SIGTERM));
+    assert!(!init.send(SIGTERM, FROM_2));
+    assert!(init.pending().has(SIGTERM));
+    init.set_mask(SignalSet::EMPTY);
+    assert_eq!((init.next(), init.pending()), (None, SignalSet::EMPTY));
     // A fault that it handles makes it no other: it is spared afterwards, too.
     init.set_action(SIGSEGV, handler(0, 0)).unwrap();
     init.force(SIGSEGV, Cause::KERNEL);
