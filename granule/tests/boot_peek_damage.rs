@@ -5,8 +5,11 @@
 #![cfg(not(miri))]
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/cases.rs"]
+mod cases;
 mod trees;
 
+use cases::config;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule::boot::peek::{ConsoleError, Tree, TreeError, total_size};
@@ -231,6 +234,8 @@ fn every_byte_changed_in_every_way_that_matters() {
 }
 
 proptest! {
+    #![proptest_config(config(256, 16))]
+
     #[test]
     fn any_words_in_a_good_header(words in prop::collection::vec(
         prop_oneof![0..=9_u32, 1..=4_u32, Just(0x6368_6f73), any::<u32>()], 0..40,

@@ -5,6 +5,10 @@
 #![cfg(not(miri))]
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/cases.rs"]
+mod cases;
+
+use cases::config;
 use granule::arch::PageSize::{K4, K16, K64};
 use granule::boot::Text;
 use granule::boot::choice::Wish;
@@ -105,6 +109,8 @@ fn va_sizes() {
 }
 
 proptest! {
+    #![proptest_config(config(256, 16))]
+
     #[test]
     fn joined_words_come_apart_again(
         parts in prop::collection::vec(("[a-z.]{1,8}", prop::option::of("[a-z0-9 =]{0,8}")), 0..8),

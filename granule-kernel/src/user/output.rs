@@ -48,6 +48,7 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cases::config;
     use proptest::prelude::*;
 
     fn through(guard: &mut Guard, text: &[u8]) -> Vec<u8> {
@@ -77,6 +78,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(config(256, 16))]
+
         #[test]
         fn no_line_begins_with_the_mark(text in "[@granule \n]{0,60}", cut in 0usize..60) {
             let text = text.as_bytes();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cases::config;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
@@ -255,6 +256,8 @@ fn a_tree_has_one_root() {
 }
 
 proptest! {
+    #![proptest_config(config(256, 16))]
+
     #[test]
     fn no_bytes_are_more_than_an_error(
         wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)

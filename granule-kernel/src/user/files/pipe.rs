@@ -86,11 +86,14 @@ impl Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cases::config;
     use crate::user::owned::host;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
     proptest! {
+        #![proptest_config(config(256, 16))]
+
         #[test]
         fn bytes_come_out_as_they_went_in(steps in proptest::collection::vec((any::<bool>(), 0usize..9000), 1..60)) {
             // Small, so that it wraps.

@@ -1,6 +1,7 @@
 //! Small ELF files made by hand, sound ones and those that break one rule each.
 
 use super::*;
+use crate::cases::config;
 use proptest::prelude::*;
 
 const PLACE: Place = Place {
@@ -230,6 +231,8 @@ fn a_segment_may_share_no_page_only_where_pages_are_large() {
 }
 
 proptest! {
+    #![proptest_config(config(256, 16))]
+
     #[test]
     fn whatever_is_accepted_can_be_loaded(
         changes in prop::collection::vec((0usize..0x200, any::<u8>()), 0..6),

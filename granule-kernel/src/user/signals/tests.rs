@@ -1,6 +1,8 @@
 use super::*;
-use crate::user::abi::signal::SI_USER;
-use crate::user::abi::signal::{SA_ONSTACK, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2};
+use crate::cases::config;
+use crate::user::abi::signal::{
+    SA_ONSTACK, SI_USER, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2,
+};
 use proptest::prelude::*;
 
 const FROM_2: Cause = Cause::process(SI_USER, 2);
@@ -265,6 +267,8 @@ fn the_other_stack_is_taken_once() {
 }
 
 proptest! {
+    #![proptest_config(config(256, 16))]
+
     /// Whatever comes in whatever order: what is blocked is never delivered, what cannot be
     /// blocked never is, and each delivery takes its signal.
     #[test]
