@@ -65,8 +65,7 @@ mod tests {
     proptest! {
         #![proptest_config(config(2000, 20))]
 
-        /// Whoever relies on the TLB has had every page invalidated that was put off; and nothing is,
-        /// twice, for who met none.
+        /// Whoever relies on the TLB for pages has had each of them invalidated that was put off.
         #[test]
         fn nobody_relies_on_a_page_that_was_put_off(
             steps in prop::collection::vec(

@@ -113,6 +113,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             shared: change,
         };
         let sharing = |first, count| frames.sharing(first, count);
+        // No entry that could be executed may be cached while the next one is stored. The call stands
+        // once, in a loop: it is in each page size's code.
         let steps = [Choice::all(HIDE), choice, Choice::all(SHOW)];
         let breaks = self.settings.break_execute && any_executable && !rights.execute;
         let steps = if breaks { &steps[..] } else { &steps[1..2] };

@@ -47,8 +47,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// With levels 1 and 2 a CPU may take a TLB conflict abort on any access to what was split or
     /// merged, for as long as it has something of the old size cached: a split makes no TLBI for the
-    /// size alone, and a merge makes it afterwards. These levels are for those who handle it (TLBI VMALLE1 and again, RBLRKC), with code,
-    /// stack and data outside of anything that is ever split. No CPU with level 3 takes one.
+    /// size alone, and a merge makes it afterwards. These levels are for those who handle it (TLBI
+    /// VMALLE1 and again, RBLRKC), with code, stack and data outside of anything that is ever split. No
+    /// CPU with level 3 takes one.
     ///
     /// A leaf that hardware updates by itself (TCR.HA and no access flag, TCR.HD and
     /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)) must be split or merged nowhere but

@@ -1,7 +1,7 @@
 //! How many cases a property has, and how many schedules an interleaving. Nothing else lives here;
 //! tests of other packages include this file by its path, so that one variable serves all.
 //!
-//! `GRANULE_TIMES=100` gives each a hundred times as many, as the soak does. Which cases they are is
+//! `GRANULE_TIMES=100` gives each a hundred times as many; the soak has ten. Which cases they are is
 //! said by `PROPTEST_RNG_SEED` and `SHUTTLE_RANDOM_SEED`, which `cargo xtask test` sets: what it finds
 //! once it finds again. Without them, as `cargo test` runs, they are others each time.
 
@@ -13,9 +13,11 @@ use proptest::test_runner::Config;
 pub(crate) fn times() -> usize {
     match std::env::var("GRANULE_TIMES") {
         Err(_) => 1,
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("GRANULE_TIMES={text}: expected a number like 100")),
+        // None at all would read as passed.
+        Ok(text) => match text.parse() {
+            Ok(times) if times > 0 => times,
+            _ => panic!("GRANULE_TIMES={text}: expected a number from 1 on, like 100"),
+        },
     }
 }
 

@@ -142,7 +142,7 @@ const LONG: &[(&str, f32)] = &[
     ("host-tests", 6.0),
     ("image", 1.5),
     ("qemu-tests", 6.0),
-    ("miri", 6.0),
+    ("miri", 12.0),
 ];
 
 /// This program with other arguments.
@@ -212,9 +212,11 @@ fn model(seed: u64) -> Case {
 
 /// The properties and interleavings of the host tests, others than `make test` has.
 fn properties(seed: u64) -> Case {
+    // Far from the seed that `steps::draws` gives.
+    let drawn = (seed * 1_000_000).to_string();
     let variables = [
-        ("PROPTEST_RNG_SEED", seed.to_string()),
-        ("SHUTTLE_RANDOM_SEED", seed.to_string()),
+        ("PROPTEST_RNG_SEED", drawn.clone()),
+        ("SHUTTLE_RANDOM_SEED", drawn),
         ("GRANULE_TIMES", TIMES.to_string()),
     ];
     let arguments = [
@@ -365,8 +367,8 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_planned_for_about_an_hour_and_a_half() {
+    fn the_whole_is_planned_for_less_than_two_hours() {
         let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
-        assert!(total <= 100 * MINUTE, "{} min", total.as_secs() / 60);
+        assert!(total <= 110 * MINUTE, "{} min", total.as_secs() / 60);
     }
 }
