@@ -1,9 +1,9 @@
 //! What the model keeps of each CPU: registers, barriers, and what waits for them.
 
-use crate::context::{Fields, Registers, Space};
-use crate::run::Run;
-use crate::tables::RootId;
-use crate::tlbi::{Regime, Tlbi};
+use crate::arch::context::{Fields, Registers, Space};
+use crate::event::tlbi::{Regime, Tlbi};
+use crate::state::stale_range::Run;
+use crate::state::tables::RootId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A TLBI that no DSB has completed yet.

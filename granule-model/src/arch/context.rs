@@ -1,9 +1,9 @@
 //! What the translation registers of one CPU amount to.
 
+use crate::arch::format::{Format, Granule};
 use crate::config::Config;
 use crate::event::Register;
-use crate::format::{Format, Granule};
-use crate::tlbi::Regime;
+use crate::event::tlbi::Regime;
 
 /// One half of one regime's virtual addresses: EL1&0 has two, the others one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,9 +2,9 @@
 //!
 //! Pure functions of the descriptor and the context it is read in. Nothing here walks.
 
-use crate::context::Context;
-use crate::format::{Format, Granule};
-use crate::tlbi::Regime;
+use crate::arch::context::Context;
+use crate::arch::format::{Format, Granule};
+use crate::event::tlbi::Regime;
 
 /// Bit 0: the entry is valid.
 pub(crate) const VALID: u64 = 1;

@@ -3,8 +3,8 @@
 //! They lie in buckets by half, entry size and address, so that an operation on one address
 //! looks at what is near it only, however many there are elsewhere.
 
-use crate::context::Space;
-use crate::run::{Run, RunKind, Settle};
+use crate::arch::context::Space;
+use crate::state::stale_range::{Run, RunKind, Settle};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A bucket holds the runs of this many entries, as a power of 2.

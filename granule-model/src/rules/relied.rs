@@ -1,17 +1,17 @@
 //! The points at which something is relied on: what was left undone shows there.
 
-use crate::change::{Difference, LeafView};
-use crate::context::{Context, Space};
-use crate::cpu::regime_index;
-use crate::descriptor::{self, Kind};
-use crate::memory::PAGE_SHIFT;
+use crate::arch::context::{Context, Space};
+use crate::arch::descriptor::{self, Kind};
+use crate::event::tlbi::Regime;
 use crate::model::{Found, Model};
-use crate::run::{Run, RunKind};
-use crate::stale::Fate;
-use crate::tables::RootId;
-use crate::tlbi::Regime;
+use crate::rules::change::{Difference, LeafView};
+use crate::state::cpu::regime_index;
+use crate::state::memory::PAGE_SHIFT;
+use crate::state::stale_range::{Run, RunKind};
+use crate::state::stale_tlb::Fate;
+use crate::state::tables::RootId;
+use crate::state::walk::{self, TableAt};
 use crate::violation::Rule;
-use crate::walk::{self, TableAt};
 
 const OLD: &str = "may still use the old translation";
 const GONE: &str = "may still translate addresses for which there is no valid entry any more";
@@ -378,7 +378,7 @@ impl Model {
         old: &LeafView,
         first: u64,
         last: u64,
-        key: crate::context::RootKey,
+        key: crate::arch::context::RootKey,
     ) -> Option<&'static str> {
         let mut covered: u64 = 0;
         let mut text = None;

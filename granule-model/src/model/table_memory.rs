@@ -1,8 +1,8 @@
 //! Table memory that comes and goes.
 
-use crate::descriptor;
-use crate::memory::{Memory, Owner};
+use crate::arch::descriptor;
 use crate::model::{Found, Model};
+use crate::state::memory::{Memory, Owner};
 use crate::violation::Rule;
 
 impl Model {

@@ -1,17 +1,17 @@
 //! Writes of translation registers, and the trees that CPUs walk because of them.
 
-use crate::context::{RootKey, Space, regime_of};
-use crate::cpu::{Cpu, regime_index};
-use crate::descriptor::{self, Kind};
+use crate::arch::context::{RootKey, Space, regime_of};
+use crate::arch::descriptor::{self, Kind};
 use crate::event::Register;
-use crate::link::Walks;
-use crate::memory::{self, Memory};
+use crate::model::store::Replaced;
 use crate::model::{Found, Model};
-use crate::run::{Runs, Settle};
-use crate::store::Replaced;
-use crate::tables::{Path, RootId};
+use crate::rules::reachable::Walks;
+use crate::state::cpu::{Cpu, regime_index};
+use crate::state::memory::{self, Memory};
+use crate::state::stale_range::{Runs, Settle};
+use crate::state::tables::{Path, RootId};
+use crate::state::walk::{self, TableAt};
 use crate::violation::Rule;
-use crate::walk::{self, TableAt};
 use std::collections::BTreeSet;
 
 impl Model {

@@ -4,11 +4,11 @@
 //! set. Software that loads such an entry and stores it again, changed, may undo that: it must use
 //! one step too (RWLTNL).
 
-use crate::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, Kind};
 use crate::event::Order;
-use crate::memory::PAGE_SHIFT;
 use crate::model::{Found, Model};
-use crate::tables::{Path, TableId};
+use crate::state::memory::PAGE_SHIFT;
+use crate::state::tables::{Path, TableId};
 use crate::violation::Rule;
 
 /// An entry that was emptied by a plain store while hardware might have been updating it.
@@ -33,7 +33,7 @@ impl Model {
         if old & descriptor::VALID == 0 || new == old {
             return false;
         }
-        let index = (address >> 3) as usize % crate::memory::PER_PAGE;
+        let index = (address >> 3) as usize % crate::state::memory::PER_PAGE;
         self.memory.page_mut(address >> PAGE_SHIFT).values_mut()[index] = new;
         true
     }

@@ -1,11 +1,11 @@
 //! Sparse physical memory: the descriptors in it, and what is known about each page of 4 KiB.
 //!
 //! Kept per page, so that the whole grows with the tables of a trace and not with its length.
-//! What the states mean is decided elsewhere: caches in [`cache`](crate::cache), stores in
-//! [`store`](crate::store), ownership in [`frames`](crate::frames).
+//! What the states mean is decided elsewhere: caches in [`cache`](crate::model::cache), stores in
+//! [`store`](crate::model::store), ownership in [`frames`](crate::model::table_memory).
 
-use crate::extents::{Extent, Extents};
-use crate::tables::TableId;
+use crate::state::extents::{Extent, Extents};
+use crate::state::tables::TableId;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};

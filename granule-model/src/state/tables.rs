@@ -1,15 +1,15 @@
 //! Which tables walkers can reach, from where, and who may hold something of them.
 //!
-//! A graph with an edge for each table entry, kept up to date by [`store`](crate::store): a
+//! A graph with an edge for each table entry, kept up to date by [`store`](crate::model::store): a
 //! store is told by its physical address, and this finds what it translates. A table that
 //! several entries or roots share is here once, with all its parents.
 
-use crate::context::{Context, RootKey, Space};
-use crate::descriptor::{self, Kind};
-use crate::format::Format;
-use crate::memory::Memory;
-use crate::run::ContextId;
-use crate::walk::TableAt;
+use crate::arch::context::{Context, RootKey, Space};
+use crate::arch::descriptor::{self, Kind};
+use crate::arch::format::Format;
+use crate::state::memory::Memory;
+use crate::state::stale_range::ContextId;
+use crate::state::walk::TableAt;
 use std::collections::{BTreeSet, HashMap};
 
 pub(crate) type TableId = u32;
@@ -110,7 +110,7 @@ impl Tables {
     /// became reachable by that are added to `new`.
     fn attach(&mut self, memory: &mut Memory, shape: Shape, new: &mut Vec<TableId>) -> TableId {
         let known = memory
-            .page(shape.base >> crate::memory::PAGE_SHIFT)
+            .page(shape.base >> crate::state::memory::PAGE_SHIFT)
             .map_or(&[][..], |page| &page.tables)
             .iter()
             .copied()
@@ -189,7 +189,7 @@ impl Tables {
             return;
         };
         let tables = memory
-            .page(shape.base >> crate::memory::PAGE_SHIFT)
+            .page(shape.base >> crate::state::memory::PAGE_SHIFT)
             .map_or(Vec::new(), |page| page.tables.clone());
         for id in tables {
             let Some(table) = self.table_mut(id) else {

@@ -2,7 +2,7 @@
 
 use crate::event::Barrier;
 use crate::model::Model;
-use crate::run::Settle;
+use crate::state::stale_range::Settle;
 
 impl Model {
     /// A barrier or ISB.

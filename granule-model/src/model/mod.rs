@@ -1,14 +1,22 @@
 //! The model as a whole: it takes events, and hands each to the file that knows about it.
 
+pub(crate) mod access;
+mod barrier;
+mod cache;
+mod invalidate;
+mod registers;
+mod store;
+mod table_memory;
+
+use crate::arch::context::{Context, Space};
 use crate::config::Config;
-use crate::context::{Context, Space};
-use crate::cpu::Cpu;
 use crate::event::{Event, EventKind, Order};
-use crate::lost::Suspect;
-use crate::memory::{Memory, PAGE_SHIFT};
-use crate::run::{ContextId, Run};
-use crate::stale::Stale;
-use crate::tables::{TableId, Tables};
+use crate::rules::lost_update::Suspect;
+use crate::state::cpu::Cpu;
+use crate::state::memory::{Memory, PAGE_SHIFT};
+use crate::state::stale_range::{ContextId, Run};
+use crate::state::stale_tlb::Stale;
+use crate::state::tables::{TableId, Tables};
 use crate::violation::{Log, Miss, Rule, Violation};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

@@ -1,11 +1,11 @@
 //! The walk: from an address through the tables in memory to a leaf or a fault.
 //!
 //! It reads memory as it is now. What a TLB or a store under way adds to that is
-//! [`access`](crate::access)'s.
+//! [`access`](crate::model::access)'s.
 
-use crate::context::{Context, RootKey};
-use crate::descriptor::{self, Hierarchy, Kind};
-use crate::memory::Memory;
+use crate::arch::context::{Context, RootKey};
+use crate::arch::descriptor::{self, Hierarchy, Kind};
+use crate::state::memory::Memory;
 
 /// A table that is being read: where it is and what it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

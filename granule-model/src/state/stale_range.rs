@@ -2,10 +2,10 @@
 //!
 //! A [`Run`] is a number of neighbouring entries of one table that were replaced together. It
 //! knows what they were, when they went, which CPUs may still hold them, and since when no
-//! walker can read them again. Where runs are kept is [`stale`](crate::stale)'s.
+//! walker can read them again. Where runs are kept is [`stale`](crate::state::stale_tlb)'s.
 
-use crate::context::Context;
-use crate::descriptor::{self, Attributes, Hierarchy};
+use crate::arch::context::Context;
+use crate::arch::descriptor::{self, Attributes, Hierarchy};
 use crate::violation::Miss;
 
 /// An index into the contexts that the model has seen.

@@ -4,9 +4,9 @@
 //! An event may name any number of bytes. What it does to whole pages of which nothing else is
 //! known is written down once for the stretch, so that it costs what the borders cost and not
 //! what the bytes do. A page leaves its stretch when something is said of it alone, see
-//! [`Memory::page_mut`](crate::memory::Memory::page_mut).
+//! [`Memory::page_mut`](crate::state::memory::Memory::page_mut).
 
-use crate::memory::{Lines, Owner};
+use crate::state::memory::{Lines, Owner};
 use std::collections::BTreeMap;
 
 /// What holds for each page of a stretch.

@@ -1,12 +1,12 @@
 //! What must hold when tables become reachable: their stores are seen, their memory is table
 //! memory, every entry was stored, the walkers read what was stored.
 
-use crate::descriptor;
+use crate::arch::descriptor;
+use crate::arch::format::Format;
 use crate::event::Order;
-use crate::format::Format;
-use crate::memory::{self, Memory, Owner, PAGE_SHIFT, PER_PAGE};
 use crate::model::{Found, Model};
-use crate::tables::{Root, RootId, TableId};
+use crate::state::memory::{self, Memory, Owner, PAGE_SHIFT, PER_PAGE};
+use crate::state::tables::{Root, RootId, TableId};
 use crate::violation::Rule;
 
 /// How the walkers of some roots read tables.

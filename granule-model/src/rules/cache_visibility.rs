@@ -1,15 +1,15 @@
 //! What CPUs find in caches and memory when they run: the checks of data and code that was stored
 //! for someone past the caches.
 //!
-//! Nothing is stored or maintained here, see [`cache`](crate::cache).
+//! Nothing is stored or maintained here, see [`cache`](crate::model::cache).
 
-use crate::context::{Registers, Space};
-use crate::descriptor::{self, Kind};
-use crate::memory::{Lines, PAGE_SHIFT, Span};
+use crate::arch::context::{Registers, Space};
+use crate::arch::descriptor::{self, Kind};
 use crate::model::{Found, Model};
-use crate::tables::RootId;
+use crate::state::memory::{Lines, PAGE_SHIFT, Span};
+use crate::state::tables::RootId;
+use crate::state::walk::{self, TableAt};
 use crate::violation::Rule;
-use crate::walk::{self, TableAt};
 
 /// Lines that may be found as they were, in order, and what was said of them.
 struct Suspect {

@@ -1,17 +1,17 @@
 //! Accesses: all results that one may have, under everything that TLBs and walkers may hold.
 
-use crate::change::LeafView;
-use crate::context::{Context, Space};
-use crate::cpu::regime_index;
-use crate::descriptor::{self, Attributes, Kind, Rights};
-use crate::link::lines_range;
-use crate::memory::{self, PAGE_SHIFT};
+use crate::arch::context::{Context, Space};
+use crate::arch::descriptor::{self, Attributes, Kind, Rights};
+use crate::event::tlbi::Regime;
 use crate::model::{Found, Model};
-use crate::run::{Run, RunKind};
-use crate::tables::Root;
-use crate::tlbi::Regime;
+use crate::rules::change::LeafView;
+use crate::rules::reachable::lines_range;
+use crate::state::cpu::regime_index;
+use crate::state::memory::{self, PAGE_SHIFT};
+use crate::state::stale_range::{Run, RunKind};
+use crate::state::tables::Root;
+use crate::state::walk::{self, EntryAt, FaultKind, TableAt, Walked};
 use crate::violation::Rule;
-use crate::walk::{self, EntryAt, FaultKind, TableAt, Walked};
 
 /// What kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

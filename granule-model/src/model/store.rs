@@ -2,17 +2,17 @@
 //!
 //! A store to a table that no walker can reach is only written down. One to a table that some
 //! can reach turns what it replaces into stale runs, links and unlinks tables, and is compared
-//! with what may still be cached ([`meet`](crate::meet)).
+//! with what may still be cached ([`meet`](crate::rules::break_before_make)).
 
-use crate::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, Kind};
 use crate::event::Order;
-use crate::link::Walks;
-use crate::memory::{self, PAGE_SHIFT, PER_PAGE};
 use crate::model::{Found, Model};
-use crate::run::{Run, RunKind, Runs, Settle};
-use crate::tables::{Path, TableId};
+use crate::rules::reachable::Walks;
+use crate::state::memory::{self, PAGE_SHIFT, PER_PAGE};
+use crate::state::stale_range::{Run, RunKind, Runs, Settle};
+use crate::state::tables::{Path, TableId};
+use crate::state::walk::{self, EntryAt};
 use crate::violation::Rule;
-use crate::walk::{self, EntryAt};
 
 /// What a stale run that is kept counts among visits: it takes memory.
 const VISITS_OF_A_RUN: u64 = 32;
@@ -292,7 +292,7 @@ impl Model {
     ) -> Option<Run> {
         let root = self.tables.root(path.root)?;
         let context = &root.key.context;
-        let global = context.space.regime() != crate::tlbi::Regime::El10
+        let global = context.space.regime() != crate::event::tlbi::Regime::El10
             || entry.raw & descriptor::NOT_GLOBAL == 0;
         let (kind, asid) = match entry.kind {
             Kind::Invalid => return None,

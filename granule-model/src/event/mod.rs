@@ -2,9 +2,11 @@
 //!
 //! Plain values with no judgement in them. Names of instructions and registers are here in both
 //! directions, so that a trace reader and writer need no second table of them. TLBIs have their
-//! own file, [`tlbi`](crate::tlbi).
+//! own file, [`tlbi`].
 
-use crate::tlbi::Tlbi;
+pub mod tlbi;
+
+use tlbi::Tlbi;
 
 /// One thing that one CPU did, in the order in which memory saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

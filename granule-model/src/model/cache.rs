@@ -3,13 +3,13 @@
 //! A line stored through the caches may reach memory at any time or never, until it is cleaned;
 //! a line stored past them may be cached as it was before, until it is invalidated. Which of the
 //! two a store is depends on the CPU's SCTLR alone: the events say nothing of a mapping. What
-//! CPUs find there when they run is [`seen`](crate::seen)'s.
+//! CPUs find there when they run is [`seen`](crate::rules::cache_visibility)'s.
 
-use crate::cpu::LineWork;
 use crate::event::{CacheOp, Purpose, Scope};
-use crate::link::{Walks, lines_range};
-use crate::memory::{self, Lines};
 use crate::model::{Found, Model};
+use crate::rules::reachable::{Walks, lines_range};
+use crate::state::cpu::LineWork;
+use crate::state::memory::{self, Lines};
 use crate::violation::Rule;
 
 /// Notes a store to some lines. Those that a cache may write back over it, if it went past them.

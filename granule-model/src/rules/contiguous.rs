@@ -1,11 +1,11 @@
 //! Contiguous groups: the valid members must agree (RQTRPM, RJQQTC, IPGVGZ, INFFSV).
 
-use crate::context::Space;
-use crate::descriptor::{self, Kind};
-use crate::format::Format;
-use crate::memory::Memory;
+use crate::arch::context::Space;
+use crate::arch::descriptor::{self, Kind};
+use crate::arch::format::Format;
 use crate::model::{Found, Model};
-use crate::tables::{Path, TableId};
+use crate::state::memory::Memory;
+use crate::state::tables::{Path, TableId};
 use crate::violation::Rule;
 
 /// What is wrong with a group.

@@ -1,12 +1,12 @@
 //! Where what may be cached meets what the tables say: the checks of break-before-make.
 
-use crate::change::{self, Allowance, Judgement};
 use crate::model::{Found, Model};
-use crate::run::Run;
-use crate::stale::Fate;
-use crate::tables::Path;
+use crate::rules::change::{self, Allowance, Judgement};
+use crate::state::stale_range::Run;
+use crate::state::stale_tlb::Fate;
+use crate::state::tables::Path;
+use crate::state::walk;
 use crate::violation::Rule;
-use crate::walk;
 
 impl Model {
     pub(crate) const fn allowance(&self) -> Allowance {
@@ -51,8 +51,8 @@ impl Model {
                     &mut |entry| {
                         // A global leaf meets entries of every ASID, others those of their own.
                         let meets = run.matches(asid)
-                            || (entry.kind == crate::descriptor::Kind::Leaf
-                                && entry.raw & crate::descriptor::NOT_GLOBAL == 0);
+                            || (entry.kind == crate::arch::descriptor::Kind::Leaf
+                                && entry.raw & crate::arch::descriptor::NOT_GLOBAL == 0);
                         if !meets {
                             return;
                         }

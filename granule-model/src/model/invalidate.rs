@@ -3,15 +3,15 @@
 //! An entry goes only if the architecture says that it must. Whatever need not go stays, with a
 //! note of why, so that a violation can say which invalidation was in vain.
 
-use crate::context::{Context, Space};
-use crate::cpu::{PendingTlbi, regime_index};
-use crate::descriptor;
-use crate::format::Granule;
+use crate::arch::context::{Context, Space};
+use crate::arch::descriptor;
+use crate::arch::format::Granule;
+use crate::event::tlbi::{Regime, Target, Tlbi, TlbiScope};
 use crate::model::{Found, Model};
-use crate::run::{Run, RunKind, Settle};
-use crate::stale::Fate;
-use crate::tables::RootId;
-use crate::tlbi::{Regime, Target, Tlbi, TlbiScope};
+use crate::state::cpu::{PendingTlbi, regime_index};
+use crate::state::stale_range::{Run, RunKind, Settle};
+use crate::state::stale_tlb::Fate;
+use crate::state::tables::RootId;
 use crate::violation::{Miss, Rule};
 
 /// Runs kept for a CPU between their invalidation and its ISB.

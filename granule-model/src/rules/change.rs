@@ -3,11 +3,11 @@
 //! One pure function, [`judge`], holds the architecture's table (RWHZWS and the relaxations of
 //! the BBM levels, RPVTFW, RKFLJB): it compares what may be cached with what the tables say now.
 
-use crate::context::Context;
-use crate::descriptor::{self, Attributes, Hierarchy, Kind};
-use crate::run::{Run, RunKind};
+use crate::arch::context::Context;
+use crate::arch::descriptor::{self, Attributes, Hierarchy, Kind};
+use crate::state::stale_range::{Run, RunKind};
+use crate::state::walk::EntryAt;
 use crate::violation::Rule;
-use crate::walk::EntryAt;
 
 /// How two leaves differ that translate a common address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
