@@ -106,6 +106,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod access;
 mod arch;
 mod config;
 pub mod event;
@@ -115,11 +116,10 @@ mod state;
 pub mod trace;
 mod violation;
 
+pub use access::{Access, AccessKind, FaultKind, Outcome, Translation};
 pub use arch::descriptor::Rights;
 pub use config::Config;
 pub use event::tlbi::{self, Regime, Target, Tlbi, TlbiScope};
 pub use event::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope};
-pub use model::access::{Access, AccessKind, Outcome, Translation};
 pub use model::{EventError, Model};
-pub use state::walk::FaultKind;
 pub use violation::{Miss, Rule, Violation};

@@ -139,6 +139,15 @@ pub(crate) struct RootKey {
     pub(crate) asid: Option<u16>,
 }
 
+impl RootKey {
+    /// The last address that the tree translates.
+    pub(crate) const fn last(&self) -> u64 {
+        self.context
+            .base()
+            .wrapping_add((1u64 << self.context.va_bits) - 1)
+    }
+}
+
 /// The translation registers of one regime of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registers {

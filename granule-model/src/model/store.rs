@@ -1,41 +1,49 @@
 //! Stores of descriptors.
 //!
-//! A store to a table that no walker can reach is only written down. One to a table that some
-//! can reach turns what it replaces into stale runs, links and unlinks tables, and is compared
-//! with what may still be cached ([`meet`](crate::rules::break_before_make)).
+//! A store to a table that no walker can reach is only written down. A store to a table that some
+//! walker can reach turns what it replaces into stale ranges, and links and unlinks tables. Then
+//! the rules compare what it made with what may still be cached.
 
+use super::Model;
 use crate::arch::descriptor::{self, Kind};
 use crate::event::Order;
-use crate::model::{Found, Model};
-use crate::rules::reachable::Walks;
-use crate::state::memory::{self, PAGE_SHIFT, PER_PAGE};
-use crate::state::stale_range::{Run, RunKind, Runs, Settle};
-use crate::state::tables::{Path, TableId};
-use crate::state::walk::{self, EntryAt};
-use crate::violation::Rule;
+use crate::rules::break_before_make::{self, Made};
+use crate::rules::cache_visibility::Walks;
+use crate::rules::lost_update::Stored;
+use crate::rules::table_memory;
+use crate::state::caches::line_mask;
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, TableId};
+use crate::state::snapshot::{self, Replaced};
+use crate::state::stale_range::{Settle, StaleRanges};
+use crate::state::tables::Path;
+use crate::state::trees::Trees;
+use crate::state::walk::EntryAt;
 
-/// What a stale run that is kept counts among visits: it takes memory.
-const VISITS_OF_A_RUN: u64 = 32;
-
-/// A change of one entry of a page: index, before, after.
-type Change = (usize, u64, u64);
-
-/// Who stores, and what it means for what was there before.
+/// A change of one entry of a page.
 #[derive(Clone, Copy)]
-pub(crate) struct Replaced {
-    pub(crate) settle: Settle,
-    /// Replaced by an invalid entry.
-    pub(crate) removed: bool,
+struct Change {
+    /// In the page.
+    index: usize,
+    /// The address of the entry.
+    location: u64,
+    old: u64,
+    new: u64,
+}
+
+/// A CPU that stores, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Storer {
+    pub(super) cpu: u32,
+    pub(super) order: Order,
 }
 
 impl Model {
     /// `count` descriptors from `address`: what `next` makes of the index and the old value.
-    pub(crate) fn store_run(
+    pub(super) fn store_run(
         &mut self,
-        cpu: u32,
+        by: Storer,
         address: u64,
         count: u64,
-        order: Order,
         next: impl Fn(u64, u64) -> u64,
     ) {
         let mut done = 0;
@@ -43,26 +51,24 @@ impl Model {
             let at = address + done * 8;
             let first = (at >> 3) as usize % PER_PAGE;
             let some = (PER_PAGE - first).min((count - done) as usize);
-            self.store_in_page(cpu, at, first, some, order, |index, old| {
-                next(done + index as u64, old)
-            });
+            self.store_in_page(by, at, some, |index, old| next(done + index as u64, old));
             done += some as u64;
         }
     }
 
     fn store_in_page(
         &mut self,
-        cpu: u32,
+        by: Storer,
         address: u64,
-        first: usize,
         count: usize,
-        order: Order,
         next: impl Fn(usize, u64) -> u64,
     ) {
         let number = address >> PAGE_SHIFT;
-        let mask = memory::line_mask(number, address, count as u64 * 8);
-        self.lines_stored(cpu, number, mask);
-        let now = self.now;
+        let first = (address >> 3) as usize % PER_PAGE;
+        let mask = line_mask(number, address, count as u64 * 8);
+        let cached = self.cpus[by.cpu].data_cached();
+        self.lines_stored(by.cpu, number, mask, cached);
+        let now = self.report.now();
         let page = self.memory.page_mut(number);
         page.mark_written(first, count);
         if page.tables.is_empty() {
@@ -76,14 +82,21 @@ impl Model {
                 }
                 *value = new;
             }
-            match page.pending.iter_mut().find(|(other, _)| *other == cpu) {
+            match page.pending.iter_mut().find(|(other, _)| *other == by.cpu) {
                 Some(pending) => pending.1 = now,
-                None => page.pending.push((cpu, now)),
+                None => page.pending.push((by.cpu, now)),
             }
             if page.may_be_walked
                 && let Some(index) = made_valid
             {
-                self.stored_in_unlinked(address + index as u64 * 8);
+                let may_be_walked = table_memory::check_unlinked(
+                    Trees::new(&self.memory, &self.tables),
+                    &self.stale,
+                    &self.cpus,
+                    address + index as u64 * 8,
+                    &mut self.report,
+                );
+                self.memory.page_mut(number).may_be_walked = may_be_walked;
             }
             return;
         }
@@ -91,113 +104,90 @@ impl Model {
             .filter_map(|index| {
                 let old = page.value(first + index);
                 let new = next(index, old);
-                (old != new).then_some((first + index, old, new))
+                (old != new).then_some(Change {
+                    index: first + index,
+                    location: address + index as u64 * 8,
+                    old,
+                    new,
+                })
             })
             .collect();
         if !changes.is_empty() {
-            self.change_live(cpu, number, &changes, order);
+            self.change_reachable(by, number, &changes);
         }
     }
 
-    /// A valid entry was stored in a table that was unlinked once.
-    fn stored_in_unlinked(&mut self, location: u64) {
-        let number = location >> PAGE_SHIFT;
-        self.memory.visit(self.stale.table_buckets());
-        let contexts = &self.contexts;
-        let pointing =
-            self.stale
-                .pointing_into(number << PAGE_SHIFT, 1 << PAGE_SHIFT, |run, index| {
-                    let context = &contexts[run.context as usize];
-                    descriptor::table_address(run.entry_value(index), context.format)
-                });
-        match pointing {
-            Some(run) => {
-                let found = Found::of_run(
-                    Rule::UnlinkedInUse,
-                    &run,
-                    "may find the entry through a cached pointer to the unlinked table",
-                );
-                self.report_of_run(found.located(location), &run);
-            }
-            None => self.memory.page_mut(number).may_be_walked = false,
-        }
-    }
-
-    fn change_live(&mut self, cpu: u32, number: u64, changes: &[Change], order: Order) {
-        let page_base = number << PAGE_SHIFT;
+    /// Stores to a page with tables that walkers can reach.
+    fn change_reachable(&mut self, by: Storer, number: u64, changes: &[Change]) {
         let mut paths = self.paths_to(number);
+        let trees = Trees::new(&self.memory, &self.tables);
         for (id, paths) in &paths {
-            for &(index, old, new) in changes {
-                let location = page_base + index as u64 * 8;
-                self.check_update(cpu, *id, paths, location, (old, new), order);
+            for change in changes {
+                let stored = Stored {
+                    cpu: by.cpu,
+                    location: change.location,
+                    old: change.old,
+                    new: change.new,
+                    order: by.order,
+                };
+                self.updates
+                    .check(trees, *id, paths, stored, &mut self.report);
             }
         }
         let mut unlinked = false;
         for (id, paths) in &paths {
-            unlinked |= self.replace(cpu, *id, paths, page_base, changes);
+            unlinked |= self.replace(by.cpu, *id, paths, changes);
         }
         if unlinked {
             // Where tables point back to themselves some of them may be gone now.
             paths = self.paths_to(number);
         }
-        let now = self.now;
+        let now = self.report.now();
         let page = self.memory.page_mut(number);
         let mut made_valid = None;
-        for &(index, old, new) in changes {
-            page.values_mut()[index] = new;
-            if old & descriptor::VALID == 0 && new & descriptor::VALID != 0 {
-                page.mark_fresh(index, now, cpu);
-                made_valid = Some(page_base + index as u64 * 8);
+        for change in changes {
+            page.values_mut()[change.index] = change.new;
+            if change.old & descriptor::VALID == 0 && change.new & descriptor::VALID != 0 {
+                page.mark_fresh(change.index, now, by.cpu);
+                made_valid = Some(change.location);
             }
         }
-        let state = &mut self.cpus[cpu as usize];
+        let state = &mut self.cpus[by.cpu];
         if let Some(location) = made_valid {
             state.made_valid = (now, location);
         }
         // What was invalid and stays so is a fault to a walker, whichever value it sees.
-        if let Some((index, ..)) = changes
+        if let Some(change) = changes
             .iter()
-            .find(|(_, old, new)| (old | new) & descriptor::VALID != 0)
+            .find(|change| (change.old | change.new) & descriptor::VALID != 0)
         {
-            state.stored = (now, page_base + *index as u64 * 8);
+            state.stored = (now, change.location);
         }
         for (id, paths) in &paths {
-            self.made(cpu, *id, paths, page_base, changes, order);
+            self.make(by, *id, paths, changes);
         }
     }
 
     /// The tables in a page, with all ways to each.
     fn paths_to(&self, number: u64) -> Vec<(TableId, Vec<Path>)> {
-        let tables = self
-            .memory
-            .page(number)
-            .map_or(&[][..], |page| &page.tables);
-        tables
-            .iter()
-            .map(|&id| (id, self.tables.paths(&self.memory, id, &self.contexts)))
-            .collect()
+        let trees = Trees::new(&self.memory, &self.tables);
+        let tables = trees.tables_in(number).iter();
+        tables.map(|&id| (id, trees.paths(id))).collect()
     }
 
-    /// The indices of a table that the changes of a page concern.
+    /// The index of an entry in a table, if it is part of the table.
     fn index_in(&self, id: TableId, location: u64) -> Option<u64> {
         let table = self.tables.table(id)?;
         let index = location.checked_sub(table.base)? / 8;
         (index < table.entries).then_some(index)
     }
 
-    /// Before the stores: what they replace in a table becomes stale. Whether tables were
+    /// Before the stores: what they replace in a table becomes stale. Gives whether tables were
     /// unlinked.
-    fn replace(
-        &mut self,
-        cpu: u32,
-        id: TableId,
-        paths: &[Path],
-        page_base: u64,
-        changes: &[Change],
-    ) -> bool {
+    fn replace(&mut self, cpu: u32, id: TableId, paths: &[Path], changes: &[Change]) -> bool {
         if changes
             .iter()
-            .all(|(_, old, _)| old & descriptor::VALID == 0)
+            .all(|change| change.old & descriptor::VALID == 0)
         {
             return false;
         }
@@ -208,147 +198,56 @@ impl Model {
         else {
             return false;
         };
+        let shift = format.granule.level_shift(level);
         for path in paths {
-            let mut runs = Runs::default();
-            for &(index, old, new) in changes {
-                let location = page_base + index as u64 * 8;
-                let kind = descriptor::kind(old, level, format);
-                let (Some(index), true) = (self.index_in(id, location), kind != Kind::Invalid)
+            let mut ranges = StaleRanges::default();
+            for change in changes {
+                let kind = descriptor::kind(change.old, level, format);
+                let (Some(index), true) =
+                    (self.index_in(id, change.location), kind != Kind::Invalid)
                 else {
                     continue;
                 };
                 let replaced = Replaced {
+                    cpus: self.holders(path),
                     settle: Settle::Dsb(cpu),
-                    removed: descriptor::kind(new, level, format) == Kind::Invalid,
+                    removed: descriptor::kind(change.new, level, format) == Kind::Invalid,
+                    all: true,
+                    event: self.report.now(),
                 };
-                let shift = format.granule.level_shift(level);
                 let entry = EntryAt {
-                    raw: old,
+                    raw: change.old,
                     kind,
                     level,
                     shift,
                     va: path.at.va + (index << shift),
-                    location,
+                    location: change.location,
                     hierarchy: path.at.hierarchy,
                 };
-                let holders = self.tables.root(path.root).map_or(0, |root| root.holders);
-                self.snapshot_entry(path, &entry, holders, replaced, true, &mut runs);
+                let trees = Trees::new(&self.memory, &self.tables);
+                snapshot::entry(trees, path, &entry, replaced, &mut ranges);
             }
-            self.add_stale(runs);
+            snapshot::add(&self.memory, &self.tables, &mut self.stale, ranges);
         }
         let mut unlinked = false;
-        for &(index, old, _) in changes {
-            let location = page_base + index as u64 * 8;
-            if descriptor::kind(old, level, format) == Kind::Table
-                && let Some(index) = self.index_in(id, location)
+        for change in changes {
+            if descriptor::kind(change.old, level, format) == Kind::Table
+                && let Some(index) = self.index_in(id, change.location)
             {
-                self.tables.unlink(&mut self.memory, id, index, old);
+                self.tables.unlink(&mut self.memory, id, index, change.old);
                 unlinked = true;
             }
         }
         unlinked
     }
 
-    /// Turns an entry, and all that can be reached through it, into stale runs of `cpus`. With
-    /// `all` false only global leaves.
-    pub(crate) fn snapshot_entry(
-        &self,
-        path: &Path,
-        entry: &EntryAt,
-        cpus: u64,
-        replaced: Replaced,
-        all: bool,
-        runs: &mut Runs,
-    ) {
-        let Some(root) = self.tables.root(path.root) else {
-            return;
-        };
-        let context = root.key.context;
-        let mut push = |entry: &EntryAt| {
-            if let Some(run) = self.stale_entry(path, entry, cpus, replaced, all) {
-                runs.push(run);
-            }
-        };
-        push(entry);
-        if entry.kind == Kind::Table {
-            walk::entries(
-                &self.memory,
-                &context,
-                &path.at.below(entry.raw, entry.va, &context),
-                entry.va,
-                entry.last(),
-                &mut push,
-            );
-        }
-    }
-
-    pub(crate) fn stale_entry(
-        &self,
-        path: &Path,
-        entry: &EntryAt,
-        cpus: u64,
-        replaced: Replaced,
-        all: bool,
-    ) -> Option<Run> {
-        let root = self.tables.root(path.root)?;
-        let context = &root.key.context;
-        let global = context.space.regime() != crate::event::tlbi::Regime::El10
-            || entry.raw & descriptor::NOT_GLOBAL == 0;
-        let (kind, asid) = match entry.kind {
-            Kind::Invalid => return None,
-            Kind::Leaf => {
-                if !descriptor::cacheable(entry.raw, context) || (!all && !global) {
-                    return None;
-                }
-                (RunKind::Leaf, if global { None } else { root.key.asid })
-            }
-            Kind::Table if !all => return None,
-            Kind::Table => (RunKind::Table, root.key.asid),
-        };
-        Some(Run {
-            va: entry.va,
-            shift: entry.shift,
-            count: 1,
-            level: entry.level,
-            kind,
-            value: entry.raw,
-            step: 0,
-            hierarchy: entry.hierarchy,
-            context: root.context,
-            asid,
-            maybe_global: kind == RunKind::Table
-                && (root.has_global || context.space.upper() || root.key.asid.is_none()),
-            location: entry.location,
-            cpus,
-            event: self.now,
-            settle: replaced.settle,
-            removed: replaced.removed,
-            missed: None,
-            reported: false,
-            harmless: false,
-        })
-    }
-
-    pub(crate) fn add_stale(&mut self, runs: Runs) {
-        let runs = runs.finish();
-        self.memory.visit(VISITS_OF_A_RUN * runs.len() as u64);
-        for run in runs {
-            let space = self.space_of(&run);
-            let compared = self.stale.add(space, &run);
-            self.memory.visit(compared);
-        }
+    /// The CPUs that may hold entries of the tree that a way begins in.
+    fn holders(&self, path: &Path) -> u64 {
+        self.tables.root(path.root).map_or(0, |root| root.holders)
     }
 
     /// After the stores: what they made in a table is linked and compared.
-    fn made(
-        &mut self,
-        cpu: u32,
-        id: TableId,
-        paths: &[Path],
-        page_base: u64,
-        changes: &[Change],
-        order: Order,
-    ) {
+    fn make(&mut self, by: Storer, id: TableId, paths: &[Path], changes: &[Change]) {
         let Some((level, format)) = self
             .tables
             .table(id)
@@ -360,8 +259,7 @@ impl Model {
         let mut linked = false;
         let mut global = false;
         let mut touched: Option<(u64, u64)> = None;
-        for &(index, _, new) in changes {
-            let location = page_base + index as u64 * 8;
+        for &Change { location, new, .. } in changes {
             let Some(index) = self.index_in(id, location) else {
                 continue;
             };
@@ -371,59 +269,86 @@ impl Model {
                 Kind::Leaf => {
                     global |= new & descriptor::NOT_GLOBAL == 0;
                     if descriptor::refuses(new, level, format) {
-                        self.suspect_blocks.insert(location, self.now);
+                        self.blocks.note(location, self.report.now());
                     }
                 }
                 Kind::Table => {
                     linked = true;
-                    self.check_target(cpu, new, location, format);
+                    self.table_memory.check_target(
+                        &self.memory,
+                        by.cpu,
+                        (new, location),
+                        format,
+                        &mut self.report,
+                    );
                     self.tables
                         .link(&mut self.memory, id, index, new, &mut new_tables);
                 }
             }
         }
         let Some((from, to)) = touched else { return };
-        let shift = format.granule.level_shift(level);
         for path in paths {
             if linked {
-                global |= self.has_global_below(path, from, to);
+                global |= self.has_global_between(path, from, to);
             }
             if global {
                 self.tables.set_global(path.root);
             }
         }
         let walks = Walks::of(paths.iter().filter_map(|path| self.tables.root(path.root)));
-        self.check_new_tables(cpu, &new_tables, Some(order), walks);
+        self.check_new_tables(by.cpu, &new_tables, Some(by.order), walks);
+        let shift = format.granule.level_shift(level);
         for path in paths {
             let first = path.at.va + (from << shift);
             let last = path.at.va + (to << shift) + ((1 << shift) - 1);
-            let holders = self.tables.root(path.root).map_or(0, |root| root.holders);
-            self.meet(path, first, last, holders);
+            self.check_made(path, (first, last), self.holders(path));
         }
-        self.check_groups(cpu, id, from, to, paths.first());
+        self.groups.check(
+            Trees::new(&self.memory, &self.tables),
+            &self.config,
+            by.cpu,
+            (id, from, to),
+            paths.first(),
+            &mut self.report,
+        );
     }
 
-    /// Whether a tree that had no global leaf has one now between two entries of a table.
-    fn has_global_below(&self, path: &Path, from: u64, to: u64) -> bool {
-        let Some(root) = self.tables.root(path.root) else {
-            return false;
-        };
-        if root.has_global {
-            return true;
-        }
-        let context = root.key.context;
-        let shift = context.format.granule.level_shift(path.at.level);
-        let mut global = false;
-        walk::entries(
-            &self.memory,
-            &context,
-            &path.at,
-            path.at.va + (from << shift),
-            path.at.va + (to << shift) + ((1 << shift) - 1),
-            &mut |entry| {
-                global |= entry.kind == Kind::Leaf && entry.raw & descriptor::NOT_GLOBAL == 0;
-            },
+    /// The entries of a table that translate some addresses became what they are now, for some
+    /// CPUs.
+    pub(super) fn check_made(&mut self, path: &Path, range: (u64, u64), cpus: u64) {
+        break_before_make::check(
+            Trees::new(&self.memory, &self.tables),
+            &mut self.stale,
+            &self.cpus,
+            &self.config,
+            Made { path, range, cpus },
+            &mut self.report,
         );
-        global
+    }
+
+    /// Whether a tree has a global leaf: it had one before, or has one now between two entries of
+    /// a table.
+    fn has_global_between(&self, path: &Path, from: u64, to: u64) -> bool {
+        self.tables.root(path.root).is_some_and(|root| {
+            let trees = Trees::new(&self.memory, &self.tables);
+            root.has_global || trees.has_global(&root.key, &path.at, from, to)
+        })
+    }
+
+    /// The MMU of some CPU sets the access flag of the leaf at a physical address, and with `dirty`
+    /// makes a writable page that is clean dirty, as TCR.HA and TCR.HD have it. Nothing else is
+    /// changed, and no entry that is not a leaf with the bits for it; gives whether anything was.
+    pub fn update_by_hardware(&mut self, address: u64, dirty: bool) -> bool {
+        let old = self.memory.load(address);
+        let mut new = old | descriptor::ACCESSED;
+        if dirty && old & descriptor::DIRTY_MODIFIER != 0 {
+            new &= !descriptor::READ_ONLY;
+        }
+        if old & descriptor::VALID == 0 || new == old {
+            return false;
+        }
+        let index = (address >> 3) as usize % PER_PAGE;
+        self.memory.page_mut(address >> PAGE_SHIFT).values_mut()[index] = new;
+        true
     }
 }

@@ -1,11 +1,13 @@
 //! Which changes of a valid entry are allowed while what it replaces may be cached.
 //!
-//! One pure function, [`judge`], holds the architecture's table (RWHZWS and the relaxations of
+//! One pure function, [`compare`], holds the architecture's table (RWHZWS and the relaxations of
 //! the BBM levels, RPVTFW, RKFLJB): it compares what may be cached with what the tables say now.
 
 use crate::arch::context::Context;
-use crate::arch::descriptor::{self, Attributes, Hierarchy, Kind};
-use crate::state::stale_range::{Run, RunKind};
+use crate::arch::descriptor::{self, Kind};
+use crate::config::Config;
+use crate::state::leaf::LeafView;
+use crate::state::stale_range::{StaleKind, StaleRange};
 use crate::state::walk::EntryAt;
 use crate::violation::Rule;
 
@@ -87,57 +89,9 @@ impl Difference {
     }
 }
 
-/// A leaf with what it does.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeafView {
-    pub(crate) va: u64,
-    pub(crate) shift: u32,
-    pub(crate) output: u64,
-    pub(crate) attributes: Attributes,
-}
-
-impl LeafView {
-    pub(crate) fn new(
-        raw: u64,
-        va: u64,
-        level: i8,
-        hierarchy: Hierarchy,
-        context: &Context,
-    ) -> Self {
-        Self {
-            va,
-            shift: context.format.granule.level_shift(level),
-            output: descriptor::leaf_address(raw, level, context.format),
-            attributes: descriptor::attributes(raw, level, hierarchy, context),
-        }
-    }
-
-    pub(crate) fn of_entry(entry: &EntryAt, context: &Context) -> Self {
-        Self::new(entry.raw, entry.va, entry.level, entry.hierarchy, context)
-    }
-
-    pub(crate) fn of_run(run: &Run, index: u64, context: &Context) -> Self {
-        Self::new(
-            run.entry_value(index),
-            run.entry_va(index),
-            run.level,
-            run.hierarchy,
-            context,
-        )
-    }
-}
-
-/// What the machine allows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowance {
-    pub(crate) bbm_level: u8,
-    pub(crate) equal_contents: bool,
-    pub(crate) strict: bool,
-}
-
-/// What is to be said of a cached entry that meets one in the tables.
+/// How a cached entry compares with an entry of the tables for a common address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum Comparison {
     /// They are the same: the cached one is not stale any more.
     Same,
     /// They may be together; the old one stays stale.
@@ -151,77 +105,74 @@ const OTHER_MEMORY: &str = "may access memory with mismatched attributes";
 const OTHER_SIZE: &str = "may find entries of different sizes for one address";
 const OTHER_TABLE: &str = "may walk on in the old table";
 
-/// Judges the entry `index` of a stale run against an entry of the tables that translates a
-/// common address. `together`: one event replaced the one by the other.
-pub(crate) fn judge(
-    run: &Run,
-    index: u64,
-    run_context: &Context,
-    new: &EntryAt,
-    context: &Context,
+/// Compares the entry `index` of a stale range with an entry of the tables that translates a
+/// common address, each in its own context. `together`: one event replaced the one by the other.
+pub(crate) fn compare(
+    (stale, index, stale_context): (&StaleRange, u64, &Context),
+    (new, context): (&EntryAt, &Context),
     together: bool,
-    allowance: Allowance,
-) -> Judgement {
-    let level = allowance.bbm_level;
-    let old_raw = run.entry_value(index);
-    match (run.kind, new.kind) {
-        (_, Kind::Invalid) => Judgement::Allowed,
-        (RunKind::Table, Kind::Table) => {
-            if run.shift != new.shift {
-                return Judgement::Allowed;
+    config: &Config,
+) -> Comparison {
+    let level = config.bbm_level;
+    let old_raw = stale.entry_value(index);
+    match (stale.kind, new.kind) {
+        (_, Kind::Invalid) => Comparison::Allowed,
+        (StaleKind::Table, Kind::Table) => {
+            if stale.shift != new.shift {
+                return Comparison::Allowed;
             }
-            let old_target = descriptor::table_address(old_raw, run_context.format);
+            let old_target = descriptor::table_address(old_raw, stale_context.format);
             let new_target = descriptor::table_address(new.raw, context.format);
             if old_target != new_target {
-                return Judgement::Broken(Rule::BreakBeforeMake, OTHER_TABLE);
+                return Comparison::Broken(Rule::BreakBeforeMake, OTHER_TABLE);
             }
-            let old_limits = run.hierarchy.below(old_raw, run_context);
+            let old_limits = stale.hierarchy.below(old_raw, stale_context);
             if old_limits == new.hierarchy.below(new.raw, context) {
-                Judgement::Same
+                Comparison::Same
             } else {
-                Judgement::Allowed
+                Comparison::Allowed
             }
         }
-        (RunKind::Table, Kind::Leaf) => {
-            if run.shift != new.shift {
-                return Judgement::Allowed;
+        (StaleKind::Table, Kind::Leaf) => {
+            if stale.shift != new.shift {
+                return Comparison::Allowed;
             }
             let attributes = LeafView::of_entry(new, context).attributes;
             resized(level, attributes.no_translation)
         }
-        (RunKind::Leaf, Kind::Table) => {
-            if run.shift != new.shift {
-                return Judgement::Allowed;
+        (StaleKind::Leaf, Kind::Table) => {
+            if stale.shift != new.shift {
+                return Comparison::Allowed;
             }
-            let attributes = run.attributes(index, run_context);
+            let attributes = stale.attributes(index, stale_context);
             resized(level, attributes.no_translation)
         }
-        (RunKind::Leaf, Kind::Leaf) => {
-            let old = LeafView::of_run(run, index, run_context);
+        (StaleKind::Leaf, Kind::Leaf) => {
+            let old = LeafView::of_stale(stale, index, stale_context);
             let new = LeafView::of_entry(new, context);
-            judge_leaves(&old, &new, together, allowance)
+            compare_leaves(&old, &new, together, config)
         }
     }
 }
 
 /// A change between block and table at one entry.
-const fn resized(level: u8, no_translation: bool) -> Judgement {
+const fn resized(level: u8, no_translation: bool) -> Comparison {
     if level >= 2 || (level == 1 && no_translation) {
-        Judgement::Allowed
+        Comparison::Allowed
     } else {
-        Judgement::Broken(Rule::BreakBeforeMake, OTHER_SIZE)
+        Comparison::Broken(Rule::BreakBeforeMake, OTHER_SIZE)
     }
 }
 
-fn judge_leaves(old: &LeafView, new: &LeafView, together: bool, allowance: Allowance) -> Judgement {
-    let level = allowance.bbm_level;
+fn compare_leaves(old: &LeafView, new: &LeafView, together: bool, config: &Config) -> Comparison {
+    let level = config.bbm_level;
     let difference = Difference::between(old, new);
     if difference.none() {
-        return Judgement::Same;
+        return Comparison::Same;
     }
     let needs_break = if difference.memory {
         Some(OTHER_MEMORY)
-    } else if difference.output && (difference.writable || !allowance.equal_contents) {
+    } else if difference.output && (difference.writable || !config.equal_contents) {
         Some(OTHER_OUTPUT)
     } else if difference.to_global {
         Some("may find a global and a non-global entry for one address")
@@ -230,7 +181,7 @@ fn judge_leaves(old: &LeafView, new: &LeafView, together: bool, allowance: Allow
     };
     let resized = difference.size || difference.contiguous;
     if let Some(observation) = needs_break {
-        return Judgement::Broken(
+        return Comparison::Broken(
             if resized && together && level >= 1 {
                 Rule::SizeWithOtherChange
             } else {
@@ -242,17 +193,17 @@ fn judge_leaves(old: &LeafView, new: &LeafView, together: bool, allowance: Allow
     if difference.size {
         let no_translation = old.attributes.no_translation || new.attributes.no_translation;
         if !(level >= 2 || (level == 1 && no_translation)) {
-            return Judgement::Broken(Rule::BreakBeforeMake, OTHER_SIZE);
+            return Comparison::Broken(Rule::BreakBeforeMake, OTHER_SIZE);
         }
     }
     if difference.contiguous && level == 0 {
-        return Judgement::Broken(
+        return Comparison::Broken(
             Rule::BreakBeforeMake,
             "may find entries with and without the contiguous bit for one address",
         );
     }
     if difference.no_translation && !resized && level == 0 {
-        return Judgement::Broken(
+        return Comparison::Broken(
             Rule::BreakBeforeMake,
             "does not know the nT bit (no FEAT_BBM)",
         );
@@ -261,16 +212,16 @@ fn judge_leaves(old: &LeafView, new: &LeafView, together: bool, allowance: Allow
     // them is reported where it is relied on.
     if resized
         && together
-        && allowance.strict
+        && config.strict
         && (difference.narrowed || difference.widened || difference.to_not_global)
     {
-        return Judgement::Broken(
+        return Comparison::Broken(
             Rule::SizeWithOtherChange,
             "may find entries of different sizes whose permissions differ",
         );
     }
-    if resized && together && allowance.strict && (level == 1 || level == 2) {
-        return Judgement::Broken(Rule::ConflictPossible, "may take a TLB conflict abort");
+    if resized && together && config.strict && (level == 1 || level == 2) {
+        return Comparison::Broken(Rule::ConflictPossible, "may take a TLB conflict abort");
     }
-    Judgement::Allowed
+    Comparison::Allowed
 }

@@ -3,10 +3,37 @@
 use crate::arch::context::Space;
 use crate::arch::descriptor::{self, Kind};
 use crate::arch::format::Format;
-use crate::model::{Found, Model};
+use crate::config::Config;
+use crate::state::ids::TableId;
 use crate::state::memory::Memory;
-use crate::state::tables::{Path, TableId};
+use crate::state::tables::{Path, Table};
+use crate::state::trees::Trees;
 use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+use std::collections::BTreeSet;
+
+const UNEQUAL: &str =
+    "may use the address or attributes of any member of the contiguous group for all of it";
+const MIXED: &str = "may find members of a contiguous group with and without the contiguous bit, and use any, \
+     or take a TLB conflict abort";
+
+/// The rule, with what it has to look at again.
+#[derive(Debug, Default)]
+pub(crate) struct ContiguousGroups {
+    /// Groups that must be in order when they are next relied on: first entry and table.
+    suspects: BTreeSet<(u64, TableId)>,
+}
+
+/// Where a group is, for a violation.
+#[derive(Clone, Copy)]
+struct Place {
+    cpu: u32,
+    /// Its first entry.
+    location: u64,
+    /// The addresses that it translates, or those of its entries where no way to it is known.
+    range: (u64, u64),
+    is_virtual: bool,
+}
 
 /// What is wrong with a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,132 +99,135 @@ fn examine(memory: &Memory, base: u64, level: i8, format: Format) -> Option<Faul
     fault
 }
 
-impl Model {
-    /// Checks the groups that the entries of a table from `from` to `to` belong to.
-    pub(crate) fn check_groups(
+impl ContiguousGroups {
+    /// Checks the groups that the entries of a table from the first to the last belong to, which
+    /// `cpu` stored or made reachable.
+    pub(crate) fn check(
         &mut self,
+        trees: Trees<'_>,
+        config: &Config,
         cpu: u32,
-        id: TableId,
-        from: u64,
-        to: u64,
+        (id, from, to): (TableId, u64, u64),
         path: Option<&Path>,
+        report: &mut Report,
     ) {
-        let Some(table) = self.tables.table(id) else {
+        let Some(table) = trees.tables.table(id) else {
             return;
         };
-        let (base, level, entries, format) = (table.base, table.level, table.entries, table.format);
-        let members = format.group(level);
+        let members = table.format.group(table.level);
         if members == 1 {
             return;
         }
+        let shift = table.format.granule.level_shift(table.level);
         let mut group = from & !(members - 1);
         while group <= to {
-            let last = (group + members).min(entries);
-            let any = (group..last).any(|index| {
-                let raw = self.memory.load(base + index * 8);
-                raw & (descriptor::VALID | descriptor::CONTIGUOUS)
-                    == descriptor::VALID | descriptor::CONTIGUOUS
-                    && descriptor::kind(raw, level, format) == Kind::Leaf
-            });
-            if any {
-                let location = base + group * 8;
-                let shift = format.granule.level_shift(level);
-                let range = path.map_or((location, location + members * 8 - 1), |path| {
-                    let va = path.at.va + (group << shift);
-                    (va, va.wrapping_add((members << shift) - 1))
-                });
-                let place = (location, range, path.is_some());
-                if members > entries {
-                    self.report_group(
-                        cpu,
-                        place,
-                        Rule::ContiguousOutside,
-                        "may fault: the contiguous group reaches beyond the top table",
-                    );
+            let last = (group + members).min(table.entries);
+            if has_contiguous(trees.memory, table, group, last) {
+                let location = table.base + group * 8;
+                let place = Place {
+                    cpu,
+                    location,
+                    range: path.map_or((location, location + members * 8 - 1), |path| {
+                        let va = path.at.va + (group << shift);
+                        (va, va.wrapping_add((members << shift) - 1))
+                    }),
+                    is_virtual: path.is_some(),
+                };
+                if members > table.entries {
+                    let text = "may fault: the contiguous group reaches beyond the top table";
+                    place.found(Rule::ContiguousOutside, text, report);
                 } else {
-                    self.check_group(cpu, place, id);
+                    self.check_group(trees.memory, config, (id, table), place, report);
                 }
             }
             group += members;
         }
     }
 
-    fn check_group(&mut self, cpu: u32, place: (u64, (u64, u64), bool), id: TableId) {
-        let Some(table) = self.tables.table(id) else {
-            return;
-        };
-        match examine(&self.memory, place.0, table.level, table.format) {
+    fn check_group(
+        &mut self,
+        memory: &Memory,
+        config: &Config,
+        (id, table): (TableId, &Table),
+        place: Place,
+        report: &mut Report,
+    ) {
+        match examine(memory, place.location, table.level, table.format) {
             None => {}
-            Some(Fault::Unequal) => self.report_group(cpu, place, Rule::UnequalContiguous, UNEQUAL),
+            Some(Fault::Unequal) => place.found(Rule::UnequalContiguous, UNEQUAL, report),
             // With BBM level 1 and up the bit may be changed entry by entry.
-            Some(Fault::Mixed) if self.config.bbm_level == 0 => {
-                self.report_group(cpu, place, Rule::MixedContiguous, MIXED);
+            Some(Fault::Mixed) if config.bbm_level == 0 => {
+                place.found(Rule::MixedContiguous, MIXED, report);
             }
             Some(Fault::Mixed | Fault::Permissions) => {
-                self.suspect_groups.insert((place.0, id));
+                self.suspects.insert((place.location, id));
             }
         }
     }
 
-    fn report_group(
-        &mut self,
-        cpu: u32,
-        (location, range, is_virtual): (u64, (u64, u64), bool),
-        rule: Rule,
-        text: &str,
-    ) {
-        let mut found = Found::at(rule, cpu, range, text).located(location);
-        found.is_virtual = is_virtual;
-        self.report(found);
-    }
-
     /// Checks the groups that were not in order when they were last stored to: all of them, or
     /// those that translate something of a range.
-    pub(crate) fn check_suspect_groups(&mut self, cpu: u32, only: Option<(Space, u64, u64)>) {
-        for (location, id) in std::mem::take(&mut self.suspect_groups) {
-            let Some(table) = self.tables.table(id) else {
+    pub(crate) fn check_relied(
+        &mut self,
+        trees: Trees<'_>,
+        cpu: u32,
+        only: Option<(Space, u64, u64)>,
+        report: &mut Report,
+    ) {
+        for (location, id) in std::mem::take(&mut self.suspects) {
+            let Some(table) = trees.tables.table(id) else {
                 continue;
             };
             let (base, level, format) = (table.base, table.level, table.format);
-            let members = format.group(level);
             if location < base || location - base >= table.entries * 8 {
                 continue;
             }
-            let fault = examine(&self.memory, location, level, format);
-            let path = self
-                .tables
-                .paths(&self.memory, id, &self.contexts)
-                .into_iter()
-                .next();
-            let Some(path) = path else { continue };
+            let fault = examine(trees.memory, location, level, format);
+            let Some(path) = trees.first_path(id) else {
+                continue;
+            };
             let shift = format.granule.level_shift(level);
             let va = path.at.va + (((location - base) / 8) << shift);
+            let group_last = va.wrapping_add((format.group(level) << shift) - 1);
             if let Some((space, first, last)) = only {
-                let group_last = va.wrapping_add((members << shift) - 1);
-                let root = self.tables.root(path.root);
+                let root = trees.tables.root(path.root);
                 let there = root.is_some_and(|root| root.key.context.space == space);
                 if !there || group_last < first || va > last {
-                    self.suspect_groups.insert((location, id));
+                    self.suspects.insert((location, id));
                     continue;
                 }
             }
-            let place = (
+            let place = Place {
+                cpu,
                 location,
-                (va, va.wrapping_add((members << shift) - 1)),
-                true,
-            );
+                range: (va, group_last),
+                is_virtual: true,
+            };
             match fault {
                 None => {}
-                Some(Fault::Mixed) => self.report_group(cpu, place, Rule::MixedContiguous, MIXED),
+                Some(Fault::Mixed) => place.found(Rule::MixedContiguous, MIXED, report),
                 Some(Fault::Unequal | Fault::Permissions) => {
-                    self.report_group(cpu, place, Rule::UnequalContiguous, UNEQUAL);
+                    place.found(Rule::UnequalContiguous, UNEQUAL, report);
                 }
             }
         }
     }
 }
 
-const UNEQUAL: &str =
-    "may use the address or attributes of any member of the contiguous group for all of it";
-const MIXED: &str = "may find members of a contiguous group with and without the contiguous bit, and use any, \
-     or take a TLB conflict abort";
+impl Place {
+    fn found(self, rule: Rule, text: &str, report: &mut Report) {
+        let mut found = Found::at(rule, self.cpu, self.range, text).located(self.location);
+        found.is_virtual = self.is_virtual;
+        report.add(found);
+    }
+}
+
+/// Whether a valid leaf among some entries of a table has the contiguous bit.
+fn has_contiguous(memory: &Memory, table: &Table, from: u64, to: u64) -> bool {
+    (from..to).any(|index| {
+        let raw = memory.load(table.base + index * 8);
+        raw & (descriptor::VALID | descriptor::CONTIGUOUS)
+            == descriptor::VALID | descriptor::CONTIGUOUS
+            && descriptor::kind(raw, table.level, table.format) == Kind::Leaf
+    })
+}

@@ -1,45 +1,35 @@
 //! What the model keeps of each CPU: registers, barriers, and what waits for them.
+//!
+//! Times are numbers of events. No rule is checked here.
 
+use super::caches::PendingMaintenance;
+use super::ids::RootId;
+use super::invalidation::Removes;
+use super::stale_range::StaleRange;
 use crate::arch::context::{Fields, Registers, Space};
 use crate::event::tlbi::{Regime, Tlbi};
-use crate::state::stale_range::Run;
-use crate::state::tables::RootId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
 
 /// A TLBI that no DSB has completed yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTlbi {
     pub(crate) op: Tlbi,
+    /// What it has to remove, as its operand said under the TCR of then.
+    pub(crate) removes: Removes,
     pub(crate) event: u64,
     /// The CPU had no register write without an ISB when it was issued.
     pub(crate) synchronised: bool,
-    /// TCR.DS when it was issued: the unit of a range's base.
-    pub(crate) ds: bool,
 }
 
 impl PendingTlbi {
     /// Whether it differs from another in when it was issued only.
     pub(crate) fn same_as(&self, other: &Self) -> bool {
-        self.op == other.op && self.synchronised == other.synchronised && self.ds == other.ds
+        self.op == other.op
+            && self.synchronised == other.synchronised
+            && self.removes == other.removes
     }
 }
-
-/// What a DSB completes for the lines of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LineWork {
-    /// A clean to the point of coherency.
-    Clean,
-    /// A clean of instructions to the point of unification.
-    CleanCode,
-    /// An invalidation.
-    Invalidate,
-    /// An invalidation of instruction caches, of these CPUs.
-    Instructions(u64),
-}
-
-/// Cache maintenance that no DSB has completed yet: of the pages from the first to the last, what,
-/// and which lines of each.
-pub(crate) type PendingLines = BTreeMap<(u64, u64, LineWork), u64>;
 
 /// One CPU. Events are counted from 1 here, 0 is "never".
 #[derive(Debug, Default)]
@@ -61,9 +51,9 @@ pub(crate) struct Cpu {
     /// before was thrown away since.
     pub(crate) synchronised: Vec<u64>,
     pub(crate) tlbis: Vec<PendingTlbi>,
-    pub(crate) lines: PendingLines,
+    pub(crate) maintenance: PendingMaintenance,
     /// Removed from the TLB, but instructions under way may still use it: until an ISB.
-    pub(crate) draining: Vec<(Space, Run)>,
+    pub(crate) draining: Vec<(Space, StaleRange)>,
     /// It did something since it was switched on or reset: before, it takes no part in anything.
     pub(crate) started: bool,
     /// For each half, what was walked by since all of the regime was last invalidated: the fields
@@ -93,6 +83,7 @@ pub(crate) const fn regime_index(regime: Regime) -> usize {
 }
 
 impl Cpu {
+    /// A CPU just after reset, one of `cpus`. `unknown`: its TLB holds what it likes.
     pub(crate) fn new(cpus: u32, unknown: bool) -> Self {
         Self {
             synchronised: vec![0; cpus as usize],
@@ -103,11 +94,80 @@ impl Cpu {
 
     /// Whether it runs with its MMU off, in all regimes.
     pub(crate) fn runs_flat(&self) -> bool {
-        self.started && !self.registers.iter().any(Registers::mmu_on)
+        self.started && !self.translates()
+    }
+
+    /// How many TLBIs and pieces of cache maintenance wait for a DSB of it.
+    pub(crate) fn waiting(&self) -> usize {
+        self.tlbis.len() + self.maintenance.len()
+    }
+
+    /// The registers of a regime.
+    pub(crate) const fn registers_of(&self, regime: Regime) -> &Registers {
+        &self.registers[regime_index(regime)]
+    }
+
+    /// Whether the MMU is on in some regime.
+    pub(crate) fn translates(&self) -> bool {
+        self.registers.iter().any(Registers::mmu_on)
     }
 
     /// Whether its stores go through the data caches.
     pub(crate) fn data_cached(&self) -> bool {
         self.registers.iter().any(Registers::data_cached)
+    }
+}
+
+/// All CPUs, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Cpus(Vec<Cpu>);
+
+impl Index<u32> for Cpus {
+    type Output = Cpu;
+
+    fn index(&self, cpu: u32) -> &Cpu {
+        &self.0[cpu as usize]
+    }
+}
+
+impl IndexMut<u32> for Cpus {
+    fn index_mut(&mut self, cpu: u32) -> &mut Cpu {
+        &mut self.0[cpu as usize]
+    }
+}
+
+impl Cpus {
+    /// CPUs just after reset, 1 to 64 of them. `unknown`: their TLBs hold what they like.
+    pub(crate) fn new(count: u32, unknown: bool) -> Self {
+        Self((0..count).map(|_| Cpu::new(count, unknown)).collect())
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// All of them with their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Cpu)> {
+        (0..).zip(&self.0)
+    }
+
+    /// All of them with their numbers, to change.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Cpu)> {
+        (0..).zip(&mut self.0)
+    }
+
+    /// A bit for each CPU.
+    pub(crate) const fn mask(&self) -> u64 {
+        u64::MAX >> (64 - self.0.len())
+    }
+
+    /// A CPU to observe what `cpu` did: another CPU, where there is one.
+    pub(crate) const fn other_than(&self, cpu: u32) -> u32 {
+        (self.0.len() > 1 && cpu == 0) as u32
+    }
+
+    /// How many TLBIs and pieces of cache maintenance wait for a DSB.
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.iter().map(Cpu::waiting).sum()
     }
 }

@@ -1,15 +1,26 @@
-//! Stretches of pages that are all alike: what is known of memory that nobody looked at page by
-//! page.
+//! Ranges of pages that are all alike: what is known of memory that no event named page by page.
 //!
 //! An event may name any number of bytes. What it does to whole pages of which nothing else is
-//! known is written down once for the stretch, so that it costs what the borders cost and not
-//! what the bytes do. A page leaves its stretch when something is said of it alone, see
-//! [`Memory::page_mut`](crate::state::memory::Memory::page_mut).
+//! known is written down once for the range, so that it costs what the borders cost and not
+//! what the bytes do. A page leaves its range when something is said of it alone, see
+//! [`Memory::page_mut`](super::memory::Memory::page_mut).
 
-use crate::state::memory::{Lines, Owner};
+use super::caches::Lines;
 use std::collections::BTreeMap;
 
-/// What holds for each page of a stretch.
+/// Who has a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Nothing was said about it.
+    #[default]
+    Unknown,
+    /// It is table memory.
+    Tables,
+    /// It was table memory and was given back.
+    Freed,
+}
+
+/// What holds for each page of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) owner: Owner,
@@ -18,7 +29,7 @@ pub(crate) struct Extent {
     pub(crate) lines: Lines,
 }
 
-/// Stretches by their first page, with their last. Pages between them are as by default.
+/// Ranges by their first page, with their last. Pages between them are as by default.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(BTreeMap<u64, (u64, Extent)>);
 
@@ -38,7 +49,7 @@ impl Extents {
             .map(|(from, (to, extent))| (*from, *to, extent))
     }
 
-    /// Changes all pages from `first` to `last`, stretch by stretch.
+    /// Changes all pages from `first` to `last`, range by range.
     pub(crate) fn change(
         &mut self,
         first: u64,
@@ -78,7 +89,7 @@ impl Extents {
         }
     }
 
-    /// Puts a stretch where there is none, joined to one before it that is alike.
+    /// Puts a range where there is none, joined to one before it that is alike.
     fn put(&mut self, from: u64, to: u64, extent: Extent) {
         if let Some((_, (last, before))) = self.0.range_mut(..from).next_back()
             && *last + 1 == from
@@ -90,7 +101,7 @@ impl Extents {
         self.0.insert(from, (to, extent));
     }
 
-    /// Makes a stretch begin at a page, if one reaches over it.
+    /// Makes a range begin at a page, if one reaches over it.
     fn cut(&mut self, number: u64) {
         let Some((_, (last, extent))) = self.0.range_mut(..number).next_back() else {
             return;
@@ -108,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_are_cut_joined_and_forgotten() {
+    fn ranges_are_cut_joined_and_forgotten() {
         let mut extents = Extents::default();
         let owned = |extents: &mut Extents, first, last, owner| {
             extents.change(first, last, |_, _, extent| extent.owner = owner);

@@ -1,81 +1,18 @@
 //! Sparse physical memory: the descriptors in it, and what is known about each page of 4 KiB.
 //!
-//! Kept per page, so that the whole grows with the tables of a trace and not with its length.
-//! What the states mean is decided elsewhere: caches in [`cache`](crate::model::cache), stores in
-//! [`store`](crate::model::store), ownership in [`frames`](crate::model::table_memory).
+//! Kept per page, so that the whole grows with the tables of a trace and not with its length. What
+//! the states of a page mean is not decided here: cache lines are [`caches`](super::caches), tables
+//! are [`tables`](super::tables).
 
-use crate::state::extents::{Extent, Extents};
-use crate::state::tables::TableId;
+use super::caches::{LineRange, Lines, line_mask};
+use super::extents::{Extent, Extents, Owner};
+use super::ids::{PAGE_SHIFT, PER_PAGE, TableId, pages_of};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bits of an offset in a page of this memory, whatever the granule.
-pub(crate) const PAGE_SHIFT: u32 = 12;
-/// Descriptors in such a page.
-pub(crate) const PER_PAGE: usize = 512;
-
-/// Who has a page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// Nothing was said about it.
-    #[default]
-    Unknown,
-    /// It is table memory.
-    Tables,
-    /// It was table memory and was given back.
-    Freed,
-}
-
-/// The cache state of the lines of 64 bytes of a page, a bit a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lines {
-    /// Stored through the caches, not yet in memory.
-    pub(crate) dirty: u64,
-    /// Being cleaned: the DSB is missing.
-    pub(crate) cleaning: u64,
-    /// Stored past the caches, which may hold something older.
-    pub(crate) newer: u64,
-    /// Being invalidated: the DSB is missing.
-    pub(crate) invalidating: u64,
-    /// Stored, cleaned or invalidated since the trace began: what was cached before is gone.
-    pub(crate) settled: u64,
-    /// Written as data or code for someone past the caches.
-    pub(crate) other: u64,
-    /// Code that the instruction caches may hold older versions of.
-    pub(crate) code: u64,
-    /// Code not yet cleaned to the point of unification.
-    pub(crate) code_dirty: u64,
-    /// Code being cleaned there: the DSB is missing, and an IC before it may fetch the old again.
-    pub(crate) code_cleaning: u64,
-    /// Code for which an IC was issued since it was last stored.
-    pub(crate) code_invalidating: u64,
-    /// The CPUs whose instruction caches may.
-    pub(crate) code_cpus: u64,
-    /// The last event that made a line dirty or newer.
-    pub(crate) event: u64,
-}
-
 /// Pages of an event from which on they are not taken one by one.
 const LONG: u64 = 16;
-
-/// Lines of pages that are alike: the first page and the last, and which lines of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) first: u64,
-    pub(crate) last: u64,
-    pub(crate) mask: u64,
-}
-
-impl Span {
-    /// The addresses from the first to the last of some of its lines.
-    pub(crate) const fn range(self, mask: u64) -> (u64, u64) {
-        (
-            (self.first << PAGE_SHIFT) + (mask.trailing_zeros() as u64) * 64,
-            (self.last << PAGE_SHIFT) + (63 - mask.leading_zeros() as u64) * 64 + 63,
-        )
-    }
-}
 
 /// When each entry of a page that walkers read was last stored, and by whom.
 #[derive(Clone, Debug)]
@@ -176,23 +113,12 @@ pub(crate) struct Memory {
     numbers: BTreeSet<u64>,
     /// What is known of all other pages.
     extents: Extents,
-    /// The pages with lines written for someone past the caches.
-    other: BTreeSet<u64>,
+    /// The pages with lines written for an observer past the caches.
+    other_lines: BTreeSet<u64>,
     /// Entries and ways looked at; shared, because looking changes nothing else.
     visits: AtomicU64,
     /// How many of them there may be.
     pub(crate) most_visits: u64,
-}
-
-/// The mask of the lines of the page at `page` that `bytes` bytes from `address` touch.
-pub(crate) fn line_mask(page: u64, address: u64, bytes: u64) -> u64 {
-    let start = page << PAGE_SHIFT;
-    let first = address.max(start) - start;
-    let last = address
-        .saturating_add(bytes - 1)
-        .min(start + ((1 << PAGE_SHIFT) - 1))
-        - start;
-    (u64::MAX >> (63 - (last >> 6))) & (u64::MAX << (first >> 6))
 }
 
 impl Memory {
@@ -202,7 +128,7 @@ impl Memory {
         self.pages.get(index as usize)
     }
 
-    /// The page with this number, which leaves the stretch that it was part of.
+    /// The page with this number, which leaves the range that it was part of.
     pub(crate) fn page_mut(&mut self, number: u64) -> &mut Page {
         let next = self.pages.len();
         let index = *self.index.entry(number).or_insert(next as u32) as usize;
@@ -217,7 +143,7 @@ impl Memory {
                 page.forget();
             }
             if extent.lines.other != 0 {
-                self.other.insert(number);
+                self.other_lines.insert(number);
             }
             if extent != Extent::default() {
                 self.extents
@@ -272,9 +198,9 @@ impl Memory {
         address: u64,
         bytes: u64,
         all: bool,
-        mut change: impl FnMut(Span, &mut Lines),
+        mut change: impl FnMut(LineRange, &mut Lines),
     ) {
-        let (first, last) = Self::numbers(address, bytes).into_inner();
+        let (first, last) = pages_of(address, bytes).into_inner();
         let long = last - first >= LONG;
         for number in if long {
             vec![first, last]
@@ -293,7 +219,7 @@ impl Memory {
             }
             self.change_others(first, last, |first, last, extent| {
                 let mask = u64::MAX;
-                change(Span { first, last, mask }, &mut extent.lines);
+                change(LineRange { first, last, mask }, &mut extent.lines);
             });
         }
     }
@@ -302,13 +228,13 @@ impl Memory {
         &mut self,
         number: u64,
         mask: u64,
-        change: &mut impl FnMut(Span, &mut Lines),
+        change: &mut impl FnMut(LineRange, &mut Lines),
     ) {
         let (first, last) = (number, number);
         let lines = &mut self.page_mut(number).lines;
-        change(Span { first, last, mask }, lines);
+        change(LineRange { first, last, mask }, lines);
         if lines.other != 0 {
-            self.other.insert(number);
+            self.other_lines.insert(number);
         }
     }
 
@@ -329,14 +255,14 @@ impl Memory {
         });
     }
 
-    /// The pages that have lines written for someone past the caches, in order.
-    pub(crate) fn other_lines(&self) -> Vec<(Span, Lines)> {
-        let whole = |first, last| Span {
+    /// The pages that have lines written for an observer past the caches, in order.
+    pub(crate) fn lines_for_others(&self) -> Vec<(LineRange, Lines)> {
+        let whole = |first, last| LineRange {
             first,
             last,
             mask: u64::MAX,
         };
-        let pages = self.other.iter().filter_map(|&number| {
+        let pages = self.other_lines.iter().filter_map(|&number| {
             let lines = self.page(number)?.lines;
             (lines.other != 0).then_some((whole(number, number), lines))
         });
@@ -394,12 +320,6 @@ impl Memory {
                 (fresh.events[index], u32::from(fresh.cpus[index]))
             })
     }
-
-    /// The page numbers that `bytes` bytes from `address` touch.
-    pub(crate) fn numbers(address: u64, bytes: u64) -> std::ops::RangeInclusive<u64> {
-        let last = address.saturating_add(bytes.saturating_sub(1));
-        address >> PAGE_SHIFT..=last >> PAGE_SHIFT
-    }
 }
 
 #[cfg(test)]
@@ -420,14 +340,5 @@ mod tests {
         page.mark_written(0, 3);
         assert_eq!(page.unknown(0, 3), None);
         assert_eq!(page.unknown(0, 4), Some(3));
-    }
-
-    #[test]
-    fn lines_are_those_that_a_range_touches() {
-        assert_eq!(line_mask(0, 0, 1), 1);
-        assert_eq!(line_mask(0, 63, 2), 0b11);
-        assert_eq!(line_mask(0, 0, 4096), u64::MAX);
-        assert_eq!(line_mask(1, 0, 4096 + 64), 1);
-        assert_eq!(line_mask(1, 0x1fc0, 0x1000), 1 << 63);
     }
 }

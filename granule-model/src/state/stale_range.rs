@@ -1,19 +1,18 @@
-//! What a TLB may hold that the tables no longer say: runs of stale entries.
+//! What a TLB may hold that the tables no longer say: ranges of stale entries.
 //!
-//! A [`Run`] is a number of neighbouring entries of one table that were replaced together. It
+//! A [`StaleRange`] is a number of neighbouring entries of one table that were replaced together. It
 //! knows what they were, when they went, which CPUs may still hold them, and since when no
-//! walker can read them again. Where runs are kept is [`stale`](crate::state::stale_tlb)'s.
+//! walker can read them again. Where ranges are kept is [`stale_tlb`](super::stale_tlb).
 
+use super::ids::ContextId;
+use super::walk::TableAt;
 use crate::arch::context::Context;
 use crate::arch::descriptor::{self, Attributes, Hierarchy};
 use crate::violation::Miss;
 
-/// An index into the contexts that the model has seen.
-pub(crate) type ContextId = u32;
-
 /// A leaf or a pointer to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RunKind {
+pub(crate) enum StaleKind {
     Leaf,
     Table,
 }
@@ -32,14 +31,14 @@ pub(crate) enum Settle {
 
 /// Neighbouring stale entries.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct StaleRange {
     /// The first address that the first entry translates.
     pub(crate) va: u64,
     /// The bits of address below an entry.
     pub(crate) shift: u32,
     pub(crate) count: u64,
     pub(crate) level: i8,
-    pub(crate) kind: RunKind,
+    pub(crate) kind: StaleKind,
     /// The first descriptor, and what is added from one to the next.
     pub(crate) value: u64,
     pub(crate) step: u64,
@@ -68,7 +67,7 @@ pub(crate) struct Run {
     pub(crate) harmless: bool,
 }
 
-impl Run {
+impl StaleRange {
     /// The bytes of one entry.
     pub(crate) const fn entry_bytes(&self) -> u64 {
         1 << self.shift
@@ -113,6 +112,18 @@ impl Run {
         descriptor::attributes(self.entry_value(index), self.level, self.hierarchy, context)
     }
 
+    /// The table that the pointer with this index leads to.
+    pub(crate) const fn table_below(&self, index: u64, context: &Context) -> TableAt {
+        let raw = self.entry_value(index);
+        TableAt {
+            base: descriptor::table_address(raw, context.format),
+            level: self.level + 1,
+            entries: 1 << context.format.granule.table_bits(),
+            va: self.entry_va(index),
+            hierarchy: self.hierarchy.below(raw, context),
+        }
+    }
+
     /// Whether a lookup, or an operation, with `asid` meets it.
     pub(crate) fn matches(&self, asid: Option<u16>) -> bool {
         match (self.asid, asid) {
@@ -135,15 +146,15 @@ impl Run {
     }
 }
 
-/// Makes runs of entries that come one after the other.
+/// Makes ranges of entries that come one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
-    done: Vec<Run>,
+pub(crate) struct StaleRanges {
+    done: Vec<StaleRange>,
 }
 
-impl Runs {
-    /// Adds one entry, to the last run if it continues it.
-    pub(crate) fn push(&mut self, entry: Run) {
+impl StaleRanges {
+    /// Adds one entry, to the last range if it continues it.
+    fn push(&mut self, entry: StaleRange) {
         if let Some(last) = self.done.last_mut() {
             let delta = entry.value.wrapping_sub(last.entry_value(last.count - 1));
             let continues = last.kind == entry.kind
@@ -165,7 +176,14 @@ impl Runs {
         self.done.push(entry);
     }
 
-    pub(crate) fn finish(self) -> Vec<Run> {
+    /// Adds the entries that there are.
+    pub(crate) fn extend(&mut self, entry: Option<StaleRange>) {
+        if let Some(entry) = entry {
+            self.push(entry);
+        }
+    }
+
+    pub(crate) fn finish(self) -> Vec<StaleRange> {
         self.done
     }
 }

@@ -1,15 +1,15 @@
-//! Where runs of stale entries are kept, found by address.
+//! The stale entries that TLBs may hold: ranges, found by address.
 //!
-//! They lie in buckets by half, entry size and address, so that an operation on one address
+//! Ranges lie in buckets by half, entry size and address, so that an operation on one address
 //! looks at what is near it only, however many there are elsewhere.
 
+use super::stale_range::{Settle, StaleKind, StaleRange};
 use crate::arch::context::Space;
-use crate::state::stale_range::{Run, RunKind, Settle};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A bucket holds the runs of this many entries, as a power of 2.
+/// A bucket holds the ranges of this many entries, as a power of 2.
 const BUCKET_BITS: u32 = 9;
-/// So many runs of a bucket may have been reported before the oldest of them are dropped: what
+/// So many ranges of a bucket may have been reported before the oldest of them are dropped: what
 /// was reported is not reported again, and a wrong program makes as many as it likes.
 const MOST_REPORTED: usize = 64;
 
@@ -21,40 +21,40 @@ pub(crate) struct Bucket {
     stretch: u64,
 }
 
-/// What becomes of a run, or the part of one that was looked at.
+/// What becomes of a range, or the part of one that was looked at.
 pub(crate) enum Fate {
     /// It stays as it is.
     Keep,
     /// It goes.
     Remove,
     /// These take its place.
-    Replace(Vec<Run>),
+    Replace(Vec<StaleRange>),
 }
 
 /// All stale entries.
 #[derive(Debug, Default)]
-pub(crate) struct Stale {
-    buckets: BTreeMap<Bucket, Vec<Run>>,
+pub(crate) struct StaleTlb {
+    buckets: BTreeMap<Bucket, Vec<StaleRange>>,
     /// The entry sizes in use in each half, a bit each, with what was ever used.
     shifts: [u64; Space::COUNT],
-    /// Buckets with runs that wait for a DSB or ISB.
+    /// Buckets with ranges that wait for a DSB or ISB.
     unsettled: BTreeSet<Bucket>,
     /// Buckets that had pointers to tables.
     tables: BTreeSet<Bucket>,
 }
 
-impl Stale {
+impl StaleTlb {
     pub(crate) fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// How many runs there are.
+    /// How many ranges there are.
     pub(crate) fn len(&self) -> usize {
         self.buckets.values().map(Vec::len).sum()
     }
 
-    /// Adds a run. How many it was compared with.
-    pub(crate) fn add(&mut self, space: Space, run: &Run) -> u64 {
+    /// Adds a range. How many it was compared with.
+    pub(crate) fn add(&mut self, space: Space, run: &StaleRange) -> u64 {
         let shift = run.shift;
         let mut compared = 0;
         let mut at = 0;
@@ -74,12 +74,12 @@ impl Stale {
         compared
     }
 
-    fn add_part(&mut self, bucket: Bucket, run: Run) -> usize {
+    fn add_part(&mut self, bucket: Bucket, run: StaleRange) -> usize {
         self.shifts[bucket.space.index()] |= 1 << bucket.shift;
         if !matches!(run.settle, Settle::At(_)) {
             self.unsettled.insert(bucket);
         }
-        if run.kind == RunKind::Table {
+        if run.kind == StaleKind::Table {
             self.tables.insert(bucket);
         }
         let runs = self.buckets.entry(bucket).or_default();
@@ -140,8 +140,14 @@ impl Stale {
         found
     }
 
-    /// Looks at every run that translates something in the range, cut to the entries that do.
-    pub(crate) fn visit(&self, space: Space, first: u64, last: u64, mut look: impl FnMut(&Run)) {
+    /// Looks at every stale range that translates something from `first` to `last`, cut to the entries that do.
+    pub(crate) fn visit(
+        &self,
+        space: Space,
+        first: u64,
+        last: u64,
+        mut look: impl FnMut(&StaleRange),
+    ) {
         for bucket in self.buckets_of(space, first, last) {
             for run in &self.buckets[&bucket] {
                 if let Some((from, count)) = run.touched(first, last) {
@@ -155,14 +161,14 @@ impl Stale {
         }
     }
 
-    /// Decides what becomes of every run that translates something in the range, cut to the
+    /// Decides what becomes of every stale range that translates something from `first` to `last`, cut to the
     /// entries that do.
     pub(crate) fn rewrite(
         &mut self,
         space: Space,
         first: u64,
         last: u64,
-        mut decide: impl FnMut(&Run) -> Fate,
+        mut decide: impl FnMut(&StaleRange) -> Fate,
     ) {
         for bucket in self.buckets_of(space, first, last) {
             let Some(runs) = self.buckets.get_mut(&bucket) else {
@@ -208,16 +214,16 @@ impl Stale {
     }
 
     /// Whether some CPU may hold a pointer to a table in the `bytes` bytes from `address`, and
-    /// the run if so. `target` says where the entry of a run points to.
+    /// the range if so. `target` says where the entry of a range points to.
     pub(crate) fn pointing_into(
         &self,
         address: u64,
         bytes: u64,
-        target: impl Fn(&Run, u64) -> u64,
-    ) -> Option<Run> {
+        target: impl Fn(&StaleRange, u64) -> u64,
+    ) -> Option<StaleRange> {
         for bucket in &self.tables {
             for run in self.buckets.get(bucket).map_or(&[][..], Vec::as_slice) {
-                if run.kind == RunKind::Table
+                if run.kind == StaleKind::Table
                     && let Some(index) = (0..run.count).find(|&index| {
                         let to = target(run, index);
                         to >= address && to - address < bytes
@@ -230,9 +236,9 @@ impl Stale {
         None
     }
 
-    /// Settles the runs that wait: `settled` says since when, for those whose wait is over.
+    /// Settles the ranges that wait: `settled` says since when, for those whose wait is over.
     /// Those it gives a set of CPUs for are settled for these only.
-    pub(crate) fn settle(&mut self, mut settled: impl FnMut(&Run) -> Option<(Settle, u64)>) {
+    pub(crate) fn settle(&mut self, mut settled: impl FnMut(&StaleRange) -> Option<(Settle, u64)>) {
         let waiting = std::mem::take(&mut self.unsettled);
         for bucket in waiting {
             let Some(runs) = self.buckets.get_mut(&bucket) else {

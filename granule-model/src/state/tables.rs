@@ -1,19 +1,17 @@
-//! Which tables walkers can reach, from where, and who may hold something of them.
+//! The graph of the tables that walkers can reach, and the trees that CPUs walk or may hold
+//! entries of.
 //!
-//! A graph with an edge for each table entry, kept up to date by [`store`](crate::model::store): a
-//! store is told by its physical address, and this finds what it translates. A table that
-//! several entries or roots share is here once, with all its parents.
+//! A node for each table and an edge for each table entry. A store names a physical address; the
+//! graph says which addresses the entry there translates. A table that several entries or trees
+//! share is here once, with all its parents. No rule is checked here.
 
+use super::ids::{ContextId, PAGE_SHIFT, RootId, TableId, pages_of};
+use super::memory::Memory;
+use super::walk::TableAt;
 use crate::arch::context::{Context, RootKey, Space};
 use crate::arch::descriptor::{self, Kind};
 use crate::arch::format::Format;
-use crate::state::memory::Memory;
-use crate::state::stale_range::ContextId;
-use crate::state::walk::TableAt;
 use std::collections::{BTreeSet, HashMap};
-
-pub(crate) type TableId = u32;
-pub(crate) type RootId = u32;
 
 /// What a way to a table counts among visits: it takes memory, and an entry that is looked at
 /// does not.
@@ -57,7 +55,7 @@ pub(crate) struct Path {
     pub(crate) at: TableAt,
 }
 
-/// The tables and roots.
+/// The tables, the trees, and the contexts that trees are read in.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     tables: Vec<Option<Table>>,
@@ -70,6 +68,12 @@ pub(crate) struct Tables {
     by_asid: HashMap<(Space, Option<u16>), BTreeSet<RootId>>,
     /// Those with a global leaf.
     with_global: BTreeSet<RootId>,
+    /// The contexts that trees were ever read in. What TLBs hold outlives the tree it came from,
+    /// so no context is forgotten.
+    contexts: Vec<Context>,
+    context_ids: HashMap<Context, ContextId>,
+    /// Some context had walks that are not cached.
+    uncached_walks: bool,
 }
 
 /// Where a table is, and how it is read.
@@ -106,11 +110,37 @@ impl Tables {
             .filter_map(|(id, root)| Some((id as RootId, root.as_ref()?)))
     }
 
+    /// The context with this number.
+    pub(crate) fn context(&self, id: ContextId) -> &Context {
+        &self.contexts[id as usize]
+    }
+
+    /// All contexts that trees were ever read in.
+    pub(crate) fn contexts(&self) -> &[Context] {
+        &self.contexts
+    }
+
+    /// Whether some tree was ever read with walks that are not cached.
+    pub(crate) const fn has_uncached_walks(&self) -> bool {
+        self.uncached_walks
+    }
+
+    /// The number of a context.
+    fn context_id(&mut self, context: &Context) -> ContextId {
+        let next = self.contexts.len() as ContextId;
+        let id = *self.context_ids.entry(*context).or_insert(next);
+        if id == next {
+            self.contexts.push(*context);
+            self.uncached_walks |= !context.cached_walks;
+        }
+        id
+    }
+
     /// The table with this shape, made reachable if it is not yet. The ids of all tables that
     /// became reachable by that are added to `new`.
     fn attach(&mut self, memory: &mut Memory, shape: Shape, new: &mut Vec<TableId>) -> TableId {
         let known = memory
-            .page(shape.base >> crate::state::memory::PAGE_SHIFT)
+            .page(shape.base >> PAGE_SHIFT)
             .map_or(&[][..], |page| &page.tables)
             .iter()
             .copied()
@@ -140,7 +170,7 @@ impl Tables {
             self.tables.push(Some(table));
             (self.tables.len() - 1) as TableId
         };
-        for number in Memory::numbers(shape.base, shape.entries * 8) {
+        for number in pages_of(shape.base, shape.entries * 8) {
             memory.page_mut(number).tables.push(id);
         }
         new.push(id);
@@ -189,7 +219,7 @@ impl Tables {
             return;
         };
         let tables = memory
-            .page(shape.base >> crate::state::memory::PAGE_SHIFT)
+            .page(shape.base >> PAGE_SHIFT)
             .map_or(Vec::new(), |page| page.tables.clone());
         for id in tables {
             let Some(table) = self.table_mut(id) else {
@@ -214,7 +244,7 @@ impl Tables {
             return;
         }
         let (base, level, entries, format) = (table.base, table.level, table.entries, table.format);
-        for number in Memory::numbers(base, entries * 8) {
+        for number in pages_of(base, entries * 8) {
             let page = memory.page_mut(number);
             page.tables.retain(|&other| other != id);
             page.may_be_walked = true;
@@ -265,9 +295,9 @@ impl Tables {
         &mut self,
         memory: &mut Memory,
         key: RootKey,
-        context: ContextId,
         new: &mut Vec<TableId>,
     ) -> RootId {
+        let context = self.context_id(&key.context);
         let shape = Shape {
             base: key.base,
             level: key.context.start_level(),
@@ -331,19 +361,13 @@ impl Tables {
     }
 
     /// All ways from a root to a table.
-    pub(crate) fn paths(&self, memory: &Memory, id: TableId, contexts: &[Context]) -> Vec<Path> {
+    pub(crate) fn paths(&self, memory: &Memory, id: TableId) -> Vec<Path> {
         let mut found = Vec::new();
-        self.collect_paths(memory, id, contexts, &mut found);
+        self.collect_paths(memory, id, &mut found);
         found
     }
 
-    fn collect_paths(
-        &self,
-        memory: &Memory,
-        id: TableId,
-        contexts: &[Context],
-        found: &mut Vec<Path>,
-    ) {
+    fn collect_paths(&self, memory: &Memory, id: TableId, found: &mut Vec<Path>) {
         let Some(table) = self.table(id) else { return };
         let ways = (table.roots.len() + table.parents.len()) as u64;
         if !memory.visit(VISITS_OF_A_WAY * ways) {
@@ -359,15 +383,12 @@ impl Tables {
         }
         for &(parent, index) in &table.parents {
             let mut above = Vec::new();
-            self.collect_paths(memory, parent, contexts, &mut above);
+            self.collect_paths(memory, parent, &mut above);
             if !memory.visit(VISITS_OF_A_WAY * above.len() as u64) {
                 return;
             }
             for path in above {
-                let Some(context) = self
-                    .root(path.root)
-                    .and_then(|root| contexts.get(root.context as usize))
-                else {
+                let Some(context) = self.root(path.root).map(|root| &root.key.context) else {
                     continue;
                 };
                 let raw = memory.load(path.at.base + index * 8);

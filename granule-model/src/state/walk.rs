@@ -1,11 +1,12 @@
 //! The walk: from an address through the tables in memory to a leaf or a fault.
 //!
-//! It reads memory as it is now. What a TLB or a store under way adds to that is
-//! [`access`](crate::model::access)'s.
+//! A walk reads memory as it is now. What a TLB or a store under way adds to that is
+//! [`lookup`](super::lookup).
 
+use super::memory::Memory;
+use crate::access::FaultKind;
 use crate::arch::context::{Context, RootKey};
 use crate::arch::descriptor::{self, Hierarchy, Kind};
-use crate::state::memory::Memory;
 
 /// A table that is being read: where it is and what it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +63,6 @@ impl EntryAt {
     pub(crate) const fn last(&self) -> u64 {
         self.va + ((1 << self.shift) - 1)
     }
-}
-
-/// Why an address does not translate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FaultKind {
-    /// No valid entry, or an address outside of the half.
-    Translation,
-    /// The access flag is clear.
-    AccessFlag,
-    /// The permissions do not allow the access.
-    Permission,
-    /// An address in a descriptor or TTBR has more bits than there are.
-    AddressSize,
 }
 
 /// What a walk ends with.

@@ -1,6 +1,9 @@
-//! What the model finds: violations, the rules they break, and the list they are kept in.
+//! Violations, and the rules that they break. [`report`] is the list that violations are kept in.
+//!
+//! Plain values: what is a violation is decided by the [`rules`](crate::rules).
 
-use std::collections::VecDeque;
+pub(crate) mod report;
+
 use std::fmt;
 
 /// What was broken. Where the Arm ARM (DDI 0487) names the rule, [`Rule::name`] is that name.
@@ -202,81 +205,5 @@ impl fmt::Display for Violation {
         let place = |event: u64| Some(format!("event {event}"));
         let (rule, text) = (self.rule.name(), self.describe(place));
         write!(f, "event {}: {rule}: {text}", self.event)
-    }
-}
-
-/// Violations that a new one may join.
-const RECENT: usize = 16;
-
-/// The violations found so far.
-#[derive(Debug, Default)]
-pub(crate) struct Log {
-    kept: Vec<Violation>,
-    /// The last few, kept or not, with where they are kept: what joins them does not depend on
-    /// how many are kept.
-    recent: VecDeque<(Violation, Option<usize>)>,
-    most: usize,
-    count: u64,
-}
-
-impl Log {
-    pub(crate) fn new(most: usize) -> Self {
-        Self {
-            most,
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn kept(&self) -> &[Violation] {
-        &self.kept
-    }
-
-    pub(crate) const fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// More violations are only counted.
-    pub(crate) const fn is_full(&self) -> bool {
-        self.kept.len() >= self.most
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.kept.clear();
-        self.recent.clear();
-        self.count = 0;
-    }
-
-    /// Adds a violation; one that says the same of the same events, CPU and of addresses next to
-    /// it joins the earlier one.
-    pub(crate) fn add(&mut self, violation: Violation) {
-        let joins = |other: &Violation| {
-            other.rule == violation.rule
-                && other.event == violation.event
-                && other.earlier == violation.earlier
-                && other.cpu == violation.cpu
-                && other.is_virtual == violation.is_virtual
-                && other.observation == violation.observation
-                && violation.range.0 <= other.range.1.saturating_add(1)
-                && other.range.0 <= violation.range.1.saturating_add(1)
-        };
-        let same = self.recent.iter_mut().rev().find(|(other, _)| joins(other));
-        if let Some((same, kept)) = same {
-            same.range.0 = same.range.0.min(violation.range.0);
-            same.range.1 = same.range.1.max(violation.range.1);
-            same.times += 1;
-            if let Some(kept) = kept.and_then(|at| self.kept.get_mut(at)) {
-                (kept.range, kept.times) = (same.range, same.times);
-            }
-            return;
-        }
-        self.count += 1;
-        let at = (self.kept.len() < self.most).then_some(self.kept.len());
-        if at.is_some() {
-            self.kept.push(violation.clone());
-        }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((violation, at));
     }
 }
