@@ -18,11 +18,11 @@ use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {
-    let Some(status) = syndrome::own_abort(frame.esr) else {
+    let Some(abort) = syndrome::own_abort(frame.esr) else {
         return false;
     };
-    let injected = syndrome::is_translation_fault(status) && inject::stands_for(frame.far);
-    if status != syndrome::TLB_CONFLICT && !injected {
+    let injected = abort.status.is_translation_fault() && inject::stands_for(frame.far);
+    if !abort.status.is_tlb_conflict() && !injected {
         return false;
     }
     let this = percpu::this();
