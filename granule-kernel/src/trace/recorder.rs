@@ -3,14 +3,14 @@
 //! What no lock can be held for, because the CPU that does it cannot reach the records then, is
 //! written down by [`bring_up`](super::bring_up).
 
-use super::Area;
 use crate::cpu;
-use crate::layout;
 use crate::mmu_off::cache;
 use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
+use granule_kcore::layout;
+use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
 use granule_trace::{Event, Header, RECORD_WORDS, Record};
 

@@ -235,6 +235,8 @@ fn properties(seed: u64) -> Case {
         "-p",
         "granule-model",
         "-p",
+        "granule-kcore",
+        "-p",
         "granule-kernel",
         "--all-features",
         "--lib",
