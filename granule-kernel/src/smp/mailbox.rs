@@ -10,7 +10,7 @@ use crate::handover::MmuConfig;
 use crate::mmu_off::cache;
 use core::cell::UnsafeCell;
 use granule::arch::IdRegisters;
-use granule::boot::words;
+use granule_boot::words;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
 use granule_kcore::cpus::fake::Changes;

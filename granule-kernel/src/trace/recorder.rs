@@ -8,10 +8,10 @@ use crate::mmu_off::cache;
 use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
-use granule::table::{Sink, TableEvent};
-use granule::trace::{Event, Header, RECORD_WORDS, Record};
 use granule_kcore::layout;
 use granule_kcore::trace::area::Area;
+use granule_recorder::Sink;
+use granule_trace::{Event, Header, RECORD_WORDS, Record};
 
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {
@@ -160,8 +160,12 @@ impl Sink for Recorder {
         result
     }
 
-    fn record(&self, event: TableEvent) {
-        self.push(Event::of_table(event, self.page_bytes));
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    fn record(&self, event: Event) {
+        self.push(event);
     }
 }
 

@@ -36,7 +36,7 @@ use crate::ipi;
 use crate::smp::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Descriptor, Kind, PageSize, PhysicalAddress, VirtualAddress};
-use granule::boot::words;
+use granule_boot::words;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 
