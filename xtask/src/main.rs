@@ -25,6 +25,7 @@ mod page_constants;
 mod peers;
 mod pool;
 mod probe;
+mod programs;
 mod run;
 mod size;
 mod soak;

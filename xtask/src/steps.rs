@@ -1,11 +1,12 @@
 //! The steps of `cargo xtask test`: what each of them runs. Order, selection and summary
 //! are `ci`'s.
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, run_tests, show};
-use crate::{boot, boots, image, matrix, miri, probe, tools, user};
+use crate::programs::{self, Program};
+use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
+use crate::{boot, boots, image, matrix, miri, pool, probe, tools, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -212,45 +213,30 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
         })
 }
 
-/// All tests but those that boot guests; these are integration tests of granule-cli whose
-/// names begin with `qemu`.
+/// All tests but those that boot guests, and the examples in documentation.
 fn host_tests() -> Result<()> {
-    let metadata = metadata()?;
-    let mut failures = Vec::new();
-    for package in packages(&metadata)? {
-        let name = package["name"]
-            .as_str()
-            .context("a package without a name")?;
-        // Programs for EL0 and a kernel: what they do is tested there, by `qemu-tests`.
-        if [user::PACKAGE, probe::PACKAGE].contains(&name) {
-            continue;
-        }
-        let mut command = cargo(&["test", "-p", name]);
-        command.envs(draws());
-        let has_library = !targets(package, "lib").is_empty();
-        match name {
-            // On the host the kernel's binary is the tests of what is pure in it.
-            KERNEL => drop(command.arg("--bins")),
-            CLI => {
-                command.arg("--bins").args(has_library.then_some("--lib"));
-                let host = targets(package, "test")
-                    .into_iter()
-                    .filter(|t| !boots_guests(t));
-                command.args(host.flat_map(|test| ["--test".to_owned(), test]));
-            }
-            _ => drop(command.arg("--all-features")),
-        }
-        match run_tests(command) {
-            Ok(0) => failures.push(anyhow!("{name} has no tests")),
-            Ok(_) => {}
-            Err(error) => failures.push(error),
-        }
-    }
-    all_of(failures)
+    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let draws: Vec<_> = draws().collect();
+    let tests = programs::run(&programs, pool::PARALLEL, &[], &draws);
+    let mut doc = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
+    doc.envs(draws);
+    let examples = programs::run_command(doc).and_then(|sum| sum.result());
+    all_of(
+        [tests, examples]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect(),
+    )
 }
 
-fn boots_guests(test: &str) -> bool {
-    test.starts_with("qemu")
+/// Programs for EL0 and the probe are tested by the guests that run them.
+pub(crate) fn runs_on_host(program: &Program) -> bool {
+    ![user::PACKAGE, probe::PACKAGE].contains(&&*program.package) && !boots_guests(program)
+}
+
+/// Integration tests of granule-cli whose names begin with `qemu`.
+fn boots_guests(program: &Program) -> bool {
+    program.package == CLI && program.kind == "test" && program.target.starts_with("qemu")
 }
 
 fn build_image() -> Result<()> {
@@ -266,16 +252,6 @@ fn build_probe() -> Result<()> {
 }
 
 fn qemu_tests() -> Result<()> {
-    let metadata = metadata()?;
-    let tests = targets(package_named(&metadata, CLI)?, "test");
-    let guests: Vec<_> = tests
-        .into_iter()
-        .filter(|test| boots_guests(test))
-        .collect();
-    ensure!(
-        !guests.is_empty(),
-        "{CLI} has no integration tests named qemu*: nothing was booted"
-    );
     // The tests boot these files; a build that fails leaves none. That for all page sizes last, so
     // that its ELF file is the one that is left.
     for size in image::Fixed::ALL {
@@ -284,18 +260,10 @@ fn qemu_tests() -> Result<()> {
     image::image(None)?;
     user::build()?;
     probe::build()?;
-    let mut command = cargo(&["test", "-p", CLI]);
-    command.args(
-        guests
-            .into_iter()
-            .flat_map(|test| ["--test".to_owned(), test]),
-    );
-    command.args(["--", "--test-threads=2"]);
-    ensure!(
-        run_tests(command)? > 0,
-        "no test that boots a guest was run"
-    );
-    Ok(())
+    let programs = programs::choose(programs::build()?, "tests that boot guests", boots_guests)?;
+    // A guest is a busy thread: as many tests at a time as there are cores.
+    let threads = format!("--test-threads={}", pool::PARALLEL);
+    programs::run(&programs, 1, &[&threads], &[])
 }
 
 fn qemu_matrix() -> Result<()> {
@@ -409,14 +377,13 @@ mod tests {
         let package = json!({
             "features": {"default": [], "count": [], "std": []},
             "targets": [
-                {"name": "qemu_boot", "kind": ["test"]},
+                {"name": "check", "kind": ["test"]},
                 {"name": "usage", "kind": ["test"]},
                 {"name": "granule", "kind": ["lib"]},
             ],
         });
         assert_eq!(feature_sets(&package), ["", "count", "std"]);
-        assert_eq!(targets(&package, "test"), ["qemu_boot", "usage"]);
-        assert!(boots_guests("qemu_boot") && !boots_guests("usage"));
+        assert_eq!(targets(&package, "test"), ["check", "usage"]);
     }
 
     #[test]
