@@ -1,20 +1,27 @@
-//! The steps of `cargo xtask test`: what each of them runs. Order, selection and summary
-//! are `ci`'s.
+//! The steps of `cargo xtask test` and `cargo xtask check`: what each of them runs. Order, selection and
+//! summary are `ci`'s.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::programs::{self, Program};
 use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
-use crate::{boot, boots, image, matrix, miri, pool, probe, tools, user};
+use crate::{boot, boots, image, licences, matrix, miri, pool, probe, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
+    /// Whether `make test` leaves it to `.ci/run`.
+    pub(crate) long: bool,
     pub(crate) run: fn() -> Result<()>,
 }
+
+/// As many cases as `make test` has, for the step `properties`.
+const LONG_TIMES: u32 = 4;
+/// Operations of the model harness there.
+const LONG_OPERATIONS: u64 = 240_000;
 
 const KERNEL: &str = "granule-kernel";
 pub(crate) const LIBRARY: &str = "granule";
@@ -25,85 +32,112 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "fmt",
         what: "rustfmt agrees with every file",
+        long: false,
         run: fmt,
     },
     Step {
         name: "clippy",
         what: "no warning in the host crates",
+        long: false,
         run: clippy,
     },
     Step {
         name: "clippy-kernel",
         what: "no warning in the kernel and the probe",
+        long: false,
         run: clippy_kernel,
     },
     Step {
         name: "features",
         what: "the library with each feature alone and none",
+        long: false,
         run: features,
     },
     Step {
         name: "examples",
         what: "the library's examples compile",
+        long: false,
         run: examples,
     },
     Step {
         name: "doc",
         what: "documentation without a warning",
+        long: false,
         run: doc,
     },
     Step {
         name: "host-tests",
         what: "unit, integration and doc tests",
+        long: false,
         run: host_tests,
     },
     Step {
         name: "image",
         what: "the kernel image and its MMU-off code",
+        long: false,
         run: build_image,
     },
     Step {
         name: "user",
         what: "the user programs",
+        long: false,
         run: build_user,
     },
     Step {
         name: "probe",
         what: "the probe and its code, all of it MMU-off",
+        long: false,
         run: build_probe,
     },
     Step {
         name: "qemu-tests",
         what: "granule-cli's tests that boot guests",
+        long: false,
         run: qemu_tests,
     },
     Step {
         name: "qemu-matrix",
         what: "a pairwise sample of the QEMU matrix",
+        long: false,
         run: qemu_matrix,
     },
     Step {
         name: "package",
         what: "the library packages and builds alone",
+        long: false,
         run: package,
     },
     Step {
         name: "licences",
-        what: "licences, bans and sources by cargo-deny",
-        run: licences,
+        what: "licences and sources of all dependencies",
+        long: false,
+        run: licences::check,
     },
     Step {
         name: "miri",
         what: "the library's tests under Miri",
+        long: true,
         run: miri::run,
+    },
+    Step {
+        name: "properties",
+        what: "properties, interleavings and the model harness at length",
+        long: true,
+        run: properties,
+    },
+    Step {
+        name: "peers",
+        what: "Debian's kernels and shell beside this kernel",
+        long: true,
+        run: peers,
     },
 ];
 
-fn fmt() -> Result<()> {
+pub(crate) fn fmt() -> Result<()> {
     run(cargo(&["fmt", "--all", "--", "--check"]))
 }
 
-fn clippy() -> Result<()> {
+pub(crate) fn clippy() -> Result<()> {
     // The kernel among them, built for the host: that is where its tests are.
     let scope = ["--workspace", "--all-targets", "--all-features"];
     let mut command = cargo(&["clippy"]);
@@ -111,7 +145,7 @@ fn clippy() -> Result<()> {
     run(command)
 }
 
-fn clippy_kernel() -> Result<()> {
+pub(crate) fn clippy_kernel() -> Result<()> {
     run(cargo(&[
         "clippy",
         "-p",
@@ -239,6 +273,23 @@ fn boots_guests(program: &Program) -> bool {
     program.package == CLI && program.kind == "test" && program.target.starts_with("qemu")
 }
 
+/// The properties and interleavings of the host tests with other cases, and more of them; and the model
+/// harness with more operations. The soak has still more.
+fn properties() -> Result<()> {
+    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let mut variables: Vec<_> = draws().collect();
+    variables.push(("GRANULE_TIMES", LONG_TIMES.to_string()));
+    variables.push(("GRANULE_HARNESS_OPERATIONS", LONG_OPERATIONS.to_string()));
+    programs::run(&programs, pool::PARALLEL, &[], &variables)
+}
+
+/// Its packages and its summary are its own; the last line of that says which of its checks failed.
+fn peers() -> Result<()> {
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    command.arg("test-peers");
+    run(command)
+}
+
 fn build_image() -> Result<()> {
     image::image(None).map(drop)
 }
@@ -322,24 +373,7 @@ fn package() -> Result<()> {
     Ok(())
 }
 
-/// The advisory database is left out: it changes without the project, and fetching it
-/// would make a test depend on the day.
-fn licences() -> Result<()> {
-    let mut command = std::process::Command::new(tools::cargo_deny()?);
-    command
-        .args([
-            "--workspace",
-            "--all-features",
-            "check",
-            "licenses",
-            "bans",
-            "sources",
-        ])
-        .current_dir(root());
-    run(command)
-}
-
-fn packages(metadata: &Value) -> Result<&Vec<Value>> {
+pub(crate) fn packages(metadata: &Value) -> Result<&Vec<Value>> {
     metadata["packages"]
         .as_array()
         .context("`cargo metadata` told no packages")
