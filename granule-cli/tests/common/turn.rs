@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex};
 use granule_cli::{Boot, Outcome, Request, boot};
 
 /// Guests that may still be started: each keeps several host threads busy, and more of them than two
-/// would only wait for each other, some until they time out.
+/// would only wait for each other.
 static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
 
 struct Turn;
