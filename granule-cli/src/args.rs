@@ -117,7 +117,7 @@ Examples:
     granule boot --cpu cortex-a72 --el 1 --page-size 16k
 
   Eight CPUs on a GICv2; the kernel checks what calls between them do:
-    granule boot --smp 8 --gic 2 --append granule.test=ipi
+    granule boot --test-image --smp 8 --gic 2 --append granule.test=ipi
 
   Count instructions, and keep only what a program wants:
     granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
@@ -197,6 +197,10 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     image: Option<PathBuf>,
 
+    /// Boot target/granule/Image-test, which knows granule.test= and the other words that make things fail
+    #[arg(long, conflicts_with = "image", help_heading = FILES)]
+    test_image: bool,
+
     /// Hand the kernel exactly this device tree, broken or not
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     dtb: Option<PathBuf>,
@@ -247,6 +251,7 @@ impl BootArgs {
     pub fn request(&self) -> Request {
         Request {
             image: self.image.clone(),
+            test_image: self.test_image,
             page_size: self.page_size,
             va_bits: self.va_bits,
             memory: self.memory,

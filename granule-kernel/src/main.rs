@@ -21,6 +21,10 @@ mod frames;
 mod gic;
 mod handover;
 mod kexec;
+#[cfg_attr(
+    all(target_os = "none", not(feature = "test-image")),
+    allow(dead_code, reason = "some addresses are the test image's")
+)]
 mod layout;
 mod line;
 #[cfg_attr(
@@ -28,10 +32,19 @@ mod line;
     allow(dead_code, reason = "for those who may not wait")
 )]
 mod lock;
+#[cfg_attr(
+    all(target_os = "none", not(feature = "test-image")),
+    allow(
+        dead_code,
+        reason = "part of what a kernel offers its modules only self-tests call here"
+    )
+)]
 mod memory;
 mod options;
 mod persist;
 mod pl011;
+#[cfg(any(test, feature = "test-image"))]
+mod selftest;
 mod sizes;
 mod smp;
 mod trace;
@@ -43,6 +56,8 @@ mod wrap;
 #[path = "../../granule/tests/common/cases.rs"]
 mod cases;
 
+#[cfg(target_os = "none")]
+mod bench;
 #[cfg(target_os = "none")]
 mod boot;
 #[cfg(target_os = "none")]
@@ -56,9 +71,11 @@ mod drivers;
 #[cfg(target_os = "none")]
 mod head;
 #[cfg(target_os = "none")]
-mod hooks;
+mod hook;
 #[cfg(target_os = "none")]
 mod image;
+#[cfg(target_os = "none")]
+mod init;
 #[cfg(target_os = "none")]
 mod ipi;
 #[cfg(target_os = "none")]
@@ -81,6 +98,15 @@ mod selfcheck;
 mod stack;
 #[cfg(target_os = "none")]
 mod trust;
+
+/// Where `head::mmu_on` jumps. The one place that knows of hooks and of what the test image puts in.
+#[cfg(target_os = "none")]
+#[unsafe(no_mangle)]
+extern "C" fn kmain_entry(handover: &'static handover::Handover) -> ! {
+    #[cfg(feature = "test-image")]
+    selftest::install();
+    kmain::run(handover)
+}
 
 #[cfg(not(target_os = "none"))]
 fn main() {

@@ -14,7 +14,9 @@ mod asking;
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) mod budget;
 #[cfg(target_os = "none")]
-mod exact;
+pub(crate) mod exact;
+#[cfg(target_os = "none")]
+pub(crate) mod hook;
 #[cfg(target_os = "none")]
 pub(crate) mod leave;
 #[cfg(target_os = "none")]

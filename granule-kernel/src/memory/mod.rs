@@ -23,6 +23,8 @@ pub(crate) mod fault;
 #[cfg(target_os = "none")]
 pub(crate) mod guard;
 #[cfg(target_os = "none")]
+pub(crate) mod hook;
+#[cfg(target_os = "none")]
 pub(crate) mod hotplug;
 #[cfg(target_os = "none")]
 pub(crate) mod live;
@@ -42,8 +44,6 @@ pub(crate) mod reach;
 pub(crate) mod release;
 #[cfg(target_os = "none")]
 pub(crate) mod rewrite;
-#[cfg(target_os = "none")]
-pub(crate) mod selftest;
 #[cfg(target_os = "none")]
 pub(crate) mod supply;
 #[cfg(target_os = "none")]

@@ -10,6 +10,7 @@
 
 pub(crate) mod common;
 pub(crate) mod compare;
+#[cfg(any(test, feature = "test-image"))]
 pub(crate) mod fake;
 mod going;
 pub(crate) mod set;
@@ -17,6 +18,8 @@ pub(crate) mod tree;
 
 #[cfg(target_os = "none")]
 pub(crate) mod check;
+#[cfg(target_os = "none")]
+pub(crate) mod hook;
 #[cfg(target_os = "none")]
 pub(crate) mod identity;
 #[cfg(target_os = "none")]
@@ -30,11 +33,7 @@ pub(crate) mod parking;
 #[cfg(target_os = "none")]
 pub(crate) mod percpu;
 #[cfg(target_os = "none")]
-pub(crate) mod registers;
-#[cfg(target_os = "none")]
 mod secondary;
-#[cfg(target_os = "none")]
-pub(crate) mod selftest;
 #[cfg(target_os = "none")]
 pub(crate) mod stacks;
 #[cfg(target_os = "none")]

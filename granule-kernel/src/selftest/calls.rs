@@ -9,16 +9,17 @@
 //! answer, which must end in a panic that names it. `granule.test=secondary-panic` and
 //! `secondary-overflow`: failures on CPU 1.
 
-use super::MOST_CPUS;
-use super::percpu::{self, PerCpu};
-use super::{jobs, parking, registers};
+use super::{failures, registers};
 use crate::console::println;
 use crate::frames::tables::Tables;
 use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
+use crate::smp::percpu::{self, PerCpu};
+use crate::smp::set::CpuSet;
+use crate::smp::{MOST_CPUS, jobs, parking};
 use crate::trace::bring_up;
-use crate::{cpu, hooks, ipi, layout};
+use crate::{cpu, ipi, layout};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::boot::words;
@@ -71,7 +72,7 @@ pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
             Some(b"mute") => mute(),
             Some(b"secondary-panic") => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
             Some(b"secondary-overflow") => on_cpu_1(&|_| {
-                hooks::overflow(1);
+                failures::overflow(1);
             }),
             _ => {}
         }
@@ -201,7 +202,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     }
     let [first, _] = pages;
     let counters = Counters::new();
-    let open = |flush| live::open_for_test(&counters, flush, None);
+    let open = |flush| live::open_unlocked(&counters, flush, None);
     point(&mut *open(Flush::Now)?, first)?;
     // From here on without a broadcast, which the parked CPUs must not need.
     let mut tables = open(Flush::ThisCpu)?;
@@ -313,7 +314,7 @@ fn wait_for_a_turn(turns: &Counts) {
 }
 
 fn on_cpu_1(work: &(dyn Fn(&'static PerCpu) + Sync)) {
-    let one = super::set::CpuSet::one(1);
+    let one = CpuSet::one(1);
     if percpu::online().contains(1) {
         jobs::run_while(one, PATIENCE_S, work, || ());
     }
@@ -341,7 +342,7 @@ fn lines() {
 
 /// CPU 1 lets no interrupt in any more.
 fn mute() {
-    let one = super::set::CpuSet::one(1);
+    let one = CpuSet::one(1);
     let deaf = AtomicBool::new(false);
     let work = |_: &'static PerCpu| {
         let _ = cpu::mask_interrupts();
