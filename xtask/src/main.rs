@@ -15,6 +15,8 @@ mod fuzz;
 mod image;
 #[cfg(test)]
 mod islands;
+#[cfg(test)]
+mod layers;
 mod matrix;
 mod miri;
 mod mmu_off;
