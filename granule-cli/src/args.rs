@@ -306,6 +306,13 @@ mod tests {
     }
 
     #[test]
+    fn the_test_image_is_instead_of_another() {
+        let request = parse(&["--test-image"]).unwrap();
+        assert!(request.test_image && request.image.is_none());
+        assert!(parse(&["--test-image", "--image", "I"]).is_err());
+    }
+
+    #[test]
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
@@ -316,6 +323,7 @@ mod tests {
             request,
             Ok(Request {
                 image: Some("I".into()),
+                test_image: false,
                 page_size: Some(PageSize::K64),
                 va_bits: Some(52),
                 memory: 512 << 30,
