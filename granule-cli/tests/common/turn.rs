@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 
 use granule_cli::{Boot, Outcome, Request, boot};
 
-use crate::image::hooked;
+use crate::hooked::hooked;
 
 /// Guests that may still be started: each keeps several host threads busy, and more of them than two
 /// would only wait for each other, some until they time out.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use granule_cli::{Boot, Outcome, PageSize, Request, boot};
 use serde_json::Value;
 
-use crate::image::{built, hooked, image};
+use crate::hooked::hooked;
+use crate::image::{built, image};
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 pub(crate) const GIB: u64 = 1 << 30;

@@ -6,7 +6,7 @@ use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule_cli::{Outcome, Request, tree};
 use tempfile::TempDir;
 
-use crate::image::hooked;
+use crate::hooked::hooked;
 use crate::kernel::{self, Kernel};
 
 /// A tree that is being edited, and the machine it is for.

@@ -4,7 +4,7 @@ use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
 use granule_cli::{PageSize, Request, Rodata, tree};
 
-use crate::image::test_image;
+use crate::hooked::test_image;
 use crate::machine::{SIZES, machine, ok};
 
 const MIB: u64 = 1 << 20;

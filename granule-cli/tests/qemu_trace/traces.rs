@@ -6,7 +6,8 @@ use granule_cli::check::{self, Checked, Options};
 use granule_cli::{Boot, PageSize, Request, boot};
 use tempfile::TempDir;
 
-use crate::image::{hooked, image};
+use crate::hooked::hooked;
+use crate::image::image;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 const STRICT: Options = Options {
