@@ -10,7 +10,8 @@ use crate::mmu_off::record;
 use crate::pl011::{self, Pl011};
 use crate::smp::percpu;
 use crate::trace::recorder;
-use crate::{boot, console, cpu, exception, layout, psci, report, stack};
+use crate::{boot, console, cpu, exception, psci, report, stack};
+use granule_kcore::layout;
 
 /// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
 pub(crate) fn run(handover: &'static Handover) -> ! {

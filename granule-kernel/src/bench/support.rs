@@ -1,11 +1,11 @@
 //! What benchmarks and self-tests of the linear map work with: a snapshot of it, blocks of memory to
 //! change, and numbers without a pattern.
 
-use crate::frames::Frame;
-use crate::frames::tables::Source;
 use crate::memory::live;
 use crate::memory::pages::{self, Pages};
 use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
+use granule_kcore::frames::Frame;
+use granule_kcore::frames::tables::Source;
 
 /// The linear map as it is: every leaf, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@
 
 use super::frame::Frame;
 use super::hook::ABORTS;
-use super::syndrome;
 use crate::smp::percpu;
 use crate::{cpu, panic};
 use core::sync::atomic::Ordering;
+use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {

@@ -12,7 +12,6 @@ mod frame;
 pub(crate) mod hook;
 #[cfg(target_os = "none")]
 mod spurious;
-pub(crate) mod syndrome;
 #[cfg(target_os = "none")]
 mod vectors;
 

@@ -10,10 +10,10 @@
 
 use super::frame::Frame;
 use super::hook::ABORTS;
-use super::syndrome;
 use crate::cpu;
 use crate::smp::percpu;
 use core::sync::atomic::Ordering;
+use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a translation fault where there is a translation; true if what was
 /// interrupted is to try again.

@@ -5,10 +5,10 @@ use super::hook::refuses_allocation;
 use super::live::Kernel;
 use super::pagealloc;
 use super::pages::Pages;
-use crate::frames::Frame;
-use crate::frames::tables::{Source, Tables};
 use granule::arch::PhysicalAddress;
 use granule::table::{TableAllocator, TableRun};
+use granule_kcore::frames::Frame;
+use granule_kcore::frames::tables::{Source, Tables};
 
 /// Gives and takes back pages for the kernel's tables.
 pub(crate) struct TablePages<'k> {

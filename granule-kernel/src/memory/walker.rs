@@ -12,7 +12,6 @@
 use super::hook::Hooked;
 use super::reach::KernelReach;
 use super::supply::Supply;
-use crate::sizes;
 #[cfg(feature = "test-image")]
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
@@ -38,6 +37,7 @@ use granule::{
     arch::Descriptor,
     table::{TableMemory, Visibility},
 };
+use granule_kcore::sizes;
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,19 +11,21 @@
 
 use super::{failures, registers};
 use crate::console::println;
-use crate::frames::tables::Tables;
 use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
 use crate::smp::percpu::{self, PerCpu};
-use crate::smp::set::CpuSet;
-use crate::smp::{MOST_CPUS, jobs, parking};
+use crate::smp::{jobs, parking};
 use crate::trace::bring_up;
-use crate::{cpu, ipi, layout};
+use crate::{cpu, ipi};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::boot::words;
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::frames::tables::Tables;
+use granule_kcore::layout;
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
 /// has CPUs, a round costs as many turns of its scheduler.

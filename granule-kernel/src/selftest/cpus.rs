@@ -2,9 +2,9 @@
 
 use super::kexec;
 use crate::console::println;
-use crate::smp::fake;
 use crate::smp::hook::CpuHook;
 use crate::smp::mailbox::Disguise;
+use granule_kcore::cpus::fake;
 
 /// What the command line says of CPUs.
 pub(super) struct Cpus;

@@ -15,34 +15,22 @@
 //! | `granule.test=kexec:` | [`kexec`] |
 //! | `granule.test=scarce` | [`alloc_failure`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
-//! | `arm64.fake_cpu=` | `smp::fake`, [`cpus`] |
+//! | `arm64.fake_cpu=` | [`cpus`] |
 
-pub(crate) mod inject;
-mod kexec;
-
-#[cfg(target_os = "none")]
 mod alloc_failure;
-#[cfg(target_os = "none")]
 mod calls;
-#[cfg(target_os = "none")]
 mod conflict;
-#[cfg(target_os = "none")]
 mod cpus;
-#[cfg(target_os = "none")]
 mod drivers;
-#[cfg(target_os = "none")]
 mod early_walk;
-#[cfg(target_os = "none")]
 mod failures;
-#[cfg(target_os = "none")]
+mod inject;
+mod kexec;
 mod memory;
-#[cfg(target_os = "none")]
 mod registers;
 
-#[cfg(target_os = "none")]
 pub(crate) use installed::install;
 
-#[cfg(target_os = "none")]
 mod installed {
     use super::{
         alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,

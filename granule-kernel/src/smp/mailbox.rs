@@ -6,17 +6,17 @@
 //! never writes them, and drops its lines before each look. So no dirty line can ever cover either,
 //! even where two CPUs share a line (arm-rules section 9).
 
-use super::MOST_CPUS;
-use super::compare::{Mismatch, Needs, Reason};
 use crate::handover::MmuConfig;
 use crate::mmu_off::cache;
 use core::cell::UnsafeCell;
 use granule::arch::IdRegisters;
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
 
 /// What a CPU reports in the place of its own ID fields: in the test image what
 /// `arm64.fake_cpu=` says, as data, since a CPU with its MMU off can follow no hook.
 #[cfg(feature = "test-image")]
-pub(crate) use super::fake::Changes as Disguise;
+pub(crate) use granule_kcore::cpus::fake::Changes as Disguise;
 
 /// Nothing: a CPU reports what it is.
 #[cfg(not(feature = "test-image"))]

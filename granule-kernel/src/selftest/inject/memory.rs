@@ -2,13 +2,13 @@
 //! one look like a TLB conflict.
 
 use super::pending::{self, Chosen};
-use super::{links, meant, ungroups};
 use crate::cpu;
 use crate::memory::hook::{KernelMemory, TableHook};
 use crate::memory::live::Kernel;
 use granule::arch::page_size::Level;
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableMemory, Visibility};
+use granule_kcore::conflict_injection::{links, meant, ungroups};
 
 /// Counts the splits of live leaves, of which one may be made to look like a TLB conflict.
 pub(crate) struct Injection;

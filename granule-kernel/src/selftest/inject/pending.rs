@@ -5,10 +5,8 @@
 //! the state makes them so and valid again, since any other access, to a stack say, may be one that
 //! faults on them.
 
-use super::{KEY, covers, parse};
 use crate::console::println;
 use crate::cpu;
-use crate::layout;
 use crate::memory::live;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,6 +14,8 @@ use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
 use granule::boot::words;
 use granule::table::{Leaves, TableError};
+use granule_kcore::conflict_injection::{KEY, covers, meant, parse};
+use granule_kcore::layout;
 
 /// Levels of tables at most.
 const MOST_LEVELS: usize = Level::ALL.len();
@@ -321,7 +321,7 @@ pub(super) fn change(entry: u64, change: impl Fn(Descriptor) -> Descriptor) {
     let entry = unsafe { AtomicU64::from_ptr(in_slot(entry)) };
     let mut stored = entry.load(RELAXED);
     loop {
-        let new = change(super::meant(Descriptor(stored)));
+        let new = change(meant(Descriptor(stored)));
         let new = if stored & Descriptor::VALID == 0 {
             new.0 & !Descriptor::VALID
         } else {
@@ -335,7 +335,7 @@ pub(super) fn change(entry: u64, change: impl Fn(Descriptor) -> Descriptor) {
     if STATE.load(Ordering::Acquire) != PENDING {
         // Who mended the entries may have been past this one.
         mend();
-        let mended = |stored| Some(super::meant(Descriptor(stored)).0);
+        let mended = |stored| Some(meant(Descriptor(stored)).0);
         let _ = entry.fetch_update(Ordering::Release, RELAXED, mended);
     }
 }
