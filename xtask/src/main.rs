@@ -61,6 +61,9 @@ enum Command {
         /// Build for one page size only, into a file of its own: target/granule/Image-4k
         #[arg(long, value_name = "SIZE")]
         fixed: Option<image::Fixed>,
+        /// Build the image with the hooks for tests: target/granule/Image-test
+        #[arg(long, conflicts_with = "fixed")]
+        test: bool,
     },
     /// Build the user programs that tests run on the kernel
     User,
@@ -109,7 +112,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
-        Command::Image { fixed } => image::image(fixed).map(drop)?,
+        Command::Image { test: true, .. } => image::test_image().map(drop)?,
+        Command::Image { fixed, .. } => image::image(fixed).map(drop)?,
         Command::User => user::build()?,
         Command::Probe => probe::build().map(drop)?,
         Command::CheckMmuOff { elf } => {

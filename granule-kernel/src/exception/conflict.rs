@@ -10,7 +10,7 @@
 //! lock, prints, or follows a pointer into the linear map: a conflict in here would never end.
 
 use super::frame::Frame;
-use super::inject;
+use super::hook::ABORTS;
 use crate::smp::percpu;
 use crate::{cpu, panic};
 use core::sync::atomic::Ordering;
@@ -21,8 +21,10 @@ pub(super) fn handle(frame: &Frame) -> bool {
     let Some(status) = syndrome::own_abort(frame.esr) else {
         return false;
     };
-    let injected = syndrome::is_translation_fault(status) && inject::stands_for(frame.far);
-    if status != syndrome::TLB_CONFLICT && !injected {
+    let hook = ABORTS
+        .get()
+        .filter(|hook| syndrome::is_translation_fault(status) && hook.is_conflict(frame.far));
+    if status != syndrome::TLB_CONFLICT && hook.is_none() {
         return false;
     }
     let this = percpu::this();
@@ -35,9 +37,8 @@ pub(super) fn handle(frame: &Frame) -> bool {
             ),
         );
     }
-    if injected {
-        inject::probe();
-        inject::mend();
+    if let Some(hook) = hook {
+        hook.before_conflict();
     }
     // At EL2 with E2H and TGE set the instruction is for EL2&0, the regime that we run in.
     cpu::tlbi_vmalle1_local();
