@@ -95,3 +95,8 @@ pub mod space;
 pub mod stamp;
 pub mod table;
 pub mod trace;
+
+/// The README's code, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

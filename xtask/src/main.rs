@@ -11,6 +11,7 @@ mod entry;
 // The kernel is a program, not a library: its list is taken in by its file.
 #[path = "../../granule-kernel/src/trace/entry_code.rs"]
 mod entry_code;
+mod figures;
 mod fuzz;
 mod image;
 #[cfg(test)]
@@ -84,6 +85,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure every figure of the documents and write it where it stands
+    Figures(figures::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -120,6 +123,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
+        Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
         Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),
