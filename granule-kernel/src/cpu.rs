@@ -3,8 +3,8 @@
 //! One island of assembly per register, made by one macro. Under VHE the EL1 names
 //! reach the EL2 registers, so there is one set of names for both levels.
 
-use crate::exception::syndrome;
 use core::arch::asm;
+use granule_kcore::syndrome;
 
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident = $register:literal;)*) => {$(
@@ -208,6 +208,14 @@ pub(crate) fn mask_interrupts() -> u64 {
     unsafe {
         asm!("mrs {}, daif", "msr daifset, #2", out(reg) daif, options(nostack, preserves_flags));
     }
+    daif
+}
+
+/// The state of interrupts, as [`mask_interrupts`] returns it.
+pub(crate) fn interrupts() -> u64 {
+    let daif: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, daif", out(reg) daif, options(nomem, nostack, preserves_flags)) };
     daif
 }
 

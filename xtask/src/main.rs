@@ -8,9 +8,6 @@ mod boots;
 mod ci;
 mod elf;
 mod entry;
-// The kernel is a program, not a library: its list is taken in by its file.
-#[path = "../../granule-kernel/src/trace/entry_code.rs"]
-mod entry_code;
 mod figures;
 mod fuzz;
 mod image;

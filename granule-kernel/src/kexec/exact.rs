@@ -8,7 +8,6 @@
 
 use super::loaded::Loaded;
 use super::pages;
-use super::words::Words;
 use crate::console::println;
 use crate::memory::live::{self, Kernel};
 use crate::memory::reach::KernelReach;
@@ -19,8 +18,9 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::kexec::{Extent, Record};
 use granule::table::{Counters, Entry, Leaves, TableError};
+use granule_kcore::kexec::words::Words;
+use granule_kexec::{Extent, Record};
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,6 @@
 use super::reach::KernelReach;
 use super::supply::Supply;
 use crate::exception::inject::Injecting;
-use crate::sizes;
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{Deref, DerefMut};
@@ -32,9 +31,11 @@ use granule::arch::{
 use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,
-    PageTables, Parts, PermissionChange, Piece, Reached, Sink, TableAllocator, TableError,
-    TableMemory, Traced, Visibility,
+    PageTables, Parts, PermissionChange, Piece, Reached, TableAllocator, TableError, TableMemory,
+    Visibility,
 };
+use granule_kcore::sizes;
+use granule_recorder::{Sink, Traced};
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
