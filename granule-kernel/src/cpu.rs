@@ -82,6 +82,7 @@ pub(crate) fn translate(address: u64) -> Result<u64, u64> {
 }
 
 /// As [`translate`], for writing.
+#[cfg(feature = "test-image")]
 pub(crate) fn translate_to_write(address: u64) -> Result<u64, u64> {
     asked(address, address_translation_to_write)
 }
@@ -129,6 +130,7 @@ address_translations! {
     /// PAR_EL1 after asking for a read of `address`.
     address_translation = "s1e1r";
     /// PAR_EL1 after asking for a write of `address`.
+    #[cfg(feature = "test-image")]
     address_translation_to_write = "s1e1w";
 }
 
@@ -186,6 +188,7 @@ pub(crate) fn tlbi_vmalle1_local() {
 }
 
 /// Empties the TLB of every CPU, once what was stored before is visible to their walkers.
+#[cfg(feature = "test-image")]
 pub(crate) fn tlbi_vmalle1_all() {
     // SAFETY: what is removed is fetched again from the tables.
     unsafe {

@@ -5,6 +5,7 @@ use super::abi::signal::{
     BUS_ADRALN, BUS_ADRERR, ILL_ILLOPC, SEGV_ACCERR, SEGV_MAPERR, SI_KERNEL, SIGBUS, SIGFPE,
     SIGILL, SIGKILL, SIGSEGV, SIGTRAP, TRAP_BRKPT,
 };
+use super::hook::TASKS;
 use super::signals::Cause;
 use super::syscall::deliver::{After, Interrupted, deliver};
 use super::syscall::env::Env;
@@ -12,7 +13,7 @@ use super::task::Current;
 use super::{process, sched, syscall};
 use crate::console::println;
 use crate::exception::Frame;
-use crate::{cpu, hooks, irq, panic};
+use crate::{cpu, irq, panic};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::SpaceError;
 use granule_kcore::syndrome::{self, Abort};
@@ -62,7 +63,9 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
 /// The first steps of a task, masked; the vectors go to EL0 by the frame when it returns.
 #[unsafe(no_mangle)]
 extern "C" fn user_task_begun(frame: &mut Frame) {
-    hooks::task_begins();
+    if let Some(hook) = TASKS.get() {
+        hook.begins();
+    }
     if let Some(mut current) = entered(frame) {
         before_return(&mut current, None);
     }
