@@ -26,8 +26,8 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
 use granule::space::{Settings, UserFrames, Wanted};
-use granule_boot::words;
 use granule_kcore::cpus::common::Common;
+use granule_kcore::parameters::Parameters;
 
 /// The most bits of address that programs have: those that expect pointers to have more are rare,
 /// those that put something above bit 47 are not.
@@ -46,7 +46,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) capabilities: TlbCapabilities,
     /// Physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
-    pub(crate) bootargs: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
 }
 
 /// How it ended, if that was not well.
@@ -73,9 +73,9 @@ impl fmt::Display for Failure {
 /// Runs `/init` of the initramfs, or the program that `rdinit=` names, until it ends, and all others
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
-    let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    let path = machine.parameters.init;
     if let Some(hook) = TASKS.get() {
-        hook.before_first(machine.bootargs);
+        hook.before_first(machine.parameters);
     }
     let Some(archive) = archive(machine) else {
         return Ok(());
@@ -227,7 +227,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
     ipi::call(percpu::online(), &|_| registers::open());
     let (bytes, arguments, environment) =
-        texts(path, first.script.as_ref(), machine.bootargs).ok_or(Refused::Memory)?;
+        texts(path, first.script.as_ref(), machine.parameters).ok_or(Refused::Memory)?;
     let texts = Texts {
         bytes: &bytes,
         arguments,
@@ -256,19 +256,15 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
 fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
-    bootargs: &[u8],
+    parameters: &Parameters<'_>,
 ) -> Option<(Array<u8>, usize, usize)> {
     const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
-    let space = |byte: &u8| byte.is_ascii_whitespace();
-    let mut further = bootargs
-        .split(space)
-        .skip_while(|word| *word != b"--")
-        .skip(1)
-        .filter(|word| !word.is_empty());
+    let further = parameters.init_arguments();
     let by = script.map(|script| [Some(script.interpreter), script.argument]);
     let by = by.into_iter().flatten().flatten();
     let before: usize = by.clone().map(|text| text.len() + 1).sum();
-    let length = before + path.len() + bootargs.len() + 64;
+    let added: usize = further.clone().map(|text| text.len() + 1).sum();
+    let length = before + path.len() + added + 64;
     let mut bytes = Array::new(length, |_| 0u8)?;
     let mut at = 0;
     let mut arguments = 0;
@@ -283,7 +279,7 @@ fn texts(
         put(text);
         arguments += 1;
     });
-    further.by_ref().for_each(|word| {
+    further.for_each(|word| {
         put(word);
         arguments += 1;
     });
