@@ -285,7 +285,7 @@ fn hostile_calls(seed: u64) -> Case {
         "-p",
         "granule-cli",
         "--test",
-        "qemu_user",
+        "qemu",
         "--",
         "calls_of_every_number_with_anything",
     ];
@@ -313,7 +313,7 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
             "-p",
             "granule-cli",
             "--test",
-            "qemu_permissions",
+            "qemu",
             "--",
             "--nocapture",
             &test,
