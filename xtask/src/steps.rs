@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::programs::{self, Program};
-use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
-use crate::{boot, boots, image, licences, matrix, miri, pool, probe, user};
+use crate::{boot, boots, image, licences, matrix, miri, probe, user};
+use xtask::pool;
+use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -283,11 +284,10 @@ fn properties() -> Result<()> {
     programs::run(&programs, pool::PARALLEL, &[], &variables)
 }
 
-/// Its packages and its summary are its own; the last line of that says which of its checks failed.
+/// A program of its own, with packages that nothing else here needs; its last lines say which of its
+/// checks failed.
 fn peers() -> Result<()> {
-    let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("test-peers");
-    run(command)
+    run(cargo(&["run", "--quiet", "--package", "xtask-peers"]))
 }
 
 fn build_image() -> Result<()> {
@@ -322,11 +322,11 @@ fn qemu_matrix() -> Result<()> {
     let granule = boot::build_cli()?;
     let cases = matrix::covering();
     let (mut ran, mut failed) = (0, 0);
-    boots::run(&cases, &granule, &image, |verdict| {
+    boots::run(&cases, &granule, &image, |outcome| {
         ran += 1;
-        let case = &cases[verdict.case];
-        match verdict.wrong {
-            None => println!("ok ({:.1} s): {case}", verdict.time.as_secs_f32()),
+        let case = &cases[outcome.case];
+        match outcome.wrong {
+            None => println!("ok ({:.1} s): {case}", outcome.time.as_secs_f32()),
             Some(wrong) => {
                 failed += 1;
                 println!("FAILED: granule boot {case}: {wrong}");

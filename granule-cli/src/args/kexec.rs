@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
-use super::Kexec;
-use crate::request::PageSize;
+use crate::request::{Kexec, PageSize};
 
 const HEADING: &str = "Leaving for another kernel (kexec)";
 
@@ -14,7 +13,7 @@ const HEADING: &str = "Leaving for another kernel (kexec)";
 #[command(
     group(ArgGroup::new("next").args(["kexec", "kexec_page_size"]).multiple(true)),
 )]
-pub struct KexecArgs {
+pub(super) struct KexecArgs {
     /// Once up, load this arm64 Image and leave for it: of any page size, or another kernel's
     #[arg(long, help_heading = HEADING, value_name = "IMAGE")]
     kexec: Option<PathBuf>,
@@ -48,7 +47,7 @@ pub struct KexecArgs {
 
 impl KexecArgs {
     /// What these options stand for, if any was given.
-    pub(crate) fn kexec(&self) -> Option<Kexec> {
+    pub(super) fn kexec(&self) -> Option<Kexec> {
         // The others need one of these two.
         let wanted = self.kexec.is_some() || self.kexec_page_size.is_some();
         wanted.then(|| Kexec {

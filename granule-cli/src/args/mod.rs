@@ -2,13 +2,15 @@
 //!
 //! Parsing ends in a [`Request`]; nothing is opened or started here.
 
+mod kexec;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::kexec::KexecArgs;
 use crate::bench::args::BenchArgs;
-use crate::kexec::args::KexecArgs;
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
@@ -276,7 +278,7 @@ impl BootArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kexec::Kexec;
+    use crate::request::Kexec;
     use clap::CommandFactory;
 
     fn parse(words: &[&str]) -> Result<Request, String> {

@@ -1,7 +1,7 @@
 //! The guest's console, split into what people see and the `@granule` lines
 //! that are for programs. What such a line means is decided in `record`.
 
-use crate::record::{self, LONGEST_LINE};
+use crate::result::record::{self, LONGEST_LINE};
 
 const PREFIX: &[u8] = record::PREFIX.as_bytes();
 /// How much of the console's end is kept for whoever asks afterwards.

@@ -3,7 +3,7 @@
 //!
 //! All time limits are of QEMU's own [`ProcessClock`]: the guest's time goes on while it
 //! runs or sleeps, and stands still while the host has no core for it. What the run
-//! means is decided in `judge`.
+//! means is decided in `outcome`.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use super::clock::{ProcessClock, TICK};
+use super::console::{Splitter, Tail};
+use super::qmp::{self, Place, Sight, Watch};
 use crate::bootrec::BootRecord;
-use crate::clock::{ProcessClock, TICK};
-use crate::console::{Splitter, Tail};
-use crate::kexec::figures;
-use crate::qmp::{self, Place, Sight, Watch};
-use crate::records::Records;
+use crate::result::records::Records;
+use crate::result::{left, number};
 use granule::trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
@@ -334,14 +334,14 @@ impl<'a> Seen<'a> {
     /// Whether all is said: the kernel that spoke last came to its end, and none is to follow.
     fn has_ended(&self) -> bool {
         let last = self.records.last();
-        last.has_ended() && !figures::left(last)
+        last.has_ended() && !left(last)
     }
 
     /// Where the kernel that spoke last put the image of the one that it has left for.
     fn next_kernel(&self) -> Option<u64> {
         let last = self.records.last();
         let start = last.get("kexec.leaving.segment.kernel.start")?;
-        last.has_ended().then(|| figures::number(start))?
+        last.has_ended().then(|| number(start))?
     }
 
     fn show(&mut self, visible: &[u8]) {

@@ -6,12 +6,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Kexec;
-use super::given::Given;
 use crate::bootrec;
 use crate::image::{self, Image};
 use crate::initramfs::Initramfs;
-use crate::request::Request;
+use crate::request::{Kexec, Request};
+use crate::result::Payload;
 use crate::sizes::show_size;
 
 /// The program, where `cargo xtask user` leaves it.
@@ -32,12 +31,12 @@ const MOST_BYTES: u64 = u32::MAX as u64;
 /// # Errors
 ///
 /// One line: a file that cannot be read, or options that do not go with it.
-pub(crate) fn prepare(
+pub(crate) fn write(
     kexec: &Kexec,
     first: &Image,
     request: &Request,
     to: &Path,
-) -> Result<Given, String> {
+) -> Result<Payload, String> {
     let program = program(&first.path)?;
     let (option, path) = match &kexec.image {
         Some(path) => ("--kexec", path),
@@ -65,7 +64,7 @@ pub(crate) fn prepare(
         .file("/etc/kexec", lines(kexec, ours, request.icount).as_bytes())
         .directory("/boot")
         .file(IMAGE, &kernel);
-    let given = Given::new(kernel, initrd.as_deref(), boot_record);
+    let payload = Payload::new(kernel, initrd.as_deref(), boot_record);
     if let Some(initrd) = initrd {
         archive = archive.file(INITRD, &initrd);
     }
@@ -73,7 +72,7 @@ pub(crate) fn prepare(
     archive
         .write(to)
         .map_err(|error| format!("{}: {error}; set TMPDIR", to.display()))?;
-    Ok(given)
+    Ok(payload)
 }
 
 /// Whether the archive fits into the machine as QEMU's `-kernel` lays it there, which would say only that it
@@ -176,15 +175,15 @@ mod tests {
         };
         let to = at("initramfs");
         let machine = Request::default();
-        let prepared = || prepare(&kexec, &first(at("Image")), &machine, &to);
+        let prepared = || write(&kexec, &first(at("Image")), &machine, &to);
         // Each file that is missing is named.
         fs::write(at(PROGRAM), b"a program").unwrap();
         assert!(prepared().unwrap_err().starts_with("--kexec "));
         fs::write(at("next"), b"a kernel").unwrap();
         assert!(prepared().unwrap_err().starts_with("--kexec-initrd "));
         fs::write(at("disk"), b"a disk").unwrap();
-        let given = prepared().unwrap();
-        assert!(!given.is_ours());
+        let payload = prepared().unwrap();
+        assert!(!payload.is_ours());
         let archive = fs::read(&to).unwrap();
         let text = String::from_utf8_lossy(&archive);
         for part in [
@@ -225,7 +224,7 @@ mod tests {
         };
         let to = dir.path().join("initramfs");
         let refused = |kexec: &Kexec, machine: &Request| {
-            prepare(kexec, &first(image.clone()), machine, &to).unwrap_err()
+            write(kexec, &first(image.clone()), machine, &to).unwrap_err()
         };
         let line = refused(&kexec, &Request::default());
         assert!(

@@ -2,7 +2,18 @@
 //! QEMU, judge what was seen.
 //!
 //! Whatever goes wrong on the way is an outcome with a reason, so that there is
-//! always one object to report. What a finished run means is decided in `judge`.
+//! always one object to report. What a finished run means is decided in [`outcome`]; the object is a
+//! room below, [`result`](crate::result).
+
+pub mod clock;
+mod console;
+mod guest;
+mod kexec_archive;
+mod outcome;
+mod qemu;
+mod qmp;
+pub mod raw;
+pub mod tree;
 
 use std::fs;
 use std::io::Write;
@@ -10,148 +21,18 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::bootrec::BootRecord;
-use crate::guest::{self, Plan};
+use self::guest::Plan;
+use self::outcome::Next;
+use self::qemu::Start;
+use self::qmp::{Place, Trace, Watch};
+use self::raw::{Layout, Pieces};
 use crate::image::Image;
-use crate::judge::Next;
-use crate::kexec::figures::Figures;
-use crate::kexec::prepare::prepare;
-use crate::qemu::{self, Start};
-use crate::qmp::{Place, Trace, Watch};
-use crate::raw::{self, Layout, Pieces};
-use crate::record::Record;
 use crate::request::Request;
-use crate::trace::{Destination, TraceFile};
+use crate::result::{Boot, Figures, Outcome};
+use crate::trace::Destination;
 use crate::trace_area::TraceArea;
-use crate::{json, judge, tree};
-
-/// How a boot ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The kernel booted, checked itself and powered off.
-    Ok,
-    /// The kernel panicked.
-    Panic,
-    /// The kernel did not end in time.
-    Timeout,
-    /// QEMU, the kernel or this program would not go on with what it was given.
-    Refused,
-    /// A check the kernel made of its own tables failed.
-    SelfCheckFailed,
-    /// The guest went away without saying how it ended.
-    GuestExit,
-}
-
-impl Outcome {
-    /// The word in JSON and in the last line.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Panic => "panic",
-            Self::Timeout => "timeout",
-            Self::Refused => "refused",
-            Self::SelfCheckFailed => "self-check-failed",
-            Self::GuestExit => "guest-exit",
-        }
-    }
-}
-
-/// All that is known about a boot that was tried.
-#[derive(Debug)]
-pub struct Boot {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// One line why, unless it ended well.
-    pub reason: Option<String>,
-    /// Whether the request itself was at fault.
-    pub bad_usage: bool,
-    /// The image, if it could be read.
-    pub image: Option<Image>,
-    /// The version of the QEMU that was run.
-    pub qemu_version: Option<String>,
-    /// QEMU's text for the CPU, as requested.
-    pub cpu: String,
-    /// The most host memory QEMU had resident.
-    pub peak_resident_bytes: Option<u64>,
-    /// What the kernel said in its `@granule` lines: the last one of ours, if there were several.
-    pub record: Record,
-    /// What each kernel said that said something, in their order.
-    pub boots: Vec<Record>,
-    /// What leaving for another kernel took, if one left or was to.
-    pub kexec: Option<Figures>,
-    /// The last boot record read from the guest.
-    pub boot_record: Option<BootRecord>,
-    /// The end (at least 4 MiB) of what the guest printed, without `@granule`
-    /// lines.
-    pub console: Vec<u8>,
-    /// What QEMU said on standard error.
-    pub qemu_messages: String,
-    /// The trace that was written, if one was asked for.
-    pub trace: Option<TraceFile>,
-}
-
-impl Boot {
-    fn new(request: &Request) -> Self {
-        Self {
-            // What it stays if something on the way returns early.
-            outcome: Outcome::Refused,
-            reason: None,
-            bad_usage: false,
-            image: None,
-            qemu_version: None,
-            cpu: request.cpu.clone(),
-            peak_resident_bytes: None,
-            record: Record::default(),
-            boots: Vec::new(),
-            kexec: request.kexec.as_ref().map(|_| Figures::default()),
-            boot_record: None,
-            console: Vec::new(),
-            qemu_messages: String::new(),
-            trace: None,
-        }
-    }
-
-    /// Whether the outcome is [`Outcome::Ok`].
-    #[must_use]
-    pub fn is_ok(&self) -> bool {
-        self.outcome == Outcome::Ok
-    }
-
-    /// The exit code of `granule boot`.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        match self.outcome {
-            Outcome::Ok => 0,
-            _ if self.bad_usage => 2,
-            _ => 1,
-        }
-    }
-
-    /// The line that says which way it went.
-    #[must_use]
-    pub fn last_line(&self) -> String {
-        match &self.reason {
-            None => format!("granule: {}", self.outcome.word()),
-            Some(reason) => format!("granule: {}: {reason}", self.outcome.word()),
-        }
-    }
-
-    /// The JSON object, complete whatever the outcome.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        json::object(self)
-    }
-
-    /// What the guest printed, as text.
-    #[must_use]
-    pub fn console_text(&self) -> String {
-        String::from_utf8_lossy(&self.console).into_owned()
-    }
-}
 
 /// Something that stops a boot before QEMU runs.
 struct Stop {
@@ -211,13 +92,13 @@ fn try_boot(
 
     let image_path = qemu::plain_path(&image.path);
     let archive = dir.path().join("initramfs");
-    let given = match &request.kexec {
-        Some(kexec) => Some(prepare(kexec, image, request, &archive).map_err(usage)?),
+    let payload = match &request.kexec {
+        Some(kexec) => Some(kexec_archive::write(kexec, image, request, &archive).map_err(usage)?),
         None => None,
     };
     // From here on as if it had been given by hand.
     let with_archive;
-    let request = match &given {
+    let request = match &payload {
         Some(_) => {
             with_archive = Request {
                 initrd: Some(archive),
@@ -257,7 +138,7 @@ fn try_boot(
         None => request.trace_area(),
     };
     let saved = dir.path().join("trace");
-    let next_boot_record = given.as_ref().and_then(|given| given.boot_record);
+    let next_boot_record = payload.as_ref().and_then(|payload| payload.boot_record);
     let watch = match (image.boot_record, trace) {
         (None, None) if next_boot_record.is_none() => None,
         (offset, trace) => {
@@ -290,17 +171,17 @@ fn try_boot(
     let run = guest::run(plan, console, interrupt)
         .map_err(|error| environment(qemu::cannot_start(&request.qemu, &error)))?;
 
-    let next = given.as_ref().map(|given| match given.is_ours() {
+    let next = payload.as_ref().map(|payload| match payload.is_ours() {
         true => Next::Ours,
         false => Next::Other,
     });
-    let (outcome, reason) = judge::judge(&run, next, request.timeout);
+    let (outcome, reason) = outcome::of(&run, next, request.timeout);
     boot.outcome = outcome;
     boot.reason = reason;
     boot.peak_resident_bytes = run.peak_resident_bytes;
     boot.record = run.records.ours().clone();
     boot.boots = run.records.into_boots();
-    boot.kexec = Figures::of(&boot.boots, given.as_ref(), request.icount);
+    boot.kexec = Figures::of(&boot.boots, payload.as_ref(), request.icount);
     if boot.is_ok()
         && let Some(differs) = boot.kexec.as_ref().and_then(|kexec| kexec.differs.clone())
     {
@@ -464,28 +345,5 @@ fn length(path: &Path, option: &str) -> Result<u64, Stop> {
         Ok(metadata.len())
     } else {
         Err(complain("is no regular file".into()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_ok_exits_with_0_and_only_bad_usage_with_2() {
-        let mut boot = Boot::new(&Request::default());
-        for (outcome, code) in [
-            (Outcome::Ok, 0),
-            (Outcome::Panic, 1),
-            (Outcome::Timeout, 1),
-            (Outcome::Refused, 1),
-            (Outcome::SelfCheckFailed, 1),
-            (Outcome::GuestExit, 1),
-        ] {
-            boot.outcome = outcome;
-            assert_eq!(boot.exit_code(), code);
-        }
-        boot.bad_usage = true;
-        assert_eq!(boot.exit_code(), 2);
     }
 }

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::boot::Outcome;
-use crate::guest::{End, Run};
-use crate::kexec::figures;
-use crate::qemu;
-use crate::record::Record;
-use crate::verdict::Verdict;
+use super::guest::{End, Run};
+use super::qemu;
+use crate::result::record::Record;
+use crate::result::{KernelOutcome, Outcome, left};
 
 /// What is known of the kernel that the first one was to leave for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +26,7 @@ const LINUX_PANIC: &str = "Kernel panic - not syncing";
 
 /// The outcome of a run, and the line that says why. `next` is there if the kernel was to leave for
 /// another one.
-pub(crate) fn judge(run: &Run, next: Option<Next>, timeout: Duration) -> (Outcome, Option<String>) {
+pub(crate) fn of(run: &Run, next: Option<Next>, timeout: Duration) -> (Outcome, Option<String>) {
     let bad = |outcome, reason: String| (outcome, Some(reason));
     match &run.end {
         End::Parked(record) => bad(
@@ -57,14 +55,14 @@ fn who(number: usize) -> String {
 fn silent(run: &Run) -> usize {
     let last = run.records.last();
     let at = run.records.iter().count() - 1;
-    at + usize::from(last.has_ended() && figures::left(last))
+    at + usize::from(last.has_ended() && left(last))
 }
 
 fn timeout_reason(run: &Run, timeout: Duration) -> String {
     let seconds = timeout.as_secs_f64();
     let last = run.records.last();
-    let left = figures::left(last);
-    if last.has_ended() && !left {
+    let has_left = left(last);
+    if last.has_ended() && !has_left {
         return format!("the kernel came to its end but had not powered off after {seconds} s");
     }
     let mut line = format!("no end after {seconds} s");
@@ -72,11 +70,11 @@ fn timeout_reason(run: &Run, timeout: Duration) -> String {
         && let Some(reason) = last.reason()
     {
         line += &format!("; the kernel had said: {reason}");
-    } else if let Some(panic) = linux_panic(&run.console).filter(|_| left) {
+    } else if let Some(panic) = linux_panic(&run.console).filter(|_| has_left) {
         line += &format!("; the next kernel had said: {panic}");
     } else if let Some(record) = &run.boot_record {
         line += &format!("; {}{}", who(silent(run)), record.progress());
-    } else if left {
+    } else if has_left {
         line += ": the kernel left for the next one, which has printed no record";
     }
     line
@@ -107,13 +105,13 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
         if let Some((outcome, reason)) = not_well(record, next.is_some()) {
             return bad(outcome, format!("{}{reason}", who(number)));
         }
-        if kernels.peek().is_some() && !figures::left(record) {
+        if kernels.peek().is_some() && !left(record) {
             let line = "it came to its end, and then more was heard, although it had not left for \
                         another kernel";
             return bad(Outcome::GuestExit, format!("{}{line}", who(number)));
         }
     }
-    if figures::left(run.records.last()) {
+    if left(run.records.last()) {
         // Of one of ours there is a record, whatever becomes of it.
         if next == Some(Next::Ours) && run.records.count() == 1 {
             return bad(
@@ -143,7 +141,7 @@ fn not_well(record: &Record, asked: bool) -> Option<(Outcome, String)> {
             .reason()
             .map_or_else(|| "the kernel gave no reason".into(), str::to_owned)
     };
-    let outcome = match record.verdict() {
+    let outcome = match record.outcome() {
         _ if !record.has_ended() => {
             let line = match record.reason() {
                 Some(reason) => {
@@ -157,15 +155,15 @@ fn not_well(record: &Record, asked: bool) -> Option<(Outcome, String)> {
             let line = "the kernel's record has no outcome".into();
             return Some((Outcome::GuestExit, line));
         }
-        Some(Verdict::Ok) => {
+        Some(KernelOutcome::Ok) => {
             let fault = record.faults().first()?;
             let line = format!("the kernel said ok, but its record cannot be understood: {fault}");
             return Some((Outcome::GuestExit, line));
         }
-        Some(Verdict::Panic) => Outcome::Panic,
-        Some(Verdict::Refused) => Outcome::Refused,
-        Some(Verdict::SelfCheckFailed) => Outcome::SelfCheckFailed,
-        Some(Verdict::GuestExit) => {
+        Some(KernelOutcome::Panic) => Outcome::Panic,
+        Some(KernelOutcome::Refused) => Outcome::Refused,
+        Some(KernelOutcome::SelfCheckFailed) => Outcome::SelfCheckFailed,
+        Some(KernelOutcome::GuestExit) => {
             let refused = record.get("kexec.refused").and_then(Value::as_str);
             if let Some(line) = refused.filter(|_| asked) {
                 return Some((Outcome::Refused, line.to_owned()));
@@ -179,7 +177,7 @@ fn not_well(record: &Record, asked: bool) -> Option<(Outcome, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Records;
+    use crate::result::records::Records;
     use std::os::unix::process::ExitStatusExt;
 
     fn run_of(lines: &[&str], end: End, stderr: &str, console: &str) -> Run {
@@ -203,7 +201,7 @@ mod tests {
     }
 
     fn after(run: &Run, next: Option<Next>) -> (Outcome, String) {
-        let (outcome, reason) = judge(run, next, Duration::from_secs(60));
+        let (outcome, reason) = of(run, next, Duration::from_secs(60));
         (outcome, reason.unwrap_or_default())
     }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::clock::ProcessClock;
-use crate::raw::Layout;
+use super::clock::ProcessClock;
+use super::raw::Layout;
 use crate::request::Request;
 
 /// How to come by QEMU, for lines that say it is missing.

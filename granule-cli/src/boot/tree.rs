@@ -10,7 +10,7 @@ use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
 
-use crate::qemu;
+use super::{guest, qemu};
 use crate::request::{COUNT_INSTRUCTIONS, Request};
 use crate::trace_area::TraceArea;
 
@@ -23,7 +23,7 @@ use crate::trace_area::TraceArea;
 /// One line: QEMU is missing, refuses the machine, or writes no tree.
 pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
     request.check()?;
-    let dir = crate::guest::temp_dir()?;
+    let dir = guest::temp_dir()?;
     let path = dir.path().join("dtb");
     let extra = qemu::option_with_path(",dumpdtb=", &path, "");
     let extra = extra

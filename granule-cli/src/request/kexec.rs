@@ -1,17 +1,9 @@
-//! Having the kernel leave for another one: what is asked for, the initramfs that does it, and whether
-//! what arrived is what was given.
-//!
-//! [`Kexec`] is a part of a request; [`args`] are its options. `prepare` makes files of it before the
-//! boot, [`figures`] numbers of what kernels said after it. What their ends amount to is `judge`'s.
-
-pub mod args;
-pub mod figures;
-pub(crate) mod given;
-pub(crate) mod prepare;
+//! The part of a request that has the kernel leave for another one: plain data, the words that it puts
+//! into both command lines, and the combinations that make no sense.
 
 use std::path::PathBuf;
 
-use crate::request::{COUNT_INSTRUCTIONS, PageSize, Request};
+use super::{COUNT_INSTRUCTIONS, PageSize, Request};
 
 /// For which kernel to leave, and how. The default is the image that leaves, as it chooses itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

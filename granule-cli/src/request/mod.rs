@@ -4,13 +4,15 @@
 //! Reading files and starting programs happens elsewhere; everything here is
 //! decided from the request alone.
 
+mod kexec;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use granule::linear::{self, Strategy};
 
-use crate::kexec::Kexec;
+pub use self::kexec::Kexec;
 use crate::sizes::show_size;
 use crate::trace_area::TraceArea;
 
@@ -203,7 +205,7 @@ pub struct Request {
     pub qemu: PathBuf,
     /// Let the virtual clock count instructions.
     pub icount: bool,
-    /// How long the guest may take, by its own clock ([`crate::clock`]).
+    /// How long the guest may take, by its own clock ([`clock`](crate::boot::clock)).
     pub timeout: Duration,
     /// Have the kernel record a trace, and write it to this file.
     pub trace: Option<PathBuf>,

@@ -3,69 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::given::{Compared, Given};
-use crate::record::Record;
-
-/// Under `-icount shift=0` an instruction takes a nanosecond of the counters' time.
-const NANOSECONDS: u128 = 1_000_000_000;
-
-/// One kernel that left, and the record of the one that came, if it printed one.
-pub(crate) struct Hop<'a> {
-    leaving: &'a Record,
-    next: Option<&'a Record>,
-    /// Whether it was the first kernel that left.
-    first: bool,
-}
-
-impl<'a> Hop<'a> {
-    /// The last one that these records tell of.
-    pub(crate) fn last(records: &'a [Record]) -> Option<Self> {
-        let at = records.iter().rposition(left)?;
-        Some(Self {
-            leaving: &records[at],
-            next: records.get(at + 1),
-            first: at == 0,
-        })
-    }
-
-    /// A number that the next kernel said.
-    pub(crate) fn arrived(&self, key: &str) -> Option<u64> {
-        self.next?.get(&format!("kexec.{key}")).and_then(number)
-    }
-
-    /// A number that either said; the one that left knows less, but a next one that is not ours says
-    /// nothing.
-    fn said(&self, key: &str) -> Option<u64> {
-        let leaving = || self.leaving.get(&format!("kexec.leaving.{key}"));
-        self.arrived(key).or_else(|| leaving().and_then(number))
-    }
-
-    /// Ticks from one count to another, as instructions.
-    fn instructions(&self, from: &str, to: &str) -> Option<u64> {
-        let [from, to] = [from, to].map(|key| self.arrived(&format!("count.{key}")));
-        let hz = self.arrived("count.hz").filter(|hz| *hz != 0)?;
-        let ticks = to?.checked_sub(from?)?;
-        u64::try_from(u128::from(ticks) * NANOSECONDS / u128::from(hz)).ok()
-    }
-}
-
-/// Whether this kernel said that it leaves for another.
-pub(crate) fn left(record: &Record) -> bool {
-    record.get("kexec.leaving").is_some()
-}
-
-/// A number however it is written: in hexadecimal it is text to the record.
-pub(crate) fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::String(text) => {
-            let digits = text.strip_prefix("0x")?;
-            // A sign is no digit, but the standard library takes one.
-            let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            plain.then(|| u64::from_str_radix(digits, 16).ok())?
-        }
-        other => other.as_u64(),
-    }
-}
+use super::hop::Hop;
+use super::payload::{Compared, Payload};
+use super::record::Record;
 
 /// What is known of a kernel's leaving for another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -92,12 +32,14 @@ pub struct Figures {
 
 impl Figures {
     /// What the kernels said of leaving; nothing where none left and none was asked to.
-    pub(crate) fn of(boots: &[Record], given: Option<&Given>, counted: bool) -> Option<Self> {
+    pub(crate) fn of(boots: &[Record], payload: Option<&Payload>, counted: bool) -> Option<Self> {
         let Some(hop) = Hop::last(boots) else {
-            return given.map(|_| Self::default());
+            return payload.map(|_| Self::default());
         };
         let page_size = |record: &Record| record.get("page_size").and_then(Value::as_u64);
-        let compared = given.filter(|_| hop.first).map(|given| given.compare(&hop));
+        let compared = payload
+            .filter(|_| hop.first)
+            .map(|payload| payload.compare(&hop));
         Some(Self {
             from_page_size: page_size(hop.leaving),
             to_page_size: hop.next.and_then(page_size),
@@ -182,8 +124,8 @@ mod tests {
     fn who_does_not_leave_has_no_figures() {
         let stayed = [record(&["page_size=4096", "kexec.refused=no"])];
         assert_eq!(Figures::of(&stayed, None, false), None);
-        let given = Given::new(vec![1], None, None);
-        let asked = Figures::of(&stayed, Some(&given), false);
+        let payload = Payload::new(vec![1], None, None);
+        let asked = Figures::of(&stayed, Some(&payload), false);
         assert_eq!(asked, Some(Figures::default()));
     }
 
@@ -205,21 +147,5 @@ mod tests {
             odd("kexec.count.entry=0xb", "kexec.count.hz=1000000000"),
             Some(2)
         );
-    }
-
-    #[test]
-    fn hexadecimal_is_a_number_and_nothing_else_is() {
-        assert_eq!(number(&json!("0xff")), Some(255));
-        assert_eq!(number(&json!(7)), Some(7));
-        for other in [
-            json!("ff"),
-            json!("0x"),
-            json!("0x+1"),
-            json!(-1),
-            json!(true),
-        ] {
-            assert_eq!(number(&other), None, "{other}");
-        }
-        assert_eq!(number(&json!("0x10000000000000000")), None);
     }
 }

@@ -3,10 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::boot::Boot;
-use crate::kexec::figures::Figures;
-use crate::record::{KEYS, Record, insert};
-use crate::verdict::Verdict;
+use super::record::{KEYS, Record, insert};
+use super::{Boot, Figures, KernelOutcome};
 
 /// The schema's number. Keys may be added to a schema; none goes away.
 const SCHEMA: u32 = 1;
@@ -61,7 +59,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
 fn one(record: &Record) -> Value {
     let mut object = Map::new();
     guest(&mut object, record);
-    let outcome = record.verdict().map(Verdict::word);
+    let outcome = record.outcome().map(KernelOutcome::word);
     object.insert("outcome".into(), json!(outcome));
     object.insert("reason".into(), json!(record.reason()));
     object.insert("ended".into(), record.has_ended().into());
@@ -94,8 +92,8 @@ fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boot::Outcome;
     use crate::image::{Header, Image};
+    use crate::result::Outcome;
     use crate::{Request, boot};
 
     fn keys(value: &Value, path: &str, into: &mut Vec<String>) {
@@ -235,14 +233,14 @@ mod tests {
 
     #[test]
     fn every_key_is_documented() {
-        let document = include_str!("../../docs/boot-json.md");
+        let document = include_str!("../../../docs/boot-json.md");
         for key in SCHEMA_1 {
             assert!(
                 document.contains(&format!("`{key}`")),
                 "docs/boot-json.md lacks {key}"
             );
         }
-        let record = include_str!("../../docs/boot-record.md");
+        let record = include_str!("../../../docs/boot-record.md");
         for (key, _) in KEYS {
             let key = if *key == "linear_map.leaves" {
                 "linear_map.leaf"

@@ -2,7 +2,7 @@
 
 /// How the kernel says that it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum KernelOutcome {
     /// All went well.
     Ok,
     /// The kernel panicked.
@@ -15,7 +15,7 @@ pub enum Verdict {
     GuestExit,
 }
 
-impl Verdict {
+impl KernelOutcome {
     /// All of them.
     pub(crate) const ALL: [Self; 5] = [
         Self::Ok,

@@ -1,13 +1,13 @@
-//! What the next kernel is given, as the host has it: the files' bytes and their digests, and whether the
-//! kernels that said what they gave and got mean the same.
+//! The payload: the files that the next kernel is started with, as the host has them, and whether both
+//! kernels report the same bytes and digests.
 
 use granule::kexec::Digest;
 
-use super::figures::Hop;
+use super::hop::Hop;
 
 /// The files that were given, before any kernel saw them.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct Payload {
     kernel: Vec<u8>,
     initrd: Option<Fingerprint>,
     /// Where in the image its boot record lies: our kernels have one.
@@ -34,7 +34,7 @@ impl Fingerprint {
 
 /// What comparing has shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Compared {
+pub(super) enum Compared {
     /// Everything was said, and agrees.
     Same,
     /// Something that was said does not agree: what, and with what.
@@ -43,7 +43,7 @@ pub(crate) enum Compared {
     Unsaid,
 }
 
-impl Given {
+impl Payload {
     pub(crate) fn new(kernel: Vec<u8>, initrd: Option<&[u8]>, boot_record: Option<u64>) -> Self {
         Self {
             kernel,
@@ -60,7 +60,7 @@ impl Given {
     /// Compares with what the kernels said: the whole image and the initial RAM disk as they were
     /// loaded, as much of the image as no boot step writes once it has arrived, the disk and the tree as
     /// they arrived.
-    pub(crate) fn compare(&self, hop: &Hop<'_>) -> Compared {
+    pub(super) fn compare(&self, hop: &Hop<'_>) -> Compared {
         let kernel = Fingerprint::of(&self.kernel);
         let mut checks = vec![
             (
@@ -138,7 +138,7 @@ impl Hop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
+    use crate::result::record::Record;
 
     fn digest(bytes: &[u8]) -> u64 {
         Fingerprint::of(bytes).digest
@@ -165,7 +165,7 @@ mod tests {
         .concat()
     }
 
-    fn compare(given: &Given, lines: &[String]) -> Compared {
+    fn compare(given: &Payload, lines: &[String]) -> Compared {
         let mut leaving = Record::default();
         leaving.line("kexec.leaving.dsb=1");
         let mut next = Record::default();
@@ -181,7 +181,7 @@ mod tests {
     fn every_digest_is_held_against_the_file() {
         let kernel: Vec<u8> = (0..=255).collect();
         let disk = b"a disk";
-        let given = Given::new(kernel.clone(), Some(disk), Some(0));
+        let given = Payload::new(kernel.clone(), Some(disk), Some(0));
         let lines = said(&kernel, 160, disk);
         assert_eq!(compare(&given, &lines), Compared::Same);
         // Each said otherwise is seen, each unsaid is missed.
@@ -210,14 +210,14 @@ mod tests {
         }
         let mut decayed = kernel.clone();
         decayed[100] ^= 1;
-        let given = Given::new(decayed, Some(disk), Some(0));
+        let given = Payload::new(decayed, Some(disk), Some(0));
         assert!(matches!(compare(&given, &lines), Compared::Differs(_)));
     }
 
     #[test]
     fn without_a_disk_none_is_expected() {
         let kernel = vec![1; 99];
-        let given = Given::new(kernel.clone(), None, Some(0));
+        let given = Payload::new(kernel.clone(), None, Some(0));
         let mut lines = said(&kernel, 99, b"");
         lines.retain(|line| !line.contains("initrd"));
         assert_eq!(compare(&given, &lines), Compared::Same);

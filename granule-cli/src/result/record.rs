@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::verdict::Verdict;
+use super::kernel_outcome::KernelOutcome;
 
 /// What a key's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "b
 #[derive(Debug, Default, Clone)]
 pub struct Record {
     values: Map<String, Value>,
-    verdict: Option<Verdict>,
+    outcome: Option<KernelOutcome>,
     reason: Option<String>,
     ended: bool,
     faults: Vec<String>,
@@ -132,10 +132,10 @@ impl Record {
             .ok_or_else(|| fault("KEY=VALUE or end"))?;
         match key {
             "outcome" => {
-                let verdict = Verdict::ALL.into_iter().find(|it| it.word() == value);
-                let verdict = verdict
+                let outcome = KernelOutcome::ALL.into_iter().find(|it| it.word() == value);
+                let outcome = outcome
                     .ok_or_else(|| fault("ok, panic, refused, self-check-failed or guest-exit"))?;
-                self.verdict = Some(verdict);
+                self.outcome = Some(outcome);
                 return Ok(());
             }
             "reason" => {
@@ -213,8 +213,8 @@ impl Record {
 
     /// How the kernel says it ended.
     #[must_use]
-    pub fn verdict(&self) -> Option<Verdict> {
-        self.verdict
+    pub fn outcome(&self) -> Option<KernelOutcome> {
+        self.outcome
     }
 
     /// The kernel's line about an end that is not `ok`.
@@ -233,7 +233,7 @@ impl Record {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let silent = self.values.is_empty() && self.faults.is_empty();
-        silent && self.verdict.is_none() && self.reason.is_none() && !self.ended
+        silent && self.outcome.is_none() && self.reason.is_none() && !self.ended
     }
 
     /// Lines that could not be understood, each with what was expected.
@@ -392,8 +392,8 @@ mod tests {
             })
         );
         assert_eq!(
-            (record.verdict(), record.has_ended()),
-            (Some(Verdict::Ok), true)
+            (record.outcome(), record.has_ended()),
+            (Some(KernelOutcome::Ok), true)
         );
     }
 
@@ -437,7 +437,7 @@ mod tests {
             "reason=out of = tables",
             "end",
         ]);
-        assert_eq!(record.verdict(), Some(Verdict::Panic));
+        assert_eq!(record.outcome(), Some(KernelOutcome::Panic));
         assert_eq!(record.reason(), Some("out of = tables"));
     }
 

@@ -3,7 +3,7 @@
 //!
 //! What a record's lines mean is decided in `record`, what they amount to together in `judge`.
 
-use crate::record::Record;
+use super::record::Record;
 
 /// All that kernels said on one console.
 #[derive(Debug, Default)]

@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::boot::Boot;
-use crate::kexec::figures::Figures;
-use crate::record::Record;
+use super::record::Record;
+use super::{Boot, Figures};
 use crate::sizes::show_size;
 
 /// The summary; empty if the kernel said nothing that could be summed up. Of several kernels each has

@@ -136,7 +136,10 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
 const CONTAINED: &[(&str, &str)] = &[
     ("qemu-matrix", "the boots of the whole matrix"),
     ("properties", "properties and model, with more cases"),
-    ("peers", "nothing: Debian's packages change while a soak goes on"),
+    (
+        "peers",
+        "nothing: Debian's packages change while a soak goes on",
+    ),
 ];
 
 /// Steps that take more than a minute, with how many.

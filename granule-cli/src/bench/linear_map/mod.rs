@@ -1,16 +1,9 @@
-//! `granule bench`: boots that differ in one thing, and what each took.
+//! The benchmark of making the linear map: every strategy, with every page size, memory and protection.
 //!
 //! [`Bench`] is what is asked for, [`run`] boots it all and keeps what is done whatever happens;
-//! [`report`] turns the rows into a table and into JSON, [`progress`] says how far it is.
-//! [`permissions`] is another benchmark, with a boot for each page size, [`user`] one of programs,
-//! [`kexec`] one of leaving for another kernel.
+//! [`report`] turns the rows into a table and into JSON.
 
-pub mod args;
-pub mod kexec;
-pub mod permissions;
-pub mod progress;
 pub mod report;
-pub mod user;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +11,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::boot::{self, Boot};
+use super::progress::Bar;
+use crate::boot;
 use crate::image::Image;
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
+use crate::result::{Boot, Outcome};
+use crate::sizes::show_size;
 
 /// A way to make the map, with its barriers where they are not those it goes by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +192,21 @@ impl Bench {
     }
 }
 
+impl Observer for Bar {
+    fn begin(&mut self, cell: &Cell) {
+        self.next(format_args!(
+            "{} pages, {}, {}",
+            cell.page_size.word(),
+            show_size(cell.memory),
+            cell.form.strategy.word()
+        ));
+    }
+
+    fn end(&mut self, row: &Row) {
+        self.done(row.cell.weight());
+    }
+}
+
 /// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
 /// request itself is at fault, as all others would.
 pub fn run(bench: &Bench, observer: &mut dyn Observer, interrupt: &AtomicBool) -> Done {
@@ -228,7 +239,7 @@ fn run_by(
         if boot.is_ok()
             && let Some(other) = other_than_asked(bench, cell, &boot)
         {
-            boot.outcome = boot::Outcome::Refused;
+            boot.outcome = Outcome::Refused;
             boot.reason = Some(other);
         }
         let stop = boot.bad_usage;
@@ -326,7 +337,7 @@ mod tests {
         let interrupt = AtomicBool::new(false);
         let well = |request: &Request| {
             let mut boot = boot::run(request);
-            (boot.outcome, boot.reason) = (boot::Outcome::Ok, None);
+            (boot.outcome, boot.reason) = (Outcome::Ok, None);
             interrupt.store(true, Ordering::Relaxed);
             boot
         };

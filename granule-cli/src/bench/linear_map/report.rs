@@ -5,10 +5,8 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::{Bench, Done, Row};
+use crate::bench::text::{SCHEMA, grouped};
 use crate::sizes::show_size;
-
-/// The schema's number. Keys may be added to a schema; none goes away.
-pub(super) const SCHEMA: u32 = 1;
 
 /// The figures that are compared with `base`.
 const FIGURES: [&str; 6] = [
@@ -152,25 +150,13 @@ pub fn table(bench: &Bench, done: &Done) -> String {
     text
 }
 
-/// A number with commas between its thousands.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{Cell, Form};
+    use crate::bench::linear_map::{Cell, Form};
+    use crate::boot;
     use crate::request::{LinearMap, PageSize, Request, Rodata};
-    use crate::{Outcome, boot};
+    use crate::result::Outcome;
 
     fn row(strategy: LinearMap, outcome: Outcome, lines: &[&str]) -> Row {
         let mut boot = boot::run(&Request {
@@ -314,7 +300,7 @@ mod tests {
         let mut found = Vec::new();
         keys(&object, "", &mut found);
         keys(&object["rows"][0], "rows[].", &mut found);
-        let document = include_str!("../../../docs/bench-json.md");
+        let document = include_str!("../../../../docs/bench-json.md");
         for key in found {
             assert!(
                 document.contains(&format!("`{key}`")),

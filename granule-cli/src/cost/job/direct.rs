@@ -229,7 +229,7 @@ mod tests {
     use granule::arch::bbm::BbmLevel;
     use granule::linear::{Barriers, Strategy};
 
-    use super::super::{dry, job};
+    use super::super::super::{dry, job};
     use super::*;
     use crate::request::Rodata;
 

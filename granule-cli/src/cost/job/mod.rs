@@ -12,7 +12,7 @@ use granule::arch::{
 use granule::linear::{self, Barriers, Census, Expected, Placement, Strategy};
 use granule::table::{Leaves, Piece};
 
-use super::direct;
+pub(super) mod direct;
 use crate::request::Rodata;
 use crate::sizes::show_size;
 

@@ -4,13 +4,13 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use granule::arch::bbm::BbmLevel;
-use granule_cli::bench::{self, Observer, Row};
+use granule_cli::bench::linear_map::{self, Observer, Row};
 use granule_cli::cost::Job;
 use granule_cli::{PageSize, Request, Rodata, boot};
 use serde_json::Value;
 
-use crate::image::image;
 use crate::bench::rows::{GIB, bench};
+use crate::image::image;
 
 fn granule(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_granule"))
@@ -86,10 +86,10 @@ fn what_is_done_is_kept_when_it_is_interrupted() {
     }
     let interrupt = AtomicBool::new(false);
     let bench = bench(PageSize::K64, &[GIB]);
-    let done = bench::run(&bench, &mut AfterTheFirst(&interrupt), &interrupt);
+    let done = linear_map::run(&bench, &mut AfterTheFirst(&interrupt), &interrupt);
     assert!(done.interrupted && !done.is_ok());
     assert_eq!(done.rows.len(), 1);
-    let object = bench::report::json(&bench, &done);
+    let object = linear_map::report::json(&bench, &done);
     assert_eq!(object["interrupted"], true);
     assert_eq!(object["rows"][0]["outcome"], "ok");
     assert_eq!(object["rows"][0]["linear_map"]["strategy"], "base");

@@ -1,7 +1,7 @@
 //! What the strategies take: exactly what the arithmetic says, less from step to step, and for
 //! `direct` what a loop of paired stores takes.
 
-use granule_cli::bench::{Form, Row};
+use granule_cli::bench::linear_map::{Form, Row};
 use granule_cli::{Barriers, LinearMap, PageSize, Rodata};
 
 use crate::bench::rows::{GIB, bench, figure, job, rows};

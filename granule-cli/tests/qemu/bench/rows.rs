@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule::arch::bbm::BbmLevel;
-use granule_cli::bench::{self, Bench, Form, Row};
+use granule_cli::bench::linear_map::{self, Bench, Form, Row};
 use granule_cli::cost::Job;
 use granule_cli::cost::job::leaves;
 use granule_cli::{LinearMap, PageSize, Rodata};
@@ -35,8 +35,8 @@ pub(crate) fn bench(page_size: PageSize, memory: &[u64]) -> Bench {
 
 /// The rows of a benchmark that must go well.
 pub(crate) fn rows(bench: &Bench) -> Vec<Row> {
-    let done = bench::run(bench, &mut (), &AtomicBool::new(false));
-    assert!(done.is_ok(), "{}", bench::report::table(bench, &done));
+    let done = linear_map::run(bench, &mut (), &AtomicBool::new(false));
+    assert!(done.is_ok(), "{}", linear_map::report::table(bench, &done));
     assert_eq!(done.rows.len(), bench.cells().len());
     done.rows
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use granule_cli::clock::ProcessClock;
+use granule_cli::boot::clock::ProcessClock;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -3,6 +3,6 @@
 //! part in these tests, so that a failure here is one of the command.
 
 mod command;
-mod guests;
+pub(crate) mod guests;
 mod kexec;
 mod outcomes;

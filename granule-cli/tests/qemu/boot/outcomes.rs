@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
-use granule_cli::{Boot, Outcome, PageSize, Request, boot, tree};
+use granule_cli::boot::{self, tree};
+use granule_cli::{Boot, Outcome, PageSize, Request};
 use tempfile::TempDir;
 
 use crate::boot::guests;

@@ -2,7 +2,8 @@
 //! never silence.
 
 use dtoolkit::model::DeviceTreeNode;
-use granule_cli::{Outcome, PageSize, Request, tree};
+use granule_cli::boot::tree;
+use granule_cli::{Outcome, PageSize, Request};
 
 use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, ends, ok, request, sized};
 use crate::kernel::trees::{Crafted, cells, with_tree};

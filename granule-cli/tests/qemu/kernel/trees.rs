@@ -3,7 +3,8 @@
 use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-use granule_cli::{Outcome, Request, tree};
+use granule_cli::boot::tree;
+use granule_cli::{Outcome, Request};
 use tempfile::TempDir;
 
 use crate::kernel::machine::{self, Kernel};
@@ -107,13 +108,13 @@ impl Crafted {
     /// Boots with the tree as it is now, which must end well.
     pub(crate) fn ok(&self) -> Kernel {
         let (request, _files) = self.request();
-        kernel::ok(&request)
+        machine::ok(&request)
     }
 
     /// Boots with the tree as it is now, which must be refused by the kernel.
     pub(crate) fn refused(&self) -> Kernel {
         let (request, _files) = self.request();
-        kernel::ends(&request, Outcome::Refused)
+        machine::ends(&request, Outcome::Refused)
     }
 
     /// The request, and the directory it lives in.

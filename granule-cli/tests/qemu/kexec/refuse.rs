@@ -9,7 +9,8 @@ use dtoolkit::ToPropertyValue;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-use granule_cli::{Initramfs, Outcome, PageSize, Request, tree};
+use granule_cli::boot::tree;
+use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
 use crate::image::{built, image};
 use crate::kexec::machine::{Ran, SIZES, ends, machine};

@@ -2,7 +2,8 @@
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
-use granule_cli::{PageSize, Request, Rodata, tree};
+use granule_cli::boot::tree;
+use granule_cli::{PageSize, Request, Rodata};
 
 use crate::permissions::machine::{SIZES, machine, ok};
 

@@ -2,7 +2,8 @@
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
-use granule_cli::{Request, tree};
+use granule_cli::Request;
+use granule_cli::boot::tree;
 
 use crate::smp::machine::{Machine, machine, ok};
 

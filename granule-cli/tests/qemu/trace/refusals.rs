@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use granule_cli::{LinearMap, Outcome, PageSize, Request, tree};
+use granule_cli::boot::tree;
+use granule_cli::{LinearMap, Outcome, PageSize, Request};
 
 use crate::image::image;
 use crate::trace::traces::{checked, record, record_ok};

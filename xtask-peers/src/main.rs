@@ -1,12 +1,13 @@
-//! `cargo xtask test-peers`: Debian's arm64 kernels and shell, fetched by apt, beside this kernel.
+//! `make test-peers`: Debian's arm64 kernels and shell, fetched by apt, beside this kernel.
 //!
 //! The benchmark of user memory runs on each kernel, and ours must need fewer instructions; Debian's
 //! busybox, unmodified, runs a script on our kernel with every page size and must print what it prints
-//! on Linux; our kernel leaves for each of Debian's, which must come to its first process. Nothing of Debian's is part of the repository. This room says what is run and what is told;
-//! the parts are in the rooms below it.
+//! on Linux; our kernel leaves for each of Debian's, which must come to its first process. Nothing of Debian's is part of the repository. This file says what is
+//! run and what is told; the parts are in the other files.
 
 mod apt;
 mod check;
+mod deadline;
 mod deb;
 mod figures;
 mod index;
@@ -19,19 +20,22 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::Parser;
+use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize};
 use serde::Serialize;
+use xtask::pool;
+use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
 
-use self::check::Check;
-use self::figures::Figures;
-use self::machine::{Files, Kernel, LIMIT, Machine};
-use self::store::{Package, Store, Wanted};
-use crate::boot::size;
-use crate::workspace::target_dir;
-use crate::{image, pool, user};
+use crate::check::Check;
+use crate::figures::Figures;
+use crate::machine::{Files, Kernel, LIMIT, Machine};
+use crate::store::{Package, Store, Wanted};
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+/// Debian's arm64 kernels and shell beside this kernel
+#[derive(Debug, Parser)]
+#[command(name = "xtask-peers")]
+struct Options {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -117,8 +121,24 @@ struct Peers {
     busybox: Vec<u8>,
 }
 
+fn main() -> ExitCode {
+    match test(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds what is booted: the image, and the user programs.
+fn build() -> Result<()> {
+    run_command(cargo(&["xtask", "image"]))?;
+    run_command(cargo(&["xtask", "user"]))
+}
+
 /// Runs what was chosen. The last line is `N passed, N failed`.
-pub(crate) fn test(options: &Options) -> Result<ExitCode> {
+fn test(options: &Options) -> Result<ExitCode> {
     let say = |line: &str| {
         if options.json {
             eprintln!("{line}");
@@ -152,7 +172,8 @@ pub(crate) fn test(options: &Options) -> Result<ExitCode> {
     let peers = unpack(&store, &packages, &files, &mut add);
     let mut all = Vec::new();
     if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
-        let image = image::image(None)?.path;
+        build()?;
+        let image = image_path();
         let granules = PAGE_SIZES.map(|page_size| {
             let image = image.clone();
             (Kernel::Granule { image, page_size }, page_size)
@@ -258,7 +279,6 @@ fn bench(
     files: &Files,
     add: &mut impl FnMut(Check),
 ) -> Result<Vec<Figures>> {
-    user::build()?;
     let path = target_dir().join("granule").join("granule-user-bench");
     let program =
         std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -377,8 +397,6 @@ fn shells(
 
 /// Our kernel leaves for each of Debian's.
 fn left_for(peers: &Peers, ours: &Path, files: &Files, add: &mut impl FnMut(Check)) -> Result<()> {
-    // The program that loads and leaves.
-    user::build()?;
     let initrd = files.initramfs("next.cpio", kexec::archive(&peers.busybox))?;
     let cases = kexec::cases(peers.linuxes.len());
     let next = |case: &kexec::Case| {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use granule_cli::bench::user::lines;
+use granule_cli::sizes::show_size as size;
 use serde::Serialize;
 
-use super::check::Check;
-use crate::boot::size;
+use crate::check::Check;
 
 /// What one kernel took.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::apt::Apt;
-use super::index::{self, Entry};
+use crate::apt::Apt;
+use crate::index::{self, Entry};
 
 /// A package that is wanted, by where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

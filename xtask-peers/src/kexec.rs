@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
 use serde_json::Value;
 
-use super::machine::{LIMIT, told};
-use super::store::hash;
+use crate::machine::{LIMIT, told};
+use crate::store::hash;
 
 /// What the script's one line begins with.
 const MARK: &str = "next kernel:";

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn alignment_is_read_from_the_program_headers() {
         let build = |alignment: u64| {
-            let mut program = crate::test_elf::TestElf::new()
+            let mut program = xtask::test_elf::TestElf::new()
                 .segment(0x40_0000, b"x", 1)
                 .build();
             // The last field of the first program header, which is behind the file's own.
