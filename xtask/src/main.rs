@@ -9,6 +9,7 @@ mod check;
 mod ci;
 mod elf;
 mod entry;
+mod figures;
 mod fuzz;
 mod image;
 #[cfg(test)]
@@ -56,6 +57,9 @@ enum Command {
         /// Build for one page size only, into a file of its own: target/granule/Image-4k
         #[arg(long, value_name = "SIZE")]
         fixed: Option<image::Fixed>,
+        /// Build the image with the hooks for tests: target/granule/Image-test
+        #[arg(long, conflicts_with = "fixed")]
+        test: bool,
     },
     /// Build the user programs that tests run on the kernel
     User,
@@ -81,6 +85,8 @@ enum Command {
     },
     /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
     Check,
+    /// Measure every figure of the documents and write it where it stands
+    Figures(figures::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -102,7 +108,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
-        Command::Image { fixed } => image::image(fixed).map(drop)?,
+        Command::Image { test: true, .. } => image::test_image().map(drop)?,
+        Command::Image { fixed, .. } => image::image(fixed).map(drop)?,
         Command::User => user::build()?,
         Command::Probe => probe::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
@@ -116,6 +123,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
         Command::Check => return Ok(check::check()),
+        Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }

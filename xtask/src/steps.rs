@@ -26,7 +26,17 @@ const LONG_OPERATIONS: u64 = 240_000;
 
 const KERNEL: &str = "granule-kernel";
 pub(crate) const LIBRARY: &str = "granule";
+/// The crates that a kernel links: `no_std`, published, and under Miri. A crate stands behind those that
+/// it depends on.
+pub(crate) const LIBRARIES: [&str; 5] = [
+    LIBRARY,
+    "granule-trace",
+    "granule-boot",
+    "granule-kexec",
+    "granule-recorder",
+];
 const CLI: &str = "granule-cli";
+const TESTING: &str = "granule-testing";
 
 /// Cheap ones first, so that a slip is told early.
 pub(crate) const STEPS: &[Step] = &[
@@ -50,7 +60,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "features",
-        what: "the library with each feature alone and none",
+        what: "the libraries with each feature alone and none",
         long: false,
         run: features,
     },
@@ -104,7 +114,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "package",
-        what: "the library packages and builds alone",
+        what: "the libraries package and build alone",
         long: false,
         run: package,
     },
@@ -116,7 +126,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "miri",
-        what: "the library's tests under Miri",
+        what: "the libraries' tests under Miri",
         long: true,
         run: miri::run,
     },
@@ -161,18 +171,19 @@ pub(crate) fn clippy_kernel() -> Result<()> {
     ]))
 }
 
-/// Where the library runs there is no std to fall back on, so its own target is checked.
+/// Where the libraries run there is no std to fall back on, so their own target is checked.
 fn features() -> Result<()> {
     let metadata = metadata()?;
-    let package = package_named(&metadata, LIBRARY)?;
-    for feature in feature_sets(package) {
-        let mut command = cargo(&["check", "-p", LIBRARY, "--no-default-features"]);
-        command
-            .args(["--target", KERNEL_TARGET])
-            .arg(format!("--features={feature}"));
-        println!("$ {}", show(&command));
-        command.env("RUSTFLAGS", "-D warnings");
-        run(command)?;
+    for library in LIBRARIES {
+        for feature in feature_sets(package_named(&metadata, library)?) {
+            let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
+            command
+                .args(["--target", KERNEL_TARGET])
+                .arg(format!("--features={feature}"));
+            println!("$ {}", show(&command));
+            command.env("RUSTFLAGS", "-D warnings");
+            run(command)?;
+        }
     }
     Ok(())
 }
@@ -201,8 +212,8 @@ fn examples() -> Result<()> {
 }
 
 /// One call for each package: the library and the program are both called `granule`, and
-/// cargo warns where one call documents two things of one name. The library once more for
-/// its own target, where it has modules that the host does not.
+/// cargo warns where one call documents two things of one name. The libraries once more for
+/// their own target, where they have modules that the host does not.
 fn doc() -> Result<()> {
     let metadata = metadata()?;
     let mut failures = Vec::new();
@@ -216,7 +227,9 @@ fn doc() -> Result<()> {
             run(command)
         };
         let results = match name {
-            LIBRARY => vec![document(&[]), document(&["--target", KERNEL_TARGET])],
+            _ if LIBRARIES.contains(&name) => {
+                vec![document(&[]), document(&["--target", KERNEL_TARGET])]
+            }
             // Nobody links the others; their documentation is for who works on them.
             KERNEL | probe::PACKAGE => vec![document(&[
                 "--document-private-items",
@@ -266,7 +279,7 @@ fn host_tests() -> Result<()> {
 
 /// Programs for EL0 and the probe are tested by the guests that run them.
 pub(crate) fn runs_on_host(program: &Program) -> bool {
-    ![user::PACKAGE, probe::PACKAGE].contains(&&*program.package) && !boots_guests(program)
+    ![user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package) && !boots_guests(program)
 }
 
 /// The integration tests of granule-cli that are called `qemu`.
@@ -308,6 +321,7 @@ fn qemu_tests() -> Result<()> {
     for size in image::Fixed::ALL {
         image::image(Some(size))?;
     }
+    image::test_image()?;
     image::image(None)?;
     user::build()?;
     probe::build()?;
@@ -318,37 +332,43 @@ fn qemu_tests() -> Result<()> {
 }
 
 fn qemu_matrix() -> Result<()> {
-    let image = image::image(None)?;
     let granule = boot::build_cli()?;
     let cases = matrix::covering();
     let (mut ran, mut failed) = (0, 0);
-    boots::run(&cases, &granule, &image, |outcome| {
-        ran += 1;
-        let case = &cases[outcome.case];
-        match outcome.wrong {
-            None => println!("ok ({:.1} s): {case}", outcome.time.as_secs_f32()),
-            Some(wrong) => {
-                failed += 1;
-                println!("FAILED: granule boot {case}: {wrong}");
+    // What tests see of the test image is to hold for the image that is shipped.
+    for (build, option) in [
+        (image::test_image as fn() -> _, " --test-image"),
+        (|| image::image(None), ""),
+    ] {
+        boots::run(&cases, &granule, &build()?, |outcome| {
+            ran += 1;
+            let case = &cases[outcome.case];
+            match outcome.wrong {
+                None => println!("ok ({:.1} s): {case}{option}", outcome.time.as_secs_f32()),
+                Some(wrong) => {
+                    failed += 1;
+                    println!("FAILED: granule boot {case}{option}: {wrong}");
+                }
             }
-        }
-        true
-    });
-    println!(
-        "qemu-matrix: {ran} of {} boots run, {failed} failed",
-        cases.len()
-    );
-    ensure!(
-        ran == cases.len() && failed == 0,
-        "{failed} of {} boots failed",
-        cases.len()
-    );
+            true
+        });
+    }
+    let all = 2 * cases.len();
+    println!("qemu-matrix: {ran} of {all} boots run, {failed} failed");
+    ensure!(ran == all && failed == 0, "{failed} of {all} boots failed");
     Ok(())
 }
 
-/// Packages without a warning and builds from the package alone.
+/// Package without a warning and build from the packages alone. The library of page tables needs no other
+/// crate and goes alone, too; each of the others is built from packages of those that it depends on.
 fn package() -> Result<()> {
-    let mut command = cargo(&["package", "-p", LIBRARY, "--all-features"]);
+    package_of(&[LIBRARY])?;
+    package_of(&LIBRARIES)
+}
+
+fn package_of(libraries: &[&str]) -> Result<()> {
+    let mut command = cargo(&["package", "--all-features"]);
+    command.args(libraries.iter().flat_map(|library| ["-p", library]));
     let mut git = std::process::Command::new("git");
     git.args(["status", "--porcelain"]).current_dir(root());
     if !capture(git)?.trim().is_empty() {
@@ -423,7 +443,10 @@ mod tests {
     #[test]
     fn this_workspace_has_the_packages_the_steps_name() {
         let metadata = metadata().unwrap();
-        for name in [KERNEL, LIBRARY, CLI, probe::PACKAGE] {
+        for name in LIBRARIES
+            .into_iter()
+            .chain([KERNEL, CLI, TESTING, probe::PACKAGE])
+        {
             package_named(&metadata, name).unwrap();
         }
         assert!(package_named(&metadata, "no-such-package").is_err());

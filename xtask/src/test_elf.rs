@@ -2,7 +2,7 @@
 //! symbols, enough to check the image and the MMU-off code without a kernel.
 
 /// An ELF file under construction.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct TestElf {
     segments: Vec<(u64, u64, Vec<u8>, u64)>,
     text: (u64, Vec<u8>),
@@ -10,6 +10,7 @@ pub struct TestElf {
 }
 
 /// A symbol in `.text`.
+#[derive(Debug)]
 pub struct TestSymbol {
     name: String,
     address: u64,

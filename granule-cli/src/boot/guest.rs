@@ -24,7 +24,7 @@ use super::qmp::{self, Place, Sight, Watch};
 use crate::bootrec::BootRecord;
 use crate::result::records::Records;
 use crate::result::{left, number};
-use granule::trace::Header;
+use granule_trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
 const LONGEST_SOCKET_DIR: usize = 90;

@@ -171,6 +171,8 @@ pub struct Request {
     /// The flat image; `None` looks for `target/granule/Image` from the current
     /// directory upwards.
     pub image: Option<PathBuf>,
+    /// Where `image` is `None`: look for `target/granule/Image-test`, which has the hooks for tests.
+    pub test_image: bool,
     /// The page size to ask for.
     pub page_size: Option<PageSize>,
     /// The VA size to ask for, one of [`VA_BITS`].
@@ -221,6 +223,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             image: None,
+            test_image: false,
             page_size: None,
             va_bits: None,
             memory: 4 << 30,

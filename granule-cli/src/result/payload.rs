@@ -1,7 +1,7 @@
 //! The payload: the files that the next kernel is started with, as the host has them, and whether both
 //! kernels report the same bytes and digests.
 
-use granule::kexec::Digest;
+use granule_kexec::Digest;
 
 use super::hop::Hop;
 

@@ -4,6 +4,8 @@ use std::sync::{Condvar, Mutex};
 
 use granule_cli::{Boot, Outcome, Request, boot};
 
+use crate::hooked::hooked;
+
 /// Guests that may still be started: each keeps several host threads busy, and more of them than two
 /// would only wait for each other.
 static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
@@ -34,7 +36,7 @@ impl Drop for Turn {
 pub(crate) fn ends(request: &Request, outcome: Outcome) -> Boot {
     let boot = {
         let _turn = Turn::take();
-        boot::run(request)
+        boot::run(&hooked(request))
     };
     assert_eq!(
         boot.outcome,

@@ -13,7 +13,7 @@ use granule::table::{Counts, Piece};
 use super::Job;
 
 /// Where the static pool and the root are taken to lie: nowhere in RAM.
-pub(super) const POOL: u64 = 0x1000_0000;
+pub(in crate::cost) const POOL: u64 = 0x1000_0000;
 
 /// Offsets into the half: the first, and the one behind the last.
 type Range = (u64, u64);
@@ -53,7 +53,7 @@ pub(super) fn expected(job: &Job) -> Result<Expected, String> {
 }
 
 /// The pages of RAM that the tables take besides the pool.
-pub(super) fn pages(job: &Job) -> u64 {
+pub(in crate::cost) fn pages(job: &Job) -> u64 {
     let page = job.capabilities.geometry.page_size();
     let (first, end) = (POOL, POOL + job.pool_pages * page.bytes());
     // SAFETY: nothing is ever stored at these addresses; it is only asked how much it has.

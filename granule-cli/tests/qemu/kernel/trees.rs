@@ -7,6 +7,7 @@ use granule_cli::boot::tree;
 use granule_cli::{Outcome, Request};
 use tempfile::TempDir;
 
+use crate::hooked::hooked;
 use crate::kernel::machine::{self, Kernel};
 
 /// A tree that is being edited, and the machine it is for.
@@ -28,7 +29,7 @@ impl Crafted {
                 rodata: None,
                 linear_map: None,
                 append: None,
-                ..request.clone()
+                ..hooked(request)
             },
         };
         crafted.set("/chosen", "bootargs", request.bootargs().as_str());

@@ -5,6 +5,7 @@ use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
 use granule_cli::boot::tree;
 use granule_cli::{PageSize, Request, Rodata};
 
+use crate::hooked::test_image;
 use crate::permissions::machine::{SIZES, machine, ok};
 
 const MIB: u64 = 1 << 20;
@@ -47,6 +48,7 @@ fn memory_that_the_tree_does_not_tell_of_is_added() {
         std::fs::write(&path, tree.to_dtb()).unwrap();
         // The tree has the words.
         request = Request {
+            image: Some(test_image()),
             dtb: Some(path),
             page_size: None,
             rodata: None,
