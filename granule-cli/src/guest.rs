@@ -21,7 +21,7 @@ use crate::console::{Splitter, Tail};
 use crate::kexec::figures;
 use crate::qmp::{self, Place, Sight, Watch};
 use crate::records::Records;
-use granule::trace::Header;
+use granule_trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
 const LONGEST_SOCKET_DIR: usize = 90;

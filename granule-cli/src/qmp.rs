@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::bootrec::{self, BootRecord};
 use crate::trace_area::TraceArea;
-use granule::trace::{Header, RECORD_WORDS};
+use granule_trace::{Header, RECORD_WORDS};
 
 /// A parked kernel waits; nobody notices a quarter of a second.
 const INTERVAL: Duration = Duration::from_millis(250);

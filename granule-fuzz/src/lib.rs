@@ -18,9 +18,6 @@ mod tables;
 // what it needs (`crate::layout`) here as there.
 #[path = "../../granule-kernel/src/trace/area.rs"]
 mod area;
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
 #[path = "../../granule-kernel/src/gic/mod.rs"]
 #[allow(
     rustdoc::broken_intra_doc_links,

@@ -18,7 +18,7 @@ use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
-use granule::kexec::Extent;
+use granule_kexec::Extent;
 use tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
 
 /// Bytes of a case that say what is changed; the others are the tree's.

@@ -23,10 +23,10 @@ use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Half, OutputFormat, PhysicalAddress, Regime};
-use granule::boot::words;
 use granule::linear::{Arena, Placement};
-use granule::memblock::{self, LeftOut};
 use granule::table::Counters;
+use granule_boot::memblock::{self, LeftOut};
+use granule_boot::words;
 
 /// How user space ended, if it did not end well; well, too, if there was none.
 pub(crate) type Ended = Result<(), init::Failure>;

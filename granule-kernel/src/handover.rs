@@ -6,7 +6,7 @@
 
 use crate::trace::Area;
 use granule::arch::{CpuFeatures, IdRegisters};
-use granule::boot::choice::{PageSizeChoice, VaBitsChoice};
+use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
 
 /// How and where the CPU entered the image. The first six are stored by `entry`.
 #[derive(Clone, Copy, Debug, Default)]

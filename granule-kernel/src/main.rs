@@ -39,10 +39,6 @@ mod tree;
 mod user;
 mod wrap;
 
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
 #[cfg(target_os = "none")]
 mod boot;
 #[cfg(target_os = "none")]

@@ -16,8 +16,8 @@ use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
 use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
-use granule::boot::choice::SizeSet;
 use granule::table::Piece;
+use granule_boot::choice::SizeSet;
 
 fn say(key: &str, value: impl Display) {
     println!("@granule {key}={value}");

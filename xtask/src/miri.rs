@@ -1,4 +1,4 @@
-//! The library's tests under Miri: which programs of tests there are, and running them beside each
+//! The libraries' tests under Miri: which programs of tests there are, and running them beside each
 //! other. What Miri leaves out is said in the tests.
 
 use std::process::{Command, Stdio};
@@ -8,18 +8,24 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-use crate::steps::{LIBRARY, draws, package_named, targets};
+use crate::steps::{LIBRARIES, draws, package_named, targets};
 use crate::tools;
 use crate::workspace::{self, metadata, root, run_tests, show};
 
-/// Each of the library's test programs is a job of its own, as Miri uses one core; the one that takes
+/// Each of the libraries' test programs is a job of its own, as Miri uses one core; the one that takes
 /// longest begins first.
 pub(crate) fn run() -> Result<()> {
     let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
     let metadata = metadata()?;
-    let mut jobs = jobs(package_named(&metadata, LIBRARY)?, slow);
+    let mut jobs = Vec::new();
+    for library in LIBRARIES {
+        jobs.extend(self::jobs(package_named(&metadata, library)?, slow));
+    }
+    jobs.sort_by_key(|job| !job.iter().any(|word| word == LONGEST));
     // Once for all: jobs beside each other would wait for each other's build.
-    workspace::run(command(&["--lib", "--tests", "--no-run"])?)?;
+    let mut all = Vec::from(["--lib", "--tests", "--no-run"]);
+    all.extend(LIBRARIES.iter().flat_map(|library| ["-p", library]));
+    workspace::run(command(&all)?)?;
     jobs.reverse();
     let (waiting, passed) = (Mutex::new(jobs), AtomicU64::new(0));
     let lane = || -> Result<()> {
@@ -54,7 +60,7 @@ fn command(arguments: &[&str]) -> Result<Command> {
     let nightly = tools::nightly()?;
     let mut command = Command::new("rustup");
     command
-        .args(["run", &nightly, "cargo", "miri", "test", "-p", LIBRARY])
+        .args(["run", &nightly, "cargo", "miri", "test"])
         .arg("--all-features")
         .args(arguments)
         .current_dir(root())
@@ -71,21 +77,22 @@ fn command(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What each job adds to Miri's command, the longest first.
+/// What each job of a package adds to Miri's command.
 fn jobs(package: &Value, slow: bool) -> Vec<Vec<String>> {
-    let mut tests = targets(package, "test");
-    tests.sort_by_key(|name| name != LONGEST);
-    let mut jobs: Vec<Vec<String>> = tests
-        .into_iter()
-        .map(|name| vec!["--test".to_owned(), name])
-        .collect();
-    jobs.push(vec!["--lib".to_owned()]);
+    let name = package["name"].as_str().unwrap_or_default();
+    let job = |words: &[&str]| -> Vec<String> {
+        let words = [&["-p", name], words].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let tests = targets(package, "test");
+    let mut jobs: Vec<_> = tests.iter().map(|test| job(&["--test", test])).collect();
+    jobs.push(job(&["--lib"]));
     if slow {
         for job in &mut jobs {
             job.extend(["--", "--ignored"].map(str::to_owned));
         }
     } else {
-        jobs.push(vec!["--doc".to_owned()]);
+        jobs.push(job(&["--doc"]));
     }
     jobs
 }
@@ -106,7 +113,7 @@ mod tests {
 
     #[test]
     fn there_is_a_job_for_each_test_program_and_its_slow_tests_only_where_asked() {
-        let package = json!({"targets": [
+        let package = json!({"name": "granule", "targets": [
             {"name": "granule", "kind": ["lib"]},
             {"name": "architecture", "kind": ["test"]},
             {"name": "operations", "kind": ["test"]},
@@ -116,14 +123,19 @@ mod tests {
             let jobs = jobs(&package, slow).into_iter();
             jobs.map(|job| job.join(" ")).collect::<Vec<_>>()
         };
-        let usual = ["--test operations", "--test architecture", "--lib", "--doc"];
+        let usual = [
+            "-p granule --test architecture",
+            "-p granule --test operations",
+            "-p granule --lib",
+            "-p granule --doc",
+        ];
         assert_eq!(jobs(false), usual);
         assert_eq!(jobs(true).len(), 3);
         assert!(jobs(true).iter().all(|job| job.ends_with(" -- --ignored")));
         assert!(!is_slow(None).unwrap() && is_slow(Some("slow")).unwrap());
         assert!(is_slow(Some("all")).is_err());
         let metadata = metadata().unwrap();
-        let tests = targets(package_named(&metadata, LIBRARY).unwrap(), "test");
+        let tests = targets(package_named(&metadata, LIBRARIES[0]).unwrap(), "test");
         assert!(tests.iter().any(|name| name == LONGEST));
     }
 }

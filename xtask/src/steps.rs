@@ -17,7 +17,17 @@ pub(crate) struct Step {
 
 const KERNEL: &str = "granule-kernel";
 pub(crate) const LIBRARY: &str = "granule";
+/// The crates that a kernel links: `no_std`, published, and under Miri. A crate stands behind those that
+/// it depends on.
+pub(crate) const LIBRARIES: [&str; 5] = [
+    LIBRARY,
+    "granule-trace",
+    "granule-boot",
+    "granule-kexec",
+    "granule-recorder",
+];
 const CLI: &str = "granule-cli";
+const TESTING: &str = "granule-testing";
 
 /// Cheap ones first, so that a slip is told early.
 pub(crate) const STEPS: &[Step] = &[
@@ -38,7 +48,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "features",
-        what: "the library with each feature alone and none",
+        what: "the libraries with each feature alone and none",
         run: features,
     },
     Step {
@@ -83,7 +93,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "package",
-        what: "the library packages and builds alone",
+        what: "the libraries package and build alone",
         run: package,
     },
     Step {
@@ -93,7 +103,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "miri",
-        what: "the library's tests under Miri",
+        what: "the libraries' tests under Miri",
         run: miri::run,
     },
 ];
@@ -125,18 +135,19 @@ fn clippy_kernel() -> Result<()> {
     ]))
 }
 
-/// Where the library runs there is no std to fall back on, so its own target is checked.
+/// Where the libraries run there is no std to fall back on, so their own target is checked.
 fn features() -> Result<()> {
     let metadata = metadata()?;
-    let package = package_named(&metadata, LIBRARY)?;
-    for feature in feature_sets(package) {
-        let mut command = cargo(&["check", "-p", LIBRARY, "--no-default-features"]);
-        command
-            .args(["--target", KERNEL_TARGET])
-            .arg(format!("--features={feature}"));
-        println!("$ {}", show(&command));
-        command.env("RUSTFLAGS", "-D warnings");
-        run(command)?;
+    for library in LIBRARIES {
+        for feature in feature_sets(package_named(&metadata, library)?) {
+            let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
+            command
+                .args(["--target", KERNEL_TARGET])
+                .arg(format!("--features={feature}"));
+            println!("$ {}", show(&command));
+            command.env("RUSTFLAGS", "-D warnings");
+            run(command)?;
+        }
     }
     Ok(())
 }
@@ -165,8 +176,8 @@ fn examples() -> Result<()> {
 }
 
 /// One call for each package: the library and the program are both called `granule`, and
-/// cargo warns where one call documents two things of one name. The library once more for
-/// its own target, where it has modules that the host does not.
+/// cargo warns where one call documents two things of one name. The libraries once more for
+/// their own target, where they have modules that the host does not.
 fn doc() -> Result<()> {
     let metadata = metadata()?;
     let mut failures = Vec::new();
@@ -180,7 +191,9 @@ fn doc() -> Result<()> {
             run(command)
         };
         let results = match name {
-            LIBRARY => vec![document(&[]), document(&["--target", KERNEL_TARGET])],
+            _ if LIBRARIES.contains(&name) => {
+                vec![document(&[]), document(&["--target", KERNEL_TARGET])]
+            }
             // Nobody links the others; their documentation is for who works on them.
             KERNEL | probe::PACKAGE => vec![document(&[
                 "--document-private-items",
@@ -221,8 +234,9 @@ fn host_tests() -> Result<()> {
         let name = package["name"]
             .as_str()
             .context("a package without a name")?;
-        // Programs for EL0 and a kernel: what they do is tested there, by `qemu-tests`.
-        if [user::PACKAGE, probe::PACKAGE].contains(&name) {
+        // Programs for EL0 and a kernel: what they do is tested there, by `qemu-tests`. And what the
+        // other packages' tests share.
+        if [user::PACKAGE, probe::PACKAGE, TESTING].contains(&name) {
             continue;
         }
         let mut command = cargo(&["test", "-p", name]);
@@ -327,9 +341,16 @@ fn qemu_matrix() -> Result<()> {
     Ok(())
 }
 
-/// Packages without a warning and builds from the package alone.
+/// Package without a warning and build from the packages alone. The library of page tables needs no other
+/// crate and goes alone, too; each of the others is built from packages of those that it depends on.
 fn package() -> Result<()> {
-    let mut command = cargo(&["package", "-p", LIBRARY, "--all-features"]);
+    package_of(&[LIBRARY])?;
+    package_of(&LIBRARIES)
+}
+
+fn package_of(libraries: &[&str]) -> Result<()> {
+    let mut command = cargo(&["package", "--all-features"]);
+    command.args(libraries.iter().flat_map(|library| ["-p", library]));
     let mut git = std::process::Command::new("git");
     git.args(["status", "--porcelain"]).current_dir(root());
     if !capture(git)?.trim().is_empty() {
@@ -422,7 +443,10 @@ mod tests {
     #[test]
     fn this_workspace_has_the_packages_the_steps_name() {
         let metadata = metadata().unwrap();
-        for name in [KERNEL, LIBRARY, CLI, probe::PACKAGE] {
+        for name in LIBRARIES
+            .into_iter()
+            .chain([KERNEL, CLI, TESTING, probe::PACKAGE])
+        {
             package_named(&metadata, name).unwrap();
         }
         assert!(package_named(&metadata, "no-such-package").is_err());

@@ -24,8 +24,8 @@ use crate::smp::{jobs, percpu, registers, selftest};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::boot::words;
 use granule::table::{Counters, PermissionChange, TableError};
+use granule_boot::words;
 use ground::{Ground, PAGE_AT, read, seen_in, write};
 use stacks::{on_stack, wait_on_stack};
 

@@ -32,7 +32,7 @@ mod driver {
     use core::fmt;
     use core::ops::Range;
     use core::sync::atomic::{AtomicU32, Ordering};
-    use granule::driver::Requirement;
+    use granule_boot::driver::Requirement;
 
     pub(crate) static V2_DRIVER: Driver = Driver::new("gic-v2", Requirement::Any);
     pub(crate) static V3_DRIVER: Driver = Driver::new("gic-v3", Requirement::Any);

@@ -12,8 +12,8 @@ use crate::{cpu, image, tree};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};
-use granule::kexec::Digest;
 use granule::linear::Placement;
+use granule_kexec::Digest;
 
 /// The counter just before the first line on the console.
 static CONSOLE: AtomicU64 = AtomicU64::new(0);

@@ -19,8 +19,8 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::kexec::{Extent, Record};
 use granule::table::{Counters, Entry, Leaves, TableError};
+use granule_kexec::{Extent, Record};
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{Counts, EL2, Header, ListError, ListMemory, UNCACHED, relocate, verify};
+use granule_kexec::{Counts, EL2, Header, ListError, ListMemory, UNCACHED, relocate, verify};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;

@@ -19,9 +19,9 @@ use crate::user::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
-use granule::boot::words;
-use granule::kexec::image::IMAGE_ALIGN;
-use granule::kexec::{
+use granule_boot::words;
+use granule_kexec::image::IMAGE_ALIGN;
+use granule_kexec::{
     ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
     TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };

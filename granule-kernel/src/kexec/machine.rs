@@ -8,7 +8,7 @@ use crate::tree::{self, MOST_RANGES, Memory};
 use crate::{boot, persist};
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
-use granule::kexec::{Extent, Ground};
+use granule_kexec::{Extent, Ground};
 
 type Extents = ArrayVec<Extent, MOST_RANGES>;
 

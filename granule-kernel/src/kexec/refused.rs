@@ -5,7 +5,7 @@ use super::tree::TreeError;
 use crate::memory::pages::NoMemory;
 use crate::user::abi::Errno;
 use core::fmt;
-use granule::kexec::{ImageError, ListError, Refusal, TransitionError};
+use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
 
 /// What is wrong with a call itself.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::note::NAMES;
-use granule::boot::words;
+use granule_boot::words;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

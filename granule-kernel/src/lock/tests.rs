@@ -2,7 +2,7 @@
 //! interrupts are let in, and nowhere else.
 
 use super::{Cpu, Lock};
-use crate::cases::times;
+use granule_testing::cases::times;
 
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;

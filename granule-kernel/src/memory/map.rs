@@ -20,11 +20,10 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::trust::Decision;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::{WindowBuilder, Windows};
-use granule::linear::{
-    Arena, Barriers, Census, Placement, Published, Strategy, TracedWindows, direct,
-};
-use granule::memblock::{self, Direction};
+use granule::linear::{Arena, Barriers, Census, Placement, Published, Strategy, direct};
 use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
+use granule_boot::memblock::{self, Direction};
+use granule_recorder::TracedWindows;
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
 pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;

@@ -8,7 +8,7 @@ use super::live::{self, Flush, Kernel};
 use super::pages::Pages;
 use crate::frames::tables::Source;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::boot::words;
+use granule_boot::words;
 
 /// Whether the command line asks for it.
 pub(crate) fn is_wanted(bootargs: &[u8]) -> bool {

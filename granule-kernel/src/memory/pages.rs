@@ -15,7 +15,7 @@ use core::fmt;
 use core::ops::Range;
 use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
-use granule::memblock::Region;
+use granule_boot::memblock::Region;
 
 /// In its place from the start, since it is too large to be moved through the boot stack. Nobody
 /// has a page before the hand-over: an allocator without any.

@@ -10,8 +10,8 @@ use crate::handover::Handover;
 use crate::tree::{self, Memory};
 use crate::{image, layout};
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::memblock::Error;
 use granule::table::{Counters, TableError};
+use granule_boot::memblock::Error;
 
 /// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
 /// identity map is not among them if it is still needed.

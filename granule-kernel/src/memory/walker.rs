@@ -32,9 +32,10 @@ use granule::arch::{
 use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,
-    PageTables, Parts, PermissionChange, Piece, Reached, Sink, TableAllocator, TableError,
-    TableMemory, Traced, Visibility,
+    PageTables, Parts, PermissionChange, Piece, Reached, TableAllocator, TableError, TableMemory,
+    Visibility,
 };
+use granule_recorder::{Sink, Traced};
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,9 +19,8 @@ use granule::arch::{
     Regime, VirtualAddress,
 };
 use granule::linear::Arena;
-use granule::table::{
-    BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Traced, Visibility,
-};
+use granule::table::{BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Visibility};
+use granule_recorder::Traced;
 
 /// What was built.
 pub(super) struct BootTables {

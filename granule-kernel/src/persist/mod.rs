@@ -1,6 +1,6 @@
 //! What one boot leaves for the next in RAM that survives a reset: `granule.persist=START,BYTES`.
 //!
-//! The next boot may have another page size, so all of it is stamped (`granule::stamp`). Two things
+//! The next boot may have another page size, so all of it is stamped (`granule_boot::stamp`). Two things
 //! are left: how often the machine was booted, which is readable under every page size, and what
 //! the linear map was like, which means something under its own page size only and is refused under
 //! another one. [`area`] is what is stored, pure; here is where the RAM is.
@@ -10,7 +10,7 @@ pub(crate) mod area;
 use core::ops::Range;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
-use granule::boot::words;
+use granule_boot::words;
 
 #[cfg(target_os = "none")]
 pub(crate) use in_ram::find;
@@ -30,9 +30,9 @@ mod in_ram {
     use crate::mmu_off::cache;
     use crate::tree::Memory;
     use granule::arch::{Geometry, PhysicalAddress};
-    use granule::boot::words;
-    use granule::kexec::Extent;
     use granule::linear::Placement;
+    use granule_boot::words;
+    use granule_kexec::Extent;
 
     /// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
     #[derive(Clone, Copy, Debug)]

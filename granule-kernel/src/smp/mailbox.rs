@@ -13,7 +13,7 @@ use crate::handover::MmuConfig;
 use crate::mmu_off::cache;
 use core::cell::UnsafeCell;
 use granule::arch::IdRegisters;
-use granule::boot::words;
+use granule_boot::words;
 
 /// For a CPU that comes up. Its physical address is what PSCI hands over in x0.
 #[derive(Clone, Copy, Debug)]

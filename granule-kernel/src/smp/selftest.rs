@@ -21,8 +21,8 @@ use crate::trace::bring_up;
 use crate::{cpu, hooks, ipi, layout};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
-use granule::boot::words;
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
+use granule_boot::words;
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
 /// has CPUs, a round costs as many turns of its scheduler.

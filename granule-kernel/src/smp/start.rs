@@ -30,8 +30,8 @@ use core::sync::atomic::Ordering;
 use dtoolkit::fdt::Fdt;
 use granule::arch::errata::Errata;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
-use granule::memblock::Direction;
 use granule::table::{Counters, Leaves, Piece, TableError};
+use granule_boot::memblock::Direction;
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
@@ -85,7 +85,7 @@ pub(super) enum Obstacle {
     GicDriver(gic::Error),
     GicPageSize,
     Tables(TableError),
-    Memory(granule::memblock::Error),
+    Memory(granule_boot::memblock::Error),
     IdentityMap,
 }
 

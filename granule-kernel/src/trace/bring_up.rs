@@ -18,7 +18,7 @@ use crate::cpu;
 use crate::smp::mailbox::{Command, Report};
 use crate::smp::set::CpuSet;
 use granule::arch::hw;
-use granule::trace::{Barrier, Event, System};
+use granule_trace::{Barrier, Event, System};
 
 /// The registers of a CPU that goes off the tables and comes back.
 #[derive(Clone, Copy, Debug)]

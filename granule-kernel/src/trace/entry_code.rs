@@ -5,7 +5,7 @@
 //! compares them with the instructions that are there. No values, and nothing of the kernel's:
 //! xtask takes this file in, and tests there see it fail.
 
-use granule::trace::{Barrier, System};
+use granule_trace::{Barrier, System};
 
 /// An instruction that a trace has a record for. Those by address are in a loop over lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

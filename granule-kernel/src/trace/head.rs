@@ -13,7 +13,7 @@ use super::routine::{Teller, before_tables, with_tables};
 use crate::handover::{EntryInfo, MmuConfig};
 use crate::image;
 use crate::mmu_off::record;
-use granule::trace::Event;
+use granule_trace::Event;
 
 impl Early {
     /// `mmu_off::record` changes the boot record, which cleans it before and after its state.

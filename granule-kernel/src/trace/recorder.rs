@@ -11,8 +11,8 @@ use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
-use granule::table::{Sink, TableEvent};
-use granule::trace::{Event, Header, RECORD_WORDS, Record};
+use granule_recorder::Sink;
+use granule_trace::{Event, Header, RECORD_WORDS, Record};
 
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {
@@ -164,8 +164,12 @@ impl Sink for Recorder {
         result
     }
 
-    fn record(&self, event: TableEvent) {
-        self.push(Event::of_table(event, self.page_bytes));
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    fn record(&self, event: Event) {
+        self.push(event);
     }
 }
 

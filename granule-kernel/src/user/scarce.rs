@@ -12,7 +12,7 @@ use super::sched;
 use super::task::Task;
 use crate::cpu;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule::boot::words;
+use granule_boot::words;
 
 /// The first argument of the `prctl`: "GRAN" in ASCII, which no other has.
 const WHAT: u64 = 0x4752_414e;

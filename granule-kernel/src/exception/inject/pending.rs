@@ -14,8 +14,8 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
-use granule::boot::words;
 use granule::table::{Leaves, TableError};
+use granule_boot::words;
 
 /// Levels of tables at most.
 const MOST_LEVELS: usize = Level::ALL.len();
