@@ -2,10 +2,10 @@
 //! the kernel's own, by the library, and given back. What they map is told by the caller.
 
 use super::walker::KernelParts;
-use crate::sizes;
 use granule::arch::Dispatch;
 use granule::arch::page_size::Page;
 use granule::table::Maintenance;
+use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 
 /// Makes them. See [`kexec::build`].

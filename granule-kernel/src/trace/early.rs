@@ -3,9 +3,9 @@
 //! The addresses are physical and the memory is Device memory (RPPDBS): plain volatile stores
 //! of words, no atomics and no lock, by the one CPU there is.
 
-use super::Area;
 use crate::mmu_off::cache;
 use core::ops::Range;
+use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
 use granule_trace::{Event, Header, RECORD_WORDS, Record};
 
