@@ -8,7 +8,7 @@ use granule::arch::{
 };
 use granule::memblock::{Direction, LeftOut, Memblock};
 use granule::table::{
-    BitChange, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
+    BitChange, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
 };
 use granule::table::{Liveness, Parts, TableError};
 
@@ -113,7 +113,7 @@ unsafe impl TableAllocator for Empty {
     fn allocate(&mut self, _: usize) -> Option<TableRun> {
         None
     }
-    fn free(&mut self, _: PhysicalAddress) {}
+    fn free(&mut self, _: FreedTable) {}
 }
 
 pub(crate) fn walker(bytes: &[u8]) {

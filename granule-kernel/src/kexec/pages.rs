@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use granule::arch::PhysicalAddress;
 use granule::kexec::{Digest, Extent, ListMemory, Segment, relocate};
 use granule::space::UserFrames;
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 
 /// Kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();
@@ -216,7 +216,7 @@ unsafe impl TableAllocator for Held {
     }
 
     /// They go with all others: so what a list says of its pages need not be believed.
-    fn free(&mut self, _: PhysicalAddress) {}
+    fn free(&mut self, _: FreedTable) {}
 }
 
 /// The list's words, through the linear map.

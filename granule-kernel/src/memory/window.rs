@@ -20,8 +20,8 @@ use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::memblock::Direction;
 use granule::table::{
-    Counters, Leaves, Maintenance, Sink, TableAllocator, TableError, TableMemory, TableRun,
-    Visibility, invalidate, publish,
+    Counters, FreedTable, Leaves, Maintenance, Sink, TableAllocator, TableError, TableMemory,
+    TableRun, Visibility, invalidate, publish,
 };
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
@@ -371,8 +371,8 @@ unsafe impl TableAllocator for EarlyTables<'_> {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        let end = table.0 + self.page_bytes;
-        super::release::give_back(self.memory, self.firmware, table.0, end);
+    fn free(&mut self, table: FreedTable) {
+        let start = table.address().0;
+        super::release::give_back(self.memory, self.firmware, start, start + self.page_bytes);
     }
 }

@@ -16,7 +16,7 @@ use super::plan::{Record, Totals, plan};
 use super::segment::{Extent, Ground, Refusal, Segment, in_the_way};
 use super::verify::{ListError, digest, load_record};
 use crate::arch::{PageSize, PhysicalAddress};
-use crate::table::TableAllocator;
+use crate::table::{FreedTable, TableAllocator};
 use core::mem::size_of;
 
 /// How the next kernel is reached.
@@ -180,7 +180,10 @@ impl List {
         pages: &mut impl TableAllocator,
     ) -> Result<(), ListError> {
         self.each_page(memory, |_| {})?;
-        self.each_page(memory, |page| pages.free(page))
+        self.each_page(memory, |page| {
+            // SAFETY: a page of the list is data, and never becomes a table.
+            pages.free(unsafe { FreedTable::unreachable(page) });
+        })
     }
 
     /// Writes the header, with the digest: the list is complete.

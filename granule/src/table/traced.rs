@@ -7,6 +7,7 @@
 //! the calls that are not stay small. What becomes of the events (a buffer, a file, a model) is
 //! the sink's.
 
+use super::FreedTable;
 use super::allocator::{TableAllocator, TableRun};
 use super::maintenance::Maintenance;
 use super::memory::{BitChange, TableMemory, Visibility};
@@ -350,10 +351,10 @@ impl<T: TableAllocator, S: Sink> Traced<T, S> {
 
     #[cold]
     #[inline(never)]
-    fn free_recorded(&mut self, table: PhysicalAddress) {
+    fn free_recorded(&mut self, table: FreedTable) {
         self.sink.atomically(|sink| {
             // Before the page is given back: from then on someone else may get it.
-            sink.record(TableEvent::Freed(table));
+            sink.record(TableEvent::Freed(table.address()));
             self.inner.free(table);
         });
     }
@@ -373,7 +374,7 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
     }
 
     #[inline(always)]
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         if self.sink.is_active() {
             self.free_recorded(table);
         } else {

@@ -2,7 +2,7 @@
 
 use granule::arch::{PageSize, PhysicalAddress};
 use granule::kexec::{Extent, ListMemory};
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// RAM of the tests: 64 MiB, with a hole from 48 to 52 MiB.
@@ -97,7 +97,8 @@ unsafe impl TableAllocator for Pages {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
+        let table = table.address();
         assert!(self.out.remove(&table.0), "{table} was not given out");
         self.budget = self.budget.saturating_add(1);
         self.free.push(table.0);

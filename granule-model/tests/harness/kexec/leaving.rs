@@ -20,7 +20,7 @@ use granule::kexec::{
     Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
     reached,
 };
-use granule::table::{Leaves, PageTables, Parts, TableAllocator};
+use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator};
 use granule_model::{Access, Barrier, EventKind, Purpose, Register, Scope};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -361,7 +361,7 @@ unsafe impl TableAllocator for Quiet<'_> {
         self.0.take(most)
     }
 
-    fn free(&mut self, _table: PhysicalAddress) {}
+    fn free(&mut self, _table: FreedTable) {}
 }
 
 /// A program runs in the lower half, and has something else where the relocation code will be. Gives
