@@ -1,18 +1,18 @@
 //! What the kernel and `granule` tell each other: the console record, the boot record, and where
 //! a trace goes. Each side is held to what the other writes.
 
-use crate::area::Area;
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
-use granule::stamp::{Stamp, Units};
-use granule::trace::{Header, RECORD_WORDS, Record as TraceRecord};
+use granule_boot::stamp::{Stamp, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::record::{KEYS, Kind, Record};
 use granule_cli::records::Records;
 use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
+use granule_kcore::trace::area::Area;
 use granule_model::trace::{parse_line, write_event};
+use granule_trace::{Header, RECORD_WORDS, Record as TraceRecord};
 
 pub(crate) fn console_record(bytes: &[u8]) {
     let mut record = Record::default();

@@ -2,16 +2,14 @@
 //! list, the tables. Everything that is taken on the way is owned by a value that gives it back, so
 //! what is refused at any point leaves nothing.
 
+use super::Request;
+use super::hook::KEXEC;
 use super::loaded::{Given, Loaded, Tables};
 use super::machine::{Machine, machine};
-use super::note::NAMES;
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
-use super::tree::{self, Changes, SEED_BYTES, Seeds};
-use super::{MOST_COMMAND_LINE, Request};
 use crate::cpu;
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
-use crate::line::Line;
 use crate::memory::live::{self, Kernel};
 use crate::memory::pages::{NoMemory, each_free_block};
 use crate::user::owned::Array;
@@ -19,9 +17,13 @@ use crate::user::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
-use granule::boot::words;
-use granule::kexec::image::IMAGE_ALIGN;
-use granule::kexec::{
+use granule_boot::words;
+use granule_kcore::kexec::MOST_COMMAND_LINE;
+use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kcore::kexec::next_tree::{self, Changes, SEED_BYTES, Seeds};
+use granule_kcore::line::Line;
+use granule_kexec::image::IMAGE_ALIGN;
+use granule_kexec::{
     ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
     TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
@@ -151,7 +153,7 @@ impl Loader<'_> {
         // The first one's storage may be in a place that it was in the way of: it goes last, or
         // something else would be there.
         let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
-        tree::same_length(measured.used, tree.used)?;
+        next_tree::same_length(measured.used, tree.used)?;
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
@@ -201,8 +203,8 @@ impl Loader<'_> {
             held,
         };
         loaded.seal(cpu::tcr_el1())?;
-        if let Some(bit) = self.machine.words.flip {
-            pages::flip(list.head.0 + bit / 8 % page.bytes(), (bit % 8) as u32);
+        if let Some(hook) = KEXEC.get() {
+            hook.sealed(&loaded.list);
         }
         Ok(loaded)
     }
@@ -228,9 +230,9 @@ impl Loader<'_> {
             seeds,
         };
         let what = "device tree";
-        let room = tree::most_bytes(bytes, &changes)?;
+        let room = next_tree::most_bytes(bytes, &changes)?;
         let mut into = Array::new(room, |_| 0).ok_or(Refused::Memory { what })?;
-        let used = tree::write(bytes, &changes, &mut into)?;
+        let used = next_tree::write(bytes, &changes, &mut into)?;
         Ok(Tree { bytes: into, used })
     }
 
@@ -254,7 +256,8 @@ impl Loader<'_> {
             Where::Anywhere => all,
         };
         let mut segments = Segments::new();
-        for (name, forced) in NAMES.into_iter().zip(self.machine.words.places) {
+        for name in NAMES {
+            let forced = KEXEC.get().and_then(|hook| hook.place(name));
             let bytes = match name {
                 KERNEL => self.request.kernel.len() as u64,
                 INITRD => match self.request.initrd {
@@ -368,13 +371,13 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// For a test: pages of the places that somebody uses still.
+    /// Pages of the places that somebody uses still, if a hook says so.
     fn in_use(&self, segments: &[Segment<'_>]) -> Result<ArrayVec<Held, MOST_SEGMENTS>, NoMemory> {
-        let Some(count) = self.machine.words.frees else {
+        let Some(hook) = KEXEC.get() else {
             return Ok(ArrayVec::new());
         };
         let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
-        places.map(|place| pages::in_use(&place, count)).collect()
+        places.filter_map(|place| hook.in_use(&place)).collect()
     }
 
     /// The tables that the relocation code runs on.

@@ -1,15 +1,15 @@
 //! A next kernel that is loaded: the list, the tables and the pages that it takes, which are all given
 //! back when it goes; and what it says of itself.
 
-use super::note::NAMES;
 use super::pages::{self, Held, Words};
 use super::refused::Refused;
 use crate::memory::live::{self, Kernel};
 use crate::memory::transition;
 use core::fmt;
 use granule::arch::PhysicalAddress;
-use granule::kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 use granule::table::Counters;
+use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 
 /// One thing that it is given. Without bytes it is not.
 #[derive(Clone, Copy, Debug, Default)]

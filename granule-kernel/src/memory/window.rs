@@ -6,9 +6,7 @@
 //! [`Fixmap`]; in which order is the library's.
 
 use super::walker::{KernelParts, Tree};
-use crate::layout;
 use crate::trace::recorder::Recorder;
-use crate::tree::Memory;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
@@ -18,11 +16,14 @@ use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
-use granule::memblock::Direction;
 use granule::table::{
-    Counters, FreedTable, Leaves, Maintenance, Sink, TableAllocator, TableError, TableMemory,
-    TableRun, Visibility, invalidate, publish,
+    Counters, FreedTable, Leaves, Maintenance, TableAllocator, TableError, TableMemory, TableRun,
+    Visibility, invalidate, publish,
 };
+use granule_boot::memblock::Direction;
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::layout;
+use granule_recorder::Sink;
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
 /// mapped or not) and the TLB is kept by `parts`.

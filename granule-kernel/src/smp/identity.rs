@@ -9,7 +9,6 @@ use crate::memory::supply::Supply;
 use crate::memory::walker::{self, Flush};
 use crate::memory::window::EarlyTables;
 use crate::trace::bring_up;
-use crate::tree::Memory;
 use crate::{boot, image, refuse};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::registers::Ttbr;
@@ -19,6 +18,7 @@ use granule::arch::{
 use granule::table::{
     Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility,
 };
+use granule_kcore::devicetree::memory::Memory;
 
 /// TTBR values: the identity map, and nothing at all for each half.
 static IDENTITY: AtomicU64 = AtomicU64::new(0);
@@ -65,14 +65,7 @@ pub(super) fn prepare(
     let root = boot::root(handover.mmu.ttbr0, &lower);
     let supply = Supply::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
-    let mut parts = walker::parts(
-        root,
-        capabilities,
-        request.reach,
-        &counters,
-        supply,
-        Flush::Now,
-    );
+    let mut parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = parts.allocate(1).ok_or(exhausted)?.first;
     // SAFETY: a page that was just allocated, for a table, which nobody else knows.

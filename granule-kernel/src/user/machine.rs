@@ -13,11 +13,11 @@ use super::syscall::env::{Env, Ram, Slept};
 use super::task::Current;
 use super::world::{Place, World};
 use super::{exec, random, syscall, timer};
-use crate::frames::tables::Source;
 use crate::memory::pages::Pages;
 use crate::smp::percpu;
 use crate::{console, cpu};
 use core::sync::atomic::Ordering;
+use granule_kcore::frames::tables::Source;
 
 /// How often the console is asked for input while somebody waits for it: nothing interrupts for it.
 const INPUT_NS: u64 = NANOSECONDS / 100;

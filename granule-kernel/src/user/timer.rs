@@ -1,13 +1,13 @@
 //! The physical timer of each CPU, which ends turns and wakes sleepers.
 //!
 //! CNTP's names: at EL2 with E2H they reach the EL2 physical timer, whose interrupt is another one
-//! (the device tree names both, see `gic::tree::timer`).
+//! (the device tree names both, see `granule_kcore::devicetree::gic::timer`).
 
 use crate::cpu;
 use crate::drivers::Driver;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
-use granule::driver::Requirement;
+use granule_boot::driver::Requirement;
 
 pub(crate) static DRIVER: Driver = Driver::new("arm-timer", Requirement::Any);
 

@@ -415,7 +415,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// # Safety
     ///
     /// As for [`FreedTable::unreachable`]; no table may be left below the root.
-    pub(crate) unsafe fn free_root(&mut self) {
+    pub unsafe fn free_root(&mut self) {
         // SAFETY: the caller's promise.
         let root = unsafe { FreedTable::unreachable(self.root) };
         self.environment.free(root);

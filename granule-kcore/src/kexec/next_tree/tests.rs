@@ -1,0 +1,272 @@
+use super::*;
+use dtoolkit::fdt::Fdt;
+use dtoolkit::memreserve::MemoryReservation;
+use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use dtoolkit::{Node, Property};
+use granule_testing::cases::config;
+use proptest::prelude::*;
+
+const OLD: Extent = Extent::new(0x4800_0000, 0x1_0000);
+const KEPT: [Extent; 2] = [
+    Extent::new(0x4600_0000, 0x2000),
+    Extent::new(0x5100_0000, 8),
+];
+/// Of the tree as it is.
+const SEED: u64 = 0x0102_0304_0506_0708;
+const FRESH: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+const NOTE: Extent = Extent::new(0x5000_0000, 0x1000);
+
+fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
+    let mut node = DeviceTreeNode::new_unchecked(name);
+    for (name, value) in properties {
+        node.add_property(DeviceTreeProperty::new_unchecked(*name, *value));
+    }
+    node
+}
+
+/// A tree with a little of everything.
+fn tree() -> Vec<u8> {
+    let mut tree = DeviceTree::new();
+    let odd = DeviceTreeProperty::new_unchecked("odd", &b"12345"[..]);
+    tree.root.add_property(odd);
+    tree.root
+        .add_child(node("memory@40000000", &[("device_type", b"memory\0")]));
+    let mut chosen = node(
+        "chosen",
+        &[
+            ("bootargs", b"old words\0"),
+            ("stdout-path", b"/pl011@9000000\0"),
+            ("linux,initrd-start", &[0x44, 0, 0, 0]),
+            ("linux,initrd-end", &[0x44, 0, 0x12, 0x34]),
+            ("kaslr-seed", &SEED.to_be_bytes()),
+            ("rng-seed", &[9; 33]),
+            ("linux,elfcorehdr", &[1; 16]),
+            ("linux,usable-memory-range", &[2; 32]),
+            ("linux,ima-kexec-buffer", &[3; 16]),
+            (note::PROPERTY, &0x4700_0000_u64.to_be_bytes()),
+        ],
+    );
+    chosen.add_child(node("module", &[("bootargs", b"its own\0")]));
+    tree.root.add_child(chosen);
+    tree.root
+        .add_child(node("cpus", &[("bootargs", b"kept\0")]));
+    tree.memory_reservations = [
+        (0x4000_0000, 0x1000),
+        (OLD.start, OLD.bytes),
+        (0x4400_0000, 0x1234),
+        (0x4700_0000, 0x4000),
+        (0x4600_0000, 0x2000),
+    ]
+    .map(|(start, bytes)| MemoryReservation::new(start, bytes))
+    .to_vec();
+    tree.to_dtb()
+}
+
+fn changes() -> Changes<'static> {
+    Changes {
+        command_line: b"new words of the next one",
+        initrd: Some(Extent::new(0x1_4500_0000, 0x777)),
+        note: NOTE,
+        kept: &KEPT,
+        old: OLD,
+        seeds: Seeds {
+            kaslr: FRESH,
+            rng: Some([0x5a; SEED_BYTES]),
+        },
+    }
+}
+
+/// With room behind it, as QEMU's trees have.
+fn roomy(old: &[u8]) -> Vec<u8> {
+    let mut roomy = old.to_vec();
+    roomy.resize(1 << 20, 0);
+    roomy[4..8].copy_from_slice(&(1_u32 << 20).to_be_bytes());
+    roomy
+}
+
+fn rewritten(old: &[u8], changes: &Changes<'_>) -> Vec<u8> {
+    let mut into = vec![0xa5; most_bytes(old, changes).unwrap()];
+    let length = write(old, changes, &mut into).unwrap();
+    // Not much is asked for in vain, however much room the old one has.
+    assert!(into.len() - length < 700, "{} for {length}", into.len());
+    into.truncate(length);
+    into
+}
+
+fn value<'a>(tree: &Fdt<'a>, path: &str, name: &str) -> Option<Vec<u8>> {
+    let node = tree.find_node(path)?;
+    Some(node.property(name)?.value().to_vec())
+}
+
+#[test]
+fn chosen_is_new_and_all_else_as_it_was() {
+    let new = rewritten(&tree(), &changes());
+    let read = Fdt::new(&new).unwrap();
+    let chosen = |name| value(&read, "/chosen", name);
+    let line = b"new words of the next one\0";
+    assert_eq!(chosen("bootargs").unwrap(), line);
+    assert_eq!(chosen("stdout-path").unwrap(), b"/pl011@9000000\0");
+    let number = |value: u64| Some(value.to_be_bytes().to_vec());
+    assert_eq!(chosen("linux,initrd-start"), number(0x1_4500_0000));
+    assert_eq!(chosen("linux,initrd-end"), number(0x1_4500_0777));
+    assert_eq!(chosen("kaslr-seed"), number(SEED ^ FRESH));
+    assert_eq!(chosen("rng-seed").unwrap(), [0x5a; SEED_BYTES]);
+    assert_eq!(chosen(note::PROPERTY), number(NOTE.start));
+    // No name twice, and nothing of what a kernel before this one left for it alone.
+    let node = read.find_node("/chosen").unwrap();
+    assert_eq!(node.properties().count(), 7);
+    assert_eq!(
+        value(&read, "/chosen/module", "bootargs").unwrap(),
+        b"its own\0"
+    );
+    assert_eq!(value(&read, "/cpus", "bootargs").unwrap(), b"kept\0");
+    assert_eq!(value(&read, "/", "odd").unwrap(), b"12345");
+    let memory = value(&read, "/memory@40000000", "device_type").unwrap();
+    assert_eq!(memory, b"memory\0");
+    let reserved: Vec<_> = read
+        .memory_reservations()
+        .map(|it| (it.address(), it.size()))
+        .collect();
+    // Neither the old tree, nor the old initramfs, nor the note that was read; what is kept once.
+    assert_eq!(
+        reserved,
+        [
+            (0x4000_0000, 0x1000),
+            (0x4600_0000, 0x2000),
+            (0x5100_0000, 8),
+            (NOTE.start, NOTE.bytes)
+        ]
+    );
+    assert_eq!(note::address(&new), Some(NOTE.start));
+}
+
+#[test]
+fn without_an_initramfs_there_is_none_and_without_chosen_there_is_one() {
+    let none = Changes {
+        initrd: None,
+        ..changes()
+    };
+    let new = rewritten(&tree(), &none);
+    let read = Fdt::new(&new).unwrap();
+    assert_eq!(value(&read, "/chosen", "linux,initrd-start"), None);
+    assert_eq!(value(&read, "/chosen", "linux,initrd-end"), None);
+    let mut bare = DeviceTree::new();
+    bare.root.add_child(node("cpus", &[]));
+    let new = rewritten(&bare.to_dtb(), &changes());
+    let read = Fdt::new(&new).unwrap();
+    assert!(value(&read, "/chosen", "bootargs").is_some());
+    let seed = value(&read, "/chosen", "kaslr-seed");
+    assert_eq!(seed, Some(FRESH.to_be_bytes().to_vec()));
+    assert!(read.find_node("/cpus").is_some());
+    // From kernel to kernel it does not grow.
+    let again = rewritten(&new, &changes());
+    assert_eq!(again.len(), new.len());
+    let read = Fdt::new(&again).unwrap();
+    assert!(value(&read, "/chosen", note::PROPERTY).is_some());
+}
+
+#[test]
+fn it_is_as_long_wherever_things_are() {
+    let long = rewritten(&tree(), &changes()).len();
+    let elsewhere = Changes {
+        initrd: Some(Extent::new(0, 1)),
+        note: Extent::new(0x1000, 0x1_0000),
+        ..changes()
+    };
+    assert_eq!(rewritten(&tree(), &elsewhere).len(), long);
+    assert_eq!(rewritten(&roomy(&tree()), &changes()).len(), long);
+    let mut small = vec![0; long - 1];
+    let written = write(&tree(), &changes(), &mut small);
+    assert_eq!(written, Err(TreeError::Full { room: long - 1 }));
+}
+
+/// Whatever firmware has reserved: also what the note's place is taken for before it has one, and the
+/// note's place itself.
+#[test]
+fn it_is_as_long_before_anything_has_a_place() {
+    let mut firmware = DeviceTree::from_fdt(&Fdt::new(&tree()).unwrap());
+    for (start, bytes) in [(0, 0x1000), (0, 0x1_0000), (NOTE.start, NOTE.bytes)] {
+        let reserved = MemoryReservation::new(start, bytes);
+        firmware.memory_reservations.push(reserved);
+    }
+    let old = firmware.to_dtb();
+    let long = rewritten(&old, &changes()).len();
+    for note in [(0, 0), (0, 0x1000), (0, 0x1_0000), (0x4000_0000, 0x1000)] {
+        let unplaced = Changes {
+            initrd: Some(Extent::default()),
+            note: Extent::new(note.0, note.1),
+            ..changes()
+        };
+        assert_eq!(rewritten(&old, &unplaced).len(), long, "{note:x?}");
+    }
+    assert_eq!(same_length(long, long), Ok(()));
+    let longer = same_length(long, long + 16).unwrap_err();
+    let words = format!("has {} bytes, and {long} were measured", long + 16);
+    assert!(longer.to_string().contains(&words), "{longer}");
+}
+
+/// A seed is handed over once: without hardware that makes another one there is none, and what only
+/// places the next kernel is stirred.
+#[test]
+fn no_seed_goes_through_as_it_is() {
+    let guessable = Changes {
+        seeds: Seeds {
+            kaslr: FRESH,
+            rng: None,
+        },
+        ..changes()
+    };
+    let new = rewritten(&tree(), &guessable);
+    let read = Fdt::new(&new).unwrap();
+    assert_eq!(value(&read, "/chosen", "rng-seed"), None);
+    let seed = value(&read, "/chosen", "kaslr-seed").unwrap();
+    assert_eq!(seed, (SEED ^ FRESH).to_be_bytes());
+}
+
+#[test]
+fn what_is_cut_short_is_refused_wherever_that_is() {
+    let old = tree();
+    let mut into = vec![0; old.len() * 2];
+    for length in 0..old.len() {
+        let cut = write(&old[..length], &changes(), &mut into);
+        assert!(matches!(cut, Err(TreeError::Malformed { .. })), "{length}");
+    }
+}
+
+#[test]
+fn a_tree_has_one_root() {
+    let old = DeviceTree::new().to_dtb();
+    let at = u32::from_be_bytes(*old[8..].first_chunk().unwrap()) as usize;
+    let with = |tokens: &[u32]| {
+        let mut old = old.clone();
+        let tokens = tokens.iter().copied().flat_map(u32::to_be_bytes);
+        old.splice(at.., tokens);
+        let size = old.len() as u32;
+        old[4..8].copy_from_slice(&size.to_be_bytes());
+        // No strings.
+        old[12..16].copy_from_slice(&size.to_be_bytes());
+        write(&old, &changes(), &mut [0; 1024])
+    };
+    let root = [BEGIN_NODE, 0, END_NODE];
+    assert!(with(&[&root[..], &[NOP, END]].concat()).is_ok());
+    for none_or_two in [vec![END], vec![NOP, END], [root, root].concat()] {
+        let written = with(&[&none_or_two[..], &[END]].concat());
+        assert!(matches!(written, Err(TreeError::Malformed { .. })));
+    }
+}
+
+proptest! {
+    #![proptest_config(config(256, 16))]
+
+    #[test]
+    fn no_bytes_are_more_than_an_error(
+        wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)
+    ) {
+        let mut old = tree();
+        for (at, byte) in wrong {
+            *at.get_mut(&mut old) = byte;
+        }
+        let mut into = vec![0; 4096];
+        let _ = write(&old, &changes(), &mut into);
+    }
+}

@@ -1,0 +1,121 @@
+//! The CPUs that use what lies beside the changed pages: each writes its own neighbours and reads back
+//! what it wrote, and merges now and then.
+
+use super::super::quarters::{QUARTER, Quarters};
+use super::super::{Random, ok};
+use crate::memory::{live, merge};
+use crate::smp::percpu;
+use crate::smp::percpu::PerCpu;
+use core::sync::atomic::{AtomicBool, Ordering};
+use granule::arch::VirtualAddress;
+use granule_kcore::cpus::MOST_CPUS;
+
+/// Neighbours in each quarter that is changed.
+pub(super) const EACH: u64 = 16;
+pub(super) const NEIGHBOURS: usize = 3 * EACH as usize;
+/// Words that a CPU writes to a neighbour at a time: a line.
+const WORDS: u64 = 8;
+/// Accesses of a CPU between two merges of its own.
+const ACCESSES_A_MERGE: u64 = 512;
+
+/// What another CPU did.
+#[derive(Default)]
+pub(super) struct Did {
+    pub(super) accesses: u64,
+    pub(super) merges: u64,
+}
+
+/// Reads and writes this CPU's neighbours until it is told to stop.
+pub(super) fn visit(
+    this: &PerCpu,
+    neighbours: &[u64],
+    cpus: u64,
+    seed: u64,
+    stop: &AtomicBool,
+    quarters: &Quarters,
+) -> Did {
+    let number = this.number() as u64;
+    let page = live::kernel().map_or(1, |kernel| kernel.page());
+    let mut random = Random::new(seed ^ number << 32);
+    // How often each was written.
+    let mut written = [0u64; NEIGHBOURS];
+    let mut did = Did::default();
+    // CPUs have any numbers, their places among the others are 0 to `cpus` - 1.
+    let place = percpu::online()
+        .without(0)
+        .iter()
+        .position(|other| other as u64 == number)
+        .unwrap_or(MOST_CPUS) as u64;
+    let mine = |index: usize| index as u64 % cpus == place;
+    for (index, neighbour) in neighbours.iter().enumerate() {
+        if mine(index) {
+            write(*neighbour, page, 0);
+        }
+    }
+    while !stop.load(Ordering::Acquire) {
+        let index = random.below(NEIGHBOURS as u64) as usize;
+        if !mine(index) {
+            continue;
+        }
+        let (Some(neighbour), Some(times)) = (neighbours.get(index), written.get_mut(index)) else {
+            continue;
+        };
+        verify(number, *neighbour, page, *times);
+        *times += 1;
+        write(*neighbour, page, *times);
+        did.accesses += 2 * WORDS;
+        if did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
+            let pages = 4 * QUARTER / page;
+            // All of it as often as a part.
+            let count = match random.below(2) {
+                0 => pages,
+                _ => random.length(pages),
+            };
+            let first = random.below(pages - count + 1);
+            let start = VirtualAddress(quarters.start + first * page);
+            ok("merging", merge::merge_linear_map(start, count));
+            did.merges += 1;
+        }
+    }
+    for (index, (neighbour, times)) in neighbours.iter().zip(written).enumerate() {
+        if mine(index) {
+            verify(number, *neighbour, page, times);
+            did.accesses += WORDS;
+        }
+    }
+    did
+}
+
+/// The word that is written there the so many-th time.
+fn word(address: u64, times: u64) -> u64 {
+    (address ^ times << 48)
+        .wrapping_add(times)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Where in its page.
+fn line(neighbour: u64, page: u64, times: u64) -> u64 {
+    let bytes = 8 * WORDS;
+    neighbour + (word(neighbour, times) >> 32) % (page / bytes) * bytes
+}
+
+fn write(neighbour: u64, page: u64, times: u64) {
+    let line = line(neighbour, page, times);
+    for address in (line..line + 8 * WORDS).step_by(8) {
+        // SAFETY: a page of the test's blocks that only this CPU uses.
+        unsafe { (address as *mut u64).write_volatile(word(address, times)) };
+    }
+}
+
+fn verify(cpu: u64, neighbour: u64, page: u64, times: u64) {
+    let line = line(neighbour, page, times);
+    for address in (line..line + 8 * WORDS).step_by(8) {
+        // SAFETY: as in `write`.
+        let found = unsafe { (address as *const u64).read_volatile() };
+        let expected = word(address, times);
+        assert!(
+            found == expected,
+            "CPU {cpu} reads {found:#x} at {address:#x}, where it wrote {expected:#x}"
+        );
+    }
+}
