@@ -17,7 +17,7 @@ use super::segment::{Extent, Ground, Refusal, Segment, in_the_way};
 use super::verify::{ListError, digest, load_record};
 use core::mem::size_of;
 use granule::arch::{PageSize, PhysicalAddress};
-use granule::table::TableAllocator;
+use granule::table::{FreedTable, TableAllocator};
 
 /// How the next kernel is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,10 @@ impl List {
         pages: &mut impl TableAllocator,
     ) -> Result<(), ListError> {
         self.each_page(memory, |_| {})?;
-        self.each_page(memory, |page| pages.free(page))
+        self.each_page(memory, |page| {
+            // SAFETY: a page of the list is data, and never becomes a table.
+            pages.free(unsafe { FreedTable::unreachable(page) });
+        })
     }
 
     /// Writes the header, with the digest: the list is complete.

@@ -232,7 +232,8 @@ impl<P: Page> Drop for Typed<P> {
             // SAFETY: leaked by `make` or `enlarge`, once.
             drop(unsafe { Array::from_static(areas) });
         }
-        let _ = space.destroy(&mut UserMemory);
+        // SAFETY: nobody has the space any more, so no CPU is in it.
+        let _ = unsafe { space.destroy(&mut UserMemory) };
     }
 }
 

@@ -9,7 +9,7 @@
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Geometry, PageSize, PhysicalAddress};
-use granule::table::{Maintenance, Parts, Reach, Reached, TableAllocator, TableRun};
+use granule::table::{FreedTable, Maintenance, Parts, Reach, Reached, TableAllocator, TableRun};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -78,8 +78,8 @@ unsafe impl TableAllocator for Pages {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        self.0.returned.borrow_mut().push(table);
+    fn free(&mut self, table: FreedTable) {
+        self.0.returned.borrow_mut().push(table.address());
     }
 }
 

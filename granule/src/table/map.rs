@@ -7,7 +7,7 @@
 //! full. So a table is neither zeroed first nor read back nor written twice.
 
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
-use super::{Environment, PageTables, TableError, Visibility, flush};
+use super::{Environment, PageTables, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
 
@@ -93,16 +93,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// As for [`map`](Self::map), and [`TableError::Unsorted`] unless the pieces ascend without
     /// overlapping.
     pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
-        self.map_unpublished(pieces, (0, self.geometry.span()))?;
+        let mapped = self.map_unpublished(pieces, (0, self.geometry.span()));
         self.publish();
-        Ok(())
+        mapped
     }
 
-    /// Makes all that was mapped so far usable by this CPU. Nothing on tables that are not live.
+    /// Makes all that was mapped so far usable by this CPU: ends an operation of several steps.
     pub(crate) fn publish(&mut self) {
-        if self.liveness == super::Liveness::Live {
-            flush::publish(&mut self.environment);
-        }
+        self.flush();
     }
 
     /// Maps what `pieces` have among the offsets of `window`, without the barriers: nothing of
@@ -121,6 +119,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             return Err(exhausted);
         }
         let mut cursor = Cursor::new(pieces, self.geometry, window);
+        self.pending.made_valid();
         self.map_in(&mut cursor, root, level, self.geometry.span())
             .ok_or(exhausted)
     }
