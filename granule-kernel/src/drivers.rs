@@ -10,8 +10,8 @@ use crate::console::println;
 use crate::{gic, pl011, user};
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::PageSize::{self, K4, K16, K64};
-use granule_boot::choice::SizeSet;
 use granule_boot::driver::{Mismatch, Requirement};
+use granule_boot::sizes::SizeSet;
 use granule_boot::words;
 
 /// A driver: what it is called, and which page sizes it can work with.

@@ -16,7 +16,6 @@ use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{Deref, DerefMut};
 use granule::arch::bbm::BbmLevel;
-use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 #[cfg(page_4k)]
 use granule::arch::page_size::Page4K;
@@ -28,6 +27,7 @@ use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
 use granule::arch::{
     Attributes, Descriptor, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress,
 };
+use granule::hw::Hardware;
 use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,

@@ -18,11 +18,11 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use granule::arch::hw::{self, Hardware};
 use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
+use granule::hw::{self, Hardware};
 use granule::space::{
     Access, Area, Areas, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid,
     SpaceError, Stats, asid,

@@ -8,7 +8,7 @@
 //! address of it and would miss them. Until then not a bit of an unlinked table may change: what
 //! it maps stays mapped, and a walker that still has a pointer to it goes on reading it.
 
-use super::map::Leaves;
+use super::piece::Leaves;
 use super::{BitChange, Environment, Liveness, PageTables, TableError, flush};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
