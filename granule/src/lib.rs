@@ -93,3 +93,8 @@ pub mod hw;
 pub mod linear;
 pub mod space;
 pub mod table;
+
+/// The README's code, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -2,15 +2,14 @@
 //! other. What Miri leaves out is said in the tests.
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
+use crate::programs::{Sum, run_command};
 use crate::steps::{LIBRARIES, draws, package_named, targets};
-use crate::tools;
-use crate::workspace::{self, metadata, root, run_tests, show};
+use crate::workspace::{self, metadata, root};
+use crate::{pool, tools};
 
 /// Each of the libraries' test programs is a job of its own, as Miri uses one core; the one that takes
 /// longest begins first.
@@ -26,28 +25,25 @@ pub(crate) fn run() -> Result<()> {
     let mut all = Vec::from(["--lib", "--tests", "--no-run"]);
     all.extend(LIBRARIES.iter().flat_map(|library| ["-p", library]));
     workspace::run(command(&all)?)?;
-    jobs.reverse();
-    let (waiting, passed) = (Mutex::new(jobs), AtomicU64::new(0));
-    let lane = || -> Result<()> {
-        loop {
-            let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some(job) = job else { return Ok(()) };
-            let job: Vec<_> = job.iter().map(String::as_str).collect();
-            let command = command(&job)?;
-            println!("$ {}", show(&command));
-            passed.fetch_add(run_tests(command)?, Ordering::Relaxed);
-        }
-    };
-    let ended = std::thread::scope(|scope| {
-        let lanes = [(); LANES].map(|()| scope.spawn(lane));
-        lanes.map(|lane| {
-            lane.join()
-                .unwrap_or_else(|_| bail!("a lane of Miri panicked"))
-        })
-    });
-    ended.into_iter().collect::<Result<Vec<()>>>()?;
-    ensure!(passed.into_inner() > 0, "no test was run under Miri");
-    Ok(())
+    let mut sum = Sum::default();
+    let mut broken = Ok(());
+    pool::run(
+        jobs.len(),
+        LANES,
+        || true,
+        |job| {
+            let job: Vec<_> = jobs[job].iter().map(String::as_str).collect();
+            run_command(command(&job)?)
+        },
+        |done| {
+            match done.result {
+                Ok(ended) => sum.add(ended),
+                Err(error) => broken = Err(error),
+            }
+            true
+        },
+    );
+    broken.and(sum.result())
 }
 
 /// Jobs of Miri beside each other: as many as the machines that tests are made for have cores.

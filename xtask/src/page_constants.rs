@@ -129,22 +129,22 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "slots of the fixmap, by the largest page size, whichever are built",
     ),
     (
-        "granule-kernel/src/memory/selftest/bench.rs",
+        "granule-kernel/src/bench/permissions.rs",
         &["64 << 10"],
         "a length that is measured",
     ),
     (
-        "granule-kernel/src/memory/selftest/changes.rs",
+        "granule-kernel/src/selftest/memory/changes.rs",
         &["4096"],
         "an address that nothing is mapped at",
     ),
     (
-        "granule-kernel/src/memory/selftest/counts.rs",
+        "granule-kernel/src/selftest/memory/counts.rs",
         &["64 << 10"],
         "a length that is counted",
     ),
     (
-        "granule-kernel/src/memory/selftest/mod.rs",
+        "granule-kernel/src/bench/support.rs",
         &[">> 12", ">> 16"],
         "random numbers",
     ),

@@ -143,8 +143,7 @@ impl Request<'_> {
         counters: &'a Counters,
         flush: Flush,
     ) -> KernelParts<'a> {
-        let (root, capabilities) = (self.root, self.capabilities);
-        walker::parts(root, capabilities, self.reach, counters, supply, flush)
+        walker::parts(self.capabilities, self.reach, counters, supply, flush)
     }
 
     /// Opens the tables of the kernel's half during the boot.

@@ -5,12 +5,13 @@ use super::abi::process::Status;
 use super::abi::signal;
 use super::files::tree::NodeId;
 use super::frames::UserMemory;
+use super::hook::TASKS;
 use super::owned::Array;
 use super::script::{self, Script};
 use super::start_stack::Texts;
 use super::switch::FpState;
 use super::task::{self, Own, Task, Unborn};
-use super::{entry, exec, memory, registers, scarce, sched, shared, timer};
+use super::{entry, exec, memory, registers, sched, shared, timer};
 use crate::console::println;
 use crate::kexec::leave;
 use crate::memory::pages::{self, Counted};
@@ -73,7 +74,9 @@ impl fmt::Display for Failure {
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
-    scarce::open(machine.bootargs);
+    if let Some(hook) = TASKS.get() {
+        hook.before_first(machine.bootargs);
+    }
     let Some(archive) = archive(machine) else {
         return Ok(());
     };

@@ -44,6 +44,8 @@ pub(crate) mod execve;
 #[cfg(target_os = "none")]
 pub(crate) mod frames;
 #[cfg(target_os = "none")]
+pub(crate) mod hook;
+#[cfg(target_os = "none")]
 pub(crate) mod init;
 #[cfg(target_os = "none")]
 pub(crate) mod machine;
@@ -56,8 +58,6 @@ pub(crate) mod process;
 pub(crate) mod random;
 #[cfg(target_os = "none")]
 pub(crate) mod registers;
-#[cfg(target_os = "none")]
-pub(crate) mod scarce;
 #[cfg(target_os = "none")]
 pub(crate) mod sched;
 #[cfg(target_os = "none")]

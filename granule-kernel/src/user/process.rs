@@ -3,9 +3,9 @@
 use super::abi::Errno;
 use super::abi::process::Status;
 use super::abi::signal::SIGKILL;
+use super::hook::TASKS;
 use super::memory::AddressSpace;
 use super::owned::Boxed;
-use super::scarce;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
 use super::task::{self, Current, NotBegun, Own, Task, Unborn};
@@ -43,7 +43,9 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     let parent = current.task;
     shared::with(|world| world.begin_fork(parent.place()));
     let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
-    scarce::inherit(parent, unborn.task());
+    if let Some(hook) = TASKS.get() {
+        hook.forks(parent, unborn.task());
+    }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
     let memory = if clone.lend_memory {
         space.share()

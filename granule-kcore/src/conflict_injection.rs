@@ -1,34 +1,14 @@
-//! Making a live split look as if it raised a TLB conflict abort, which no emulator raises.
-//!
-//! `arm64.inject_conflict=N` chooses the Nth change of the size of a live leaf: a table in the place
-//! of a block, or a contiguous group without its hint. [`Injecting`] stores what was to be stored
-//! there, but not valid, and empties all TLBs. Software that reads the entries through it sees them
-//! valid; walkers fault. The first CPU that does so makes the entries valid ([`mend`]) and deals
-//! with a TLB conflict abort, and so does each other one that faulted before they were.
-//!
-//! The exception handler calls [`stands_for`] and [`mend`]. They touch statics of the image, and the
-//! entries through a slot of the fixmap, since the linear map of the table itself may be what faults.
-
-#[cfg(target_os = "none")]
-mod memory;
-#[cfg(target_os = "none")]
-mod pending;
-
-#[cfg(target_os = "none")]
-pub(crate) use memory::Injecting;
-#[cfg(target_os = "none")]
-pub(crate) use pending::{arm, disarm, init, is_mended, is_pending, mend, prepare};
-#[cfg(target_os = "none")]
-pub(crate) use pending::{probe, set_probe, splits, stands_for};
+//! Conflict injection, as far as it is pure: the word `arm64.inject_conflict=`, and which stores split a
+//! leaf. What is done with that is in the kernel's `selftest`.
 
 use granule::arch::Descriptor;
 use granule::table::BitChange;
 
 /// The word on the command line.
-pub(crate) const KEY: &[u8] = b"arm64.inject_conflict=";
+pub const KEY: &[u8] = b"arm64.inject_conflict=";
 
 /// Reads the word's value: a decimal number from 1 on.
-pub(crate) fn parse(value: &[u8]) -> Option<u64> {
+pub fn parse(value: &[u8]) -> Option<u64> {
     let number = value.iter().try_fold(0u64, |number, byte| {
         let digit = byte.is_ascii_digit().then_some(u64::from(byte & 0xf))?;
         number.checked_mul(10)?.checked_add(digit)
@@ -37,18 +17,18 @@ pub(crate) fn parse(value: &[u8]) -> Option<u64> {
 }
 
 /// Whether `address` is one of the `bytes` from `start`.
-pub(crate) const fn covers(start: u64, bytes: u64, address: u64) -> bool {
+pub const fn covers(start: u64, bytes: u64, address: u64) -> bool {
     address.wrapping_sub(start) < bytes
 }
 
 /// Whether a store of `new` over `old` puts a table in the place of a block. At the last level,
 /// where the two bits mean something else, valid entries never differ in them.
-pub(crate) const fn links(old: Descriptor, new: Descriptor) -> bool {
+pub const fn links(old: Descriptor, new: Descriptor) -> bool {
     old.0 & 0b11 == 0b01 && new.0 & 0b11 == 0b11
 }
 
 /// Whether `change` takes the contiguous hint from a group that begins with `first`.
-pub(crate) const fn ungroups(first: Descriptor, change: BitChange) -> bool {
+pub const fn ungroups(first: Descriptor, change: BitChange) -> bool {
     first.is_valid()
         && first.is_contiguous()
         && change.concerns(first)
@@ -56,7 +36,7 @@ pub(crate) const fn ungroups(first: Descriptor, change: BitChange) -> bool {
 }
 
 /// What an entry that was stored without its valid bit means. A hidden one was meant like that.
-pub(crate) const fn meant(stored: Descriptor) -> Descriptor {
+pub const fn meant(stored: Descriptor) -> Descriptor {
     if stored.0 == 0 || stored.0 & Descriptor::HIDDEN != 0 {
         stored
     } else {

@@ -3,9 +3,9 @@
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::console::println;
 use crate::cpu;
-use crate::exception::spurious as fault;
 use crate::memory::guard::Pool;
 use crate::memory::{live, permissions};
+use crate::selftest::early_walk as fault;
 use crate::smp::{jobs, percpu};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};

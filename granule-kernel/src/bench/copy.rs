@@ -2,7 +2,7 @@
 //! `granule.bench=copy[:BYTES]`, the yardstick of `granule bench kexec`. Not the relocation's own loop,
 //! which is measured against it.
 
-use super::{Block, ok};
+use super::support::{Block, ok};
 use crate::console::println;
 use crate::counter::InstructionCounter;
 use core::arch::asm;

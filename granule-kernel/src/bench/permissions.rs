@@ -6,7 +6,8 @@
 //! With `granule.count=instructions` the instructions of the calls are counted, and nothing round
 //! them.
 
-use super::{Block, Random, Snapshot, assert_as, copy, ok};
+use super::copy;
+use super::support::{Block, Random, Snapshot, assert_as, ok};
 use crate::console::println;
 use crate::counter::InstructionCounter;
 use crate::memory::live::{self, Taken};

@@ -5,7 +5,6 @@
 //! the state makes them so and valid again, since any other access, to a stack say, may be one that
 //! faults on them.
 
-use super::{KEY, covers, parse};
 use crate::console::println;
 use crate::cpu;
 use crate::memory::live;
@@ -14,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Leaves, TableError};
-use granule_boot::words;
+use granule_kcore::conflict_injection::{KEY, covers, meant, parse};
 use granule_kcore::layout;
 
 /// Levels of tables at most.
@@ -321,7 +320,7 @@ pub(super) fn change(entry: u64, change: impl Fn(Descriptor) -> Descriptor) {
     let entry = unsafe { AtomicU64::from_ptr(in_slot(entry)) };
     let mut stored = entry.load(RELAXED);
     loop {
-        let new = change(super::meant(Descriptor(stored)));
+        let new = change(meant(Descriptor(stored)));
         let new = if stored & Descriptor::VALID == 0 {
             new.0 & !Descriptor::VALID
         } else {
@@ -335,7 +334,7 @@ pub(super) fn change(entry: u64, change: impl Fn(Descriptor) -> Descriptor) {
     if STATE.load(Ordering::Acquire) != PENDING {
         // Who mended the entries may have been past this one.
         mend();
-        let mended = |stored| Some(super::meant(Descriptor(stored)).0);
+        let mended = |stored| Some(meant(Descriptor(stored)).0);
         let _ = entry.fetch_update(Ordering::Release, RELAXED, mended);
     }
 }

@@ -7,10 +7,11 @@
 //! count while they are made by a process that armed it or descends from one: frames, blocks of
 //! them, and reservations for tables, of programs and of the kernel.
 
-use super::MOST_TASKS;
-use super::sched;
-use super::task::Task;
 use crate::cpu;
+use crate::memory::hook::AllocationHook;
+use crate::user::MOST_TASKS;
+use crate::user::sched;
+use crate::user::task::Task;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_boot::words;
 
@@ -80,9 +81,13 @@ pub(super) fn inherit(parent: &Task, child: &Task) {
     mark(child.place(), counts(parent.place()));
 }
 
-/// Whether the allocation that is about to be made fails.
-pub(crate) fn refuses() -> bool {
-    ARMED.load(Ordering::Relaxed) && counted()
+/// The allocations that fail.
+pub(super) struct Refusals;
+
+impl AllocationHook for Refusals {
+    fn refuses(&self) -> bool {
+        ARMED.load(Ordering::Relaxed) && counted()
+    }
 }
 
 #[cold]

@@ -69,7 +69,7 @@ impl<'r> Ground<'r> {
             next,
             page: self.page_bytes(),
         });
-        let mut tables = live::open_for_test(counters, Flush::Now, supply)?;
+        let mut tables = live::open_unlocked(counters, Flush::Now, supply)?;
         // Conflicts are dealt with, which is what level 2 takes.
         tables.set_bbm(BbmLevel::Level2);
         Ok(tables)

@@ -13,13 +13,13 @@
 mod ground;
 mod stacks;
 
-use super::inject;
+use super::{calls, inject, registers};
 use crate::console::println;
 use crate::cpu;
 use crate::ipi;
 use crate::memory::live::{self, Flush};
 use crate::memory::map::Request;
-use crate::smp::{jobs, percpu, registers, selftest};
+use crate::smp::{jobs, percpu};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
@@ -123,19 +123,19 @@ fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
             write(page, number);
         }
         let counters = Counters::new();
-        let open = |flush| live::open_for_test(&counters, flush, None);
-        selftest::point(&mut *open(Flush::Now)?, old)?;
+        let open = |flush| live::open_unlocked(&counters, flush, None);
+        calls::point(&mut *open(Flush::Now)?, old)?;
         ground.change(tables, false, false)?;
         let pending = inject::is_pending();
-        assert_eq!(selftest::read_scratch(), 6, "the scratch page");
-        selftest::point(&mut *open(Flush::Nobody)?, new)?;
+        assert_eq!(calls::read_scratch(), 6, "the scratch page");
+        calls::point(&mut *open(Flush::Nobody)?, new)?;
         let seen = seen_in(|| {
             read(ground.page(0));
             Ok(())
         })?;
         if pending {
             assert_eq!(
-                selftest::read_scratch(),
+                calls::read_scratch(),
                 7,
                 "the scratch page after a conflict, when the TLB has forgotten the one before"
             );

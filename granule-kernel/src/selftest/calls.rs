@@ -9,19 +9,21 @@
 //! answer, which must end in a panic that names it. `granule.test=secondary-panic` and
 //! `secondary-overflow`: failures on CPU 1.
 
-use super::percpu::{self, PerCpu};
-use super::{jobs, parking, registers};
+use super::{failures, registers};
 use crate::console::println;
 use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
+use crate::smp::percpu::{self, PerCpu};
+use crate::smp::{jobs, parking};
 use crate::trace::bring_up;
-use crate::{cpu, hooks, ipi};
+use crate::{cpu, ipi};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
 use granule_boot::words;
 use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::frames::tables::Tables;
 use granule_kcore::layout;
 
@@ -72,7 +74,7 @@ pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
             Some(b"mute") => mute(),
             Some(b"secondary-panic") => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
             Some(b"secondary-overflow") => on_cpu_1(&|_| {
-                hooks::overflow(1);
+                failures::overflow(1);
             }),
             _ => {}
         }
@@ -202,7 +204,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     }
     let [first, _] = pages;
     let counters = Counters::new();
-    let open = |flush| live::open_for_test(&counters, flush, None);
+    let open = |flush| live::open_unlocked(&counters, flush, None);
     point(&mut *open(Flush::Now)?, first)?;
     // From here on without a broadcast, which the parked CPUs must not need.
     let mut tables = open(Flush::ThisCpu)?;
@@ -314,7 +316,7 @@ fn wait_for_a_turn(turns: &Counts) {
 }
 
 fn on_cpu_1(work: &(dyn Fn(&'static PerCpu) + Sync)) {
-    let one = granule_kcore::cpus::set::CpuSet::one(1);
+    let one = CpuSet::one(1);
     if percpu::online().contains(1) {
         jobs::run_while(one, PATIENCE_S, work, || ());
     }
@@ -342,7 +344,7 @@ fn lines() {
 
 /// CPU 1 lets no interrupt in any more.
 fn mute() {
-    let one = granule_kcore::cpus::set::CpuSet::one(1);
+    let one = CpuSet::one(1);
     let deaf = AtomicBool::new(false);
     let work = |_: &'static PerCpu| {
         let _ = cpu::mask_interrupts();
