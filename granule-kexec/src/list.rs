@@ -9,11 +9,11 @@
 //! How the pages are reached is [`ListMemory`]'s; where they come from, a
 //! [`TableAllocator`]'s, whose pages no segment may be in the place of.
 
-use super::Transition;
 use super::header::{Header, ListMemory};
-use super::layout::{EL2, END, LINK, RECORD_BYTES, UNCACHED};
+use super::layout::{EL2, END, LINK, RECORD_BYTES, START, UNCACHED};
 use super::plan::{Record, Totals, plan};
 use super::segment::{Extent, Ground, Refusal, Segment, in_the_way};
+use super::tables::Transition;
 use super::verify::{ListError, digest, load_record};
 use core::mem::size_of;
 use granule::arch::{PageSize, PhysicalAddress};
@@ -210,7 +210,7 @@ impl List {
             tcr: transition.tcr(tcr),
             entry: way.entry.0,
             tree: way.tree.0,
-            code: way.code.0.wrapping_add(super::START),
+            code: way.code.0.wrapping_add(START),
             ttbr0: transition.ttbr0.0,
             sctlr_el2: way.sctlr_el2,
             records: self.totals.records,

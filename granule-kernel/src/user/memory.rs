@@ -17,11 +17,11 @@ use crate::smp::percpu;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use granule::arch::hw::{self, Hardware};
 use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
+use granule::hw::{self, Hardware};
 use granule::space::{
     Access, Area, Areas, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid,
     SpaceError, Stats, asid,

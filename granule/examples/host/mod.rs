@@ -2,7 +2,7 @@
 //! that says aloud which barriers and TLBIs it is asked for.
 //!
 //! This is all that a user of the library has to bring. On arm64 `Reached<Offset>` (an identity
-//! or linear map) takes the place of [`Pages`] as memory and `arch::hw::Hardware` the place of
+//! or linear map) takes the place of [`Pages`] as memory and `hw::Hardware` the place of
 //! [`Spoken`]; the allocator stays yours.
 
 #![allow(dead_code, reason = "each example uses its share of this")]

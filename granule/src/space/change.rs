@@ -3,8 +3,9 @@
 //! First the areas, which may be refused, then the tables, which may not: by then nothing can run
 //! out any more.
 
-use super::area::{Area, Rights};
+use super::area::Area;
 use super::frames::UserFrames;
+use super::rights::Rights;
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};

@@ -2,8 +2,9 @@
 //!
 //! All that is generic over the page size and runs once a page that a program touches is here.
 
-use super::area::{Access, Area, Rights};
+use super::area::Area;
 use super::frames::{UserFrames, Wanted};
+use super::rights::{Access, Rights};
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};

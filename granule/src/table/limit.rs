@@ -9,7 +9,7 @@
 //! For that invalidation to be in time the CPUs must allow the split at all: at level 2 both sizes
 //! may be in a TLB until it is complete, and an access may end in a TLB conflict abort.
 
-use super::map::Leaves;
+use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
 use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};

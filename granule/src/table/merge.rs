@@ -7,8 +7,8 @@
 //! address of it and would miss them. A table that was unlinked is [kept](super::pending::Kept) as it
 //! was until then.
 
-use super::map::Leaves;
 use super::pending::Kept;
+use super::piece::Leaves;
 use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};

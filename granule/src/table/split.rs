@@ -13,7 +13,7 @@
 //! A contiguous group is taken to be whole, as everything here leaves it: the hint on all of its
 //! entries, all of them valid or all of them hidden.
 
-use super::map::Leaves;
+use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
 use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
