@@ -135,11 +135,11 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
 
 pub(crate) fn trace_line(bytes: &[u8]) {
     let line = String::from_utf8_lossy(bytes);
-    if let Ok(Some(event)) = parse_line(&line) {
+    if let Ok(Some((cpu, event))) = parse_line(&line) {
         // What was understood is written so that it is understood alike.
         let mut written = String::new();
-        assert!(write_event(&event, &mut written).is_ok(), "{line}");
-        assert_eq!(parse_line(&written), Ok(Some(event)), "{line}");
+        assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
+        assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
     }
     let _ = Header::parse(&line);
 }

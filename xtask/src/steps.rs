@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::programs::{self, Program};
-use crate::{boot, boots, image, licences, matrix, miri, probe, user};
+use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
 use xtask::pool;
 use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
 
@@ -135,6 +135,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "properties, interleavings and the model harness at length",
         long: true,
         run: properties,
+    },
+    Step {
+        name: "figures",
+        what: "the documents' figures, those that are cheap to measure",
+        long: true,
+        run: figures::check_all,
     },
     Step {
         name: "peers",
