@@ -1,7 +1,7 @@
 //! The benchmark without a QEMU: what it asks for, what it takes for a result, and how it tells it.
 
 use super::*;
-use crate::kexec::figures;
+use crate::result;
 
 fn bench() -> Bench {
     Bench {
@@ -56,9 +56,9 @@ fn ran(first: &[String], next: &[String]) -> Row {
     (boot.outcome, boot.reason, boot.bad_usage) = (Outcome::Ok, None, false);
     boot.boots = vec![record(first), record(next)];
     boot.record = record(next);
-    boot.kexec = Some(figures::Figures {
+    boot.kexec = Some(result::Figures {
         digest_ok: Some(true),
-        ..figures::Figures::default()
+        ..result::Figures::default()
     });
     judged(cell, boot)
 }
