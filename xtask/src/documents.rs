@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::workspace::root;
+use xtask::workspace::root;
 
 /// The documents: those at the root, and all of `docs`.
 fn documents() -> Vec<String> {
