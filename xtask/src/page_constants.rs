@@ -184,11 +184,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "Linux's numbers: O_DIRECTORY, device numbers, AT_EMPTY_PATH, PATH_MAX, PIPE_BUF",
     ),
     (
-        "granule-kernel/src/user/abi/process.rs",
-        &["65535"],
-        "Linux's wait status",
-    ),
-    (
         "granule-kernel/src/user/abi/signal.rs",
         &["4096"],
         "Linux's signal frame",

@@ -238,8 +238,8 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
         clear_child_tid: 0,
     };
     let unborn = Unborn::new(None).ok_or(Refused::Memory)?;
-    let (place, pid) = (unborn.task().place(), unborn.task().pid());
-    shared::with(|world| world.begin(place, pid, first.node)).map_err(Refused::Program)?;
+    let place = unborn.task().place();
+    shared::with(|world| world.begin(place, first.node)).map_err(Refused::Program)?;
     let init = unborn
         .begin(&frame, &FpState::ZERO, 0, own, None)
         .map_err(|_| Refused::Memory)?;

@@ -19,9 +19,6 @@ use crate::smp::percpu;
 use crate::{console, cpu};
 use core::sync::atomic::Ordering;
 
-/// How often the console is asked for input while somebody waits for it: nothing interrupts for it.
-const INPUT_NS: u64 = NANOSECONDS / 100;
-
 /// Bytes that go to the console in one piece.
 const CONSOLE_BYTES: usize = 256;
 
@@ -98,27 +95,15 @@ impl Env for Current<'_> {
             });
         };
         waits(Some(channel));
-        let typed = matches!(channel, Channel::Terminal | Channel::Any);
-        let slept = loop {
-            let next = typed.then(|| self.now().saturating_add(INPUT_NS));
-            let end = until.into_iter().chain(next).min();
-            let slept = self.sleep_while(end.map(to_ticks), || {
-                if typed {
-                    shared::take_input();
+        let slept = self.sleep_while(until.map(to_ticks), || {
+            shared::with(|world| {
+                if ready(world, place) {
+                    return Some(Slept::Ready);
                 }
-                shared::with(|world| {
-                    if ready(world, place) {
-                        return Some(Slept::Ready);
-                    }
-                    let signalled = world.own(place).is_ok_and(|own| own.signals.has_work());
-                    signalled.then_some(Slept::Signal)
-                })
-            });
-            let is_up = until.is_some_and(|until| self.now() >= until);
-            if slept != Slept::TimeUp || is_up {
-                break slept;
-            }
-        };
+                let signalled = world.own(place).is_ok_and(|own| own.signals.has_work());
+                signalled.then_some(Slept::Signal)
+            })
+        });
         waits(None);
         slept
     }
@@ -134,14 +119,10 @@ impl Env for Current<'_> {
         to_ns(timer::now())
     }
 
-    fn cpu_time(&self) -> u64 {
-        to_ns(sched::ran(self.task))
-    }
-
-    fn console(&mut self, bytes: &[u8], newlines: bool) {
+    fn console(&mut self, bytes: &[u8]) {
         // Interrupts wait for each part, and the UART may be slow.
         for part in bytes.chunks(CONSOLE_BYTES) {
-            console::write_user(part, newlines);
+            console::write_user(part);
         }
     }
 
@@ -159,12 +140,8 @@ impl Env for Current<'_> {
         })
     }
 
-    fn cpus(&self) -> (u64, u32) {
-        (percpu::online().0, percpu::this().number() as u32)
-    }
-
-    fn space(&self) -> u64 {
-        self.task.place() as u64
+    fn cpu(&self) -> u32 {
+        percpu::this().number() as u32
     }
 
     fn log_unknown(&mut self, number: u64) {
@@ -209,13 +186,6 @@ impl Machine for Current<'_> {
         state.fpcr = registers.fpcr.into();
         // SAFETY: FP does not trap; nobody else's are in the registers.
         unsafe { load_fp(&raw const state) };
-    }
-
-    fn sleep_stopped(&mut self, mut ready: impl FnMut(&mut World<'_, Table>, Place) -> bool) {
-        let place = self.task.place();
-        self.sleep_while(None, || {
-            shared::with(|world| ready(world, place)).then_some(Slept::Ready)
-        });
     }
 
     fn trampoline(&self) -> u64 {

@@ -28,10 +28,7 @@ pub(crate) struct Clone {
     pub(crate) lend_memory: bool,
     /// The child's stack pointer; 0 for the same.
     pub(crate) stack: u64,
-    /// The child's thread pointer, if another.
-    pub(crate) thread_pointer: Option<u64>,
-    /// Where the child's number goes: in the parent's memory, and in the child's.
-    pub(crate) parent_tid: Option<u64>,
+    /// Where the child's number goes, in the child's memory.
     pub(crate) child_tid: Option<u64>,
     /// Where a zero goes when the child ends.
     pub(crate) clear_child_tid: Option<u64>,
@@ -55,9 +52,6 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     if let Some(address) = clone.child_tid {
         memory.write_value(address, &pid)?;
     }
-    if let Some(address) = clone.parent_tid {
-        space.write_value(address, &pid)?;
-    }
     let mut frame = current.frame.clone();
     let [result, ..] = &mut frame.x;
     *result = 0;
@@ -72,11 +66,8 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
         heap: current.own.heap.clone(),
         clear_child_tid: clone.clear_child_tid.unwrap_or(0),
     };
-    let thread_pointer = clone
-        .thread_pointer
-        .unwrap_or_else(registers::thread_pointer);
     let lender = clone.lend_memory.then_some(parent);
-    let child = match unborn.begin(&frame, &fp, thread_pointer, own, lender) {
+    let child = match unborn.begin(&frame, &fp, registers::thread_pointer(), own, lender) {
         Ok(child) => child,
         Err(NotBegun::NoMemory) => return Err(Errno::ENOMEM),
         Err(NotBegun::Signal) => return Ok(None),

@@ -203,14 +203,10 @@ pub(crate) fn run_one() -> bool {
         registers::set_thread_pointer((*saved).thread_pointer);
     }
     timer::begin_turn();
-    let begun = timer::now();
-    task.since.store(begun, Ordering::Relaxed);
     // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
     // only, and its stack goes on when the task leaves.
     unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
     timer::off();
-    let ran = timer::now().saturating_sub(begun);
-    task.ran.fetch_add(ran, Ordering::Relaxed);
     // SAFETY: as above; the kernel uses neither register.
     unsafe {
         save_fp(&raw mut (*saved).fp);
@@ -250,12 +246,6 @@ fn bury(task: &'static Task) {
 pub(super) fn none_left() -> bool {
     // In this order: who is buried is counted before its place is free.
     task::none_left() && BURYING.load(Ordering::SeqCst) == 0
-}
-
-/// Ticks of the timer's counter that the task, which runs, has run.
-pub(super) fn ran(task: &Task) -> u64 {
-    let turn = timer::now().saturating_sub(task.since.load(Ordering::Relaxed));
-    task.ran.load(Ordering::Relaxed).saturating_add(turn)
 }
 
 /// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.

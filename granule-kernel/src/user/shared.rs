@@ -10,9 +10,8 @@ use super::files::tree::{Node, NodeId, Tree, TreeError, nodes_needed};
 use super::owned::Array;
 use super::task::{self, Children, Ended, Task, Zombie};
 use super::world::family::Reaped;
-use super::world::{Family, Place, Relation, Selection, World, take_typed};
+use super::world::{Family, Place, Relation, Selection, World};
 use super::{MOST_TASKS, sched};
-use crate::console;
 use crate::lock::Lock;
 use core::sync::atomic::Ordering;
 
@@ -31,19 +30,12 @@ impl Family for Table {
             pid: task.pid(),
             parent: task.parent.load(Ordering::Relaxed),
             group: task.group.load(Ordering::Relaxed),
-            session: task.session.load(Ordering::Relaxed),
         })
     }
 
     fn set_group(&mut self, place: Place, group: u32) {
         if let Some(task) = task::at(place) {
             task.group.store(group, Ordering::Relaxed);
-        }
-    }
-
-    fn set_session(&mut self, place: Place, session: u32) {
-        if let Some(task) = task::at(place) {
-            task.session.store(session, Ordering::Relaxed);
         }
     }
 
@@ -171,10 +163,4 @@ pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
         }
         true
     })
-}
-
-/// Takes what was typed at the console meanwhile.
-pub(super) fn take_input() {
-    let show = |echo: &[u8]| console::write_user(echo, false);
-    take_typed(|work| with(work), console::read, show);
 }

@@ -43,9 +43,8 @@ pub(crate) struct Task {
     pub(crate) pid: AtomicU32,
     /// That of its parent.
     pub(crate) parent: AtomicU32,
-    /// Its process group and session.
+    /// Its process group.
     pub(crate) group: AtomicU32,
-    pub(crate) session: AtomicU32,
     /// How it ended, in the word that `wait4` gives.
     status: AtomicU32,
     /// It is to end, whatever it does, with this status.
@@ -54,10 +53,6 @@ pub(crate) struct Task {
     pub(crate) notified: AtomicBool,
     /// When its sleep ends at the latest, by the timer's counter.
     pub(super) deadline: AtomicU64,
-    /// Ticks of the timer's counter that it has run, but for the present turn.
-    pub(super) ran: AtomicU64,
-    /// When the present turn began, by the same.
-    pub(super) since: AtomicU64,
     /// The process whose memory it has until it has its own: that one sleeps.
     lender: AtomicU32,
     body: AtomicPtr<Body>,
@@ -120,13 +115,10 @@ impl Task {
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),
             group: AtomicU32::new(0),
-            session: AtomicU32::new(0),
             status: AtomicU32::new(0),
             killed: AtomicU32::new(NOT_KILLED),
             notified: AtomicBool::new(false),
             deadline: AtomicU64::new(0),
-            ran: AtomicU64::new(0),
-            since: AtomicU64::new(0),
             lender: AtomicU32::new(0),
             body: AtomicPtr::new(core::ptr::null_mut()),
         }

@@ -12,7 +12,6 @@ pub(crate) use family::{Family, Relation, Selection, Waited, signal_number};
 
 use super::abi::Errno;
 use super::abi::process::NAME_BYTES;
-use super::abi::signal::{SIGCONT, SIGKILL};
 use super::files::descriptors::Descriptors;
 use super::files::tree::NodeId;
 use super::files::{CONSOLE_FLAGS, Channel, Files};
@@ -25,17 +24,6 @@ pub(crate) type Place = usize;
 /// Bits of a set of places, in words.
 const WORDS: usize = super::MOST_TASKS.div_ceil(64);
 
-/// Whether a process is stopped, and what its parent has not been told of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stopped {
-    /// It runs.
-    No,
-    /// It runs again, which the parent has not been told.
-    NotAnyMore,
-    /// By this signal; whether the parent has been told.
-    By { signal: u8, told: bool },
-}
-
 /// What a process has until it ends: in a frame of its own, since it is some thousand bytes.
 #[derive(Debug)]
 pub(crate) struct Own {
@@ -47,13 +35,10 @@ pub(crate) struct Own {
     pub(crate) exe: NodeId,
     pub(crate) umask: u32,
     pub(crate) name: [u8; NAME_BYTES],
-    pub(crate) stopped: Stopped,
     /// What it waits for, asleep.
     pub(crate) waits: Option<Channel>,
     /// When the call that a signal without a handler interrupted was to end: it is made again.
     pub(crate) restart_at: Option<u64>,
-    /// Whether it has run another program than its parent since it was forked.
-    pub(crate) executed: bool,
 }
 
 const _: () = assert!(
@@ -70,10 +55,8 @@ impl Own {
         exe: NodeId::ROOT,
         umask: 0o022,
         name: [0; NAME_BYTES],
-        stopped: Stopped::No,
         waits: None,
         restart_at: None,
-        executed: false,
     };
 
     /// Becomes what a forked child of `from` has.
@@ -134,7 +117,7 @@ impl<'a, F: Family> World<'a, F> {
     }
 
     /// The first process: at `place`, running `exe`, with the console as its input and output.
-    pub(crate) fn begin(&mut self, place: Place, pid: u32, exe: NodeId) -> Result<(), Errno> {
+    pub(crate) fn begin(&mut self, place: Place, exe: NodeId) -> Result<(), Errno> {
         let mut array = Own::allocate()?;
         let own = array.first_mut().ok_or(Errno::ENOMEM)?;
         own.signals.set_init();
@@ -151,8 +134,6 @@ impl<'a, F: Family> World<'a, F> {
                 own.descriptors.add(console, number, false)?;
             }
         }
-        self.files.terminal.session = pid;
-        self.files.terminal.foreground = pid;
         *self.own.get_mut(place).ok_or(Errno::EAGAIN)? = Some(array);
         Ok(())
     }
@@ -184,7 +165,6 @@ impl<'a, F: Family> World<'a, F> {
         own.signals.executed();
         own.exe = exe;
         own.name = name_of(path);
-        own.executed = true;
         own.restart_at = None;
         Ok(())
     }
@@ -205,24 +185,10 @@ impl<'a, F: Family> World<'a, F> {
 
     /// A signal for the process at `place`.
     pub(crate) fn send(&mut self, place: Place, signal: u8, cause: Cause) {
-        if matches!(signal, SIGCONT | SIGKILL) {
-            self.go_on(place, signal == SIGCONT);
-        }
         if let Ok(own) = self.own_mut(place)
             && own.signals.send(signal, cause)
         {
             self.wake_place(place);
-        }
-    }
-
-    /// A signal for all processes of a group.
-    pub(crate) fn send_to_group(&mut self, group: u32, signal: u8, cause: Cause) {
-        for place in 0..super::MOST_TASKS {
-            let relation = self.family.relation(place);
-            if relation.is_some_and(|relation| relation.group == group) {
-                self.send_to_unborn(place, signal);
-                self.send(place, signal, cause);
-            }
         }
     }
 
@@ -255,43 +221,9 @@ impl<'a, F: Family> World<'a, F> {
         Woken(core::mem::take(&mut self.woken))
     }
 
-    /// Something was typed at the console; what to show of it is given to `show`.
-    pub(crate) fn typed(&mut self, byte: u8, show: impl FnOnce(&[u8])) {
-        let effect = self.files.terminal.receive(byte);
-        show(&effect.echo);
-        if effect.readable {
-            self.wake(Channel::Terminal);
-        }
-        if let Some(signal) = effect.signal {
-            let group = self.files.terminal.foreground;
-            self.send_to_group(group, signal, Cause::KERNEL);
-        }
-    }
-
     /// Processes that have something here.
     pub(crate) fn count(&self) -> usize {
         self.own.iter().flatten().count()
-    }
-}
-
-/// Takes what was typed at the console: `with` calls what it is given with the lock taken.
-///
-/// Each byte is read and delivered under one taking of the lock: with two, CPUs that both wait for
-/// input could deliver in another order than they read. One byte at a time, so that others have
-/// their turn however fast bytes come.
-pub(crate) fn take_typed<'a, F: Family>(
-    mut with: impl FnMut(&mut dyn FnMut(&mut World<'a, F>)),
-    mut read: impl FnMut() -> Option<u8>,
-    mut show: impl FnMut(&[u8]),
-) {
-    let mut more = true;
-    while core::mem::take(&mut more) {
-        with(&mut |world| {
-            if let Some(byte) = read() {
-                more = true;
-                world.typed(byte, &mut show);
-            }
-        });
     }
 }
 

@@ -7,14 +7,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) const AT_FDCWD: i32 = -100;
 /// Tell of the link, not of what it leads to.
 pub(crate) const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
-/// Ask as the effective user.
-pub(crate) const AT_EACCESS: u32 = 0x200;
 /// Mount nothing on the way.
 pub(crate) const AT_NO_AUTOMOUNT: u32 = 0x800;
 /// An empty path means the descriptor itself.
 pub(crate) const AT_EMPTY_PATH: u32 = 0x1000;
-/// How current `statx` is to be; all the same here.
-pub(crate) const AT_STATX_SYNC_TYPE: u32 = 0x6000;
 
 /// The part of the open flags that says read, write or both.
 pub(crate) const O_ACCMODE: u32 = 0o3;
@@ -32,18 +28,15 @@ pub(crate) const O_CLOEXEC: u32 = 0o2000000;
 pub(crate) const O_PATH: u32 = 0o10000000;
 /// Every 64-bit program has it; F_GETFL shows it.
 pub(crate) const O_LARGEFILE: u32 = 0o400000;
-/// What F_SETFL may change.
-pub(crate) const O_SETTABLE: u32 = O_APPEND | O_NONBLOCK;
 
-pub(crate) const F_DUPFD: u32 = 0;
-pub(crate) const F_GETFD: u32 = 1;
 pub(crate) const F_SETFD: u32 = 2;
 pub(crate) const F_GETFL: u32 = 3;
-pub(crate) const F_SETFL: u32 = 4;
 pub(crate) const F_DUPFD_CLOEXEC: u32 = 1030;
-pub(crate) const F_GETPIPE_SZ: u32 = 1032;
 /// The one descriptor flag.
 pub(crate) const FD_CLOEXEC: u64 = 1;
+
+/// The `ioctl` that turns O_NONBLOCK on and off.
+pub(crate) const FIONBIO: u32 = 0x5421;
 
 pub(crate) const SEEK_SET: u32 = 0;
 pub(crate) const SEEK_CUR: u32 = 1;
@@ -60,8 +53,6 @@ pub(crate) const S_IFLNK: u32 = 0o120000;
 pub(crate) const PATH_MAX: usize = 4096;
 /// Writes of so many bytes go into a pipe in one piece.
 pub(crate) const PIPE_BUF: usize = 4096;
-/// Pieces of `readv` and `writev`, at most.
-pub(crate) const IOV_MAX: u64 = 1024;
 /// What one read or write moves at most, whatever is asked.
 pub(crate) const MAX_RW_COUNT: u64 = 0x7fff_f000;
 
@@ -93,47 +84,6 @@ pub(crate) struct Stat {
 }
 layout!(Stat, 128, mode at 16, rdev at 32, size at 48, blksize at 56, blocks at 64, atime at 72);
 
-/// A time of `statx`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct StatxTime {
-    pub(crate) sec: i64,
-    pub(crate) nsec: u32,
-    pub(crate) reserved: i32,
-}
-layout!(StatxTime, 16);
-
-/// What `struct stat` has, of what `statx` could tell.
-pub(crate) const STATX_BASIC_STATS: u32 = 0x7ff;
-
-/// `struct statx`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct Statx {
-    pub(crate) mask: u32,
-    pub(crate) blksize: u32,
-    pub(crate) attributes: u64,
-    pub(crate) nlink: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mode: u16,
-    pub(crate) pad: u16,
-    pub(crate) ino: u64,
-    pub(crate) size: u64,
-    pub(crate) blocks: u64,
-    pub(crate) attributes_mask: u64,
-    pub(crate) atime: StatxTime,
-    pub(crate) btime: StatxTime,
-    pub(crate) ctime: StatxTime,
-    pub(crate) mtime: StatxTime,
-    pub(crate) rdev_major: u32,
-    pub(crate) rdev_minor: u32,
-    pub(crate) dev_major: u32,
-    pub(crate) dev_minor: u32,
-    pub(crate) spare: [u64; 14],
-}
-layout!(Statx, 256, mode at 28, ino at 32, atime at 64, rdev_major at 128, spare at 144);
-
 /// A directory entry of `getdents64`, up to its name, which follows with a NUL; the whole is
 /// padded to a multiple of 8 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -162,15 +112,6 @@ impl DirectoryEntry {
     }
 }
 
-/// One piece of `readv` and `writev`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct IoVec {
-    pub(crate) base: u64,
-    pub(crate) length: u64,
-}
-layout!(IoVec, 16);
-
 pub(crate) const POLLIN: u16 = 0x1;
 pub(crate) const POLLOUT: u16 = 0x4;
 pub(crate) const POLLERR: u16 = 0x8;
@@ -188,30 +129,6 @@ pub(crate) struct PollFd {
     pub(crate) revents: u16,
 }
 layout!(PollFd, 8);
-
-/// `struct statfs`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct StatFs {
-    pub(crate) kind: i64,
-    pub(crate) bsize: i64,
-    pub(crate) blocks: u64,
-    pub(crate) bfree: u64,
-    pub(crate) bavail: u64,
-    pub(crate) files: u64,
-    pub(crate) ffree: u64,
-    pub(crate) fsid: [i32; 2],
-    pub(crate) namelen: i64,
-    pub(crate) frsize: i64,
-    pub(crate) flags: i64,
-    pub(crate) spare: [i64; 4],
-}
-layout!(StatFs, 120);
-
-/// The kind of file system that an initramfs is told to be.
-pub(crate) const RAMFS_MAGIC: i64 = 0x8584_58f6;
-/// `statfs` flag: it cannot be written.
-pub(crate) const ST_RDONLY: i64 = 1;
 
 #[cfg(test)]
 mod tests {

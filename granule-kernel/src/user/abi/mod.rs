@@ -11,7 +11,6 @@ pub(crate) mod file;
 pub(crate) mod number;
 pub(crate) mod process;
 pub(crate) mod signal;
-pub(crate) mod terminal;
 pub(crate) mod time;
 
 pub(crate) use errno::Errno;

@@ -66,8 +66,6 @@ pub(crate) const SIG_DFL: u64 = 0;
 /// In the place of a handler: nothing happens.
 pub(crate) const SIG_IGN: u64 = 1;
 
-/// Children that stop are not told of.
-pub(crate) const SA_NOCLDSTOP: u64 = 1;
 /// Children that end are not kept.
 pub(crate) const SA_NOCLDWAIT: u64 = 2;
 /// There is a `restorer`.
@@ -89,12 +87,10 @@ pub(crate) const SIG_SETMASK: u32 = 2;
 pub(crate) const SI_USER: i32 = 0;
 pub(crate) const SI_KERNEL: i32 = 0x80;
 pub(crate) const SI_TKILL: i32 = -6;
-/// SIGCHLD: ended, killed, killed with a core, stopped, goes on.
+/// SIGCHLD: ended, killed, killed with a core.
 pub(crate) const CLD_EXITED: i32 = 1;
 pub(crate) const CLD_KILLED: i32 = 2;
 pub(crate) const CLD_DUMPED: i32 = 3;
-pub(crate) const CLD_STOPPED: i32 = 5;
-pub(crate) const CLD_CONTINUED: i32 = 6;
 /// SIGSEGV: nothing is mapped there; it is mapped, but not for this.
 pub(crate) const SEGV_MAPERR: i32 = 1;
 pub(crate) const SEGV_ACCERR: i32 = 2;

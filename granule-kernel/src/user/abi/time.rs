@@ -34,47 +34,10 @@ impl TimeSpec {
     }
 }
 
-/// `struct timeval`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct TimeVal {
-    pub(crate) sec: i64,
-    pub(crate) usec: i64,
-}
-layout!(TimeVal, 16);
-
-impl TimeVal {
-    /// So many nanoseconds, cut to microseconds.
-    pub(crate) const fn from_ns(ns: u64) -> Self {
-        Self {
-            sec: (ns / NANOSECONDS) as i64,
-            usec: (ns % NANOSECONDS / 1000) as i64,
-        }
-    }
-}
-
-/// `struct tms`: ticks of the process and of its children.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct Times {
-    pub(crate) user: i64,
-    pub(crate) system: i64,
-    pub(crate) children_user: i64,
-    pub(crate) children_system: i64,
-}
-layout!(Times, 32);
-
-/// The ticks of `times`: AT_CLKTCK of them a second.
-pub(crate) const TICKS_PER_SECOND: u64 = 100;
-
 pub(crate) const CLOCK_REALTIME: u64 = 0;
 pub(crate) const CLOCK_MONOTONIC: u64 = 1;
-pub(crate) const CLOCK_PROCESS_CPUTIME_ID: u64 = 2;
-pub(crate) const CLOCK_THREAD_CPUTIME_ID: u64 = 3;
-pub(crate) const CLOCK_MONOTONIC_RAW: u64 = 4;
 pub(crate) const CLOCK_REALTIME_COARSE: u64 = 5;
 pub(crate) const CLOCK_MONOTONIC_COARSE: u64 = 6;
-pub(crate) const CLOCK_BOOTTIME: u64 = 7;
 
 /// `clock_nanosleep`: until, not for.
 pub(crate) const TIMER_ABSTIME: u64 = 1;
@@ -92,7 +55,5 @@ mod tests {
         assert_eq!(of(-1, 0), Err(Errno::EINVAL));
         assert_eq!(of(i64::MAX, 0), Ok(u64::MAX));
         assert_eq!(TimeSpec::from_ns(2_999_999_999).to_ns(), Ok(2_999_999_999));
-        let usec = TimeVal::from_ns(2_999_999_999).usec;
-        assert_eq!(usec, 999_999);
     }
 }

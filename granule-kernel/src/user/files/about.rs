@@ -1,13 +1,10 @@
-//! What is told of files: `stat`, `statx`, and the entries of a directory.
+//! What programs are told of files: `stat`, and the entries of a directory.
 
 use super::Files;
 use super::open::{OpenFile, What};
 use super::tree::{About, Kind, NodeId};
 use crate::user::abi::Errno;
-use crate::user::abi::file::{
-    DIRECTORY_ENTRY_HEAD, DirectoryEntry, RAMFS_MAGIC, S_IFIFO, ST_RDONLY, STATX_BASIC_STATS, Stat,
-    StatFs, Statx, StatxTime, device_number,
-};
+use crate::user::abi::file::{DIRECTORY_ENTRY_HEAD, DirectoryEntry, S_IFIFO, Stat, device_number};
 
 /// The device number of the tree, and of what is in no tree.
 const TREE_DEVICE: u32 = 1;
@@ -21,22 +18,6 @@ const BEST_READ: u32 = 4096;
 const HERE: u64 = 0;
 const ABOVE: u64 = 1;
 const FIRST_CHILD: u64 = 2;
-
-/// What `statfs` tells of the tree: that it is full and cannot be written.
-pub(crate) const STATFS: StatFs = StatFs {
-    kind: RAMFS_MAGIC,
-    bsize: BEST_READ as i64,
-    blocks: 0,
-    bfree: 0,
-    bavail: 0,
-    files: 0,
-    ffree: 0,
-    fsid: [0; 2],
-    namelen: super::path::MOST_NAME_BYTES as i64,
-    frsize: BEST_READ as i64,
-    flags: ST_RDONLY,
-    spare: [0; 4],
-};
 
 /// What there is to tell, in `stat`'s form.
 pub(crate) fn stat(about: &About, device: u32) -> Stat {
@@ -63,36 +44,6 @@ pub(crate) fn stat(about: &About, device: u32) -> Stat {
     }
 }
 
-/// What there is to tell, in `statx`'s form.
-pub(crate) fn statx(about: &About, device: u32) -> Statx {
-    let (rdev_major, rdev_minor) = match about.kind {
-        Kind::Device { major, minor } => (major, minor),
-        _ => (0, 0),
-    };
-    let time = StatxTime {
-        sec: i64::from(about.mtime),
-        ..StatxTime::default()
-    };
-    Statx {
-        mask: STATX_BASIC_STATS,
-        blksize: BEST_READ,
-        nlink: about.links,
-        uid: about.uid,
-        gid: about.gid,
-        mode: about.mode as u16,
-        ino: about.ino,
-        size: about.size,
-        blocks: about.size.div_ceil(BLOCK),
-        atime: time,
-        ctime: time,
-        mtime: time,
-        rdev_major,
-        rdev_minor,
-        dev_minor: device,
-        ..Statx::default()
-    }
-}
-
 impl Files<'_> {
     /// What there is to tell of a node, and its device.
     pub(crate) fn about_node(&self, node: NodeId) -> (About, u32) {
@@ -115,7 +66,7 @@ impl Files<'_> {
                 };
                 (about, PIPE_DEVICE)
             }
-            What::File(node) | What::Directory(node) | What::Path(node) => self.about_node(node),
+            What::File(node) | What::Directory(node) => self.about_node(node),
             What::Device(_, node) | What::Status(_, node) => self.about_node(node),
         }
     }

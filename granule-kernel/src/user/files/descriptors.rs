@@ -73,6 +73,7 @@ impl Descriptors {
     }
 
     /// Whether `execve` closes it.
+    #[cfg(test)]
     pub(crate) fn closes_on_exec(&self, fd: u32) -> Result<bool, Errno> {
         self.get(fd)?;
         Ok(self.close_on_exec & 1 << fd != 0)

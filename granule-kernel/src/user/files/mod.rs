@@ -1,5 +1,5 @@
 //! Files as user space sees them: a read-only [`tree`] out of the [`cpio`] archive of an
-//! initramfs, [`pipe`]s, and the console as a [`terminal`].
+//! initramfs, [`pipe`]s, and the console, a plain file.
 //!
 //! [`Files`] has all open files of all processes; [`descriptors`] is one process's numbers for
 //! them; [`path`] leads from names to nodes; [`about`] tells of files, [`kexec`] of the next kernel. Nothing here waits, touches
@@ -13,7 +13,6 @@ pub(crate) mod kexec;
 pub(crate) mod open;
 pub(crate) mod path;
 pub(crate) mod pipe;
-pub(crate) mod terminal;
 pub(crate) mod tree;
 
 use super::abi::Errno;
@@ -27,7 +26,6 @@ use kexec::Kexec;
 use open::{Device, OpenFile, What};
 use path::{Last, PathError, lookup};
 use pipe::Pipe;
-use terminal::Terminal;
 use tree::{Kind, Node, NodeId, Tree};
 
 /// Open files of all processes together, at most.
@@ -46,21 +44,15 @@ pub(crate) enum Moved {
     NobodyReads,
     /// These are to go to the console, all of them.
     Console,
-    /// So many random bytes are to come from elsewhere.
-    Random,
 }
 
 /// What somebody may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// Something is typed at the console.
-    Terminal,
     /// A pipe gets bytes or room, or loses an end.
     Pipe(u16),
     /// A child of the process changes.
     Children(u32),
-    /// A word of memory that somebody is to wake its waiters at.
-    Futex { space: u64, address: u64 },
     /// Nothing but time and signals.
     Nothing,
     /// Any of them.
@@ -71,7 +63,6 @@ pub(crate) enum Channel {
 #[derive(Debug)]
 pub(crate) struct Files<'a> {
     pub(crate) tree: Tree<'a, Array<Node>>,
-    pub(crate) terminal: Terminal,
     /// What is said of the next kernel.
     pub(crate) kexec: Kexec,
     open: Array<Option<OpenFile>>,
@@ -84,7 +75,6 @@ impl<'a> Files<'a> {
     pub(crate) fn new(tree: Tree<'a, Array<Node>>) -> Option<Self> {
         Some(Self {
             tree,
-            terminal: Terminal::new(),
             kexec: Kexec::NONE,
             open: Array::new(MOST_OPEN, |_| None)?,
             pipes: Array::new(MOST_PIPES, |_| None)?,
@@ -130,7 +120,7 @@ impl<'a> Files<'a> {
             return Err(Errno::ENOTDIR);
         }
         if flags & O_PATH != 0 {
-            return self.add(OpenFile::new(What::Path(node), O_PATH));
+            return Err(Errno::EINVAL);
         }
         let writes = flags & O_ACCMODE != 0;
         let what = match kind {
@@ -249,18 +239,10 @@ impl<'a> Files<'a> {
     }
 
     /// Reads what there is now, at `at` or at the file's own offset, which then moves on.
-    pub(crate) fn read(
-        &mut self,
-        id: OpenId,
-        into: &mut [u8],
-        at: Option<u64>,
-    ) -> Result<Moved, Errno> {
+    pub(crate) fn read(&mut self, id: OpenId, into: &mut [u8]) -> Result<Moved, Errno> {
         let file = *self.get(id)?;
         if !file.may_read() {
             return Err(Errno::EBADF);
-        }
-        if at.is_some() && !file.seeks() {
-            return Err(Errno::ESPIPE);
         }
         match file.what {
             What::File(_) | What::Status(..) => {
@@ -269,34 +251,22 @@ impl<'a> Files<'a> {
                     What::Status(status, _) => self.kexec.text(status),
                     _ => &[],
                 };
-                let offset = at.unwrap_or(file.offset);
-                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let start = usize::try_from(file.offset).unwrap_or(usize::MAX);
                 let rest = content.get(start..).unwrap_or_default();
                 let count = rest.len().min(into.len());
                 for (to, from) in into.iter_mut().zip(rest) {
                     *to = *from;
                 }
-                if at.is_none() {
-                    self.get_mut(id)?.offset = offset.saturating_add(count as u64);
-                }
+                self.get_mut(id)?.offset = file.offset.saturating_add(count as u64);
                 Ok(Moved::Bytes(count))
             }
             What::Directory(_) => Err(Errno::EISDIR),
-            What::Path(_) => Err(Errno::EBADF),
-            What::Device(device, _) => match device {
-                Device::Null => Ok(Moved::Bytes(0)),
-                Device::Zero | Device::Full => {
-                    into.fill(0);
-                    Ok(Moved::Bytes(into.len()))
-                }
-                Device::Random => Ok(Moved::Random),
-                // Nothing is asked for, so nothing is waited for.
-                Device::Terminal if into.is_empty() => Ok(Moved::Bytes(0)),
-                Device::Terminal => match self.terminal.read(into) {
-                    Some(count) => Ok(Moved::Bytes(count)),
-                    None => Ok(Moved::Wait(Channel::Terminal)),
-                },
-            },
+            What::Device(Device::Zero, _) => {
+                into.fill(0);
+                Ok(Moved::Bytes(into.len()))
+            }
+            // Nobody types: the console's input is at its end.
+            What::Device(Device::Null | Device::Console, _) => Ok(Moved::Bytes(0)),
             What::PipeOut(index) => {
                 let pipe = self.pipe_at(index)?;
                 match pipe.read(into) {
@@ -318,11 +288,8 @@ impl<'a> Files<'a> {
             return Err(Errno::EBADF);
         }
         match file.what {
-            What::Device(Device::Null | Device::Zero | Device::Random, _) => {
-                Ok(Moved::Bytes(from.len()))
-            }
-            What::Device(Device::Full, _) => Err(Errno::ENOSPC),
-            What::Device(Device::Terminal, _) => Ok(Moved::Console),
+            What::Device(Device::Null | Device::Zero, _) => Ok(Moved::Bytes(from.len())),
+            What::Device(Device::Console, _) => Ok(Moved::Console),
             What::PipeIn(index) => {
                 let pipe = self.pipe_at(index)?;
                 if pipe.readers == 0 {
@@ -350,14 +317,6 @@ impl<'a> Files<'a> {
             return (super::abi::file::POLLNVAL, Channel::Nothing);
         };
         match file.what {
-            What::Device(Device::Terminal, _) => {
-                let input = if self.terminal.is_readable() {
-                    POLLIN | POLLRDNORM
-                } else {
-                    0
-                };
-                (input | POLLOUT | POLLWRNORM, Channel::Terminal)
-            }
             What::PipeOut(index) => {
                 let events = self.pipe_ref(index).map_or(0, |pipe| {
                     let input = if pipe.used() > 0 {
@@ -379,7 +338,6 @@ impl<'a> Files<'a> {
                 });
                 (events, Channel::Pipe(index))
             }
-            What::Path(_) => (super::abi::file::POLLNVAL, Channel::Nothing),
             _ => (always, Channel::Nothing),
         }
     }
@@ -392,30 +350,6 @@ impl<'a> Files<'a> {
                 pipe.readers == 0 || pipe.room() >= needed
             }),
             _ => true,
-        }
-    }
-
-    /// Bytes that could be read now, for FIONREAD.
-    pub(crate) fn readable_bytes(&self, id: OpenId) -> Result<u64, Errno> {
-        let file = self.get(id)?;
-        match file.what {
-            What::PipeOut(index) | What::PipeIn(index) => Ok(self.pipe_ref(index)?.used() as u64),
-            What::Device(Device::Terminal, _) => Ok(self.terminal.readable_bytes() as u64),
-            What::File(node) => {
-                let size = self.tree.content(node).len() as u64;
-                Ok(size.saturating_sub(file.offset))
-            }
-            _ => Err(Errno::ENOTTY),
-        }
-    }
-
-    /// Bytes that a pipe can hold, for F_GETPIPE_SZ.
-    pub(crate) fn pipe_capacity(&self, id: OpenId) -> Result<u64, Errno> {
-        match self.get(id)?.what {
-            What::PipeOut(index) | What::PipeIn(index) => {
-                Ok(self.pipe_ref(index)?.capacity() as u64)
-            }
-            _ => Err(Errno::EBADF),
         }
     }
 

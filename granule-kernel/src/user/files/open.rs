@@ -2,17 +2,15 @@
 
 use super::tree::{NodeId, Status};
 use crate::user::abi::Errno;
-use crate::user::abi::file::{O_ACCMODE, O_PATH, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET};
+use crate::user::abi::file::{O_ACCMODE, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET};
 
 /// A device that can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     Null,
     Zero,
-    Full,
-    Random,
-    /// The console; there is no other terminal, so `/dev/tty` is it, too.
-    Terminal,
+    /// A program writes to it, and reads the end of the file.
+    Console,
 }
 
 impl Device {
@@ -21,10 +19,8 @@ impl Device {
         match (major, minor) {
             (1, 3) => Some(Self::Null),
             (1, 5) => Some(Self::Zero),
-            (1, 7) => Some(Self::Full),
-            (1, 8 | 9) => Some(Self::Random),
-            // tty, console, ttyAMA0.
-            (5, 0 | 1) | (204, 64) => Some(Self::Terminal),
+            // console, ttyAMA0.
+            (5, 1) | (204, 64) => Some(Self::Console),
             _ => None,
         }
     }
@@ -35,8 +31,6 @@ impl Device {
 pub(crate) enum What {
     File(NodeId),
     Directory(NodeId),
-    /// A place in the tree, opened with O_PATH: it can be told of, and started from.
-    Path(NodeId),
     Device(Device, NodeId),
     /// What the kernel says of itself.
     Status(Status, NodeId),
@@ -69,29 +63,26 @@ impl OpenFile {
     }
 
     pub(crate) const fn may_read(&self) -> bool {
-        self.flags & O_ACCMODE != O_WRONLY && self.flags & O_PATH == 0
+        self.flags & O_ACCMODE != O_WRONLY
     }
 
     pub(crate) const fn may_write(&self) -> bool {
-        matches!(self.flags & O_ACCMODE, O_WRONLY | O_RDWR) && self.flags & O_PATH == 0
+        matches!(self.flags & O_ACCMODE, O_WRONLY | O_RDWR)
     }
 
-    /// Whether it has an offset that `lseek` and `pread64` can use.
+    /// Whether it has an offset that `lseek` can use.
     pub(crate) const fn seeks(&self) -> bool {
         match self.what {
             What::File(_) | What::Directory(_) | What::Status(..) => true,
-            What::Device(device, _) => !matches!(device, Device::Terminal),
-            What::Path(_) | What::PipeOut(_) | What::PipeIn(_) => false,
+            What::Device(device, _) => !matches!(device, Device::Console),
+            What::PipeOut(_) | What::PipeIn(_) => false,
         }
     }
 
     /// `lseek` in a file of `size` bytes: the new offset.
     pub(crate) fn seek(&mut self, by: i64, from: u32, size: u64) -> Result<u64, Errno> {
         if !self.seeks() {
-            return Err(match self.what {
-                What::Path(_) => Errno::EBADF,
-                _ => Errno::ESPIPE,
-            });
+            return Err(Errno::ESPIPE);
         }
         let base = match from {
             SEEK_SET => 0,

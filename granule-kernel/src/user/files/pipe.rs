@@ -44,7 +44,8 @@ impl Pipe {
     }
 
     /// Bytes that it can hold.
-    pub(super) fn capacity(&self) -> usize {
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
         self.buffer.len()
     }
 

@@ -162,15 +162,7 @@ impl From<CpioError> for TreeError {
 }
 
 /// What is added where the archive has nothing of that name.
-const DEVICES: [(&[u8], u32, u32); 7] = [
-    (b"null", 1, 3),
-    (b"zero", 1, 5),
-    (b"full", 1, 7),
-    (b"random", 1, 8),
-    (b"urandom", 1, 9),
-    (b"tty", 5, 0),
-    (b"console", 5, 1),
-];
+const DEVICES: [(&[u8], u32, u32); 3] = [(b"null", 1, 3), (b"zero", 1, 5), (b"console", 5, 1)];
 
 const STATUS: [(&[u8], Status); 2] = [
     (b"kexec_loaded", Status::KexecLoaded),

@@ -37,7 +37,7 @@ impl Cause {
         }
     }
 
-    /// The kernel, for no address: SIGPIPE, the terminal.
+    /// The kernel, for no address: SIGPIPE.
     pub(crate) const KERNEL: Self = Self {
         code: SI_KERNEL,
         status: 0,
@@ -67,37 +67,17 @@ pub(crate) enum Default {
     Terminate,
     /// As terminate; where cores are dumped, one is.
     Dump,
-    Stop,
-    Continue,
 }
 
 /// What each signal does without a handler.
 pub(crate) const fn default_of(signal: u8) -> Default {
     match signal {
         SIGCHLD | SIGURG | SIGWINCH => Default::Ignore,
-        SIGCONT => Default::Continue,
-        SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU => Default::Stop,
+        // There is no job control: no signal stops a process, so none makes it go on.
+        SIGCONT | SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU => Default::Ignore,
         SIGQUIT | SIGILL | SIGTRAP | SIGABRT | SIGBUS | SIGFPE | SIGSEGV | SIGXCPU | SIGXFSZ
         | SIGSYS => Default::Dump,
         _ => Default::Terminate,
-    }
-}
-
-/// Signals that stop a process, which SIGCONT undoes even before they were dealt with.
-const STOPPING: SignalSet = SignalSet::EMPTY
-    .with(SIGSTOP)
-    .with(SIGTSTP)
-    .with(SIGTTIN)
-    .with(SIGTTOU);
-
-/// What is as if it had never come when this signal does.
-const fn undone_by(signal: u8) -> SignalSet {
-    if signal == SIGCONT {
-        STOPPING
-    } else if STOPPING.has(signal) {
-        SignalSet::EMPTY.with(SIGCONT)
-    } else {
-        SignalSet::EMPTY
     }
 }
 
@@ -123,8 +103,6 @@ pub(crate) enum Next {
     },
     /// The process ends.
     Terminate { signal: u8, dump: bool },
-    /// The process stops until SIGCONT.
-    Stop { signal: u8 },
 }
 
 /// See the module.
@@ -141,7 +119,7 @@ pub(crate) struct Signals {
     /// Those that came for all of a group since the process began to make its latest child.
     for_child: SignalSet,
     stack: SigStack,
-    /// The first process: what would end or stop it by default does nothing.
+    /// The first process: what would end it by default does nothing.
     is_init: bool,
 }
 
@@ -228,9 +206,9 @@ impl Signals {
         }
     }
 
-    /// Whether this is the first process and the signal would end or stop it.
+    /// Whether this is the first process and the signal would end it.
     const fn is_spared(&self, signal: u8) -> bool {
-        self.is_init && !matches!(default_of(signal), Default::Ignore | Default::Continue)
+        self.is_init && !matches!(default_of(signal), Default::Ignore)
     }
 
     /// What is not let in.
@@ -282,7 +260,7 @@ impl Signals {
 
     /// A signal comes for all of a group: for a child that is being made, too.
     pub(crate) const fn send_to_child(&mut self, signal: u8) {
-        self.for_child = self.for_child.without(undone_by(signal)).with(signal);
+        self.for_child = self.for_child.with(signal);
     }
 
     /// What came for the child since this was called last.
@@ -294,7 +272,6 @@ impl Signals {
     /// must wake up.
     pub(crate) fn send(&mut self, signal: u8, cause: Cause) -> bool {
         let this = SignalSet::EMPTY.with(signal);
-        self.drop_pending(undone_by(signal));
         // One that is blocked may be asked for before it is let in, or get a handler.
         if self.ignores(signal) && !self.blocked.has(signal) {
             return false;
@@ -382,10 +359,9 @@ impl Signals {
             let cause = self.cause(signal);
             match (action.handler, default_of(signal)) {
                 (SIG_IGN, _) => {}
-                (SIG_DFL, Default::Ignore | Default::Continue) => {}
-                // The first process ends and stops for nobody, whenever what came was let in.
+                (SIG_DFL, Default::Ignore) => {}
+                // No signal without a handler ends the first process, whenever it was let in.
                 (SIG_DFL, _) if self.is_init => {}
-                (SIG_DFL, Default::Stop) => return Some(Next::Stop { signal }),
                 (SIG_DFL, Default::Terminate) => {
                     return Some(Next::Terminate {
                         signal,

@@ -1,5 +1,5 @@
 //! Signals on the way back to the program: handlers begin, calls that were interrupted fail or are
-//! made again, and what ends or stops the process does so.
+//! made again, and what ends the process does so.
 
 use super::env::{Env, get};
 use super::{Fail, Restart};
@@ -7,7 +7,6 @@ use crate::user::abi::Errno;
 use crate::user::abi::signal::{SA_RESTART, SI_KERNEL, SIGSEGV, SigFrame};
 use crate::user::signals::frame::{FpRegisters, Registers, prepare, restore};
 use crate::user::signals::{Cause, Next};
-use crate::user::world::{Place, Stopped, World};
 use zerocopy::IntoBytes;
 
 /// The registers of the process, beside what every call needs.
@@ -20,9 +19,6 @@ pub(crate) trait Machine: Env {
     fn fp(&self) -> FpRegisters;
     /// Sets them.
     fn set_fp(&mut self, registers: &FpRegisters);
-    /// Sleeps until `ready` says so, whatever signals come, or until the process is to end whatever
-    /// it does.
-    fn sleep_stopped(&mut self, ready: impl FnMut(&mut World<'_, Self::Family>, Place) -> bool);
     /// Code in the program's memory that calls `rt_sigreturn`; for programs that bring none.
     fn trampoline(&self) -> u64;
 }
@@ -68,15 +64,8 @@ pub(crate) const fn finish(x0: &mut u64, result: super::Result) -> Option<Interr
 /// return unless that one's mask keeps it out.
 pub(crate) fn deliver<M: Machine>(machine: &mut M, mut interrupted: Option<Interrupted>) -> After {
     loop {
-        let next = machine.with(|world, place| {
-            let next = world.own_mut(place).ok()?.signals.next();
-            // Under the same lock: a SIGCONT must find the signal waiting or the process stopped.
-            if let Some(Next::Stop { signal }) = next {
-                world.stop(place, signal).ok()?;
-            }
-            Some(next)
-        });
-        match next.flatten() {
+        let next = machine.with(|world, place| world.own_mut(place).ok()?.signals.next());
+        match next {
             None => {
                 // A mask that was in place for the call may have kept something out.
                 let more = machine.with(|world, place| {
@@ -95,7 +84,6 @@ pub(crate) fn deliver<M: Machine>(machine: &mut M, mut interrupted: Option<Inter
                 return After::GoesOn;
             }
             Some(Next::Terminate { signal, dump }) => return After::Ends { signal, dump },
-            Some(Next::Stop { .. }) => stopped(machine),
             Some(handle @ Next::Handle { .. }) => {
                 if begin(machine, handle, interrupted) {
                     // What the call is to become is in this handler's frame.
@@ -130,15 +118,6 @@ fn again<M: Machine>(machine: &mut M, call: Interrupted) {
     *x0 = call.x0;
     registers.pc = registers.pc.wrapping_sub(SVC_BYTES);
     machine.set_registers(&registers);
-}
-
-/// Waits until the process that stopped is to go on, or to end.
-fn stopped<M: Machine>(machine: &mut M) {
-    // Other signals come and wait: only what makes it go on wakes it for good.
-    machine.sleep_stopped(|world, place| {
-        let own = world.own(place);
-        own.is_ok_and(|own| !matches!(own.stopped, Stopped::By { .. }) || own.signals.is_killed())
-    });
 }
 
 /// A handler begins; false if its frame cannot be written.

@@ -58,11 +58,8 @@ pub(crate) trait Env {
     /// Nanoseconds since the machine was started.
     fn now(&self) -> u64;
 
-    /// Nanoseconds that this process ran.
-    fn cpu_time(&self) -> u64;
-
-    /// Sends bytes to the console; newlines get their carriage returns if asked.
-    fn console(&mut self, bytes: &[u8], newlines: bool);
+    /// Sends bytes to the console.
+    fn console(&mut self, bytes: &[u8]);
 
     /// Fills with random bytes.
     fn random(&mut self, into: &mut [u8]);
@@ -70,11 +67,8 @@ pub(crate) trait Env {
     /// Memory of the machine.
     fn ram(&self) -> Ram;
 
-    /// The CPUs, a bit each, and the number of this one.
-    fn cpus(&self) -> (u64, u32);
-
-    /// What tells the caller's address space from others.
-    fn space(&self) -> u64;
+    /// The number of the CPU that the caller runs on.
+    fn cpu(&self) -> u32;
 
     /// Someone made a call that there is not; told once a number.
     fn log_unknown(&mut self, number: u64);

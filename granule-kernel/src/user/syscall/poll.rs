@@ -1,11 +1,9 @@
-//! `ppoll` and `pselect6`: waiting for one of several descriptors.
+//! `ppoll`: wait until one of several descriptors is ready.
 
 use super::env::{Env, Slept, get, put, put_if};
 use super::{Fail, Restart, Result};
 use crate::user::abi::Errno;
-use crate::user::abi::file::{
-    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, POLLWRNORM, PollFd,
-};
+use crate::user::abi::file::{POLLERR, POLLHUP, POLLNVAL, PollFd};
 use crate::user::abi::signal::SET_BYTES;
 use crate::user::abi::time::TimeSpec;
 use crate::user::files::Channel;
@@ -16,7 +14,7 @@ use arrayvec::ArrayVec;
 
 type Fds = ArrayVec<PollFd, MOST>;
 
-/// Looks at all; how many have something to tell, and what to wait for if none has.
+/// Looks at every descriptor: how many are ready, and the channel to wait on if none is.
 fn look<F: Family>(world: &World<'_, F>, place: Place, fds: &mut Fds) -> (u64, Channel) {
     let mut ready = 0;
     let mut channel = Channel::Nothing;
@@ -45,7 +43,7 @@ fn look<F: Family>(world: &World<'_, F>, place: Place, fds: &mut Fds) -> (u64, C
     (ready, channel)
 }
 
-/// Waits until one has something to tell; how many have.
+/// Waits until a descriptor is ready; gives how many are.
 fn wait<E: Env>(env: &mut E, fds: &mut Fds, until: Option<u64>) -> Result {
     loop {
         let (ready, channel) = env.with(|world, place| look(world, place, fds));
@@ -61,7 +59,7 @@ fn wait<E: Env>(env: &mut E, fds: &mut Fds, until: Option<u64>) -> Result {
     }
 }
 
-/// When a time that may not be given is up, if this call was not interrupted before.
+/// The end of an optional timeout. A call that is made again after a signal keeps its first end.
 fn deadline<E: Env>(env: &mut E, timeout: u64) -> core::result::Result<Option<u64>, Errno> {
     if timeout == 0 {
         return Ok(None);
@@ -74,7 +72,7 @@ fn deadline<E: Env>(env: &mut E, timeout: u64) -> core::result::Result<Option<u6
     })
 }
 
-/// Sets the mask that a call brings for its own time.
+/// Sets the signal mask for the duration of the call.
 fn set_mask<E: Env>(env: &mut E, mask: u64) -> core::result::Result<(), Errno> {
     if mask == 0 {
         return Ok(());
@@ -86,7 +84,7 @@ fn set_mask<E: Env>(env: &mut E, mask: u64) -> core::result::Result<(), Errno> {
     })
 }
 
-/// What is left of the time goes back to the caller; an interrupted call keeps its end.
+/// Writes the remaining time back; an interrupted call keeps its end instead.
 fn finish<E: Env>(env: &mut E, timeout: u64, until: Option<u64>, result: Result) -> Result {
     let interrupted = matches!(result, Err(Fail::Interrupted(_)));
     env.with(|world, place| {
@@ -101,7 +99,7 @@ fn finish<E: Env>(env: &mut E, timeout: u64, until: Option<u64>, result: Result)
     });
     if let (Some(until), false) = (until, interrupted) {
         let left = TimeSpec::from_ns(until.saturating_sub(env.now()));
-        // Where it cannot be written, the result counts for more.
+        // The result counts for more than a time that cannot be written.
         let _ = put_if(env, timeout, &left);
     }
     result
@@ -115,7 +113,7 @@ pub(super) fn ppoll<E: Env>(
     timeout: u64,
     (mask, mask_bytes): (u64, u64),
 ) -> Result {
-    // More than there can be descriptors.
+    // A process cannot have more descriptors.
     if count > MOST as u64 || mask != 0 && mask_bytes != SET_BYTES {
         return Err(Errno::EINVAL.into());
     }
@@ -123,7 +121,7 @@ pub(super) fn ppoll<E: Env>(
     let place = |index: u64| at.wrapping_add(index * size_of::<PollFd>() as u64);
     for index in 0..count {
         let entry = get(env, place(index))?;
-        // There is room: counted above.
+        // The count was checked above.
         let _ = fds.try_push(entry);
     }
     let until = deadline(env, timeout)?;
@@ -134,73 +132,4 @@ pub(super) fn ppoll<E: Env>(
         put(env, place(index as u64), entry)?;
     }
     Ok(result)
-}
-
-/// `pselect6`: three sets of descriptors, a bit each.
-#[inline(never)]
-pub(super) fn pselect<E: Env>(
-    env: &mut E,
-    count: u32,
-    sets: [u64; 3],
-    timeout: u64,
-    mask: u64,
-) -> Result {
-    if count as i32 as i64 != i64::from(count) {
-        return Err(Errno::EINVAL.into());
-    }
-    // Descriptors beyond the last possible one are not open; C programs pass whole sets.
-    let used = if count as usize >= MOST {
-        u64::MAX
-    } else {
-        (1 << count) - 1
-    };
-    let mut wanted = [0_u64; 3];
-    for (set, at) in wanted.iter_mut().zip(sets) {
-        if at != 0 {
-            *set = get::<u64>(env, at)? & used;
-        }
-    }
-    let [reading, writing, _] = wanted;
-    let mut fds = Fds::new();
-    for fd in 0..MOST as u32 {
-        let is_in = |set: u64| set >> fd & 1 != 0;
-        let bit = |set, events| if is_in(set) { events } else { 0 };
-        if wanted.iter().any(|set| is_in(*set)) {
-            let events = bit(reading, POLLIN | POLLRDNORM) | bit(writing, POLLOUT | POLLWRNORM);
-            let _ = fds.try_push(PollFd {
-                fd: fd as i32,
-                events,
-                revents: 0,
-            });
-        }
-    }
-    let until = deadline(env, timeout)?;
-    if mask != 0 {
-        let [set, bytes]: [u64; 2] = get(env, mask)?;
-        if set != 0 && bytes != SET_BYTES {
-            return Err(Errno::EINVAL.into());
-        }
-        set_mask(env, set)?;
-    }
-    let result = wait(env, &mut fds, until);
-    finish(env, timeout, until, result)?;
-    if fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
-        return Err(Errno::EBADF.into());
-    }
-    let mut found = [0_u64; 3];
-    for entry in &fds {
-        let events = [
-            POLLIN | POLLRDNORM | POLLHUP | POLLERR,
-            POLLOUT | POLLWRNORM | POLLERR,
-            0,
-        ];
-        for ((set, wanted), events) in found.iter_mut().zip(wanted).zip(events) {
-            let ready = entry.revents & events != 0;
-            *set |= wanted & u64::from(ready) << entry.fd;
-        }
-    }
-    for (set, at) in found.iter().zip(sets) {
-        put_if(env, at, set)?;
-    }
-    Ok(found.iter().map(|set| u64::from(set.count_ones())).sum())
 }

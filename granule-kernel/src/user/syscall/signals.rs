@@ -1,6 +1,6 @@
 //! Calls about signals.
 
-use super::env::{Env, Slept, get, put, put_if};
+use super::env::{Env, Slept, get, put_if};
 use super::{Fail, Restart, Result};
 use crate::user::abi::Errno;
 use crate::user::abi::signal::{SET_BYTES, SI_TKILL, SIGNALS, SigAction};
@@ -57,19 +57,6 @@ pub(super) fn mask<E: Env>(env: &mut E, how: u32, (new, old): (u64, u64), bytes:
         Ok::<_, Errno>(before)
     })?;
     put_if(env, old, &before.0)?;
-    Ok(0)
-}
-
-/// `rt_sigpending`.
-pub(super) fn pending<E: Env>(env: &mut E, to: u64, bytes: u64) -> Result {
-    if bytes > SET_BYTES {
-        return Err(Errno::EINVAL.into());
-    }
-    let set = env.with(|world, place| {
-        let signals = &world.own(place)?.signals;
-        Ok::<_, Errno>(SignalSet(signals.pending().0 & signals.blocked().0))
-    })?;
-    put(env, to, &set.0)?;
     Ok(0)
 }
 

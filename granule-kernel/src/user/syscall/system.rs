@@ -1,19 +1,16 @@
-//! Calls about the system and what it allows.
+//! System calls about the whole system: its name, memory, limits and random numbers.
 
 use super::Result;
-use super::env::{Env, get, put, put_if};
-use crate::user::MOST_TASKS;
+use super::env::{Env, put, put_if};
 use crate::user::abi::Errno;
-use crate::user::abi::number;
 use crate::user::abi::process::{
-    GRND_INSECURE, GRND_NONBLOCK, GRND_RANDOM, Limit, RLIM_INFINITY, RLIM_NLIMITS, RLIMIT_CORE,
-    RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_STACK, SysInfo, UtsName,
+    GRND_KNOWN, Limit, RLIM_INFINITY, RLIM_NLIMITS, RLIMIT_NOFILE, RLIMIT_STACK, SysInfo, UtsName,
 };
 use crate::user::abi::time::NANOSECONDS;
 use crate::user::files::descriptors::MOST;
 
-/// What the interface is of: C libraries refuse kernels that are older than they can use, and choose
-/// calls by this. Every call that is not there says so.
+/// The Linux release whose interface this is. C libraries refuse older kernels than they support and
+/// choose calls by this number; a call that is missing answers ENOSYS.
 const RELEASE: &[u8] = b"6.1.0-granule";
 
 /// The bytes of a process's stack, as RLIMIT_STACK tells them.
@@ -49,46 +46,30 @@ pub(super) fn sysinfo<E: Env>(env: &mut E, to: u64) -> Result {
     Ok(0)
 }
 
-/// A resource's limit, the soft and the hard one.
-const fn limit(resource: u64) -> Limit {
-    let value = match resource {
-        RLIMIT_STACK => STACK_BYTES,
-        RLIMIT_CORE => 0,
-        RLIMIT_NPROC => MOST_TASKS as u64,
-        RLIMIT_NOFILE => MOST as u64,
-        _ => RLIM_INFINITY,
-    };
-    Limit {
-        current: value,
-        most: value,
-    }
-}
-
-/// `prlimit64`: limits are what they are, and can be set to that only.
+/// `prlimit64` of the caller: limits can be read and not changed.
 pub(super) fn prlimit<E: Env>(env: &mut E, pid: i32, resource: u64, new: u64, old: u64) -> Result {
-    super::process::of(env, pid, |it| it.pid)?;
+    if pid != 0 || new != 0 {
+        return Err(Errno::EPERM.into());
+    }
     if resource >= RLIM_NLIMITS {
         return Err(Errno::EINVAL.into());
     }
-    let present = limit(resource);
-    if new != 0 {
-        let wanted: Limit = get(env, new)?;
-        if wanted.current > wanted.most {
-            return Err(Errno::EINVAL.into());
-        }
-        if wanted != present {
-            return Err(Errno::EPERM.into());
-        }
-    }
-    put_if(env, old, &present)?;
+    let value = match resource {
+        RLIMIT_STACK => STACK_BYTES,
+        RLIMIT_NOFILE => MOST as u64,
+        _ => RLIM_INFINITY,
+    };
+    let limit = Limit {
+        current: value,
+        most: value,
+    };
+    put_if(env, old, &limit)?;
     Ok(0)
 }
 
 /// `getrandom`.
 pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) -> Result {
-    if flags & !(GRND_NONBLOCK | GRND_RANDOM | GRND_INSECURE) != 0
-        || flags & (GRND_RANDOM | GRND_INSECURE) == GRND_RANDOM | GRND_INSECURE
-    {
+    if flags & !GRND_KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
     let bytes = bytes.min(crate::user::abi::file::MAX_RW_COUNT);
@@ -104,43 +85,10 @@ pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) ->
             Err(error) if done == 0 => return Err(error.into()),
             Err(_) => break,
         }
-        // A large part at a time, as a pause is not for nothing.
+        // A pause costs something, so a large part is done between two of them.
         if done.is_multiple_of(4096) && env.pause() {
             break;
         }
     }
     Ok(done)
-}
-
-/// Changing to the one user there is.
-pub(super) fn only_root(ids: &[u64; 3], call: u64) -> Result {
-    let given = match call {
-        number::SETUID | number::SETGID => 1,
-        _ => 3,
-    };
-    // All ones leaves one as it is, where there are three.
-    let allowed = |id: &u64| *id as u32 == 0 || given == 3 && *id as u32 == u32::MAX;
-    if ids.iter().take(given).all(allowed) {
-        Ok(0)
-    } else {
-        Err(Errno::EPERM.into())
-    }
-}
-
-/// `getresuid` and `getresgid`.
-pub(super) fn three_zeros<E: Env>(env: &mut E, to: [u64; 3]) -> Result {
-    for at in to {
-        put(env, at, &0_u32)?;
-    }
-    Ok(0)
-}
-
-/// `membarrier`: processes have one thread each, so there is nobody to order against; the command
-/// that asks says that nothing is supported.
-pub(super) fn membarrier(command: u64) -> Result {
-    if command == 0 {
-        Ok(0)
-    } else {
-        Err(Errno::EINVAL.into())
-    }
 }

@@ -12,8 +12,6 @@ use core::sync::atomic::Ordering;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
-const CLONE_SETTLS: u64 = 0x8_0000;
-const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 /// The signal that the parent gets.
@@ -37,15 +35,9 @@ pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
 /// that waits. Threads there are none.
 pub(super) fn clone(
     current: &mut Current<'_>,
-    [flags, stack, parent_tid, tls, child_tid, _]: Arguments,
+    [flags, stack, _, _, child_tid, _]: Arguments,
 ) -> Outcome {
-    let known = EXIT_SIGNAL
-        | CLONE_VM
-        | CLONE_VFORK
-        | CLONE_SETTLS
-        | CLONE_PARENT_SETTID
-        | CLONE_CHILD_CLEARTID
-        | CLONE_CHILD_SETTID;
+    let known = EXIT_SIGNAL | CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID;
     let signal = flags & EXIT_SIGNAL;
     let alone = flags & (CLONE_VM | CLONE_VFORK);
     if flags & !known != 0 || (signal != 0 && signal != u64::from(SIGCHLD)) || alone == CLONE_VM {
@@ -56,8 +48,6 @@ pub(super) fn clone(
         // CLONE_VFORK alone would be a copy that the parent waits for, of which nobody can tell.
         lend_memory: alone == CLONE_VM | CLONE_VFORK,
         stack,
-        thread_pointer: given(CLONE_SETTLS, tls),
-        parent_tid: given(CLONE_PARENT_SETTID, parent_tid),
         child_tid: given(CLONE_CHILD_SETTID, child_tid),
         clear_child_tid: given(CLONE_CHILD_CLEARTID, child_tid),
     };

@@ -9,12 +9,11 @@ mod waits;
 use super::deliver::Machine;
 use super::env::{Env, Ram, Slept};
 use super::*;
-use crate::user::abi::file::{IoVec, O_CLOEXEC, O_DIRECTORY, O_NONBLOCK, PollFd, Stat};
+use crate::user::abi::file::{FIONBIO, O_CLOEXEC, O_NONBLOCK, PollFd, Stat};
 use crate::user::abi::process::Status;
 use crate::user::abi::signal::{
     SA_RESTART, SIG_IGN, SIGALRM, SIGCHLD, SIGINT, SIGPIPE, SIGUSR1, SigAction,
 };
-use crate::user::abi::terminal::{TCGETS, TCSBRK, TIOCGPGRP, TIOCGWINSZ, TIOCSPGRP, Termios};
 use crate::user::abi::time::TimeSpec;
 use crate::user::files::Channel;
 use crate::user::files::descriptors::MOST;
@@ -235,16 +234,8 @@ impl Env for Fake {
     fn now(&self) -> u64 {
         self.clock
     }
-    fn cpu_time(&self) -> u64 {
-        123_000_000
-    }
-    fn console(&mut self, bytes: &[u8], newlines: bool) {
-        for byte in bytes {
-            if newlines && *byte == b'\n' {
-                self.console.push(b'\r');
-            }
-            self.console.push(*byte);
-        }
+    fn console(&mut self, bytes: &[u8]) {
+        self.console.extend_from_slice(bytes);
     }
     fn random(&mut self, into: &mut [u8]) {
         into.fill(0x5a);
@@ -255,11 +246,8 @@ impl Env for Fake {
             free: 1 << 29,
         }
     }
-    fn cpus(&self) -> (u64, u32) {
-        (0b1011, 1)
-    }
-    fn space(&self) -> u64 {
-        self.place as u64
+    fn cpu(&self) -> u32 {
+        1
     }
     fn log_unknown(&mut self, number: u64) {
         self.unknown.push(number);
@@ -278,12 +266,6 @@ impl Machine for Fake {
     }
     fn set_fp(&mut self, registers: &FpRegisters) {
         self.fp = *registers;
-    }
-    fn sleep_stopped(&mut self, mut ready: impl FnMut(&mut World<'_, Kin>, Place) -> bool) {
-        while !ready(&mut self.world, self.place) {
-            let event = self.events.pop_front();
-            event.expect("stopped for ever")(&mut self.world);
-        }
     }
     fn trampoline(&self) -> u64 {
         0x7777_0000

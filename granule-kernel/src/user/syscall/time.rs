@@ -1,25 +1,20 @@
-//! Clocks, and sleeping. All clocks count from the machine's start: nothing tells it the date.
+//! Clocks and sleeping. Every clock counts from the machine's start: no device tells the date.
 
 use super::env::{Env, Slept, get, put, put_if};
 use super::{Fail, Restart, Result};
 use crate::user::abi::Errno;
 use crate::user::abi::time::{
-    CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW,
-    CLOCK_PROCESS_CPUTIME_ID, CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_THREAD_CPUTIME_ID,
-    TIMER_ABSTIME, TimeSpec, TimeVal,
+    CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME, CLOCK_REALTIME_COARSE, TIMER_ABSTIME,
+    TimeSpec,
 };
 use crate::user::files::Channel;
 
 /// A clock's time in nanoseconds.
 fn time<E: Env>(env: &E, clock: u64) -> core::result::Result<u64, Errno> {
     match clock {
-        CLOCK_REALTIME
-        | CLOCK_MONOTONIC
-        | CLOCK_MONOTONIC_RAW
-        | CLOCK_REALTIME_COARSE
-        | CLOCK_MONOTONIC_COARSE
-        | CLOCK_BOOTTIME => Ok(env.now()),
-        CLOCK_PROCESS_CPUTIME_ID | CLOCK_THREAD_CPUTIME_ID => Ok(env.cpu_time()),
+        CLOCK_REALTIME | CLOCK_MONOTONIC | CLOCK_REALTIME_COARSE | CLOCK_MONOTONIC_COARSE => {
+            Ok(env.now())
+        }
         _ => Err(Errno::EINVAL),
     }
 }
@@ -31,27 +26,8 @@ pub(super) fn gettime<E: Env>(env: &mut E, clock: u64, to: u64) -> Result {
     Ok(0)
 }
 
-/// `clock_getres`: nanoseconds are what is told, whatever the counter has.
-pub(super) fn getres<E: Env>(env: &mut E, clock: u64, to: u64) -> Result {
-    time(env, clock)?;
-    put_if(env, to, &TimeSpec { sec: 0, nsec: 1 })?;
-    Ok(0)
-}
-
-/// `gettimeofday`: there is no time zone.
-pub(super) fn gettimeofday<E: Env>(env: &mut E, to: u64, zone_to: u64) -> Result {
-    let time = TimeVal::from_ns(env.now());
-    put_if(env, to, &time)?;
-    put_if(env, zone_to, &[0_u32; 2])?;
-    Ok(0)
-}
-
-/// `clock_nanosleep`: for a time, or until one.
+/// `clock_nanosleep`: for a duration, or until a time.
 pub(super) fn sleep<E: Env>(env: &mut E, clock: u64, flags: u64, wanted: u64, left: u64) -> Result {
-    // By CPU time nobody sleeps.
-    if matches!(clock, CLOCK_PROCESS_CPUTIME_ID | CLOCK_THREAD_CPUTIME_ID) {
-        return Err(Errno::EINVAL.into());
-    }
     let now = time(env, clock)?;
     let wanted = get::<TimeSpec>(env, wanted)?.to_ns()?;
     let absolute = flags & TIMER_ABSTIME != 0;

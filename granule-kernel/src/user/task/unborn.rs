@@ -12,7 +12,7 @@ use crate::user::stack::Stack;
 use crate::user::switch::{Context, FpState};
 use crate::user::{process, shared};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 /// A task that is being made; gives its place back unless it is begun.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Unborn {
             // A group may outlive the process that it has its number from.
             let used = |pid| {
                 TASKS.iter().any(|task| {
-                    let numbers = [&task.pid, &task.group, &task.session];
+                    let numbers = [&task.pid, &task.group];
                     task.life.load(Ordering::Relaxed) != FREE
                         && numbers.iter().any(|it| it.load(Ordering::Relaxed) == pid)
                 })
@@ -52,21 +52,15 @@ impl Unborn {
                     break;
                 }
             }
-            let of_parent = |number: fn(&Task) -> &AtomicU32| {
-                parent.map_or(family.last_pid, |parent| {
-                    number(parent).load(Ordering::Relaxed)
-                })
-            };
+            let group = parent.map_or(family.last_pid, |parent| {
+                parent.group.load(Ordering::Relaxed)
+            });
             task.pid.store(family.last_pid, Ordering::Relaxed);
             task.parent
                 .store(parent.map_or(0, Task::pid), Ordering::Relaxed);
-            task.group
-                .store(of_parent(|task| &task.group), Ordering::Relaxed);
-            task.session
-                .store(of_parent(|task| &task.session), Ordering::Relaxed);
+            task.group.store(group, Ordering::Relaxed);
             task.killed.store(NOT_KILLED, Ordering::Relaxed);
             task.notified.store(false, Ordering::Relaxed);
-            task.ran.store(0, Ordering::Relaxed);
             task.lender.store(0, Ordering::Relaxed);
             task.life.store(MADE, Ordering::Release);
             Some(Self { task, parent })

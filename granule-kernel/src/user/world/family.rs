@@ -1,13 +1,12 @@
 //! Parents, children, groups and sessions: who may be told, who waits for whom, who is told of a
 //! change. The relations themselves are the table's of tasks; the rules are here.
 
-use super::{Place, Stopped, World};
+use super::{Place, World};
 use crate::user::MOST_TASKS;
 use crate::user::abi::Errno;
 use crate::user::abi::process::Status;
 use crate::user::abi::signal::{
-    CLD_CONTINUED, CLD_DUMPED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT,
-    SI_USER, SIG_IGN, SIGCHLD, SIGCONT, SIGNALS,
+    CLD_DUMPED, CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SI_USER, SIG_IGN, SIGCHLD, SIGNALS,
 };
 use crate::user::files::Channel;
 use crate::user::signals::Cause;
@@ -19,7 +18,6 @@ pub(crate) struct Relation {
     pub(crate) pid: u32,
     pub(crate) parent: u32,
     pub(crate) group: u32,
-    pub(crate) session: u32,
 }
 
 /// The relations of all processes.
@@ -28,8 +26,6 @@ pub(crate) trait Family {
     fn relation(&self, place: Place) -> Option<Relation>;
     /// Moves one into a group.
     fn set_group(&mut self, place: Place, group: u32);
-    /// Makes one lead a session.
-    fn set_session(&mut self, place: Place, session: u32);
     /// Whether a child has ended that could be [reaped](Self::reap), or there is none at all.
     fn can_reap(&self, parent: Place, which: Selection) -> bool;
     /// Looks for a child that has ended, and forgets it.
@@ -91,8 +87,6 @@ const fn cause_of(pid: u32, status: Status) -> Cause {
         Status::Exited(code) => (CLD_EXITED, code),
         Status::Killed { signal, core: true } => (CLD_DUMPED, signal),
         Status::Killed { signal, .. } => (CLD_KILLED, signal),
-        Status::Stopped(signal) => (CLD_STOPPED, signal),
-        Status::Continued => (CLD_CONTINUED, SIGCONT),
     };
     Cause {
         code,
@@ -102,7 +96,8 @@ const fn cause_of(pid: u32, status: Status) -> Cause {
 }
 
 impl<F: Family> World<'_, F> {
-    fn relation(&self, place: Place) -> Result<Relation, Errno> {
+    /// How the process at a place is related to others.
+    pub(crate) fn relation(&self, place: Place) -> Result<Relation, Errno> {
         self.family.relation(place).ok_or(Errno::ESRCH)
     }
 
@@ -114,16 +109,6 @@ impl<F: Family> World<'_, F> {
     pub(crate) fn place_of(&self, pid: u32) -> Result<Place, Errno> {
         let found = self.relations().find(|(_, relation)| relation.pid == pid);
         found.map(|(place, _)| place).ok_or(Errno::ESRCH)
-    }
-
-    /// The process that a call names by its number, where 0 is the caller.
-    pub(crate) fn named(&self, caller: Place, pid: i32) -> Result<(Place, Relation), Errno> {
-        let place = match pid {
-            0 => caller,
-            1.. => self.place_of(pid as u32)?,
-            _ => return Err(Errno::ESRCH),
-        };
-        Ok((place, self.relation(place)?))
     }
 
     /// `kill`: a process, a group, or all that the caller may send to.
@@ -184,10 +169,6 @@ impl<F: Family> World<'_, F> {
             return false;
         }
         let mut missed = own.signals.take_for_child();
-        // Its own parent may have moved it meanwhile; its session is changed by itself only.
-        if let Some(relation) = self.family.relation(parent) {
-            self.family.set_group(place, relation.group);
-        }
         while let Some(signal) = missed.first() {
             missed = missed.without(SignalSet::EMPTY.with(signal));
             let cause = self.own(parent).map(|own| own.signals.cause(signal));
@@ -215,147 +196,22 @@ impl<F: Family> World<'_, F> {
         }
     }
 
-    /// The process stops, and its parent is told.
-    pub(crate) fn stop(&mut self, place: Place, signal: u8) -> Result<(), Errno> {
-        self.own_mut(place)?.stopped = Stopped::By {
-            signal,
-            told: false,
-        };
-        self.tell_of_change(place, Status::Stopped(signal));
-        Ok(())
-    }
-
-    /// A process that stopped goes on.
-    pub(super) fn go_on(&mut self, place: Place, by_signal: bool) {
-        let Ok(own) = self.own_mut(place) else {
-            return;
-        };
-        if !matches!(own.stopped, Stopped::By { .. }) {
-            return;
-        }
-        own.stopped = if by_signal {
-            Stopped::NotAnyMore
-        } else {
-            Stopped::No
-        };
-        self.wake_place(place);
-        if by_signal {
-            self.tell_of_change(place, Status::Continued);
-        }
-    }
-
-    fn tell_of_change(&mut self, place: Place, status: Status) {
-        let Some(relation) = self.family.relation(place) else {
-            return;
-        };
-        let parent = relation.parent;
-        let quiet = self.place_of(parent).and_then(|parent| self.own(parent));
-        let quiet = quiet.is_ok_and(|parent| {
-            let action = parent.signals.action(SIGCHLD);
-            action.is_ok_and(|action| action.flags & SA_NOCLDSTOP != 0)
-        });
-        if quiet {
-            self.wake(Channel::Children(parent));
-        } else {
-            self.tell_parent(parent, cause_of(relation.pid, status));
-        }
-    }
-
-    /// `wait4`, without waiting: a child that changed, or that there are children at all.
-    pub(crate) fn wait(
-        &mut self,
-        parent: Place,
-        which: Selection,
-        (stopped, continued): (bool, bool),
-    ) -> Result<Waited, Errno> {
+    /// `wait4`, without waiting: a child that has ended, or whether there are children at all.
+    pub(crate) fn wait(&mut self, parent: Place, which: Selection) -> Result<Waited, Errno> {
         match self.family.reap(parent, which) {
-            Reaped::NoChildren => return Err(Errno::ECHILD),
-            Reaped::One { pid, status } => return Ok(Waited::Child { pid, status }),
-            Reaped::None => {}
+            Reaped::NoChildren => Err(Errno::ECHILD),
+            Reaped::One { pid, status } => Ok(Waited::Child { pid, status }),
+            Reaped::None => Ok(Waited::NotYet),
         }
-        let Some((place, pid)) = self.changed_child(parent, which, (stopped, continued)) else {
-            return Ok(Waited::NotYet);
-        };
-        let own = self.own_mut(place)?;
-        let status = match &mut own.stopped {
-            Stopped::By { signal, told } => {
-                *told = true;
-                Status::Stopped(*signal)
-            }
-            before => {
-                *before = Stopped::No;
-                Status::Continued
-            }
-        };
-        Ok(Waited::Child {
-            pid,
-            status: status.word(),
-        })
     }
 
-    /// Whether [`wait`](Self::wait) would find nothing.
-    pub(crate) fn would_wait(&self, parent: Place, which: Selection, kinds: (bool, bool)) -> bool {
-        !self.family.can_reap(parent, which) && self.changed_child(parent, which, kinds).is_none()
-    }
-
-    /// A child that stopped or goes on, and its number.
-    fn changed_child(
-        &self,
-        parent: Place,
-        which: Selection,
-        (stopped, continued): (bool, bool),
-    ) -> Option<(Place, u32)> {
-        let pid = self.family.relation(parent)?.pid;
-        let is_it = |(place, child): &(Place, Relation)| {
-            let changed = self.own(*place).is_ok_and(|own| match own.stopped {
-                Stopped::By { told, .. } => stopped && !told,
-                Stopped::NotAnyMore => continued,
-                Stopped::No => false,
-            });
-            child.parent == pid && which.has(child) && changed
-        };
-        let (place, child) = self.relations().find(is_it)?;
-        Some((place, child.pid))
-    }
-
-    /// `setpgid`.
-    pub(crate) fn set_group(&mut self, caller: Place, pid: i32, group: i32) -> Result<(), Errno> {
-        let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
-        let own = self.relation(caller)?;
-        let (place, process) = self.named(caller, pid)?;
-        if process.pid != own.pid {
-            if process.parent != own.pid {
-                return Err(Errno::ESRCH);
-            }
-            if process.session != own.session {
-                return Err(Errno::EPERM);
-            }
-            if self.own(place).is_ok_and(|own| own.executed) {
-                return Err(Errno::EACCES);
-            }
-        }
-        // Who leads a session stays where it is.
-        if process.session == process.pid {
-            return Err(Errno::EPERM);
-        }
-        let group = if group == 0 { process.pid } else { group };
-        let exists =
-            |(_, other): (Place, Relation)| other.group == group && other.session == own.session;
-        if group != process.pid && !self.relations().any(exists) {
-            return Err(Errno::EPERM);
-        }
-        self.family.set_group(place, group);
-        Ok(())
-    }
-
-    /// `setsid`: the number of the new session.
-    pub(crate) fn set_session(&mut self, caller: Place) -> Result<u32, Errno> {
+    /// The process leads a group of its own, whose number is the process's.
+    pub(crate) fn lead_group(&mut self, caller: Place) -> Result<u32, Errno> {
         let pid = self.relation(caller)?.pid;
         if self.relations().any(|(_, other)| other.group == pid) {
             return Err(Errno::EPERM);
         }
         self.family.set_group(caller, pid);
-        self.family.set_session(caller, pid);
         Ok(pid)
     }
 }

@@ -5,12 +5,9 @@ use super::*;
 use crate::user::MOST_TASKS;
 use crate::user::abi::process::Status;
 use crate::user::abi::signal::{
-    SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP,
-    SIGUSR1, SigAction,
+    SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SigAction,
 };
 use crate::user::owned::host;
-use core::cell::RefCell;
-use std::collections::VecDeque;
 
 /// Relations, and how those ended that did; who is being made, and is nobody to others.
 #[derive(Debug, Default)]
@@ -26,9 +23,6 @@ impl Family for Kin {
     }
     fn set_group(&mut self, place: Place, group: u32) {
         self.0[place].as_mut().unwrap().0.group = group;
-    }
-    fn set_session(&mut self, place: Place, session: u32) {
-        self.0[place].as_mut().unwrap().0.session = session;
     }
     fn can_reap(&self, parent: Place, which: Selection) -> bool {
         let pid = self.relation(parent).unwrap().pid;
@@ -77,10 +71,9 @@ pub(crate) fn world() -> HostWorld {
         pid: 1,
         parent: 0,
         group: 1,
-        session: 1,
     };
     let mut world = World::new(files, Kin(vec![Some((init, None))], None)).unwrap();
-    world.begin(0, 1, exe.unwrap()).unwrap();
+    world.begin(0, exe.unwrap()).unwrap();
     world
 }
 
@@ -195,8 +188,8 @@ fn kill_finds_whom_it_means() {
     let mut world = world();
     let (a, b) = (child(&mut world, 0), child(&mut world, 0));
     let c = child(&mut world, b);
-    world.set_group(b, 0, 0).unwrap();
-    world.set_group(b, 4, 3).unwrap();
+    world.lead_group(b).unwrap();
+    world.family.set_group(c, 3);
     world.kill(a, 3, i32::from(SIGHUP)).unwrap();
     assert_eq!(pending(&world, b), [SIGHUP]);
     assert_eq!(woken(&mut world), [b]);
@@ -228,14 +221,13 @@ fn kill_finds_whom_it_means() {
 #[test]
 fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
     type Send = fn(&mut HostWorld, Place, u8);
-    let kernel: Send = |world, _, signal| world.send_to_group(1, signal, Cause::KERNEL);
     let group: Send = |world, _, signal| world.kill(0, 0, signal.into()).unwrap();
     let all: Send = |world, _, signal| world.kill(0, -1, signal.into()).unwrap();
     let one: Send = |world, a, signal| world.kill(0, a as i32 + 1, signal.into()).unwrap();
-    for (send, meets) in [(kernel, true), (group, true), (all, true), (one, false)] {
+    for (send, meets) in [(group, true), (all, true), (one, false)] {
         let mut world = world();
         let a = child(&mut world, 0);
-        let blocked = signals_of(SIGINT).with(SIGTSTP).with(SIGCONT);
+        let blocked = signals_of(SIGINT);
         world.own_mut(a).unwrap().signals.set_mask(blocked);
         let expected = |signals: &[u8]| Some(if meets { signals.to_vec() } else { vec![] });
         // What came before it began to is its own.
@@ -248,15 +240,6 @@ fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
         assert_eq!(born(&mut world, a, b), expected(&[SIGINT]));
         let causes = [a, b].map(|place| world.own(place).unwrap().signals.cause(SIGINT));
         assert_eq!(causes[0] == causes[1], meets);
-        // It is told once, and of what counts in the end.
-        let b = unborn(&mut world, a);
-        send(&mut world, a, SIGCONT);
-        send(&mut world, a, SIGTSTP);
-        assert_eq!(born(&mut world, a, b), expected(&[SIGTSTP]));
-        let b = unborn(&mut world, a);
-        send(&mut world, a, SIGTSTP);
-        send(&mut world, a, SIGCONT);
-        assert_eq!(born(&mut world, a, b), expected(&[SIGCONT]));
         // The parent does something about it first.
         let b = unborn(&mut world, a);
         send(&mut world, a, SIGTERM);
@@ -273,24 +256,13 @@ fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
 }
 
 #[test]
-fn a_child_is_in_the_group_that_its_parent_was_moved_into_meanwhile() {
-    let mut world = world();
-    let a = child(&mut world, 0);
-    let b = unborn(&mut world, a);
-    world.set_group(0, 2, 0).unwrap();
-    assert_eq!(born(&mut world, a, b), Some(vec![]));
-    let relations = [a, b].map(|place| world.family.relation(place).unwrap());
-    assert_eq!(relations.map(|it| (it.group, it.session)), [(2, 1); 2]);
-}
-
-#[test]
 fn a_parent_is_told_and_waits_for_whom_it_names() {
     let mut world = world();
     let (a, b) = (child(&mut world, 0), child(&mut world, 0));
     act(&mut world, 0, SIGCHLD, 0x1000, 0);
-    let wait = |world: &mut HostWorld, which| world.wait(0, which, (false, false));
+    let wait = |world: &mut HostWorld, which| world.wait(0, which);
     assert_eq!(wait(&mut world, Selection::Any), Ok(Waited::NotYet));
-    assert!(world.would_wait(0, Selection::Any, (false, false)));
+    assert!(!world.family.can_reap(0, Selection::Any));
     world.own_mut(0).unwrap().waits = Some(Channel::Children(1));
     let status = Status::Killed {
         signal: 11,
@@ -308,7 +280,7 @@ fn a_parent_is_told_and_waits_for_whom_it_names() {
     let of_a = Selection::Process(2);
     assert_eq!(wait(&mut world, of_a), Ok(Waited::NotYet));
     let found = Waited::Child { pid: 3, status: 11 };
-    assert!(!world.would_wait(0, Selection::Any, (false, false)));
+    assert!(world.family.can_reap(0, Selection::Any));
     assert_eq!(wait(&mut world, Selection::Any), Ok(found));
     ends(&mut world, a, Status::Exited(7));
     let found = Waited::Child {
@@ -317,7 +289,7 @@ fn a_parent_is_told_and_waits_for_whom_it_names() {
     };
     assert_eq!(wait(&mut world, Selection::Group(1)), Ok(found));
     assert_eq!(wait(&mut world, Selection::Any), Err(Errno::ECHILD));
-    assert!(!world.would_wait(0, Selection::Any, (false, false)));
+    assert!(world.family.can_reap(0, Selection::Any));
 }
 
 fn signals_of(signal: u8) -> crate::user::signals::set::SignalSet {
@@ -331,7 +303,7 @@ fn who_ignores_its_children_is_not_asked() {
         let a = child(&mut world, 0);
         act(&mut world, 0, SIGCHLD, handler, flags);
         ends(&mut world, a, Status::Exited(0));
-        let waited = world.wait(0, Selection::Any, (false, false));
+        let waited = world.wait(0, Selection::Any);
         assert_eq!(waited, Err(Errno::ECHILD));
     }
     // Its parent ends in the same moment: the first process has it next, and may ask.
@@ -343,114 +315,16 @@ fn who_ignores_its_children_is_not_asked() {
 }
 
 #[test]
-fn stopping_and_going_on_are_told_to_who_asks() {
+fn who_leads_a_group_leads_no_other() {
     let mut world = world();
     let a = child(&mut world, 0);
-    act(&mut world, 0, SIGCHLD, 0x1000, 0);
-    let wait = |world: &mut HostWorld, kinds| world.wait(0, Selection::Any, kinds);
-    world.stop(a, SIGSTOP).unwrap();
-    assert_eq!(pending(&world, 0), [SIGCHLD]);
-    assert_eq!(wait(&mut world, (false, true)), Ok(Waited::NotYet));
-    let stopped = Waited::Child {
-        pid: 2,
-        status: 0x137f,
-    };
-    assert!(!world.would_wait(0, Selection::Any, (true, false)));
-    assert_eq!(wait(&mut world, (true, false)), Ok(stopped));
-    assert_eq!(wait(&mut world, (true, false)), Ok(Waited::NotYet));
-    woken(&mut world);
-    world.kill(0, 2, i32::from(SIGCONT)).unwrap();
-    assert!(woken(&mut world).contains(&a));
-    assert_eq!(world.own(a).unwrap().stopped, Stopped::NotAnyMore);
-    let goes_on = Waited::Child {
-        pid: 2,
-        status: 0xffff,
-    };
-    assert_eq!(wait(&mut world, (true, false)), Ok(Waited::NotYet));
-    assert_eq!(wait(&mut world, (false, true)), Ok(goes_on));
-    assert_eq!(wait(&mut world, (false, true)), Ok(Waited::NotYet));
-    // Who does not want to know of stops is only woken.
-    world.own_mut(0).unwrap().signals.take(signals_of(SIGCHLD));
-    act(&mut world, 0, SIGCHLD, 0x1000, SA_NOCLDSTOP);
-    world.own_mut(0).unwrap().waits = Some(Channel::Children(1));
-    world.stop(a, SIGSTOP).unwrap();
-    assert_eq!(pending(&world, 0), [0; 0]);
-    assert_eq!(woken(&mut world), [0]);
-    // A kill ends the stop, too.
-    world.kill(0, 2, i32::from(SIGKILL)).unwrap();
-    assert_eq!(world.own(a).unwrap().stopped, Stopped::No);
-    assert!(world.own(a).unwrap().signals.is_killed());
-}
-
-#[test]
-fn groups_and_sessions_keep_to_the_rules() {
-    let mut world = world();
-    let (a, b) = (child(&mut world, 0), child(&mut world, 0));
-    let c = child(&mut world, b);
-    // The first process leads its session.
-    assert_eq!(world.set_group(0, 0, 0), Err(Errno::EPERM));
-    assert_eq!(world.set_group(0, 2, 0), Ok(()));
-    assert_eq!(world.family.relation(a).unwrap().group, 2);
-    assert_eq!(world.set_group(0, 3, 2), Ok(()));
-    assert_eq!(world.set_group(0, 3, 99), Err(Errno::EPERM));
-    assert_eq!(world.set_group(a, 3, 3), Err(Errno::ESRCH), "not its child");
-    assert_eq!(world.set_group(a, 0, -1), Err(Errno::EINVAL));
-    assert_eq!(world.set_group(a, -2, 0), Err(Errno::ESRCH));
-    world.execute(b, NodeId::ROOT, b"x").unwrap();
-    assert_eq!(world.set_group(0, 3, 3), Err(Errno::EACCES));
-    // Who leads a group cannot lead a session.
-    assert_eq!(world.set_session(a), Err(Errno::EPERM));
-    assert_eq!(world.set_session(c), Ok(4));
-    let relation = world.family.relation(c).unwrap();
-    assert_eq!((relation.group, relation.session), (4, 4));
-    assert_eq!(
-        world.set_group(b, 4, 3),
-        Err(Errno::EPERM),
-        "another session"
-    );
-}
-
-#[test]
-fn what_is_typed_is_read_and_interrupts_the_foreground() {
-    let mut world = world();
-    let a = child(&mut world, 0);
-    world.own_mut(0).unwrap().waits = Some(Channel::Terminal);
-    act(&mut world, a, SIGINT, 0x1000, 0);
-    let mut shown = Vec::new();
-    for byte in *b"ls\r" {
-        world.typed(byte, |echo| shown.extend_from_slice(echo));
-    }
-    assert_eq!(shown, b"ls\r\n");
-    assert_eq!(woken(&mut world), [0]);
-    world.typed(3, |_| ());
-    assert_eq!(
-        (pending(&world, 0), pending(&world, a)),
-        (vec![], vec![SIGINT])
-    );
-    assert_eq!(woken(&mut world), [a]);
-}
-
-#[test]
-fn what_is_typed_keeps_its_order_when_several_take_it() {
-    let mut world = world();
-    let typed = RefCell::new(VecDeque::from(*b"abc"));
-    let shown = RefCell::new(Vec::new());
-    let read = || typed.borrow_mut().pop_front();
-    let show = |echo: &[u8]| shown.borrow_mut().extend_from_slice(echo);
-    let mut others = 1;
-    let with = |work: &mut dyn FnMut(&mut HostWorld)| {
-        // Another CPU has the lock first, once, and takes a byte meanwhile.
-        if others > 0
-            && let Some(byte) = read()
-        {
-            others -= 1;
-            world.typed(byte, show);
-        }
-        work(&mut world);
-    };
-    take_typed(with, read, show);
-    assert_eq!(shown.into_inner(), b"abc");
-    assert_eq!(others, 0);
+    let b = child(&mut world, a);
+    assert_eq!(world.lead_group(0), Err(Errno::EPERM));
+    assert_eq!(world.lead_group(a), Ok(2));
+    assert_eq!(world.lead_group(a), Err(Errno::EPERM));
+    let groups = [0, a, b].map(|place| world.relation(place).unwrap().group);
+    assert_eq!(groups, [1, 2, 1]);
+    assert_eq!(world.lead_group(77), Err(Errno::ESRCH));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use super::super::tests::{BASE, Fake};
 use super::*;
 use crate::user::abi::number as n;
 use crate::user::abi::signal::{
-    SA_ONSTACK, SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, SIGUSR2, SS_DISABLE,
-    SigAction, SigStack,
+    SA_ONSTACK, SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, SIGUSR2, SS_DISABLE, SigAction, SigStack,
 };
+use crate::user::signals::set::SignalSet;
 use crate::user::world::tests::child;
 
 /// A process that is not the first, with registers to tell.
@@ -89,31 +89,26 @@ fn an_interrupted_call_fails_or_is_made_again() {
             "{restart:?}"
         );
     }
-    // Without a handler it is always made again: stopping and going on is not to be noticed.
+    // Without a handler it is always made again: the first process ignores what would end it.
     for restart in [Restart::IfAsked, Restart::IfNoHandler] {
         let mut fake = machine();
         let before = fake.registers;
         let interrupted = finish(&mut fake.registers.x[0], Err(Fail::Interrupted(restart)));
-        send(&mut fake, SIGSTOP);
-        fake.kill_self_later(SIGCONT);
+        fake.place = 0;
+        let own = fake.world.own_mut(0).unwrap();
+        own.signals.set_mask(SignalSet::EMPTY.with(SIGTERM));
+        send(&mut fake, SIGTERM);
+        fake.world
+            .own_mut(0)
+            .unwrap()
+            .signals
+            .set_mask(SignalSet::EMPTY);
         assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
         assert_eq!(
             (fake.registers.pc, fake.registers.x),
             (before.pc - 4, before.x)
         );
     }
-}
-
-#[test]
-fn a_process_about_to_stop_goes_on_when_sigcont_comes() {
-    let mut fake = machine();
-    send(&mut fake, SIGSTOP);
-    // As soon as anybody can: the signal is not pending any more, and it does not sleep yet.
-    let go_on = fake.kill_self(SIGCONT);
-    fake.at_unlocks.push_back(go_on);
-    assert_eq!(deliver(&mut fake, None), After::GoesOn);
-    let own = fake.world.own(fake.place).unwrap();
-    assert_eq!(own.stopped, Stopped::NotAnyMore);
 }
 
 #[test]
@@ -220,15 +215,15 @@ fn results_are_what_c_libraries_expect() {
 }
 
 #[test]
-fn what_ends_a_process_ends_it_even_while_it_is_stopped() {
+fn what_has_no_handler_ends_the_process() {
     let mut fake = machine();
     send(&mut fake, SIGTERM);
     let ends = |signal, dump| After::Ends { signal, dump };
     assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
+    // There is no job control.
     send(&mut fake, SIGSTOP);
-    // It waits for it to go on.
-    fake.kill_self_later(SIGINT);
-    fake.kill_self_later(SIGKILL);
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    send(&mut fake, SIGKILL);
     assert_eq!(deliver(&mut fake, None), ends(SIGKILL, false));
 }
 

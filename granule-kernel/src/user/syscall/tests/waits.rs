@@ -42,12 +42,13 @@ fn a_writer_of_a_full_pipe_waits_for_room() {
     // 8 KiB are left of 64; what reads makes room for the rest.
     for _ in 0..5 {
         fake.events.push_back(Box::new(move |world| {
-            world.files.read(id, &mut [0; 5000], None).unwrap();
+            world.files.read(id, &mut [0; 5000]).unwrap();
             world.wake(Channel::Pipe(0));
         }));
     }
     assert_eq!(fake.ok(n::WRITE, &[into, BASE, 0x7000]), 0x7000);
-    fake.ok(n::FCNTL, &[into, 4, u64::from(O_NONBLOCK)]);
+    let on = fake.put(BASE, 1_u32);
+    fake.ok(n::IOCTL, &[into, u64::from(FIONBIO), on]);
     let some = fake.ok(n::WRITE, &[into, BASE, 0x7000]);
     assert!(some < 0x7000, "{some}");
     fake.fails(n::WRITE, &[into, BASE, 4096], Errno::EAGAIN);
@@ -70,32 +71,6 @@ fn a_bad_pointer_takes_nothing_out_of_a_pipe() {
     assert_eq!(fake.ok(n::READ, &[out, BASE, 10]), 10);
     fake.fails(n::PIPE2, &[READ_ONLY, 0], Errno::EFAULT);
     assert_eq!(fake.world.files.counts().1, 1);
-}
-
-#[test]
-fn a_line_of_the_console_is_waited_for() {
-    let mut fake = Fake::new();
-    for byte in *b"hi\nmore" {
-        fake.events.push_back(Box::new(move |world| {
-            world.typed(byte, |_| ());
-            world.wake_place(0);
-        }));
-    }
-    assert_eq!(fake.ok(n::READ, &[0, BASE, 0x1000]), 3);
-    assert_eq!(fake.bytes(BASE, 4), b"hi\n\0");
-    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TCGETS), BASE]), 0);
-    assert_eq!(fake.get::<Termios>(BASE), Termios::NEW);
-    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TIOCGWINSZ), BASE]), 0);
-    assert_eq!(fake.get::<[u16; 2]>(BASE), [24, 80]);
-    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TIOCGPGRP), BASE]), 0);
-    assert_eq!(fake.get::<u32>(BASE), 1);
-    let at = fake.put(BASE, 77_u32);
-    fake.fails(n::IOCTL, &[0, u64::from(TIOCSPGRP), at], Errno::EPERM);
-    let fd = fake.open("etc/text", 0);
-    fake.fails(n::IOCTL, &[fd, u64::from(TCGETS), BASE], Errno::ENOTTY);
-    fake.fails(n::IOCTL, &[fd, u64::from(TCSBRK), 1], Errno::ENOTTY);
-    assert_eq!(fake.ok(n::IOCTL, &[0, u64::from(TCSBRK), 1]), 0);
-    fake.fails(n::IOCTL, &[0, 0x1234, BASE], Errno::ENOTTY);
 }
 
 #[test]
@@ -122,20 +97,20 @@ fn poll_tells_what_is_ready_and_waits_for_the_rest() {
     assert_eq!(fake.ok(n::PPOLL, &[at, 1, time]), 0);
     assert_eq!(fake.clock, before + 5_000);
     assert_eq!(fake.get::<TimeSpec>(time), TimeSpec::default());
+    // The console is always ready: its input is at its end.
+    let console = fake.put(BASE + 0x200, asks(0, 5));
+    assert_eq!(fake.ok(n::PPOLL, &[console, 1]), 1);
+    assert_eq!(fake.get::<PollFd>(console).revents, 5);
     // Two different things to wait for.
-    let at = fake.put(BASE, [asks(out, 1), asks(0, 1)]);
+    fake.ok(n::PIPE2, &[BASE, 0]);
+    let [other, _]: [u32; 2] = fake.get(BASE);
+    let at = fake.put(BASE, [asks(out, 1), asks(other, 1)]);
     fake.events.push_back(Box::new(move |world| {
         world.files.write(id, b"x", 1).unwrap();
         world.wake(Channel::Pipe(0));
     }));
     assert_eq!(fake.ok(n::PPOLL, &[at, 2]), 1);
     fake.fails(n::PPOLL, &[at, 65], Errno::EINVAL);
-    // By sets: reading `out` and the console.
-    let sets = fake.put(BASE, [1_u64 << out | 1, 1 << into]);
-    assert_eq!(fake.ok(n::PSELECT6, &[64, sets, sets + 8]), 2);
-    assert_eq!(fake.get::<[u64; 2]>(sets), [1 << out, 1 << into]);
-    let sets = fake.put(BASE, 1_u64 << 40);
-    fake.fails(n::PSELECT6, &[64, sets], Errno::EBADF);
 }
 
 #[test]
@@ -161,7 +136,9 @@ fn a_signal_ends_a_wait_but_not_one_that_nobody_minds() {
     assert_eq!(fake.ok(n::NANOSLEEP, &[time, 0]), 0);
     assert_eq!(fake.clock, until);
     fake.kill_self_later(SIGINT);
-    let call = fake.call(n::READ, &[0, BASE, 10]);
+    fake.ok(n::PIPE2, &[BASE, 0]);
+    let out = u64::from(fake.get::<u32>(BASE));
+    let call = fake.call(n::READ, &[out, BASE, 10]);
     assert_eq!(call, Err(Fail::Interrupted(Restart::IfAsked)));
     let bad = fake.put(BASE, TimeSpec { sec: 0, nsec: -1 });
     fake.fails(n::NANOSLEEP, &[bad, 0], Errno::EINVAL);
@@ -176,8 +153,7 @@ fn a_mask_for_the_wait_lets_a_signal_in_that_is_blocked_otherwise() {
     assert_eq!(fake.get::<u64>(BASE + 8), 0);
     let a = child(&mut fake.world, 0);
     ends(&mut fake.world, a, Status::Exited(1));
-    fake.ok(n::RT_SIGPENDING, &[BASE + 16, 8]);
-    assert_eq!(fake.get::<u64>(BASE + 16), 1 << 16);
+    assert!(fake.world.own(0).unwrap().signals.pending().has(SIGCHLD));
     let none = fake.put(BASE + 8, 0_u64);
     let restart = Err(Fail::Interrupted(Restart::IfNoHandler));
     assert_eq!(fake.call(n::RT_SIGSUSPEND, &[none, 8]), restart);
@@ -253,25 +229,9 @@ fn a_parent_waits_for_its_children() {
     fake.fails(n::WAIT4, &[minus_one, 0, 0x100, 0], Errno::EINVAL);
     fake.fails(n::WAIT4, &[1 << 31, 0, 0, 0], Errno::ESRCH);
     assert_eq!(fake.ok(n::GETPID, &[]), 1);
-    assert_eq!(fake.ok(n::GETPGID, &[0]), 1);
-    fake.fails(n::GETSID, &[99], Errno::ESRCH);
-}
-
-#[test]
-fn locks_of_libraries_wait_and_wake() {
-    let mut fake = Fake::new();
-    let word = fake.put(BASE, 7_u32);
-    fake.fails(n::FUTEX, &[word, 128, 6], Errno::EAGAIN);
-    fake.fails(n::FUTEX, &[word + 1, 128, 7], Errno::EINVAL);
-    fake.fails(n::FUTEX, &[NOWHERE, 128, 7], Errno::EFAULT);
-    let time = fake.put(BASE + 16, TimeSpec::from_ns(9));
-    fake.fails(n::FUTEX, &[word, 128, 7, time], Errno::ETIMEDOUT);
-    fake.events.push_back(Box::new(move |world| {
-        world.wake(Channel::Futex {
-            space: 0,
-            address: word,
-        });
-    }));
-    assert_eq!(fake.ok(n::FUTEX, &[word, 128, 7]), 0);
-    assert_eq!(fake.ok(n::FUTEX, &[word, 129, 1]), 0);
+    assert_eq!(fake.ok(n::GETPPID, &[]), 0);
+    fake.fails(n::SETSID, &[], Errno::EPERM);
+    fake.place = child(&mut fake.world, 0);
+    let own = fake.ok(n::GETPID, &[]);
+    assert_eq!(fake.ok(n::SETSID, &[]), own);
 }
