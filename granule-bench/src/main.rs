@@ -36,9 +36,6 @@ struct Arguments {
     json: bool,
 }
 
-/// The fewest rounds that decide a goal.
-const ROUNDS: u16 = 31;
-
 /// Trees to each job so that the fastest step is far above the clock's own time.
 fn jobs(quick: bool) -> [Job; 4] {
     let large = if quick { 4 << 30 } else { 64 << 30 };
@@ -66,7 +63,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     clock::pin(arguments.cpu.unwrap_or_else(clock::current_cpu))?;
     let rounds = arguments
         .rounds
-        .unwrap_or(if arguments.quick { 7 } else { ROUNDS });
+        .unwrap_or(if arguments.quick { 7 } else { rounds::ROUNDS });
     let jobs = jobs(arguments.quick);
     let tables = jobs.iter().map(|job| job.trees * job.tables()).max();
     let arena = Arena::new(tables.unwrap_or(0))?;

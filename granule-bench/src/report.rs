@@ -1,7 +1,7 @@
 //! What is printed: tables for people, JSON for programs, and how the figures stand to the goals.
 
 use crate::job::Leaf;
-use crate::rounds::{Outcome, STEPS};
+use crate::rounds::{Outcome, ROUNDS, STEPS};
 use crate::stats::Spread;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ struct Judged<'a> {
 impl Judged<'_> {
     /// Nothing with fewer rounds than decide it.
     fn reached(&self) -> Option<bool> {
-        (self.rounds >= usize::from(crate::ROUNDS)).then_some(self.ratio.median <= self.goal.most)
+        (self.rounds >= usize::from(ROUNDS)).then_some(self.ratio.median <= self.goal.most)
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn text(outcomes: &[Outcome]) -> String {
             match goal.reached() {
                 Some(true) => "reached".to_owned(),
                 Some(false) => "missed".to_owned(),
-                None => format!("not decided by fewer than {} rounds", crate::ROUNDS),
+                None => format!("not decided by fewer than {} rounds", ROUNDS),
             }
         );
     }

@@ -11,6 +11,9 @@ use crate::clock::time;
 use crate::job::{Job, PHYSICAL, VIRTUAL};
 use crate::stats::Spread;
 use crate::subjects::{Floor, Found, Subject};
+
+/// The fewest rounds that decide a goal.
+pub(crate) const ROUNDS: u16 = 31;
 use anyhow::{Context, Result, bail, ensure};
 
 /// The leaves asked for in a timed round, of each tree.

@@ -14,35 +14,9 @@ mod records;
 mod replay;
 mod tables;
 
-// The kernel is a program, not a library: what of it is pure is taken in by its file, and finds
-// what it needs (`crate::layout`) here as there.
-#[path = "../../granule-kernel/src/trace/area.rs"]
-mod area;
 #[cfg(test)]
 #[path = "../../granule/tests/common/cases.rs"]
 mod cases;
-#[path = "../../granule-kernel/src/gic/mod.rs"]
-#[allow(
-    rustdoc::broken_intra_doc_links,
-    reason = "some of what it names is for the kernel's own target"
-)]
-mod gic;
-#[path = "../../granule-kernel/src/tree.rs"]
-#[allow(dead_code, reason = "reading memory is what is fuzzed of it")]
-mod kernel_tree;
-#[path = "../../granule-kernel/src/layout.rs"]
-#[allow(dead_code, reason = "the trace area needs two of its constants")]
-mod layout;
-#[path = "../../granule-kernel/src/options.rs"]
-#[allow(dead_code, reason = "what the words mean is the kernel's")]
-mod options;
-#[path = "../../granule-kernel/src/smp/mod.rs"]
-#[allow(dead_code, reason = "what reads trees and words is fuzzed of it")]
-#[allow(
-    rustdoc::broken_intra_doc_links,
-    reason = "some of what it names is for the kernel's own target"
-)]
-mod smp;
 
 /// A target: its name, as cargo-fuzz calls it, and the function.
 pub type Target = (&'static str, fn(&[u8]));

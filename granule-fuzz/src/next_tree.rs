@@ -5,21 +5,14 @@
 //! each other and what is kept, and `/chosen`; some have room behind, some are damaged. What is written
 //! is read by the crate that the next kernel reads it with, and held against what was there.
 
-// The kernel is a program, not a library: what of it is pure is taken in by its file.
-#[path = "../../granule-kernel/src/kexec/note.rs"]
-#[allow(dead_code, reason = "the tree needs its name and its reader")]
-mod note;
-#[path = "../../granule-kernel/src/kexec/tree.rs"]
-#[allow(dead_code, reason = "taken in whole")]
-mod tree;
-
 use crate::bytes::Bytes;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
 use granule::kexec::Extent;
-use tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
+use granule_kcore::kexec::handoff_note;
+use granule_kcore::kexec::next_tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
 
 /// Bytes of a case that say what is changed; the others are the tree's.
 const MINE: usize = 120;
@@ -34,7 +27,7 @@ const OWN: [&str; 6] = [
     "linux,initrd-end",
     "kaslr-seed",
     "rng-seed",
-    note::PROPERTY,
+    handoff_note::PROPERTY,
 ];
 /// And what is in none.
 const NONE: [&str; 3] = [
@@ -216,7 +209,7 @@ fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     assert_eq!(once("kaslr-seed").map(|it| it.len()), Some(8));
     let seed = changes.seeds.rng.map(|it| it.to_vec());
     assert_eq!(once("rng-seed"), seed);
-    assert_eq!(once(note::PROPERTY), number(changes.note.start));
+    assert_eq!(once(handoff_note::PROPERTY), number(changes.note.start));
     for name in NONE {
         assert_eq!(once(name), None, "{name}");
     }
@@ -235,7 +228,7 @@ fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     // length names 0.
     let named = |start: u64| {
         let values = chosen_of(old).into_iter().flat_map(|it| it.properties());
-        let names = ["linux,initrd-start", note::PROPERTY];
+        let names = ["linux,initrd-start", handoff_note::PROPERTY];
         let mut values = values.filter(|it| names.contains(&it.name()));
         start == 0
             || values.any(|it| {

@@ -4,13 +4,13 @@
 //! reached; then some of their bytes are changed. What the crate refuses to parse no reader sees.
 
 use crate::bytes::Bytes;
-use crate::gic::tree::{Gic, MOST_REGIONS, gic, timer};
-use crate::kernel_tree::{Memory, memory as read_memory};
-use crate::smp::tree::{Cpus, cpus, has_psci};
-use crate::smp::{AFFINITY, MOST_CPUS};
 use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule::arch::PageSize;
+use granule_kcore::cpus::{AFFINITY, MOST_CPUS};
+use granule_kcore::devicetree::cpus::{Cpus, cpus, has_psci};
+use granule_kcore::devicetree::gic::{Gic, MOST_REGIONS, gic, timer};
+use granule_kcore::devicetree::memory::{Memory, memory as read_memory};
 
 /// Nodes at most: more than there is room for of each kind that the kernel keeps.
 const MOST_NODES: usize = 80;

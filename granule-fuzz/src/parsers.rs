@@ -2,8 +2,6 @@
 //! trees that a user hands over.
 
 use crate::bytes::Bytes;
-use crate::options;
-use crate::smp::fake;
 use granule::arch::{IdRegisters, PageSize};
 use granule::boot::choice::Wish;
 use granule::boot::peek::{Tree, total_size};
@@ -12,6 +10,8 @@ use granule_cli::bench::user::lines;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_cli::trace_area::TraceArea;
 use granule_cli::tree;
+use granule_kcore::cpus::fake;
+use granule_kcore::options;
 use granule_model::trace::{Header, Reader, parse_line, write_event};
 
 pub(crate) fn device_tree_peek(bytes: &[u8]) {

@@ -1,7 +1,6 @@
 //! What the kernel and `granule` tell each other: the console record, the boot record, and where
 //! a trace goes. Each side is held to what the other writes.
 
-use crate::area::Area;
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
 use granule::stamp::{Stamp, Units};
@@ -12,6 +11,7 @@ use granule_cli::record::{KEYS, Kind, Record};
 use granule_cli::records::Records;
 use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
+use granule_kcore::trace::area::Area;
 use granule_model::trace::{parse_line, write_event};
 
 pub(crate) fn console_record(bytes: &[u8]) {

@@ -12,13 +12,11 @@ use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::memory::rewrite;
 use crate::memory::{self, live, merge, pagealloc, pages};
-use crate::options::{self, Unknown};
 use crate::smp::start::{self, Machine};
 use crate::smp::{check, selftest};
 use crate::trace::recorder;
-use crate::tree::{self, Memory};
 use crate::user::init;
-use crate::{drivers, hooks, image, kexec, layout, persist, refuse, report, selfcheck, trust};
+use crate::{drivers, hooks, image, kexec, persist, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
@@ -27,6 +25,9 @@ use granule::boot::words;
 use granule::linear::{Arena, Placement};
 use granule::memblock::{self, LeftOut};
 use granule::table::Counters;
+use granule_kcore::devicetree::memory::{self as tree, Memory};
+use granule_kcore::layout;
+use granule_kcore::options::{self, Unknown};
 
 /// How user space ended, if it did not end well; well, too, if there was none.
 pub(crate) type Ended = Result<(), init::Failure>;

@@ -6,12 +6,12 @@
 //! is known: a counter that does not count it is an error, not a zero.
 //!
 //! Event counters have 32 bits before PMUv3p5. What they lose is put back from the virtual
-//! counter, if the trial shows that it advances with the instructions ([`wrap`]).
+//! counter, if the trial shows that it advances with the instructions ([`counter_wrap`]).
 
 use crate::cpu;
-use crate::wrap::{self, Lost};
 use core::arch::asm;
 use core::fmt;
+use granule_kcore::counter_wrap::{self, Lost};
 
 /// PMU event: instruction architecturally executed.
 const INST_RETIRED: u64 = 0x08;
@@ -132,7 +132,7 @@ impl InstructionCounter {
         let ticks = cpu::counter_now().wrapping_sub(start);
         let count = match self.source {
             Source::Pmu { wide: true } => Ok(pmu.0),
-            Source::Pmu { wide: false } => wrap::unwrap(
+            Source::Pmu { wide: false } => counter_wrap::unwrap(
                 pmu.0 as u32,
                 pmu.1,
                 ticks.saturating_mul(nanoseconds_a_tick()),

@@ -3,8 +3,8 @@
 //! One island of assembly per register, made by one macro. Under VHE the EL1 names
 //! reach the EL2 registers, so there is one set of names for both levels.
 
-use crate::exception::syndrome;
 use core::arch::asm;
+use granule_kcore::syndrome;
 
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident = $register:literal;)*) => {$(

@@ -4,9 +4,9 @@
 //! Addresses in here are physical. Bytes of the device tree are told by offset,
 //! since the tree is at one address now and at another later.
 
-use crate::trace::Area;
 use granule::arch::{CpuFeatures, IdRegisters};
 use granule::boot::choice::{PageSizeChoice, VaBitsChoice};
+use granule_kcore::trace::area::Area;
 
 /// How and where the CPU entered the image. The first six are stored by `entry`.
 #[derive(Clone, Copy, Debug, Default)]

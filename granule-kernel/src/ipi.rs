@@ -11,9 +11,9 @@
 use crate::cpu;
 use crate::gic;
 use crate::smp::percpu::{self, PerCpu};
-use crate::smp::set::CpuSet;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_kcore::cpus::set::CpuSet;
 
 /// Seconds that a CPU may take to answer. Answers take microseconds; this is for a machine that is
 /// emulated and starved.

@@ -9,7 +9,8 @@ use crate::mmu_off::record;
 use crate::pl011::{self, Pl011};
 use crate::smp::percpu;
 use crate::trace::recorder;
-use crate::{boot, console, cpu, exception, hooks, layout, psci, report, stack};
+use crate::{boot, console, cpu, exception, hooks, psci, report, stack};
+use granule_kcore::layout;
 
 /// Where `head::mmu_on` jumps: on the boot stack, in the boot tables, with the
 /// identity map still in TTBR0.

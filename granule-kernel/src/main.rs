@@ -4,8 +4,8 @@
 //! off, calls [`mmu_off`]; that reads the device tree and builds the boot tables;
 //! `head` turns the MMU on and jumps to [`kmain`] at its virtual address.
 //! [`smp`] starts the other CPUs, which come the same way through `head`.
-//! [`handover`] is what one side leaves for the other, [`layout`] and [`image`] are
-//! where things lie.
+//! [`handover`] is what one side leaves for the other, [`image`] where things lie
+//! in the image. What touches no hardware is in `granule-kcore`.
 //!
 //! On the host this crate is a set of unit tests of what is pure in it, and a
 //! program that says how the image is built.
@@ -17,27 +17,9 @@
 )]
 
 mod exception;
-mod frames;
-mod gic;
 mod handover;
-mod kexec;
-mod layout;
-mod line;
-#[cfg_attr(
-    target_os = "none",
-    allow(dead_code, reason = "for those who may not wait")
-)]
-mod lock;
-mod memory;
-mod options;
-mod persist;
 mod pl011;
-mod sizes;
-mod smp;
-mod trace;
-mod tree;
 mod user;
-mod wrap;
 
 #[cfg(test)]
 #[path = "../../granule/tests/common/cases.rs"]
@@ -54,6 +36,8 @@ mod cpu;
 #[cfg(target_os = "none")]
 mod drivers;
 #[cfg(target_os = "none")]
+mod gic;
+#[cfg(target_os = "none")]
 mod head;
 #[cfg(target_os = "none")]
 mod hooks;
@@ -64,11 +48,19 @@ mod ipi;
 #[cfg(target_os = "none")]
 mod irq;
 #[cfg(target_os = "none")]
+mod kexec;
+#[cfg(target_os = "none")]
 mod kmain;
+#[cfg(target_os = "none")]
+mod lock;
+#[cfg(target_os = "none")]
+mod memory;
 #[cfg(target_os = "none")]
 mod mmu_off;
 #[cfg(target_os = "none")]
 mod panic;
+#[cfg(target_os = "none")]
+mod persist;
 #[cfg(target_os = "none")]
 mod psci;
 #[cfg(target_os = "none")]
@@ -78,7 +70,11 @@ mod report;
 #[cfg(target_os = "none")]
 mod selfcheck;
 #[cfg(target_os = "none")]
+mod smp;
+#[cfg(target_os = "none")]
 mod stack;
+#[cfg(target_os = "none")]
+mod trace;
 #[cfg(target_os = "none")]
 mod trust;
 

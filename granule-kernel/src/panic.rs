@@ -2,8 +2,7 @@
 //! power off.
 
 use crate::console::{self, print, println};
-use crate::exception::{Frame, syndrome};
-use crate::line::Line;
+use crate::exception::Frame;
 use crate::memory::fault;
 use crate::mmu_off::record::{self, Reason};
 use crate::smp::{percpu, stacks};
@@ -13,6 +12,8 @@ use core::arch::asm;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
+use granule_kcore::line::Line;
+use granule_kcore::syndrome;
 
 /// How far a panic came: 0 none, 1 telling, 2 another one happened while telling.
 static STAGE: AtomicU32 = AtomicU32::new(0);

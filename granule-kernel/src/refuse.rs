@@ -1,11 +1,11 @@
 //! The orderly end of a boot that cannot go on with the MMU on: one line says why.
 
 use crate::console::{self, println};
-use crate::line::Line;
 use crate::mmu_off::record::{self, Reason};
 use crate::trace::recorder;
 use crate::{cpu, psci};
 use core::fmt::{self, Write};
+use granule_kcore::line::Line;
 
 /// Tells why, and powers off.
 pub(crate) fn refuse(why: fmt::Arguments<'_>) -> ! {

@@ -7,7 +7,6 @@ use crate::drivers::{self, Probed};
 use crate::handover::{BootChoice, Handover};
 use crate::memory::map::{LinearMap, Request};
 use crate::memory::pages::HandedOver;
-use crate::persist::area::Left;
 use crate::selfcheck::Looked;
 use crate::smp::percpu;
 use crate::smp::start::Started;
@@ -18,6 +17,7 @@ use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
 use granule::boot::choice::SizeSet;
 use granule::table::Piece;
+use granule_kcore::persist::Left;
 
 fn say(key: &str, value: impl Display) {
     println!("@granule {key}={value}");

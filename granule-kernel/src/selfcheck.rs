@@ -4,15 +4,15 @@
 //! Each check counts what it looked at, so that one that looked at nothing is seen.
 
 use crate::cpu;
-use crate::layout;
 use crate::memory::map::LinearMap;
 use crate::memory::walker::Tree;
-use crate::tree::Memory;
 use core::fmt;
 use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
 use granule::table::{Entry, Leaves, Piece, TableError};
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::layout;
 
 /// Random addresses that are translated, and pages at most that are written and read.
 const SAMPLES: u64 = 4096;

@@ -107,41 +107,19 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod barrier;
-mod cache;
-mod change;
+mod arch;
 mod config;
-mod context;
-mod control;
-mod cpu;
-mod descriptor;
 pub mod event;
-mod extents;
-mod format;
-mod frames;
-mod groups;
-mod invalidate;
-mod link;
-mod lost;
-mod meet;
-mod memory;
 mod model;
-mod relied;
-mod run;
-mod seen;
-mod stale;
-mod store;
-mod tables;
-pub mod tlbi;
+mod rules;
+mod state;
 pub mod trace;
 mod violation;
-mod walk;
 
-pub use access::{Access, AccessKind, Outcome, Translation};
+pub use access::{Access, AccessKind, FaultKind, Outcome, Translation};
+pub use arch::descriptor::Rights;
 pub use config::Config;
-pub use descriptor::Rights;
+pub use event::tlbi::{self, Regime, Target, Tlbi, TlbiScope};
 pub use event::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope};
 pub use model::{EventError, Model};
-pub use tlbi::{Regime, Target, Tlbi, TlbiScope};
 pub use violation::{Miss, Rule, Violation};
-pub use walk::FaultKind;

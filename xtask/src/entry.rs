@@ -1,5 +1,5 @@
 //! The check of what a trace says of the entry code: the kernel cannot record what it does before
-//! its command line is read, so it tells a list (`granule-kernel/src/trace/entry_code.rs`). Here
+//! its command line is read, so it tells a list (`granule-kcore/src/trace/entry_code.rs`). Here
 //! the list is held to the instructions of the finished kernel.
 //!
 //! Order by address is what is compared; which branch is taken when is for people to read.
@@ -8,7 +8,7 @@ use granule::trace::{Barrier, BarrierKind, System};
 
 use crate::a64;
 use crate::elf::Program;
-use crate::entry_code::{Routine, Step};
+use granule_kcore::trace::entry_code::{Routine, Step};
 
 /// What differs, one line each.
 pub(crate) fn check(program: &Program, routines: &[Routine]) -> Vec<String> {
@@ -26,7 +26,7 @@ fn difference(program: &Program, routine: &Routine) -> Option<String> {
     let Some(range) = range else {
         return Some(format!(
             "entry code: symbol {symbol} is not in the ELF file, but \
-             granule-kernel/src/trace/entry_code.rs has a list for it"
+             granule-kcore/src/trace/entry_code.rs has a list for it"
         ));
     };
     let there: Vec<u16> = range
@@ -39,7 +39,7 @@ fn difference(program: &Program, routine: &Routine) -> Option<String> {
     (there != told).then(|| {
         format!(
             "entry code: {symbol} has [{}], a trace would tell [{}]: bring \
-             granule-kernel/src/trace/entry_code.rs to what the assembly does",
+             granule-kcore/src/trace/entry_code.rs to what the assembly does",
             names(&there),
             names(&told)
         )
@@ -94,7 +94,7 @@ fn names(numbers: &[u16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry_code::{ALL, ENABLE_MMU};
+    use granule_kcore::trace::entry_code::{ALL, ENABLE_MMU};
 
     const ISB: u32 = 0xd503_3fdf;
     const RET: u32 = 0xd65f_03c0;

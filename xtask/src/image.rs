@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
 use crate::workspace::{KERNEL_TARGET, build_executable, image_path};
-use crate::{entry, entry_code, mmu_off, strict_align};
+use crate::{entry, mmu_off, strict_align};
+use granule_kcore::trace::entry_code;
 
 /// A written image.
 #[derive(Clone, Debug)]

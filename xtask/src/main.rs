@@ -8,13 +8,12 @@ mod boots;
 mod ci;
 mod elf;
 mod entry;
-// The kernel is a program, not a library: its list is taken in by its file.
-#[path = "../../granule-kernel/src/trace/entry_code.rs"]
-mod entry_code;
 mod fuzz;
 mod image;
 #[cfg(test)]
 mod islands;
+#[cfg(test)]
+mod layers;
 mod matrix;
 mod miri;
 mod mmu_off;

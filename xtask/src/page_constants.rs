@@ -78,17 +78,17 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "PAR_EL1 has PA[51:12] whatever the granule",
     ),
     (
-        "granule-kernel/src/exception/syndrome.rs",
+        "granule-kcore/src/syndrome.rs",
         &["65535", ">> 14"],
         "fields of ESR_ELx",
     ),
     (
-        "granule-kernel/src/frames/metadata.rs",
+        "granule-kcore/src/frames/metadata.rs",
         &["65535"],
         "a field of 16 bits",
     ),
     (
-        "granule-kernel/src/gic/tree.rs",
+        "granule-kcore/src/devicetree/gic.rs",
         &["4096"],
         "bytes of a register frame of the GIC, by its specification",
     ),
@@ -124,7 +124,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "CTR_EL0.DminLine",
     ),
     (
-        "granule-kernel/src/layout.rs",
+        "granule-kcore/src/layout.rs",
         &["64 << 10"],
         "slots of the fixmap, by the largest page size, whichever are built",
     ),
@@ -174,7 +174,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "records at most",
     ),
     (
-        "granule-kernel/src/trace/entry_code.rs",
+        "granule-kcore/src/trace/entry_code.rs",
         &["<< 14"],
         "op0 in a system register's encoding",
     ),
@@ -360,8 +360,8 @@ fn look(package: &str, found: &mut BTreeSet<(String, String)>) -> usize {
 #[test]
 fn no_page_size_is_a_constant_in_code_that_all_share() {
     let mut found = BTreeSet::new();
-    for package in ["granule", "granule-kernel"] {
-        assert!(look(package, &mut found) > 50, "{package} has few files");
+    for package in ["granule", "granule-kcore", "granule-kernel"] {
+        assert!(look(package, &mut found) > 30, "{package} has few files");
     }
     let mut allowed = BTreeSet::new();
     for (file, what, why) in ALLOWED {

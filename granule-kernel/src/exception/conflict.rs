@@ -10,10 +10,11 @@
 //! lock, prints, or follows a pointer into the linear map: a conflict in here would never end.
 
 use super::frame::Frame;
-use super::{inject, syndrome};
+use super::inject;
 use crate::smp::percpu;
 use crate::{cpu, panic};
 use core::sync::atomic::Ordering;
+use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {

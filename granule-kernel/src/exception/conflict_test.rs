@@ -19,13 +19,13 @@ use crate::cpu;
 use crate::ipi;
 use crate::memory::live::{self, Flush};
 use crate::memory::map::Request;
-use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu, registers, selftest};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::boot::words;
 use granule::table::{Counters, PermissionChange, TableError};
+use granule_kcore::cpus::set::CpuSet;
 use ground::{Ground, PAGE_AT, read, seen_in, write};
 use stacks::{on_stack, wait_on_stack};
 

@@ -13,7 +13,6 @@ mod frame;
 pub(crate) mod inject;
 #[cfg(target_os = "none")]
 pub(crate) mod spurious;
-pub(crate) mod syndrome;
 #[cfg(target_os = "none")]
 mod vectors;
 

@@ -9,10 +9,10 @@
 //! Like [`conflict`](super::conflict) this takes no lock and touches nothing that is ever split.
 
 use super::frame::Frame;
-use super::syndrome;
 use crate::cpu;
 use crate::smp::percpu;
 use core::sync::atomic::{AtomicU32, Ordering};
+use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a translation fault where there is a translation; true if what was
 /// interrupted is to try again.

@@ -1,11 +1,12 @@
 //! The exception vectors with the MMU on.
 
 use super::frame::{FRAME_BYTES, Frame};
-use super::{conflict, spurious, syndrome};
+use super::{conflict, spurious};
 use crate::smp::percpu::EXCEPTION_STACK_TOP;
 use crate::{irq, panic};
 use core::arch::global_asm;
 use core::mem::offset_of;
+use granule_kcore::syndrome;
 
 // Vectors 4-7 are the kernel's own (current level, SP_ELx). 0-3 would be SP_EL0,
 // which the kernel never selects; 12-15 EL0 in AArch32, in which nothing is ever started.

@@ -1,31 +1,23 @@
 //! The interrupt controller, through the `arm-gic` crate: as much of it as calls between CPUs and
 //! each CPU's timer take.
 //!
-//! [`tree`] finds it, [`v2`] and [`v3`] each drive one kind; here is what the rest of the kernel
-//! calls. One software-generated interrupt (SGI) is in use.
+//! `granule_kcore::devicetree::gic` finds it; [`v2`] and [`v3`] each drive one version; the rest of the
+//! kernel calls the functions here. One software-generated interrupt (SGI) is in use.
 
-pub(crate) mod tree;
-
-#[cfg(target_os = "none")]
 pub(crate) mod quiet;
-#[cfg(target_os = "none")]
 mod v2;
-#[cfg(target_os = "none")]
 mod v3;
 
-#[cfg(target_os = "none")]
 pub(crate) use driver::{
     Error, Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, quiet_cpu, quiet_rest,
     restore, send,
 };
 
-#[cfg(target_os = "none")]
 mod driver {
     use super::quiet::StillOn;
     use super::{v2, v3};
     use crate::drivers::Driver;
     use crate::smp::percpu::PerCpu;
-    use crate::smp::set::CpuSet;
     use crate::user::timer;
     use arm_gic::IntId;
     use arrayvec::ArrayVec;
@@ -33,6 +25,7 @@ mod driver {
     use core::ops::Range;
     use core::sync::atomic::{AtomicU32, Ordering};
     use granule::driver::Requirement;
+    use granule_kcore::cpus::set::CpuSet;
 
     pub(crate) static V2_DRIVER: Driver = Driver::new("gic-v2", Requirement::Any);
     pub(crate) static V3_DRIVER: Driver = Driver::new("gic-v3", Requirement::Any);
@@ -51,7 +44,7 @@ mod driver {
         /// Distributor, and the regions of redistributors.
         V3 {
             distributor: u64,
-            redistributors: ArrayVec<Range<u64>, { super::tree::MOST_REGIONS }>,
+            redistributors: ArrayVec<Range<u64>, { granule_kcore::devicetree::gic::MOST_REGIONS }>,
         },
     }
 

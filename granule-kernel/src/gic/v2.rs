@@ -7,10 +7,10 @@ use super::driver::{CALL, Error};
 use super::quiet::{Registers, StillOn};
 use crate::cpu;
 use crate::smp::percpu::{self, PerCpu};
-use crate::smp::set::CpuSet;
 use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};
 use arm_gic::{IntId, InterruptGroup};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule_kcore::cpus::set::CpuSet;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 static CPU_INTERFACE: AtomicU64 = AtomicU64::new(0);

@@ -2,9 +2,7 @@
 
 use super::driver::{CALL, Error};
 use super::quiet::{Registers, StillOn};
-use super::tree::MOST_REGIONS;
 use crate::smp::percpu::{self, PerCpu};
-use crate::smp::set::CpuSet;
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
     GicCpuInterface, GicRedistributorIterator, GicV3, HIGHEST_NS_PRIORITY, SgiTarget,
@@ -14,6 +12,8 @@ use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::devicetree::gic::MOST_REGIONS;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 /// Start and end of each region of redistributors; 0 where there is none.

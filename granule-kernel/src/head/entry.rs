@@ -135,7 +135,7 @@ entry:
     sctlr_el1_high = const SCTLR_MMU_OFF >> 16,
     sctlr_el2_low = const SCTLR_EL2_MMU_OFF & 0xffff,
     sctlr_el2_high = const SCTLR_EL2_MMU_OFF >> 16,
-    image_align_mask = const crate::layout::IMAGE_ALIGN - 1,
+    image_align_mask = const granule_kcore::layout::IMAGE_ALIGN - 1,
     dtb = const offset_of!(Handover, entry) + offset_of!(EntryInfo, dtb),
     entry_el = const offset_of!(Handover, entry) + offset_of!(EntryInfo, entry_el),
     vhe = const offset_of!(Handover, entry) + offset_of!(EntryInfo, vhe),

@@ -1,9 +1,9 @@
 //! The image header of the arm64 Linux boot protocol, and nothing else: the
 //! first 64 bytes of the image.
 
-use crate::sizes;
 use core::arch::global_asm;
 use granule::arch::PageSize;
+use granule_kcore::sizes;
 
 /// The header's field: 1 to 3 for an image of one page size, 0, unspecified, for more.
 const fn page_size() -> u64 {

@@ -3,10 +3,10 @@
 
 use super::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::handover::MmuConfig;
-use crate::smp::compare::Reason;
 use crate::smp::mailbox::{Command, PARKED, Report};
 use core::arch::global_asm;
 use core::mem::offset_of;
+use granule_kcore::cpus::compare::Reason;
 
 // x0 = physical address of this CPU's Command. The image has been relocated for its virtual
 // address and cleaned where it is read here: text by the loader, commands by the boot CPU. Registers as

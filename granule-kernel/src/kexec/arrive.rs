@@ -3,17 +3,18 @@
 //! The tree is looked at while its window is there, the note once there is a linear map. Nothing of
 //! it decides anything: where there is no note, or none that can be read, the boot is like any other.
 
-use super::note::{self, Note, Read};
-use super::words;
 use crate::boot::with_tree;
 use crate::console::println;
 use crate::handover::Handover;
-use crate::{cpu, image, tree};
+use crate::{cpu, image};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::kexec::Digest;
 use granule::linear::Placement;
+use granule_kcore::devicetree::memory as tree;
+use granule_kcore::kexec::handoff_note::{self as note, Note, Read};
+use granule_kcore::kexec::words;
 
 /// The counter just before the first line on the console.
 static CONSOLE: AtomicU64 = AtomicU64::new(0);

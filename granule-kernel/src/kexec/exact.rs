@@ -8,7 +8,6 @@
 
 use super::loaded::Loaded;
 use super::pages;
-use super::words::Words;
 use crate::console::println;
 use crate::memory::live::{self, Kernel};
 use crate::memory::reach::KernelReach;
@@ -21,6 +20,7 @@ use granule::arch::{
 };
 use granule::kexec::{Extent, Record};
 use granule::table::{Counters, Entry, Leaves, TableError};
+use granule_kcore::kexec::words::Words;
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,9 @@
 //! that will be relied on, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump
 //! all can be undone: then the caller is told why, and the kernel goes on as it was.
 
-use super::asking::{self, Asker, Came, Request};
 use super::exact::{self, Exact, Inexact};
 use super::loaded::Loaded;
 use super::machine::machine;
-use super::note::{self, Note};
 use super::pages::{self, Words};
 use super::{Busy, begin, quiet};
 use crate::console::{self, println};
@@ -17,7 +15,6 @@ use crate::lock::Lock;
 use crate::memory::live;
 use crate::mmu_off::{cache, record};
 use crate::smp::off;
-use crate::smp::set::CpuSet;
 use crate::trace::{leaving, recorder};
 use crate::user::abi::Errno;
 use crate::user::registers;
@@ -27,6 +24,9 @@ use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::kexec::{Counts, EL2, Header, ListError, ListMemory, UNCACHED, relocate, verify};
+use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::kexec::handoff_note::{self as note, Note};
+use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;

@@ -2,16 +2,13 @@
 //! list, the tables. Everything that is taken on the way is owned by a value that gives it back, so
 //! what is refused at any point leaves nothing.
 
+use super::Request;
 use super::loaded::{Given, Loaded, Tables};
 use super::machine::{Machine, machine};
-use super::note::NAMES;
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
-use super::tree::{self, Changes, SEED_BYTES, Seeds};
-use super::{MOST_COMMAND_LINE, Request};
 use crate::cpu;
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
-use crate::line::Line;
 use crate::memory::live::{self, Kernel};
 use crate::memory::pages::{NoMemory, each_free_block};
 use crate::user::owned::Array;
@@ -25,6 +22,10 @@ use granule::kexec::{
     ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
     TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
+use granule_kcore::kexec::MOST_COMMAND_LINE;
+use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kcore::kexec::next_tree::{self, Changes, SEED_BYTES, Seeds};
+use granule_kcore::line::Line;
 
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
@@ -151,7 +152,7 @@ impl Loader<'_> {
         // The first one's storage may be in a place that it was in the way of: it goes last, or
         // something else would be there.
         let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
-        tree::same_length(measured.used, tree.used)?;
+        next_tree::same_length(measured.used, tree.used)?;
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
@@ -228,9 +229,9 @@ impl Loader<'_> {
             seeds,
         };
         let what = "device tree";
-        let room = tree::most_bytes(bytes, &changes)?;
+        let room = next_tree::most_bytes(bytes, &changes)?;
         let mut into = Array::new(room, |_| 0).ok_or(Refused::Memory { what })?;
-        let used = tree::write(bytes, &changes, &mut into)?;
+        let used = next_tree::write(bytes, &changes, &mut into)?;
         Ok(Tree { bytes: into, used })
     }
 

@@ -1,7 +1,6 @@
 //! A next kernel that is loaded: the list, the tables and the pages that it takes, which are all given
 //! back when it goes; and what it says of itself.
 
-use super::note::NAMES;
 use super::pages::{self, Held, Words};
 use super::refused::Refused;
 use crate::memory::live::{self, Kernel};
@@ -10,6 +9,7 @@ use core::fmt;
 use granule::arch::PhysicalAddress;
 use granule::kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 use granule::table::Counters;
+use granule_kcore::kexec::handoff_note::NAMES;
 
 /// One thing that it is given. Without bytes it is not.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,14 +1,14 @@
 //! What of the machine loading must know, noted while the boot still has it: RAM, what in it is not
 //! this kernel's to overwrite, the device tree, and what the command line says of leaving.
 
-use super::words::{self, Words};
 use crate::handover::Handover;
 use crate::memory::live::pointer;
-use crate::tree::{self, MOST_RANGES, Memory};
 use crate::{boot, persist};
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule::kexec::{Extent, Ground};
+use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
+use granule_kcore::kexec::words::{self, Words};
 
 type Extents = ArrayVec<Extent, MOST_RANGES>;
 

@@ -1,51 +1,31 @@
 //! Leaving for the next kernel, and arriving in it.
 //!
-//! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) of files, with pages from [`pages`], on a [`machine`]
-//! noted at boot, with a device tree from [`tree`]; here is the one that is loaded, and who may change
-//! it. [`words`] is what the command line says, [`refused`] what is wrong, [`budget`] how often that is said.
+//! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) of files, with pages from [`pages`], on a
+//! [`machine`] noted at boot. This file holds the kernel that is loaded, and says who may change it.
+//! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
-//! Leaving: [`leave`](mod@leave) has the order of things, from the call to the jump, and [`asking`] who
-//! may call. [`exact`] looks at the tables once more, [`quiet`] makes devices fall silent, and [`note`] is
-//! what the next kernel is told. Arriving: [`arrive`] says it.
+//! Leaving: [`leave`](mod@leave) has the order of steps, from the call to the jump. [`exact`] verifies the
+//! tables once more, and [`quiet`] makes devices fall silent. Arriving: [`arrive`] reports the handoff note.
+//! Device tree, note, options and the request to the boot CPU are in `granule_kcore::kexec`.
 
-#[cfg(target_os = "none")]
 pub(crate) mod arrive;
-mod asking;
-#[cfg_attr(not(target_os = "none"), allow(dead_code))]
-pub(crate) mod budget;
-#[cfg(target_os = "none")]
 mod exact;
-#[cfg(target_os = "none")]
 pub(crate) mod leave;
-#[cfg(target_os = "none")]
 pub(crate) mod load;
-#[cfg(target_os = "none")]
 pub(crate) mod loaded;
-#[cfg(target_os = "none")]
 pub(crate) mod machine;
-pub(crate) mod note;
-#[cfg(target_os = "none")]
+pub(crate) mod messages;
 pub(crate) mod pages;
-#[cfg(target_os = "none")]
 mod quiet;
-#[cfg(target_os = "none")]
 pub(crate) mod refused;
-mod tree;
-pub(crate) mod words;
 
-/// Bytes of command line that there may be, with the NUL, as in Linux.
-pub(crate) const MOST_COMMAND_LINE: usize = 2048;
-
-#[cfg(target_os = "none")]
 use state::begin;
-#[cfg(target_os = "none")]
 pub(crate) use state::{Busy, load, unload, with_loaded};
 
-#[cfg(target_os = "none")]
 mod state {
     use super::Request;
-    use super::budget::{self, Kind};
     use super::loaded::Loaded;
+    use super::messages::{self, Kind};
     use super::refused::Refused;
     use crate::console::print;
     use crate::lock::Lock;
@@ -76,7 +56,7 @@ mod state {
     /// Loads a next kernel in the place of the one that is loaded. If it is refused, that one stays.
     pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
         let new = super::load::load(request)?;
-        budget::say(Kind::Loaded, || {
+        messages::say(Kind::Loaded, || {
             print!("granule: kexec: the next kernel is loaded\n{new}");
         });
         let old = LOADED.with(|slot| slot.replace(new));

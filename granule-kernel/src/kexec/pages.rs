@@ -1,7 +1,6 @@
 //! Pages for the next kernel: taken where they are to be or elsewhere, filled, and given back all
 //! together when their owner goes. The only place of loading that touches memory by address.
 
-use super::note::NAMES;
 use crate::cpu;
 use crate::memory::live::{self, pointer};
 use crate::memory::pages::{self, NoMemory, Run};
@@ -13,6 +12,7 @@ use granule::arch::PhysicalAddress;
 use granule::kexec::{Digest, Extent, ListMemory, Segment, relocate};
 use granule::space::UserFrames;
 use granule::table::{TableAllocator, TableRun};
+use granule_kcore::kexec::handoff_note::NAMES;
 
 /// Kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();

@@ -1,11 +1,11 @@
 //! Why a next kernel is refused: one line for people, one error for the program that asked.
 
-use super::budget::Kind;
-use super::tree::TreeError;
+use super::messages::Kind;
 use crate::memory::pages::NoMemory;
 use crate::user::abi::Errno;
 use core::fmt;
 use granule::kexec::{ImageError, ListError, Refusal, TransitionError};
+use granule_kcore::kexec::next_tree::TreeError;
 
 /// What is wrong with a call itself.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +128,7 @@ impl fmt::Display for Call {
             Self::Line { bytes } => write!(
                 f,
                 "the command line has {bytes} bytes with its NUL: expected a NUL as the last one, and at most {}",
-                super::MOST_COMMAND_LINE
+                granule_kcore::kexec::MOST_COMMAND_LINE
             ),
             Self::Address { at, bytes, .. } => write!(
                 f,

@@ -4,8 +4,8 @@
 //! told is not told.
 
 use super::{live, pages};
-use crate::frames::Frame;
 use granule::arch::{Kind, VirtualAddress};
+use granule_kcore::frames::Frame;
 
 /// Why an access to `address` faults, where it is one of the reasons made here.
 pub(crate) fn why(address: u64) -> Option<&'static str> {

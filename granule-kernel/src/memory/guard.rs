@@ -8,12 +8,12 @@
 use super::live::{self, Flush};
 use super::permissions::{LinearError, check_free};
 use super::{merge, pages};
-use crate::frames::Frame;
 use core::fmt;
 use core::ops::Range;
 use granule::arch::VirtualAddress;
 use granule::arch::page_size::Level;
 use granule::table::{Counts, TableError};
+use granule_kcore::frames::Frame;
 
 /// Why there is no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,12 +11,12 @@
 use super::live::{self, Flush, Kernel, Live, Tree};
 use super::permissions::{LinearError, check_free};
 use super::{merge, pages};
-use crate::frames::metadata::{Word, metadata_at, metadata_bytes};
-use crate::frames::tables::Source;
-use crate::frames::{Frame, FrameError};
 use core::fmt;
 use granule::arch::{Attributes, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
+use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
+use granule_kcore::frames::tables::Source;
+use granule_kcore::frames::{Frame, FrameError};
 
 /// Why memory was not added or removed. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,15 +7,11 @@
 //! Callers know no page size: [`walker`] does.
 
 use super::map::Request;
-use super::notes::Notes;
 use super::pages::Pages;
-use super::put_off::PutOff;
 use super::reach::KernelReach;
 use super::supply::Supply;
 use super::table_pages::TablePages;
 use super::walker::{self, KernelParts, Opened};
-use crate::frames::Frame;
-use crate::frames::tables::Source;
 use crate::image;
 use crate::lock::Lock;
 use arrayvec::ArrayVec;
@@ -27,6 +23,10 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
 use granule::table::{Counters, Counts, Leaves, TableError};
+use granule_kcore::deferred_tlbi::DeferredTlbi;
+use granule_kcore::frames::Frame;
+use granule_kcore::frames::tables::Source;
+use granule_kcore::merge_candidates::MergeCandidates;
 
 pub(crate) use super::walker::{Done, Flush, Tree};
 
@@ -54,20 +54,20 @@ pub(crate) struct Kernel {
 /// What is known of the tables while they change; behind the lock.
 pub(crate) struct Live {
     /// What may be merged again.
-    pub(super) notes: Notes,
+    pub(super) candidates: MergeCandidates,
     /// Guard pages: what else nobody may change, nor merge.
     pub(super) pools: ArrayVec<Range<u64>, MOST_POOLS>,
     /// Where a TLBI is still to come.
-    pub(super) put_off: PutOff,
+    pub(super) deferred: DeferredTlbi,
     counters: Counters,
 }
 
 static KERNEL: spin::Once<Kernel> = spin::Once::new();
 
 static LIVE: Lock<Live> = Lock::new(Live {
-    notes: Notes::new(),
+    candidates: MergeCandidates::new(),
     pools: ArrayVec::new_const(),
-    put_off: PutOff::nowhere(),
+    deferred: DeferredTlbi::nowhere(),
     counters: Counters::new(),
 });
 
@@ -98,7 +98,7 @@ impl Live {
     /// From here on the caller's caller relies on what is in the tables for the range: makes the TLBIs
     /// that were put off there.
     pub(super) fn rely(&mut self, tree: &mut dyn Tree, start: VirtualAddress, bytes: u64) {
-        if let Some((start, bytes)) = self.put_off.take_for(start.0, bytes) {
+        if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
             tree.flush(VirtualAddress(start), bytes);
         }
         tree.relied(start, bytes);

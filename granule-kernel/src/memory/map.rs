@@ -8,11 +8,8 @@ use super::supply::Supply;
 use super::walker::{self, Flush, KernelParts, Opened, Tree};
 use super::window::{EarlyTables, Fixmap, FixmapPlace};
 use crate::counter::InstructionCounter;
-use crate::options::Rodata;
 use crate::trace::recorder::Recorder;
-use crate::tree::{MOST_RANGES, Memory};
-use crate::wrap::Lost;
-use crate::{cpu, image, sizes};
+use crate::{cpu, image};
 use arrayvec::ArrayVec;
 use core::fmt;
 use granule::arch::page_size::Page;
@@ -25,6 +22,10 @@ use granule::linear::{
 };
 use granule::memblock::{self, Direction};
 use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
+use granule_kcore::counter_wrap::Lost;
+use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
+use granule_kcore::options::Rodata;
+use granule_kcore::sizes;
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
 pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;

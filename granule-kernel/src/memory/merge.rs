@@ -10,7 +10,6 @@
 use super::live::{self, Flush, Kernel, Live, Tree};
 use super::permissions::LinearError;
 use crate::smp::percpu;
-use crate::smp::set::CpuSet;
 use crate::{cpu, gic};
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -21,6 +20,7 @@ use granule::arch::page_size::Level;
 use granule::arch::{Kind, VirtualAddress};
 use granule::boot::words;
 use granule::table::{Leaves, Merged, TableError};
+use granule_kcore::cpus::set::CpuSet;
 
 /// Parts of a second that a range is left alone before it is merged: who changes one page changes
 /// others soon, or the same one back.
@@ -100,7 +100,7 @@ pub(super) fn note(kernel: &Kernel, live: &mut Live, start: VirtualAddress, byte
     let mask = largest.unwrap_or(1) - 1;
     // What lies outside the linear map is not merged: a step keeps off it.
     let (first, last) = (start.0 & !mask, (start.0 + (bytes - 1)) | mask);
-    live.notes.add(first, last, cpu::cntvct_el0());
+    live.candidates.add(first, last, cpu::cntvct_el0());
     NOTED.store(true, Ordering::SeqCst);
 }
 
@@ -165,7 +165,7 @@ fn step(
     tree: &mut dyn Tree,
     quiet: Option<u64>,
 ) -> Option<Merged> {
-    let note = live.notes.oldest()?;
+    let note = live.candidates.oldest()?;
     let mut merged = Merged::default();
     if quiet.is_some_and(|quiet| cpu::cntvct_el0().wrapping_sub(note.time) < quiet) {
         return Some(merged);
@@ -189,9 +189,9 @@ fn step(
             break;
         }
     }
-    live.notes
+    live.candidates
         .done(&note, at.filter(|start| *start <= note.last));
-    if live.notes.is_empty() {
+    if live.candidates.is_empty() {
         NOTED.store(false, Ordering::SeqCst);
     }
     Some(merged)

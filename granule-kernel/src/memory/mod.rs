@@ -11,46 +11,25 @@
 //! From then on: [`pages`] is the page allocator that took over from early memory, [`live`] the one
 //! place through which the kernel's tables change. On that stand [`permissions`] (what each page
 //! of the linear map allows), [`merge`] (large leaves again), [`hotplug`] (memory that comes and
-//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`). [`put_off`] remembers
-//! where a TLBI is still to come. [`transition`] makes the tables that lead out of it all.
+//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` remembers
+//! what may be merged again, and where a TLBI is still to come. [`transition`] makes the tables that lead out of it all.
 //! [`fault`] says what all of them know of an address that faulted.
 
-pub(crate) mod notes;
-mod put_off;
-
-#[cfg(target_os = "none")]
 pub(crate) mod fault;
-#[cfg(target_os = "none")]
 pub(crate) mod guard;
-#[cfg(target_os = "none")]
 pub(crate) mod hotplug;
-#[cfg(target_os = "none")]
 pub(crate) mod live;
-#[cfg(target_os = "none")]
 pub(crate) mod map;
-#[cfg(target_os = "none")]
 pub(crate) mod merge;
-#[cfg(target_os = "none")]
 pub(crate) mod pagealloc;
-#[cfg(target_os = "none")]
 pub(crate) mod pages;
-#[cfg(target_os = "none")]
 pub(crate) mod permissions;
-#[cfg(target_os = "none")]
 pub(crate) mod reach;
-#[cfg(target_os = "none")]
 pub(crate) mod release;
-#[cfg(target_os = "none")]
 pub(crate) mod rewrite;
-#[cfg(target_os = "none")]
 pub(crate) mod selftest;
-#[cfg(target_os = "none")]
 pub(crate) mod supply;
-#[cfg(target_os = "none")]
 pub(crate) mod table_pages;
-#[cfg(target_os = "none")]
 pub(crate) mod transition;
-#[cfg(target_os = "none")]
 pub(crate) mod walker;
-#[cfg(target_os = "none")]
 pub(crate) mod window;

@@ -6,9 +6,9 @@
 
 use super::live::{self, Flush, Kernel};
 use super::pages::Pages;
-use crate::frames::tables::Source;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::boot::words;
+use granule_kcore::frames::tables::Source;
 
 /// Whether the command line asks for it.
 pub(crate) fn is_wanted(bootargs: &[u8]) -> bool {

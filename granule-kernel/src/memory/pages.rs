@@ -3,12 +3,7 @@
 //! seldom, stands once in the image and not in each caller.
 
 use super::{live, pagealloc};
-use crate::frames::metadata::{Word, metadata_at, metadata_bytes};
-use crate::frames::tables::Source;
-use crate::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use crate::lock::Lock;
-use crate::sizes;
-use crate::tree::Memory;
 use crate::user::scarce;
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -16,6 +11,11 @@ use core::ops::Range;
 use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
 use granule::memblock::Region;
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
+use granule_kcore::frames::tables::Source;
+use granule_kcore::frames::{Frame, FrameError, Frames, MOST_SPANS};
+use granule_kcore::sizes;
 
 /// In its place from the start, since it is too large to be moved through the boot stack. Nobody
 /// has a page before the hand-over: an allocator without any.

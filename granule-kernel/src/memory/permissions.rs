@@ -272,7 +272,7 @@ pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), 
         let bytes = bytes_in(kernel, start, pages)?;
         if bytes > 0 {
             tree.flush(start, bytes);
-            live.put_off.invalidated(start.0, bytes);
+            live.deferred.invalidated(start.0, bytes);
         }
         Ok(())
     })
@@ -392,7 +392,7 @@ fn in_range(
         check_free(kernel, live, start, bytes)?;
         work(kernel, tree, start, bytes)?;
         if flush == Flush::Later && kernel.may_put_off() {
-            live.put_off.add(start.0, bytes);
+            live.deferred.add(start.0, bytes);
         } else {
             live.rely(tree, start, bytes);
         }

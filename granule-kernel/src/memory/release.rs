@@ -7,11 +7,12 @@ use super::walker::{self, Flush};
 use super::window::EarlyTables;
 use crate::console::println;
 use crate::handover::Handover;
-use crate::tree::{self, Memory};
-use crate::{image, layout};
+use crate::image;
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Error;
 use granule::table::{Counters, TableError};
+use granule_kcore::devicetree::memory::{self as tree, Memory};
+use granule_kcore::layout;
 
 /// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
 /// identity map is not among them if it is still needed.

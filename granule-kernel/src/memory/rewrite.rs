@@ -12,13 +12,13 @@ use super::map::{LinearMap, Request};
 use super::walker::Tree;
 use crate::selfcheck::{self, Fault, Looked};
 use crate::smp::parking;
-use crate::tree::Memory;
 use core::fmt;
 use granule::arch::PhysicalAddress;
 use granule::arch::trust::Decision;
 use granule::linear::Census;
 use granule::memblock::{self, Direction};
 use granule::table::{Leaves, TableError};
+use granule_kcore::devicetree::memory::Memory;
 
 /// Why the map cannot be rewritten. The tables are as they were; the plan of them is not.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,11 @@
 use super::live::Kernel;
 use super::pagealloc;
 use super::pages::Pages;
-use crate::frames::Frame;
-use crate::frames::tables::{Source, Tables};
 use crate::user::scarce;
 use granule::arch::PhysicalAddress;
 use granule::table::{TableAllocator, TableRun};
+use granule_kcore::frames::Frame;
+use granule_kcore::frames::tables::{Source, Tables};
 
 /// Gives and takes back pages for the kernel's tables.
 pub(crate) struct TablePages<'k> {

@@ -2,11 +2,11 @@
 //! the kernel's own, by the library, and given back. What they map is told by the caller.
 
 use super::walker::KernelParts;
-use crate::sizes;
 use granule::arch::Dispatch;
 use granule::arch::page_size::Page;
 use granule::kexec::{self, Needs, Transition, TransitionError};
 use granule::table::Maintenance;
+use granule_kcore::sizes;
 
 /// Makes them. See [`kexec::build`].
 pub(crate) fn build(

@@ -12,7 +12,6 @@
 use super::reach::KernelReach;
 use super::supply::Supply;
 use crate::exception::inject::Injecting;
-use crate::sizes;
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{Deref, DerefMut};
@@ -35,6 +34,7 @@ use granule::table::{
     PageTables, Parts, PermissionChange, Piece, Reached, Sink, TableAllocator, TableError,
     TableMemory, Traced, Visibility,
 };
+use granule_kcore::sizes;
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,7 @@
 //! [`Fixmap`]; in which order is the library's.
 
 use super::walker::{KernelParts, Tree};
-use crate::layout;
 use crate::trace::recorder::Recorder;
-use crate::tree::Memory;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
@@ -23,6 +21,8 @@ use granule::table::{
     Counters, Leaves, Maintenance, Sink, TableAllocator, TableError, TableMemory, TableRun,
     Visibility, invalidate, publish,
 };
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::layout;
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
 /// mapped or not) and the TLB is kept by `parts`.

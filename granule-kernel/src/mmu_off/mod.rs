@@ -52,7 +52,7 @@ static mut HANDOVER: Handover = Handover {
     },
     choice: None,
     pool_next: 0,
-    trace: crate::trace::Area { start: 0, bytes: 0 },
+    trace: granule_kcore::trace::area::Area { start: 0, bytes: 0 },
 };
 
 /// Everything between the entry code and the MMU, in order: tell that the image

@@ -6,8 +6,8 @@
 
 use super::record::{self, Reason};
 use crate::handover::{Conduit, TreeInfo};
-use crate::line::Line;
 use crate::pl011::Pl011;
+use granule_kcore::line::Line;
 
 /// PSCI_SYSTEM_OFF.
 const SYSTEM_OFF: u64 = 0x8400_0008;

@@ -9,12 +9,12 @@ use super::park;
 use super::record::Reason;
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use crate::image;
-use crate::sizes;
-use crate::trace::Area;
 use granule::arch::PageSize;
 use granule::boot::choice::{self, PageSizeInputs, SizeSet};
 use granule::boot::peek::{Peek, Range, Tree, TreeError, total_size};
 use granule::boot::{firmware, machines, peek, words};
+use granule_kcore::sizes;
+use granule_kcore::trace::area::Area;
 use smccc::{Call, Hvc, Smc};
 
 /// The page size that is taken where nobody else has a say: `GRANULE_DEFAULT_PAGE_SIZE` when the

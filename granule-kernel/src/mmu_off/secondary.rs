@@ -5,10 +5,10 @@
 //! part of the image: no statics by reference, no strings, no tables of functions.
 
 use crate::cpu;
-use crate::smp::compare::{Mismatch, Reason, compare};
 use crate::smp::mailbox::{Command, ENTERED, FITS, PARKED, Report};
 use granule::arch::hw;
 use granule::arch::{CpuFeatures, IdRegisters};
+use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
 
 /// Comes back if the CPU may turn its MMU on; else it waits for ever, the reason in its report.
 #[unsafe(no_mangle)]

@@ -6,9 +6,6 @@ use super::park;
 use super::record::Reason;
 use crate::handover::{BootChoice, EntryInfo, MmuConfig, TreeInfo};
 use crate::image::{self, Permission};
-use crate::layout;
-use crate::sizes;
-use crate::trace::Area;
 use crate::trace::early::Early;
 use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
@@ -22,6 +19,9 @@ use granule::linear::Arena;
 use granule::table::{
     BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Traced, Visibility,
 };
+use granule_kcore::layout;
+use granule_kcore::sizes;
+use granule_kcore::trace::area::Area;
 
 /// What was built.
 pub(super) struct BootTables {

@@ -3,16 +3,14 @@
 //! The next boot may have another page size, so all of it is stamped (`granule::stamp`). Two things
 //! are left: how often the machine was booted, which is readable under every page size, and what
 //! the linear map was like, which means something under its own page size only and is refused under
-//! another one. [`area`] is what is stored, pure; here is where the RAM is.
-
-pub(crate) mod area;
+//! another one. [`granule_kcore::persist`] has the bytes; here is where the RAM is.
 
 use core::ops::Range;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule::boot::words;
+use granule_kcore::persist as area;
 
-#[cfg(target_os = "none")]
 pub(crate) use in_ram::find;
 
 /// The memory that the command line in a device tree names, whether or not it can be used.
@@ -22,17 +20,16 @@ pub(crate) fn handed_over(tree: &[u8]) -> Option<Range<u64>> {
     area::range(words::find(line.value(), b"granule.persist=")?).ok()
 }
 
-#[cfg(target_os = "none")]
 mod in_ram {
-    use super::area::{self, Figures, Left};
     use crate::console::println;
     use crate::memory::map::LinearMap;
     use crate::mmu_off::cache;
-    use crate::tree::Memory;
     use granule::arch::{Geometry, PhysicalAddress};
     use granule::boot::words;
     use granule::kexec::Extent;
     use granule::linear::Placement;
+    use granule_kcore::devicetree::memory::Memory;
+    use granule_kcore::persist::{self as area, Figures, Left};
 
     /// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
     #[derive(Clone, Copy, Debug)]

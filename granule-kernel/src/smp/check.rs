@@ -1,7 +1,6 @@
 //! The part of the self-check that every CPU does: its own walker is asked for random addresses of
 //! the linear map.
 
-use super::MOST_CPUS;
 use super::percpu;
 use super::start::Facts;
 use crate::ipi;
@@ -9,6 +8,7 @@ use crate::memory::map::LinearMap;
 use crate::selfcheck::{self, Fault, Looked};
 use core::cell::UnsafeCell;
 use granule::linear::Placement;
+use granule_kcore::cpus::MOST_CPUS;
 
 /// What one CPU saw.
 struct Seen(UnsafeCell<Option<Result<u64, Fault>>>);

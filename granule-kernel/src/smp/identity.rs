@@ -9,7 +9,6 @@ use crate::memory::supply::Supply;
 use crate::memory::walker::{self, Flush};
 use crate::memory::window::EarlyTables;
 use crate::trace::bring_up;
-use crate::tree::Memory;
 use crate::{boot, image, refuse};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::registers::Ttbr;
@@ -19,6 +18,7 @@ use granule::arch::{
 use granule::table::{
     Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility,
 };
+use granule_kcore::devicetree::memory::Memory;
 
 /// TTBR values: the identity map, and nothing at all for each half.
 static IDENTITY: AtomicU64 = AtomicU64::new(0);

@@ -7,12 +7,12 @@
 
 use super::off;
 use super::percpu::{self, PerCpu};
-use super::set::CpuSet;
 use crate::memory::merge;
 use crate::user::sched;
 use crate::{cpu, ipi};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_kcore::cpus::set::CpuSet;
 
 /// Work, and who has not ended it yet.
 pub(crate) struct Job<'a> {

@@ -6,14 +6,14 @@
 //! never writes them, and drops its lines before each look. So no dirty line can ever cover either,
 //! even where two CPUs share a line (arm-rules section 9).
 
-use super::MOST_CPUS;
-use super::compare::{Mismatch, Needs, Reason};
-use super::fake::Changes;
 use crate::handover::MmuConfig;
 use crate::mmu_off::cache;
 use core::cell::UnsafeCell;
 use granule::arch::IdRegisters;
 use granule::boot::words;
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
+use granule_kcore::cpus::fake::Changes;
 
 /// For a CPU that comes up. Its physical address is what PSCI hands over in x0.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +190,7 @@ fn drop_lines(report: u64) {
 
 /// What `bootargs` makes CPU `number` pretend; tells of words that are not understood.
 pub(super) fn pretend(bootargs: &[u8], number: usize) -> Changes {
-    super::fake::of_cpu(bootargs, number, |_| ())
+    granule_kcore::cpus::fake::of_cpu(bootargs, number, |_| ())
 }
 
 /// Tells of `arm64.fake_cpu=` words that are not understood.
@@ -198,7 +198,7 @@ pub(super) fn check_words(bootargs: &[u8]) {
     if words::find(bootargs, b"arm64.fake_cpu=").is_none() {
         return;
     }
-    super::fake::of_cpu(bootargs, 0, |bad| {
+    granule_kcore::cpus::fake::of_cpu(bootargs, 0, |bad| {
         crate::console::println!(
             "granule: arm64.fake_cpu={}: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
             bad.value.escape_ascii()

@@ -3,12 +3,9 @@
 //!
 //! A CPU goes off from its own loop, where it holds no lock and runs no task, and makes its part of
 //! the interrupt controller quiet before. Nobody believes it: firmware is asked until it says so. In
-//! which order, and what is taken back, is [`going`]'s.
+//! which order, and what is taken back, is [`offline`]'s.
 
-use super::AFFINITY;
-use super::going::{self, Others, Why};
 use super::percpu::{self, PerCpu, STATE_GIVEN_UP, STATE_OFF, STATE_STAYS, STATE_UP};
-use super::set::CpuSet;
 use super::start::{self, Failure};
 use crate::console::println;
 use crate::kexec::machine::machine;
@@ -16,6 +13,9 @@ use crate::user::{registers, sched, timer};
 use crate::{counter, cpu, gic, ipi, psci};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_kcore::cpus::AFFINITY;
+use granule_kcore::cpus::offline::{self, Others, Why};
+use granule_kcore::cpus::set::CpuSet;
 
 /// Seconds that a CPU may take to go off.
 const PATIENCE_S: u64 = 10;
@@ -105,7 +105,7 @@ fn for_a_test_it_stays(this: &PerCpu) -> bool {
 /// Switches all others off, one after the other, by the boot CPU; gives those that were on. Tasks
 /// must be frozen.
 pub(crate) fn all_others() -> Result<CpuSet, StillOn> {
-    going::all(&Real).map_err(|(number, why)| StillOn {
+    offline::all(&Real).map_err(|(number, why)| StillOn {
         number,
         affinity: affinity(number),
         why,

@@ -5,7 +5,6 @@
 //! emptied, interrupts masked, and waits at a flag in the identity map's writable page. It comes
 //! back with an empty TLB.
 
-use super::MOST_CPUS;
 use super::identity;
 use super::percpu::{self, PerCpu};
 use crate::trace::bring_up;
@@ -13,6 +12,7 @@ use crate::user::sched;
 use crate::{cpu, image, ipi};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule_kcore::cpus::MOST_CPUS;
 
 /// Seconds for the others to get there, as for any call.
 const PATIENCE_S: u64 = 10;

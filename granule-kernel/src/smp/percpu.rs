@@ -5,14 +5,14 @@
 //!
 //! All fields are atomics, most of them written by their own CPU only.
 
-use super::MOST_CPUS;
 use super::jobs::Job;
-use super::set::CpuSet;
 use crate::cpu;
 use crate::image;
 use crate::ipi::Call;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::set::CpuSet;
 
 /// Not started, or not a CPU at all.
 pub(crate) const STATE_OFF: u32 = 0;
@@ -116,8 +116,10 @@ pub(crate) fn this() -> &'static PerCpu {
 /// Makes the first slot the boot CPU's. The first thing the kernel does at its virtual address.
 pub(crate) fn init_boot_cpu() {
     let [slot, ..] = &SLOTS;
-    slot.affinity
-        .store(cpu::mpidr_el1() & super::AFFINITY, Ordering::Relaxed);
+    slot.affinity.store(
+        cpu::mpidr_el1() & granule_kcore::cpus::AFFINITY,
+        Ordering::Relaxed,
+    );
     slot.exception_stack_top
         .store(image::exception_stack_top(), Ordering::Relaxed);
     slot.state.store(STATE_UP, Ordering::Relaxed);

@@ -9,20 +9,21 @@
 //! answer, which must end in a panic that names it. `granule.test=secondary-panic` and
 //! `secondary-overflow`: failures on CPU 1.
 
-use super::MOST_CPUS;
 use super::percpu::{self, PerCpu};
 use super::{jobs, parking, registers};
 use crate::console::println;
-use crate::frames::tables::Tables;
 use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
 use crate::trace::bring_up;
-use crate::{cpu, hooks, ipi, layout};
+use crate::{cpu, hooks, ipi};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::boot::words;
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::frames::tables::Tables;
+use granule_kcore::layout;
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
 /// has CPUs, a round costs as many turns of its scheduler.
@@ -313,7 +314,7 @@ fn wait_for_a_turn(turns: &Counts) {
 }
 
 fn on_cpu_1(work: &(dyn Fn(&'static PerCpu) + Sync)) {
-    let one = super::set::CpuSet::one(1);
+    let one = granule_kcore::cpus::set::CpuSet::one(1);
     if percpu::online().contains(1) {
         jobs::run_while(one, PATIENCE_S, work, || ());
     }
@@ -341,7 +342,7 @@ fn lines() {
 
 /// CPU 1 lets no interrupt in any more.
 fn mute() {
-    let one = super::set::CpuSet::one(1);
+    let one = granule_kcore::cpus::set::CpuSet::one(1);
     let deaf = AtomicBool::new(false);
     let work = |_: &'static PerCpu| {
         let _ = cpu::mask_interrupts();

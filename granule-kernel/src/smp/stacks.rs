@@ -6,8 +6,8 @@
 //! multiple of 128K, so bit 16 of a stack pointer is 0 in a stack and 1 in the gap below it, which
 //! is how the vectors notice an overflow (see the linker script).
 
-use super::MOST_CPUS;
-use crate::layout;
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::layout;
 
 /// Bytes of a stack.
 pub(crate) const STACK_BYTES: u64 = 64 << 10;

@@ -3,26 +3,20 @@
 //! Nothing here is fatal: a machine on which no other CPU can be started has one CPU, and the record
 //! says why.
 
-use super::common::Common;
-use super::compare::Needs;
 use super::mailbox::{self, Command, FITS};
 use super::percpu::{self, PerCpu, STATE_FAILED, STATE_GIVEN_UP, STATE_STARTING, STATE_UP};
 use super::stacks::{self, STACK_BYTES};
-use super::tree::Cpus;
-use super::{MOST_CPUS, identity, parking, secondary, tree};
+use super::{identity, parking, secondary};
 use crate::console::println;
-use crate::gic::tree::Gic;
 use crate::handover::Handover;
-use crate::line::Line;
 use crate::memory::map::Request;
 use crate::memory::supply::Supply;
 use crate::memory::window::EarlyTables;
 use crate::mmu_off::cache;
 use crate::trace::bring_up;
 use crate::trace::recorder;
-use crate::tree::Memory;
 use crate::user::timer;
-use crate::{cpu, gic, layout, psci};
+use crate::{cpu, gic, psci};
 use arrayvec::ArrayVec;
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -32,6 +26,15 @@ use granule::arch::errata::Errata;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
 use granule::memblock::Direction;
 use granule::table::{Counters, Leaves, Piece, TableError};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::common::Common;
+use granule_kcore::cpus::compare::Needs;
+use granule_kcore::devicetree::cpus::{self as tree, Cpus};
+use granule_kcore::devicetree::gic as gic_tree;
+use granule_kcore::devicetree::gic::Gic;
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::layout;
+use granule_kcore::line::Line;
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
@@ -81,7 +84,7 @@ impl Started {
 #[derive(Debug)]
 pub(super) enum Obstacle {
     NoPsci,
-    Gic(gic::tree::GicTreeError),
+    Gic(gic_tree::GicTreeError),
     GicDriver(gic::Error),
     GicPageSize,
     Tables(TableError),
@@ -209,7 +212,7 @@ fn prepare(
 
 /// Interrupts on this CPU, and what the others need for theirs.
 fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<(), Obstacle> {
-    let gic = gic::tree::gic(fdt).map_err(Obstacle::Gic)?;
+    let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
     let page_size = machine.request.geometry.page_size();
     let driver = match gic {
         Gic::V2 { .. } => &gic::V2_DRIVER,
@@ -220,7 +223,7 @@ fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<()
     }
     let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
     let at_el2 = machine.handover.entry.run_el == 2;
-    if let Some(number) = gic::tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
+    if let Some(number) = gic_tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
         && timer::DRIVER.probe(page_size)
     {
         timer::use_interrupt(number);
@@ -277,7 +280,7 @@ pub(super) fn again(number: usize) -> Result<(), Failure> {
 pub(super) enum Failure {
     Obstacle(Obstacle),
     Psci(smccc::psci::Error),
-    Parked(super::compare::Mismatch),
+    Parked(granule_kcore::cpus::compare::Mismatch),
     Gic,
     Late(u64),
 }

@@ -3,11 +3,11 @@
 //! The addresses are physical and the memory is Device memory (RPPDBS): plain volatile stores
 //! of words, no atomics and no lock, by the one CPU there is.
 
-use super::Area;
 use crate::mmu_off::cache;
 use core::ops::Range;
 use granule::table::{Sink, TableEvent};
 use granule::trace::{Event, Header, RECORD_WORDS, Record};
+use granule_kcore::trace::area::Area;
 
 /// Records that may be made before the MMU is on. The boot tables take a few hundred; what is
 /// more counts as lost, and the whole trace as not complete.

@@ -1,19 +1,19 @@
 //! What the entry code did before the command line could be read, and what it does after Rust
 //! has returned to it: known sequences, recorded by the code that runs between the two.
 //!
-//! Which instructions there are is [`entry_code`](super::entry_code)'s, and held to the assembly by
+//! Which instructions there are is [`entry_code`](granule_kcore::trace::entry_code)'s, and held to the assembly by
 //! the check of the finished kernel. Here are the values, what is written to memory, and in which
 //! order the routines of `head` run; that changes with them.
 
 use super::early::Early;
-use super::entry_code::{
-    CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
-};
 use super::routine::{Teller, before_tables, with_tables};
 use crate::handover::{EntryInfo, MmuConfig};
 use crate::image;
 use crate::mmu_off::record;
 use granule::trace::Event;
+use granule_kcore::trace::entry_code::{
+    CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
+};
 
 impl Early {
     /// `mmu_off::record` changes the boot record, which cleans it before and after its state.

@@ -9,20 +9,9 @@
 //! recorded; nor are ISBs that only order a reading of a counter or of PAR: a barrier that a
 //! checker does not see can make it stricter, never more lenient.
 
-mod area;
-#[cfg(target_os = "none")]
 pub(crate) mod bring_up;
-#[cfg(target_os = "none")]
 pub(crate) mod early;
-#[cfg(target_os = "none")]
-mod entry_code;
-#[cfg(target_os = "none")]
 pub(crate) mod head;
-#[cfg(target_os = "none")]
 pub(crate) mod leaving;
-#[cfg(target_os = "none")]
 pub(crate) mod recorder;
-#[cfg(target_os = "none")]
 mod routine;
-
-pub(crate) use area::{Area, pair};

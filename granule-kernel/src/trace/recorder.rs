@@ -3,9 +3,7 @@
 //! What no lock can be held for, because the CPU that does it cannot reach the records then, is
 //! written down by [`bring_up`](super::bring_up).
 
-use super::Area;
 use crate::cpu;
-use crate::layout;
 use crate::mmu_off::cache;
 use crate::smp::percpu;
 use core::cell::UnsafeCell;
@@ -13,6 +11,8 @@ use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::table::{Sink, TableEvent};
 use granule::trace::{Event, Header, RECORD_WORDS, Record};
+use granule_kcore::layout;
+use granule_kcore::trace::area::Area;
 
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {

@@ -1,15 +1,15 @@
-//! Known sequences as events: a list of [`entry_code`](super::entry_code), with the values that its
+//! Known sequences as events: a list of [`entry_code`](granule_kcore::trace::entry_code), with the values that its
 //! instructions had.
 //!
 //! Runs with the MMU off too: no function pointers, nothing that panics.
 
 use super::early::Early;
-use super::entry_code::{Routine, Step, When};
 use super::recorder::Recorder;
 use crate::handover::MmuConfig;
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
 use granule::arch::PhysicalAddress;
 use granule::trace::{Event, System};
+use granule_kcore::trace::entry_code::{Routine, Step, When};
 
 /// What takes events.
 pub(super) trait Teller {

@@ -11,10 +11,11 @@ use super::syscall::env::Env;
 use super::task::Current;
 use super::{process, sched, syscall};
 use crate::console::println;
-use crate::exception::{Frame, syndrome};
+use crate::exception::Frame;
 use crate::{cpu, hooks, irq, panic};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::{Access, SpaceError};
+use granule_kcore::syndrome;
 
 /// The vectors of EL0 in AArch64.
 const SYNCHRONOUS: u64 = 8;

@@ -16,7 +16,6 @@ use crate::kexec::leave;
 use crate::memory::pages::{self, Counted};
 use crate::memory::{live, merge};
 use crate::refuse;
-use crate::smp::common::Common;
 use crate::smp::percpu;
 use crate::{cpu, ipi, kexec};
 use core::fmt;
@@ -27,6 +26,7 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
 use granule::boot::words;
 use granule::space::{Settings, UserFrames, Wanted};
+use granule_kcore::cpus::common::Common;
 
 /// The most bits of address that programs have: those that expect pointers to have more are rare,
 /// those that put something above bit 47 are not.

@@ -13,11 +13,11 @@ use super::syscall::env::{Env, Ram, Slept};
 use super::task::Current;
 use super::world::{Place, World};
 use super::{exec, random, syscall, timer};
-use crate::frames::tables::Source;
 use crate::memory::pages::Pages;
 use crate::smp::percpu;
 use crate::{console, cpu};
 use core::sync::atomic::Ordering;
+use granule_kcore::frames::tables::Source;
 
 /// Bytes that go to the console in one piece.
 const CONSOLE_BYTES: usize = 256;

@@ -13,8 +13,6 @@ use crate::cpu;
 use crate::lock::Lock;
 use crate::memory::live;
 use crate::memory::table_pages::TablePages;
-use crate::sizes;
-use crate::smp::MOST_CPUS;
 use crate::smp::percpu;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -30,6 +28,8 @@ use granule::space::{
     SpaceError, Stats, asid,
 };
 use granule::table::{Offset, Parts, Reached};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::sizes;
 
 /// What the tables of a space stand on.
 type Environment = Parts<Reached<Offset>, TablePages<'static>, Hardware>;

@@ -15,13 +15,13 @@ use super::turn::Left;
 use super::waiters::Waiters;
 use super::{memory, registers, shared, timer};
 use crate::lock::Lock;
-use crate::smp::MOST_CPUS;
 use crate::smp::percpu;
-use crate::smp::set::CpuSet;
 use crate::{cpu, gic};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::set::CpuSet;
 
 /// What a CPU runs.
 struct Runs {

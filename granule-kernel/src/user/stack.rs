@@ -8,12 +8,12 @@
 
 use super::MOST_TASKS;
 use crate::exception;
-use crate::frames::Frame;
-use crate::layout;
 use crate::memory::walker::Flush;
 use crate::memory::{live, pages};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::Leaves;
+use granule_kcore::frames::Frame;
+use granule_kcore::layout;
 
 /// The least that a stack has.
 const LEAST_BYTES: u64 = 16 << 10;

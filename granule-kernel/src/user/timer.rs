@@ -1,7 +1,7 @@
 //! The physical timer of each CPU, which ends turns and wakes sleepers.
 //!
 //! CNTP's names: at EL2 with E2H they reach the EL2 physical timer, whose interrupt is another one
-//! (the device tree names both, see `gic::tree::timer`).
+//! (the device tree names both, see `granule_kcore::devicetree::gic::timer`).
 
 use crate::cpu;
 use crate::drivers::Driver;

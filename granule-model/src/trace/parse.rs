@@ -3,8 +3,8 @@
 
 use super::error::LineError;
 use super::words::{Words, number};
+use crate::event::tlbi::Tlbi;
 use crate::event::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope};
-use crate::tlbi::Tlbi;
 
 const VERB: &str = "reset, msr, store, fill, update, data, code, dsb, dmb, isb, tlbi, dc, ic, \
                     obtain, free, rely, sync or #";

@@ -227,6 +227,8 @@ fn properties(seed: u64) -> Case {
         "-p",
         "granule-model",
         "-p",
+        "granule-kcore",
+        "-p",
         "granule-kernel",
         "--all-features",
         "--lib",

@@ -2,7 +2,6 @@
 
 use super::super::inject;
 use crate::console::println;
-use crate::frames::tables::Source;
 use crate::memory::live::{self, Flush, Tree};
 use crate::memory::map::Request;
 use crate::memory::pages::Pages;
@@ -13,6 +12,7 @@ use core::sync::atomic::Ordering;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Leaves, PermissionChange, TableError};
+use granule_kcore::frames::tables::Source;
 
 /// The base-2 logarithm of the bytes that are worked on: with each page size at least one block.
 const GROUND_SHIFT: u32 = 30;

@@ -8,7 +8,6 @@
 use super::{KEY, covers, parse};
 use crate::console::println;
 use crate::cpu;
-use crate::layout;
 use crate::memory::live;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
 use granule::boot::words;
 use granule::table::{Leaves, TableError};
+use granule_kcore::layout;
 
 /// Levels of tables at most.
 const MOST_LEVELS: usize = Level::ALL.len();

@@ -5,13 +5,13 @@ use crate::console::println;
 use crate::memory::live::{self, Flush};
 use crate::memory::merge;
 use crate::memory::permissions::{self, LinearError};
-use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu};
 use crate::{cpu, image};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
+use granule_kcore::cpus::set::CpuSet;
 
 /// Pages of the block that is changed.
 const PAGES: u64 = 64;

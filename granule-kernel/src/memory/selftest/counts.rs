@@ -3,13 +3,13 @@
 
 use super::{Block, Snapshot, assert_as, ok};
 use crate::console::println;
-use crate::frames::tables::Source;
 use crate::memory::live::{self, Taken};
 use crate::memory::merge;
 use crate::memory::pages::Pages;
 use crate::memory::permissions::{self, LinearError};
 use granule::arch::VirtualAddress;
 use granule::table::TableError;
+use granule_kcore::frames::tables::Source;
 
 const GIB: u64 = 1 << 30;
 

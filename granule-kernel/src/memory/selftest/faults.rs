@@ -6,11 +6,11 @@ use crate::cpu;
 use crate::exception::spurious as fault;
 use crate::memory::guard::Pool;
 use crate::memory::{live, permissions};
-use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
+use granule_kcore::cpus::set::CpuSet;
 
 /// Seconds that another CPU may take.
 const PATIENCE_S: u64 = 30;

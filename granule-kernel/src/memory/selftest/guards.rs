@@ -6,12 +6,12 @@ use crate::memory::guard::Pool;
 use crate::memory::live::{self, Flush};
 use crate::memory::merge;
 use crate::memory::permissions::{self, LinearError};
-use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu};
 use crate::{cpu, ipi};
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
+use granule_kcore::cpus::set::CpuSet;
 
 const ORDER: u32 = 5;
 const PAGES: u64 = 1 << ORDER;

@@ -32,13 +32,13 @@ mod stress;
 use super::live;
 use super::pages::{self, Pages};
 use crate::cpu;
-use crate::frames::Frame;
-use crate::frames::tables::Source;
 use crate::ipi;
 use crate::smp::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Descriptor, Kind, PageSize, PhysicalAddress, VirtualAddress};
 use granule::boot::words;
+use granule_kcore::frames::Frame;
+use granule_kcore::frames::tables::Source;
 
 /// Does what `bootargs` asks for. Not part of the boot's frame, and none of the tests is: with all
 /// of them in one the boot's stack would be too small.

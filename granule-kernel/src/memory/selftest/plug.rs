@@ -3,18 +3,18 @@
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, free_allows, ok, size};
 use crate::console::println;
 use crate::cpu;
-use crate::frames::metadata::metadata_bytes;
-use crate::frames::tables::Source;
-use crate::frames::{Frame, FrameError};
 use crate::memory::hotplug::{self, HotplugError};
 use crate::memory::pages::{self, Pages};
 use crate::memory::permissions::LinearError;
 use crate::memory::{live, merge};
-use crate::smp::set::CpuSet;
 use crate::smp::{jobs, percpu};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
+use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::frames::metadata::metadata_bytes;
+use granule_kcore::frames::tables::Source;
+use granule_kcore::frames::{Frame, FrameError};
 
 const BLOCK: u64 = 256 << 20;
 /// Seconds that another CPU may take.
@@ -172,7 +172,7 @@ fn exhausted(start: u64, bytes: u64, before: &Snapshot) -> u64 {
 #[inline(never)]
 fn nobody_gets(start: u64, bytes: u64) {
     let mut blocks = arrayvec::ArrayVec::<(Frame, u32), 256>::new();
-    for order in (0..=crate::frames::max_order(size())).rev() {
+    for order in (0..=granule_kcore::frames::max_order(size())).rev() {
         while !blocks.is_full()
             && let Some(frame) = pages::allocate(order)
         {

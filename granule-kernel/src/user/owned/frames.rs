@@ -1,10 +1,10 @@
 //! Blocks of the page allocator's frames, where the linear map shows them.
 
-use crate::frames::Frame;
 use crate::memory::live::{self, Kernel, pointer};
 use crate::memory::pages;
 use core::ptr::NonNull;
 use granule::arch::VirtualAddress;
+use granule_kcore::frames::Frame;
 
 /// The order of the block of frames that holds so many bytes; `None` if there is none so large.
 fn order_of(kernel: &Kernel, bytes: usize) -> Option<u32> {

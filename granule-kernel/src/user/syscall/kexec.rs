@@ -3,10 +3,10 @@
 use super::env::Env;
 use super::{Arguments, Outcome};
 use crate::console::println;
-use crate::kexec::budget::{self, Kind};
 use crate::kexec::leave;
+use crate::kexec::messages::{self, Kind};
 use crate::kexec::refused::{Call, Refused};
-use crate::kexec::{self, Busy, MOST_COMMAND_LINE, Request};
+use crate::kexec::{self, Busy, Request};
 use crate::user::abi::Errno;
 use crate::user::files::kexec::Kexec;
 use crate::user::files::open::What;
@@ -14,6 +14,7 @@ use crate::user::owned::Array;
 use crate::user::shared;
 use crate::user::task::Current;
 use core::fmt::Display;
+use granule_kcore::kexec::MOST_COMMAND_LINE;
 
 const UNLOAD: u64 = 1;
 const NO_INITRAMFS: u64 = 4;
@@ -114,7 +115,7 @@ fn tell(why: &Refused) -> Errno {
 }
 
 fn say(kind: Kind, why: &impl Display) {
-    budget::say(kind, || {
+    messages::say(kind, || {
         println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
     });
 }

@@ -4,10 +4,11 @@
 use super::super::quarters::{QUARTER, Quarters};
 use super::super::{Random, ok};
 use crate::memory::{live, merge};
+use crate::smp::percpu;
 use crate::smp::percpu::PerCpu;
-use crate::smp::{MOST_CPUS, percpu};
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::VirtualAddress;
+use granule_kcore::cpus::MOST_CPUS;
 
 /// Neighbours in each quarter that is changed.
 pub(super) const EACH: u64 = 16;

@@ -1,0 +1,124 @@
+//! The full count behind a 32-bit event counter that may have wrapped.
+//!
+//! Arithmetic only; the kernel's `counter` reads the registers. The overflow flag tells of one overflow
+//! and not of a second. So the bits above bit 32 come from a clock, or the time was too short for them;
+//! otherwise the count is lost, because a count that may miss 2^33 must not be reported.
+
+use core::fmt;
+
+/// What the counter and its overflow flag can tell apart.
+const FLAGGED: u64 = 1 << 33;
+
+/// More instructions than any CPU retires in a nanosecond: sixteen at once at 4 GHz.
+const MOST_PER_NS: u64 = 64;
+
+/// How far a clock that advances with the instructions may be off, with the instructions that are
+/// on one side only: far more than those, far less than 2^31, beyond which it would decide wrongly.
+const SLACK: u64 = 1 << 20;
+
+/// Why a count is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// It took long enough for a second overflow.
+    MayHaveOverflown {
+        /// Nanoseconds that it took.
+        ns: u64,
+    },
+    /// The clock says another number.
+    ClockDisagrees {
+        /// Instructions by the counter and its flag.
+        counted: u64,
+        /// Instructions by the clock.
+        clock: u64,
+    },
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MayHaveOverflown { ns } => write!(
+                f,
+                "the PMU's counter has 32 bits and a flag, {} us are enough for it to overflow twice, and no clock here counts instructions",
+                ns / 1000
+            ),
+            Self::ClockDisagrees { counted, clock } => write!(
+                f,
+                "the PMU's 32-bit counter and its flag say {counted}, or 2^32 times something more, the clock says {clock}"
+            ),
+        }
+    }
+}
+
+/// What a counter of 32 bits counted in `ns` nanoseconds, of which it shows `low` and whether it
+/// overflowed. `clock` is about how many it should be, by a clock that was seen to advance with
+/// the instructions.
+pub fn unwrap(low: u32, overflowed: bool, ns: u64, clock: Option<u64>) -> Result<u64, Lost> {
+    let flagged = u64::from(overflowed) << 32 | u64::from(low);
+    let Some(clock) = clock else {
+        return match ns.checked_mul(MOST_PER_NS) {
+            Some(most) if most < FLAGGED => Ok(flagged),
+            _ => Err(Lost::MayHaveOverflown { ns }),
+        };
+    };
+    // The number that ends in `low` and is nearest to what the clock says.
+    let past = clock.saturating_add(1 << 31).saturating_sub(low.into()) >> 32;
+    let count = past << 32 | u64::from(low);
+    if (past > 0) == overflowed && count.abs_diff(clock) <= SLACK {
+        Ok(count)
+    } else {
+        Err(Lost::ClockDisagrees {
+            counted: flagged,
+            clock,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_says_how_often_it_overflowed() {
+        for count in [
+            0,
+            1,
+            8192,
+            (1 << 32) - 1,
+            1 << 32,
+            4_994_749_482,
+            (1 << 33) - 1,
+            1 << 33,
+        ] {
+            for more in [0, 7 << 32, 1 << 50] {
+                let count: u64 = count + more;
+                let overflowed = count >> 32 > 0;
+                for clock in [count, count + 4000, count.saturating_sub(4000)] {
+                    assert_eq!(unwrap(count as u32, overflowed, 0, Some(clock)), Ok(count));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_clock_only_short_times_are_believed() {
+        assert_eq!(unwrap(5, true, 1_000_000, None), Ok(1 << 32 | 5));
+        let ns = FLAGGED / MOST_PER_NS;
+        assert_eq!(unwrap(5, true, ns - 1, None), Ok(1 << 32 | 5));
+        for ns in [ns, u64::MAX] {
+            assert_eq!(
+                unwrap(5, true, ns, None),
+                Err(Lost::MayHaveOverflown { ns })
+            );
+        }
+    }
+
+    #[test]
+    fn a_clock_that_does_not_count_instructions_is_found_out() {
+        let (counted, clock) = (1 << 32 | 5, (1 << 33) + (1 << 30));
+        let lost = Lost::ClockDisagrees { counted, clock };
+        assert_eq!(unwrap(5, true, 0, Some(clock)), Err(lost));
+        // The flag is set by the first overflow and stays.
+        assert!(unwrap(5, false, 0, Some(1 << 32)).is_err());
+        assert!(unwrap(5, true, 0, Some(5)).is_err());
+    }
+}

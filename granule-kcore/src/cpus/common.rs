@@ -1,0 +1,93 @@
+//! What all CPUs that are up have in common: the system uses the least of each.
+
+use granule::arch::CpuFeatures;
+use granule::arch::errata::Errata;
+use granule::arch::features::TlbiFeature;
+
+/// The minimum over the CPUs, and the union of their errata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Common {
+    /// FEAT_BBM's level, as the ID registers give it.
+    pub bbm_level: u32,
+    /// FEAT_TLBIRANGE. A broadcast by range reaches every CPU, so all must have it.
+    pub tlbi_range: bool,
+    /// FEAT_TTL.
+    pub level_hint: bool,
+    /// FEAT_HAFDBS.
+    pub hardware_dirty: u32,
+    /// Bits of ASID.
+    pub asid_bits: u32,
+    /// Every erratum that some CPU has.
+    pub errata: Errata,
+}
+
+impl Common {
+    /// One CPU has all of its own in common with itself. `forced` are errata told on the command
+    /// line, for all CPUs.
+    pub fn of_boot_cpu(cpu: &CpuFeatures, forced: Errata) -> Self {
+        Self {
+            bbm_level: cpu.bbm_level(),
+            tlbi_range: cpu.tlbi() >= TlbiFeature::Range,
+            level_hint: cpu.tlbi_level_hint(),
+            hardware_dirty: cpu.hardware_dirty(),
+            asid_bits: cpu.asid_bits(),
+            errata: forced.union(Errata::of_cpu(cpu.midr())),
+        }
+    }
+
+    /// What is left with one more CPU.
+    #[must_use]
+    pub fn and(self, cpu: &CpuFeatures) -> Self {
+        let other = Self::of_boot_cpu(cpu, Errata::NONE);
+        Self {
+            bbm_level: self.bbm_level.min(other.bbm_level),
+            tlbi_range: self.tlbi_range && other.tlbi_range,
+            level_hint: self.level_hint && other.level_hint,
+            hardware_dirty: self.hardware_dirty.min(other.hardware_dirty),
+            asid_bits: self.asid_bits.min(other.asid_bits),
+            errata: self.errata.union(other.errata),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use granule::arch::IdRegisters;
+    use granule::arch::errata::Workaround;
+
+    #[test]
+    fn the_least_of_each_counts_and_every_erratum() {
+        let able = CpuFeatures::new(IdRegisters {
+            midr: 0x000f_0510,
+            mmfr0: 2 << 4,
+            mmfr1: 2,
+            mmfr2: 1 << 48 | 2 << 52,
+            isar0: 2 << 56,
+        });
+        let all = Common::of_boot_cpu(&able, Errata::NONE);
+        assert_eq!(all.and(&able), all);
+        assert_eq!(
+            (all.bbm_level, all.tlbi_range, all.level_hint),
+            (2, true, true)
+        );
+        // Cortex-A76 r0p0: erratum 1286807 repeats TLBIs.
+        let weak = CpuFeatures::new(IdRegisters {
+            midr: 0x410f_d0b0,
+            mmfr1: 1,
+            isar0: 1 << 56,
+            ..IdRegisters::default()
+        });
+        for both in [
+            all.and(&weak),
+            Common::of_boot_cpu(&weak, Errata::NONE).and(&able),
+        ] {
+            assert_eq!(
+                (both.bbm_level, both.tlbi_range, both.level_hint),
+                (0, false, false)
+            );
+            assert_eq!((both.hardware_dirty, both.asid_bits), (1, 8));
+            assert!(both.errata.needs(Workaround::RepeatTlbi));
+        }
+    }
+}

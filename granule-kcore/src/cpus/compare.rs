@@ -1,0 +1,380 @@
+//! Whether a CPU can live with the tables that the boot CPU made: a comparison of values.
+//!
+//! Runs on the CPU in question, with its MMU off: no panics, no formatting, no pointers into data
+//! in [`compare`]. The words are for the boot CPU. What a CPU lacks that the tables do not stand
+//! on (BBM level, TLBI forms) is no reason to park: the system uses the minimum, see
+//! [`common`](super::common).
+
+use core::fmt;
+use granule::arch::features::Support;
+use granule::arch::{CpuFeatures, Geometry, OutputFormat, PageSize};
+
+/// What the tables and the registers that go with them ask of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// The page size of both halves.
+    pub page_size: PageSize,
+    /// Descriptors are in the format of FEAT_LPA2 (TCR.DS).
+    pub lpa2: bool,
+    /// The larger VA size of the two halves.
+    pub most_va_bits: u32,
+    /// The smaller one: below 25 it takes FEAT_TTST.
+    pub least_va_bits: u32,
+    /// TCR.IPS: physical addresses that descriptors may hold.
+    pub pa_bits: u32,
+    /// TCR.AS.
+    pub asid_bits: u32,
+    /// The exception level of the kernel.
+    pub run_el: u32,
+}
+
+impl Needs {
+    /// What the tables of both halves and the boot CPU's TCR ask.
+    pub fn new(upper: &Geometry, lower: &Geometry, boot_cpu: &CpuFeatures, run_el: u32) -> Self {
+        Self {
+            page_size: upper.page_size(),
+            lpa2: matches!(upper.format(), OutputFormat::Lpa2),
+            most_va_bits: upper.va_bits().max(lower.va_bits()),
+            least_va_bits: upper.va_bits().min(lower.va_bits()),
+            pa_bits: upper.pa_bits(),
+            asid_bits: boot_cpu.asid_bits(),
+            run_el,
+        }
+    }
+}
+
+/// Why a secondary CPU is parked; the numbers are what it leaves in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// It does not have the page size.
+    PageSize = 1,
+    /// It has the page size, without FEAT_LPA2.
+    Lpa2 = 2,
+    /// Its virtual addresses are too short.
+    VaBits = 3,
+    /// It cannot have so few bits of virtual address (FEAT_TTST).
+    LeastVaBits = 4,
+    /// Its physical addresses are too short.
+    PaBits = 5,
+    /// Its ASIDs are too short.
+    AsidBits = 6,
+    /// It cannot run at the kernel's exception level.
+    RunLevel = 7,
+    /// It came to the image at EL3.
+    EnteredAtEl3 = 8,
+    /// It came to the image with its MMU on.
+    EnteredWithMmuOn = 9,
+    /// It took an exception with its MMU off.
+    Exception = 10,
+}
+
+impl Reason {
+    /// The reason that a number in memory stands for.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            1 => Self::PageSize,
+            2 => Self::Lpa2,
+            3 => Self::VaBits,
+            4 => Self::LeastVaBits,
+            5 => Self::PaBits,
+            6 => Self::AsidBits,
+            7 => Self::RunLevel,
+            8 => Self::EnteredAtEl3,
+            9 => Self::EnteredWithMmuOn,
+            10 => Self::Exception,
+            _ => return None,
+        })
+    }
+}
+
+/// What does not go together, with both numbers where there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What it is.
+    pub reason: Reason,
+    /// What the tables need: bytes of a page, bits of an address, an exception level.
+    pub needs: u64,
+    /// What the CPU has; of an exception, its syndrome.
+    pub has: u64,
+}
+
+/// Whether a CPU with these features, at this exception level, can use the tables; the first thing
+/// that stands against it.
+pub fn compare(needs: &Needs, cpu: &CpuFeatures, run_el: u32) -> Result<(), Mismatch> {
+    let size = needs.page_size;
+    let support = cpu.page_size(size);
+    if matches!(support, Support::No) {
+        return mismatch(Reason::PageSize, size.bytes(), 0);
+    }
+    if needs.lpa2 && !matches!(support, Support::With52Bits) {
+        return mismatch(Reason::Lpa2, 52, 48);
+    }
+    at_least(Reason::VaBits, needs.most_va_bits, cpu.most_va_bits(size))?;
+    if needs.least_va_bits < cpu.least_va_bits(size) {
+        let (needs, has) = (needs.least_va_bits, cpu.least_va_bits(size));
+        return mismatch(Reason::LeastVaBits, needs as u64, has as u64);
+    }
+    // Even where all RAM lies lower: with TCR.IPS above what is implemented the CPU uses its own
+    // size, and an address beyond it faults on this CPU alone.
+    at_least(Reason::PaBits, needs.pa_bits, cpu.pa_bits())?;
+    at_least(Reason::AsidBits, needs.asid_bits, cpu.asid_bits())?;
+    if run_el != needs.run_el {
+        return mismatch(Reason::RunLevel, needs.run_el as u64, run_el as u64);
+    }
+    Ok(())
+}
+
+fn at_least(reason: Reason, needs: u32, has: u32) -> Result<(), Mismatch> {
+    if has < needs {
+        mismatch(reason, needs as u64, has as u64)
+    } else {
+        Ok(())
+    }
+}
+
+fn mismatch(reason: Reason, needs: u64, has: u64) -> Result<(), Mismatch> {
+    Err(Mismatch { reason, needs, has })
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, needs, has } = *self;
+        match reason {
+            Reason::PageSize => write!(
+                f,
+                "it has no {}K pages, which the tables are in; choose a size that all CPUs have with arm64.pagesize=",
+                needs >> 10
+            ),
+            Reason::Lpa2 => {
+                f.write_str("it has no 52-bit descriptors (FEAT_LPA2), which the tables are in")
+            }
+            Reason::VaBits => write!(
+                f,
+                "it has {has} bits of virtual address, the tables need {needs}; choose fewer with arm64.vabits="
+            ),
+            Reason::LeastVaBits => write!(
+                f,
+                "it has no fewer than {has} bits of virtual address (no FEAT_TTST), the tables have {needs}"
+            ),
+            Reason::PaBits => write!(
+                f,
+                "it has {has} bits of physical address, the tables are made for {needs}"
+            ),
+            Reason::AsidBits => write!(f, "it has {has}-bit ASIDs, the boot CPU uses {needs} bits"),
+            Reason::RunLevel => write!(
+                f,
+                "it can run the kernel at EL{has} only, the boot CPU runs it at EL{needs}"
+            ),
+            Reason::EnteredAtEl3 => f.write_str("the firmware started it at EL3"),
+            Reason::EnteredWithMmuOn => f.write_str("the firmware started it with its MMU on"),
+            Reason::Exception => write!(
+                f,
+                "it took an exception before its MMU was on, ESR {has:#x}, at {needs:#x}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use granule::arch::{Half, IdRegisters, Regime};
+
+    /// QEMU's `max`: every page size with 52 bits, 52-bit PA and VA, 16-bit ASIDs.
+    const MAX: IdRegisters = IdRegisters {
+        midr: 0x000f_0510,
+        mmfr0: 6 | 2 << 4 | 1 << 28 | 2 << 20,
+        mmfr1: 1 << 8 | 2,
+        mmfr2: 1 << 16 | 1 << 28 | 1 << 48 | 2 << 52,
+        isar0: 2 << 56,
+    };
+
+    fn needs(size: PageSize, va_bits: u32) -> Needs {
+        let cpu = CpuFeatures::new(MAX);
+        let upper = Geometry::new(&cpu, size, va_bits, Half::Upper, Regime::El1And0).unwrap();
+        let lower = upper.with_half(&cpu, Half::Lower, 31).unwrap();
+        Needs::new(&upper, &lower, &cpu, 2)
+    }
+
+    fn against(needs: &Needs, change: impl Fn(&mut IdRegisters)) -> Result<(), Mismatch> {
+        let mut registers = MAX;
+        change(&mut registers);
+        compare(needs, &CpuFeatures::new(registers), 2)
+    }
+
+    fn set(register: &mut u64, low: u32, value: u64) {
+        *register = *register & !(0xf << low) | value << low;
+    }
+
+    #[test]
+    fn the_boot_cpu_s_twin_can_live_with_every_size() {
+        for size in PageSize::ALL {
+            for bits in [42, 48, 52] {
+                assert_eq!(against(&needs(size, bits), |_| ()), Ok(()), "{size} {bits}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_tables_do_not_stand_on_is_no_reason() {
+        let all = |r: &mut IdRegisters| {
+            // No BBM, no TTL, no range TLBIs, no hardware flags; another CPU altogether.
+            set(&mut r.mmfr2, 52, 0);
+            set(&mut r.mmfr2, 48, 0);
+            r.isar0 = 0;
+            r.mmfr1 = 1 << 8;
+            r.midr = 0x410f_d034;
+        };
+        assert_eq!(against(&needs(PageSize::K4, 48), all), Ok(()));
+    }
+
+    #[test]
+    fn each_lack_is_found_with_both_numbers() {
+        type Change = fn(&mut IdRegisters);
+        let cases: [(PageSize, u32, Change, Mismatch); 9] = [
+            (
+                PageSize::K4,
+                48,
+                |r| set(&mut r.mmfr0, 28, 0xf),
+                Mismatch {
+                    reason: Reason::PageSize,
+                    needs: 4096,
+                    has: 0,
+                },
+            ),
+            (
+                PageSize::K16,
+                48,
+                |r| set(&mut r.mmfr0, 20, 0),
+                Mismatch {
+                    reason: Reason::PageSize,
+                    needs: 16384,
+                    has: 0,
+                },
+            ),
+            (
+                PageSize::K64,
+                48,
+                |r| set(&mut r.mmfr0, 24, 0xf),
+                Mismatch {
+                    reason: Reason::PageSize,
+                    needs: 65536,
+                    has: 0,
+                },
+            ),
+            (
+                PageSize::K4,
+                52,
+                |r| set(&mut r.mmfr0, 28, 0),
+                Mismatch {
+                    reason: Reason::Lpa2,
+                    needs: 52,
+                    has: 48,
+                },
+            ),
+            (
+                PageSize::K16,
+                52,
+                |r| set(&mut r.mmfr0, 20, 1),
+                Mismatch {
+                    reason: Reason::Lpa2,
+                    needs: 52,
+                    has: 48,
+                },
+            ),
+            (
+                PageSize::K64,
+                52,
+                |r| set(&mut r.mmfr2, 16, 0),
+                Mismatch {
+                    reason: Reason::VaBits,
+                    needs: 52,
+                    has: 48,
+                },
+            ),
+            (
+                PageSize::K64,
+                48,
+                |r| set(&mut r.mmfr0, 0, 4),
+                Mismatch {
+                    reason: Reason::PaBits,
+                    needs: 52,
+                    has: 44,
+                },
+            ),
+            (
+                PageSize::K4,
+                39,
+                |r| set(&mut r.mmfr0, 0, 2),
+                Mismatch {
+                    reason: Reason::PaBits,
+                    needs: 52,
+                    has: 40,
+                },
+            ),
+            (
+                PageSize::K4,
+                48,
+                |r| set(&mut r.mmfr0, 4, 0),
+                Mismatch {
+                    reason: Reason::AsidBits,
+                    needs: 16,
+                    has: 8,
+                },
+            ),
+        ];
+        for (size, bits, change, expected) in cases {
+            let found = against(&needs(size, bits), change);
+            // With LPA2 a shorter VA has 52-bit output too.
+            assert_eq!(found, Err(expected), "{size} {bits}");
+        }
+    }
+
+    #[test]
+    fn a_small_identity_map_needs_small_address_spaces() {
+        let cpu = CpuFeatures::new(MAX);
+        let upper = Geometry::new(&cpu, PageSize::K4, 48, Half::Upper, Regime::El1And0).unwrap();
+        let lower = upper.with_half(&cpu, Half::Lower, 20).unwrap();
+        let needs = Needs::new(&upper, &lower, &cpu, 1);
+        let mut registers = MAX;
+        set(&mut registers.mmfr2, 28, 0);
+        let found = compare(&needs, &CpuFeatures::new(registers), 1).unwrap_err();
+        assert_eq!(
+            (found.reason, found.needs, found.has),
+            (Reason::LeastVaBits, 20, 25)
+        );
+    }
+
+    #[test]
+    fn all_cpus_run_at_one_level() {
+        let found = compare(&needs(PageSize::K4, 48), &CpuFeatures::new(MAX), 1).unwrap_err();
+        assert_eq!(
+            (found.reason, found.needs, found.has),
+            (Reason::RunLevel, 2, 1)
+        );
+    }
+
+    #[test]
+    fn reasons_come_back_from_memory_and_say_what_is_wrong() {
+        let mut texts = Vec::new();
+        for number in 0..64 {
+            if let Some(reason) = Reason::from_number(number) {
+                assert_eq!(reason as u32, number);
+                texts.push(
+                    Mismatch {
+                        reason,
+                        needs: 16384,
+                        has: 3,
+                    }
+                    .to_string(),
+                );
+            }
+        }
+        assert_eq!(texts.len(), 10);
+        assert!(texts[0].starts_with("it has no 16K pages"));
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), 10);
+    }
+}

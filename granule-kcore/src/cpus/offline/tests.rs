@@ -1,0 +1,428 @@
+//! Machines whose firmware refuses, errs, or is late, on the host: whoever is not let go has all as
+//! it was.
+
+use super::{Others, Why, all};
+use crate::cpus::MOST_CPUS;
+use crate::cpus::set::CpuSet;
+use std::cell::{Cell, RefCell};
+
+/// What a CPU does once it is told to go off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// Takes it up at once, and is off after that many looks.
+    GoesAfter(u32),
+    /// Takes it up, and firmware refuses after that many looks.
+    RefusedAfter(u32),
+    /// Never comes to its loop.
+    Deaf,
+}
+
+/// What firmware says of a CPU when it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    TheTruth,
+    /// An error, from that question on.
+    ErrorFrom(u32),
+    /// An error to that question only.
+    ErrorOnce(u32),
+    /// That it is off, always.
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    NeverStarted,
+    Runs,
+    /// Has taken up that it is to go.
+    Goes,
+    /// Runs, as firmware refused.
+    Stays,
+    Off,
+    /// In this kernel's memory, and not online.
+    Parked,
+    /// The same, as it was given up before firmware refused.
+    Halted,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cpu {
+    told: Told,
+    says: Says,
+    state: State,
+    asked: bool,
+    given_up: bool,
+    /// Looks since it was told, and questions to firmware about it.
+    looks: u32,
+    questions: u32,
+}
+
+const fn cpu(told: Told, says: Says) -> Cpu {
+    Cpu {
+        told,
+        says,
+        state: State::Runs,
+        asked: false,
+        given_up: false,
+        looks: 0,
+        questions: 0,
+    }
+}
+
+const WELL: Cpu = cpu(Told::GoesAfter(2), Says::TheTruth);
+
+/// After so many looks patience ends.
+const PATIENCE: u64 = 20;
+
+#[derive(Debug)]
+struct Fake {
+    /// From CPU 1 on.
+    cpus: RefCell<Vec<Cpu>>,
+    online: Cell<CpuSet>,
+    time: Cell<u64>,
+    started_again: Cell<CpuSet>,
+}
+
+impl Fake {
+    fn new(cpus: &[Cpu]) -> Self {
+        let mut online = CpuSet::default();
+        for (index, cpu) in cpus.iter().enumerate() {
+            if cpu.state == State::Runs {
+                online.0 |= CpuSet::one(index + 1).0;
+            }
+        }
+        Self {
+            cpus: RefCell::new(cpus.to_vec()),
+            online: Cell::new(online),
+            time: Cell::new(0),
+            started_again: Cell::new(CpuSet::default()),
+        }
+    }
+
+    fn with<R>(&self, number: usize, work: impl FnOnce(&mut Cpu) -> R) -> R {
+        work(&mut self.cpus.borrow_mut()[number - 1])
+    }
+
+    fn state(&self, number: usize) -> State {
+        self.with(number, |cpu| cpu.state)
+    }
+}
+
+impl Others for Fake {
+    type Error = u8;
+
+    fn online(&self) -> CpuSet {
+        self.online.get()
+    }
+
+    fn was_started(&self, number: usize) -> bool {
+        let cpus = self.cpus.borrow();
+        let cpu = cpus.get(number - 1);
+        cpu.is_some_and(|cpu| cpu.state != State::NeverStarted)
+    }
+
+    /// Time goes on: a CPU that was told does its next step.
+    fn is_off(&self, number: usize) -> Result<bool, u8> {
+        self.time.set(self.time.get() + 1);
+        self.with(number, |cpu| {
+            cpu.questions += 1;
+            if cpu.asked && cpu.told != Told::Deaf {
+                cpu.asked = false;
+                cpu.state = State::Goes;
+            }
+            if cpu.state == State::Goes {
+                cpu.looks += 1;
+                match cpu.told {
+                    Told::GoesAfter(looks) if cpu.looks > looks => cpu.state = State::Off,
+                    Told::RefusedAfter(looks) if cpu.looks > looks => {
+                        cpu.state = match cpu.given_up {
+                            true => State::Halted,
+                            false => State::Stays,
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            match cpu.says {
+                Says::TheTruth => Ok(cpu.state == State::Off),
+                Says::ErrorFrom(first) if cpu.questions >= first => Err(7),
+                Says::ErrorOnce(at) if cpu.questions == at => Err(7),
+                Says::ErrorFrom(_) | Says::ErrorOnce(_) => Ok(cpu.state == State::Off),
+                Says::Off => Ok(true),
+            }
+        })
+    }
+
+    fn ask(&self, number: usize) {
+        self.with(number, |cpu| {
+            assert_eq!(cpu.state, State::Runs, "CPU {number} is asked");
+            cpu.asked = true;
+        });
+    }
+
+    fn take_back(&self, number: usize) -> bool {
+        self.with(number, |cpu| core::mem::take(&mut cpu.asked))
+    }
+
+    fn stays(&self, number: usize) -> bool {
+        self.state(number) == State::Stays
+    }
+
+    fn give_up(&self, number: usize) -> bool {
+        self.with(number, |cpu| {
+            assert!(
+                matches!(cpu.state, State::Goes | State::Stays | State::Off),
+                "CPU {number}, which is {:?}, is given up",
+                cpu.state
+            );
+            cpu.given_up = cpu.state != State::Stays;
+            cpu.given_up
+        })
+    }
+
+    fn goes_on(&self, number: usize) {
+        self.with(number, |cpu| {
+            assert_eq!(cpu.state, State::Stays, "CPU {number} goes on");
+            cpu.state = State::Runs;
+        });
+    }
+
+    fn is_gone(&self, number: usize) {
+        assert!(self.online.get().contains(number), "CPU {number} goes once");
+        self.online.set(self.online.get().without(number));
+    }
+
+    fn bring_back(&self, gone: CpuSet) {
+        self.started_again.set(gone);
+        for number in gone.iter() {
+            assert!(
+                !self.online.get().contains(number),
+                "CPU {number} is online"
+            );
+            self.with(number, |cpu| {
+                // One that runs would be started over its own stack.
+                assert!(
+                    matches!(cpu.state, State::Off | State::Goes),
+                    "CPU {number}, which is {:?}, is started",
+                    cpu.state
+                );
+                if cpu.state == State::Off {
+                    cpu.state = State::Runs;
+                    self.online
+                        .set(CpuSet(self.online.get().0 | CpuSet::one(number).0));
+                }
+            });
+        }
+    }
+
+    fn is_late(&self, since: u64) -> bool {
+        self.time.get() - since > PATIENCE
+    }
+
+    fn now(&self) -> u64 {
+        self.time.get()
+    }
+}
+
+/// That CPU does not go; all are as they were, but those that firmware holds between on and off.
+#[track_caller]
+fn stays(cpus: &[Cpu], number: usize, why: Why<u8>) -> Fake {
+    let fake = Fake::new(cpus);
+    let before = fake.online.get();
+    assert_eq!(all(&fake), Err((number, why)), "{cpus:?}");
+    for (index, cpu) in cpus.iter().enumerate() {
+        let at = index + 1;
+        let now = fake.with(at, |cpu| *cpu);
+        assert!(!now.asked, "CPU {at} is still asked: {cpus:?}");
+        let online = fake.online.get().contains(at);
+        if now.state == State::Goes {
+            // Told by whoever tries to start it again, and not counted as running.
+            assert!(!online && at == number, "CPU {at}: {cpus:?}");
+            assert!(fake.started_again.get().contains(at));
+        } else {
+            assert_eq!(now.state, cpu.state, "CPU {at}: {cpus:?}");
+            assert_eq!(online, before.contains(at), "CPU {at}: {cpus:?}");
+        }
+    }
+    fake
+}
+
+#[test]
+fn all_that_run_go_and_are_told() {
+    let parked_off = Cpu {
+        state: State::Off,
+        ..WELL
+    };
+    let never = Cpu {
+        state: State::NeverStarted,
+        says: Says::ErrorFrom(1),
+        ..WELL
+    };
+    let fake = Fake::new(&[WELL, parked_off, WELL, never]);
+    assert_eq!(all(&fake), Ok(CpuSet(1 << 1 | 1 << 3)));
+    assert!(fake.online.get().is_empty());
+    assert_eq!((fake.state(1), fake.state(3)), (State::Off, State::Off));
+    assert_eq!(fake.with(4, |cpu| cpu.questions), 0);
+    assert_eq!(all(&Fake::new(&[])), Ok(CpuSet::default()));
+    assert_eq!(
+        all(&Fake::new(&[WELL; MOST_CPUS - 1])).map(CpuSet::len),
+        Ok(MOST_CPUS - 1)
+    );
+}
+
+#[test]
+fn firmware_that_refuses_cpu_off_leaves_it_running() {
+    for looks in 0..4 {
+        let refused = cpu(Told::RefusedAfter(looks), Says::TheTruth);
+        let fake = stays(&[WELL, refused, WELL], 2, Why::Stays);
+        assert_eq!(fake.started_again.get(), CpuSet::one(1));
+        assert_eq!(fake.with(3, |cpu| cpu.questions), 0);
+        // And once more: it is not taken for one that was refused just now.
+        assert_eq!(all(&fake), Err((2, Why::Stays)));
+        assert_eq!(fake.state(2), State::Runs);
+    }
+}
+
+/// It is no longer called when tables change, so it must not run, and nobody may leave over it.
+#[test]
+fn firmware_that_refuses_too_late_finds_it_given_up() {
+    let looks = PATIENCE as u32 + 5;
+    let refused = cpu(Told::RefusedAfter(looks), Says::TheTruth);
+    let fake = stays(&[WELL, refused], 2, Why::Late);
+    assert_eq!(fake.state(2), State::Goes);
+    for _ in 0..looks {
+        assert_eq!(fake.is_off(2), Ok(false));
+    }
+    assert_eq!(fake.state(2), State::Halted);
+    assert_eq!(all(&fake), Err((2, Why::Parked)));
+    assert!(!fake.online.get().contains(2));
+}
+
+/// It was never told to go: it must not be started a second time.
+#[test]
+fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
+    let silent = cpu(Told::GoesAfter(0), Says::ErrorFrom(1));
+    let fake = stays(&[silent, WELL], 1, Why::Firmware(7));
+    assert!(fake.started_again.get().is_empty());
+    let fake = stays(&[WELL, silent], 2, Why::Firmware(7));
+    assert_eq!(fake.started_again.get(), CpuSet::one(1));
+}
+
+#[test]
+fn firmware_that_stops_answering_is_believed_nothing() {
+    for first in 2..6 {
+        let says = Says::ErrorFrom(first);
+        // On its way when firmware fell silent: it is off, or will be.
+        for looks in first..8 {
+            let fake = stays(
+                &[WELL, cpu(Told::GoesAfter(looks), says)],
+                2,
+                Why::Firmware(7),
+            );
+            assert_eq!(fake.started_again.get(), CpuSet(1 << 1 | 1 << 2));
+        }
+        // It has not heard of it: that is taken back, and it stays.
+        let fake = stays(&[WELL, cpu(Told::Deaf, says)], 2, Why::Firmware(7));
+        assert_eq!(fake.started_again.get(), CpuSet::one(1));
+        // Refused just when firmware fell silent.
+        let refused = cpu(Told::RefusedAfter(first - 2), says);
+        let fake = stays(&[WELL, refused], 2, Why::Stays);
+        assert_eq!(fake.started_again.get(), CpuSet::one(1));
+    }
+}
+
+/// One question without an answer loses no CPU: it goes, and is started again once it is off.
+#[test]
+fn firmware_that_fails_once_takes_no_cpu_away() {
+    let looks = 8;
+    let once = cpu(Told::GoesAfter(looks), Says::ErrorOnce(3));
+    let fake = Fake::new(&[WELL, once]);
+    assert_eq!(all(&fake), Ok(CpuSet(0b110)));
+    assert_eq!(fake.state(2), State::Off);
+}
+
+#[test]
+fn firmware_that_takes_a_running_cpu_for_one_that_is_off_is_not_believed() {
+    for told in [Told::GoesAfter(0), Told::Deaf] {
+        let fake = stays(&[WELL, cpu(told, Says::Off)], 2, Why::Runs);
+        assert_eq!(fake.started_again.get(), CpuSet::one(1));
+    }
+}
+
+#[test]
+fn a_cpu_that_takes_too_long_is_not_waited_for_without_end() {
+    // Just in time, and just too late.
+    let patience = PATIENCE as u32;
+    let fake = Fake::new(&[cpu(Told::GoesAfter(patience), Says::TheTruth), WELL]);
+    assert_eq!(all(&fake), Ok(CpuSet(0b110)));
+    let late = cpu(Told::GoesAfter(patience + 1), Says::TheTruth);
+    let fake = stays(&[WELL, late, WELL], 2, Why::Late);
+    assert_eq!(fake.started_again.get(), CpuSet(0b110));
+    // One that never heard of it is not taken away, and not started.
+    let fake = stays(&[WELL, cpu(Told::Deaf, Says::TheTruth)], 2, Why::Late);
+    assert_eq!(fake.started_again.get(), CpuSet::one(1));
+}
+
+/// Before anybody is told to go.
+#[test]
+fn one_that_waits_in_this_kernels_memory_is_seen_first() {
+    for (says, why) in [
+        (Says::TheTruth, Why::Parked),
+        (Says::ErrorFrom(1), Why::Firmware(7)),
+    ] {
+        let parked = Cpu {
+            state: State::Parked,
+            ..cpu(Told::Deaf, says)
+        };
+        let fake = stays(&[WELL, WELL, parked], 3, why);
+        assert_eq!(fake.with(1, |cpu| cpu.questions), 0);
+        assert!(fake.started_again.get().is_empty());
+    }
+}
+
+/// Three CPUs, each in every way: whatever comes of it, either all went or all are as they were.
+#[test]
+fn whatever_each_does_all_go_or_none() {
+    let patience = PATIENCE as u32;
+    let mut each = Vec::new();
+    for told in [
+        Told::GoesAfter(0),
+        Told::GoesAfter(3),
+        Told::GoesAfter(patience + 5),
+        Told::RefusedAfter(0),
+        Told::RefusedAfter(2),
+        Told::RefusedAfter(patience + 5),
+        Told::Deaf,
+    ] {
+        for says in [
+            Says::TheTruth,
+            Says::ErrorFrom(1),
+            Says::ErrorFrom(2),
+            Says::ErrorFrom(4),
+            Says::Off,
+        ] {
+            each.push(cpu(told, says));
+        }
+    }
+    let (mut left, mut refused) = (0, 0);
+    for &first in &each {
+        for &second in &each {
+            for third in [WELL, cpu(Told::Deaf, Says::TheTruth)] {
+                let cpus = [first, second, third];
+                match all(&Fake::new(&cpus)) {
+                    Ok(gone) => {
+                        let fake = Fake::new(&cpus);
+                        assert_eq!(all(&fake), Ok(gone));
+                        assert_eq!(gone, CpuSet(0b1110), "{cpus:?}");
+                        assert!((1..=3).all(|at| fake.state(at) == State::Off), "{cpus:?}");
+                        left += 1;
+                    }
+                    Err((number, why)) => {
+                        stays(&cpus, number, why);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(left > 4 && refused > 1000, "{left}, {refused}");
+}

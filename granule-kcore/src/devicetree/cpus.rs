@@ -1,0 +1,246 @@
+//! The CPUs that the device tree names, and whether PSCI can start them.
+
+use crate::cpus::{AFFINITY, MOST_CPUS};
+use arrayvec::ArrayVec;
+use core::fmt;
+use dtoolkit::fdt::{Fdt, FdtNode};
+use dtoolkit::standard::NodeStandard;
+use dtoolkit::{Node, Property};
+
+/// The CPUs of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cpus {
+    /// The others, in the tree's order: their MPIDRs' affinity fields.
+    pub others: ArrayVec<u64, { MOST_CPUS - 1 }>,
+    /// CPUs that are there but cannot be started: each one's affinity, and why.
+    pub left_out: ArrayVec<(u64, LeftOut), MOST_CPUS>,
+    /// All that the tree names as usable, the boot CPU among them, even past the bounds above.
+    pub expected: usize,
+}
+
+/// Why a CPU cannot be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// Its node has no `enable-method`, or another than PSCI.
+    NotPsci,
+    /// Its node has no `reg` that can be read.
+    BadReg,
+    /// Another node has the same `reg`.
+    Twice,
+    /// There is no room for more.
+    TooMany,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPsci => f.write_str("its enable-method is not \"psci\""),
+            Self::BadReg => f.write_str("its reg is not one address of at most 64 bits"),
+            Self::Twice => f.write_str("another node has the same reg"),
+            Self::TooMany => write!(f, "this kernel runs on {MOST_CPUS} CPUs at most"),
+        }
+    }
+}
+
+/// Reads `/cpus`; `boot` is the boot CPU's affinity. A tree without the node, or without the boot
+/// CPU in it, still has the boot CPU.
+pub fn cpus(tree: &Fdt<'_>, boot: u64) -> Cpus {
+    let mut cpus = Cpus::default();
+    let mut seen_boot = false;
+    if let Some(node) = tree.root().child("cpus") {
+        for cpu in node
+            .children()
+            .filter(|node| is_cpu(node) && is_usable(node))
+        {
+            cpus.expected += 1;
+            match affinity(cpu) {
+                None => cpus.leave_out(0, LeftOut::BadReg),
+                Some(affinity) if affinity == boot && !seen_boot => seen_boot = true,
+                Some(affinity) if affinity == boot || cpus.others.contains(&affinity) => {
+                    cpus.leave_out(affinity, LeftOut::Twice);
+                }
+                Some(affinity) if !is_psci(&cpu) => cpus.leave_out(affinity, LeftOut::NotPsci),
+                Some(affinity) => {
+                    if cpus.others.try_push(affinity).is_err() {
+                        cpus.leave_out(affinity, LeftOut::TooMany);
+                    }
+                }
+            }
+        }
+    }
+    if !seen_boot {
+        cpus.expected += 1;
+    }
+    cpus
+}
+
+impl Cpus {
+    fn leave_out(&mut self, affinity: u64, why: LeftOut) {
+        // Past the bound they are only counted.
+        let _ = self.left_out.try_push((affinity, why));
+    }
+}
+
+/// Whether PSCI, as the tree has it, knows the standard function numbers: since version 0.2. The
+/// one before had numbers of the firmware's choice.
+pub fn has_psci(tree: &Fdt<'_>) -> bool {
+    tree.root().child("psci").is_some_and(|psci| {
+        psci.is_compatible("arm,psci-0.2") || psci.is_compatible("arm,psci-1.0")
+    })
+}
+
+fn is_cpu(node: &FdtNode<'_>) -> bool {
+    node.property("device_type")
+        .is_some_and(|kind| kind.value() == b"cpu\0")
+}
+
+/// A CPU that is `disabled` is not running and may be started by its enable-method (devicetree
+/// specification, section 3.8); any other status but okay says that it is out of order.
+fn is_usable(node: &FdtNode<'_>) -> bool {
+    node.property("status")
+        .is_none_or(|status| matches!(status.value(), b"okay\0" | b"ok\0" | b"disabled\0"))
+}
+
+fn affinity(node: FdtNode<'_>) -> Option<u64> {
+    let mut ids = node.reg().ok()??;
+    let id = ids.next()?.address::<u64>().ok()?;
+    (id & !AFFINITY == 0).then_some(id)
+}
+
+fn is_psci(node: &FdtNode<'_>) -> bool {
+    node.property("enable-method").is_some_and(|method| {
+        method
+            .value()
+            .split(|byte| *byte == 0)
+            .any(|name| name == b"psci")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+
+    fn node(
+        name: &str,
+        properties: &[(&str, &[u8])],
+        children: Vec<DeviceTreeNode>,
+    ) -> DeviceTreeNode {
+        let mut node = DeviceTreeNode::new(name).unwrap();
+        for (name, value) in properties {
+            node.add_property(DeviceTreeProperty::new(*name, value.to_vec()).unwrap());
+        }
+        for child in children {
+            node.add_child(child);
+        }
+        node
+    }
+
+    fn cpu(reg: &[u8], more: &[(&str, &[u8])]) -> DeviceTreeNode {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut properties = vec![("device_type", &b"cpu\0"[..]), ("reg", reg)];
+        properties.extend(more);
+        node(&format!("cpu@{number:x}"), &properties, vec![])
+    }
+
+    const PSCI: (&str, &[u8]) = ("enable-method", b"psci\0");
+
+    fn read(address_cells: u8, children: Vec<DeviceTreeNode>, boot: u64) -> Cpus {
+        let cells: &[u8] = &[0, 0, 0, address_cells];
+        let properties = [("#address-cells", cells), ("#size-cells", &[0; 4])];
+        let mut tree = DeviceTree::new();
+        tree.root = node("", &[], vec![node("cpus", &properties, children)]);
+        let bytes = tree.to_dtb();
+        cpus(&Fdt::new(&bytes).unwrap(), boot)
+    }
+
+    #[test]
+    fn all_but_the_boot_cpu_are_others_in_the_tree_s_order() {
+        let nodes = vec![
+            cpu(&[0, 0, 1, 0], &[PSCI]),
+            cpu(&[0, 0, 0, 0], &[PSCI]),
+            cpu(&[0, 0, 0, 1], &[PSCI, ("status", b"disabled\0")]),
+            node("cpu-map", &[], vec![]),
+        ];
+        let cpus = read(1, nodes, 0);
+        assert_eq!(cpus.others.as_slice(), [0x100, 1]);
+        assert_eq!((cpus.expected, cpus.left_out.len()), (3, 0));
+    }
+
+    #[test]
+    fn two_cells_hold_the_highest_affinity_field() {
+        let nodes = vec![
+            cpu(&[0, 0, 0, 0, 0, 0, 0, 0], &[PSCI]),
+            cpu(&[0, 0, 0, 1, 0, 0, 0, 2], &[PSCI]),
+        ];
+        assert_eq!(read(2, nodes, 0).others.as_slice(), [0x1_0000_0002]);
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_left_out_and_expected_nevertheless() {
+        let nodes = vec![
+            cpu(&[0, 0, 0, 0], &[PSCI]),
+            cpu(&[0, 0, 0, 1], &[("enable-method", b"spin-table\0")]),
+            cpu(&[0, 0, 0, 2], &[]),
+            cpu(&[0, 0, 0, 3], &[PSCI]),
+            cpu(&[0, 0, 0, 3], &[PSCI]),
+            cpu(&[0, 0, 0, 0], &[PSCI]),
+            cpu(&[1, 0, 0, 4], &[PSCI]),
+            cpu(&[0, 0], &[PSCI]),
+            cpu(&[0, 0, 0, 5], &[PSCI, ("status", b"fail\0")]),
+        ];
+        let cpus = read(1, nodes, 0);
+        assert_eq!(cpus.others.as_slice(), [3]);
+        assert_eq!(
+            cpus.left_out.as_slice(),
+            [
+                (1, LeftOut::NotPsci),
+                (2, LeftOut::NotPsci),
+                (3, LeftOut::Twice),
+                (0, LeftOut::Twice),
+                (0, LeftOut::BadReg),
+                (0, LeftOut::BadReg),
+            ]
+        );
+        assert_eq!(cpus.expected, 8);
+    }
+
+    #[test]
+    fn there_is_always_the_boot_cpu() {
+        assert_eq!(read(1, vec![], 0).expected, 1);
+        let strange = read(1, vec![cpu(&[0, 0, 0, 7], &[PSCI])], 0);
+        assert_eq!((strange.expected, strange.others.as_slice()), (2, &[7][..]));
+        let mut tree = DeviceTree::new();
+        tree.root = node("", &[], vec![]);
+        let bytes = tree.to_dtb();
+        assert_eq!(cpus(&Fdt::new(&bytes).unwrap(), 3).expected, 1);
+    }
+
+    #[test]
+    fn more_cpus_than_there_is_room_for_are_counted() {
+        let nodes = (0..100).map(|n| cpu(&[0, 0, 0, n], &[PSCI])).collect();
+        let cpus = read(1, nodes, 0);
+        assert_eq!((cpus.others.len(), cpus.expected), (MOST_CPUS - 1, 100));
+        assert!(
+            cpus.left_out
+                .iter()
+                .all(|(_, why)| *why == LeftOut::TooMany)
+        );
+    }
+
+    #[test]
+    fn psci_before_0_2_is_not_enough() {
+        for (compatible, expected) in [
+            (&b"arm,psci-1.0\0arm,psci-0.2\0arm,psci\0"[..], true),
+            (b"arm,psci-0.2\0", true),
+            (b"arm,psci\0", false),
+        ] {
+            let mut tree = DeviceTree::new();
+            let psci = node("psci", &[("compatible", compatible)], vec![]);
+            tree.root = node("", &[], vec![psci]);
+            let bytes = tree.to_dtb();
+            assert_eq!(has_psci(&Fdt::new(&bytes).unwrap()), expected);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The interrupt controller that the device tree names: its version and where its registers are.
+//!
+//! Addresses come out as the CPU sees them, through the `ranges` of every bus above.
+
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::ops::Range;
+use dtoolkit::fdt::{Fdt, FdtNode};
+use dtoolkit::standard::NodeStandard;
+use dtoolkit::{Node, Property};
+
+/// Redistributor regions at most.
+pub const MOST_REGIONS: usize = 4;
+
+/// What a distributor or a GICv2's CPU interface takes at least.
+const FRAME: u64 = 0x1000;
+
+/// Interrupt controllers that are driven as a GICv2.
+const V2: [&str; 5] = [
+    "arm,gic-400",
+    "arm,cortex-a15-gic",
+    "arm,cortex-a9-gic",
+    "arm,cortex-a7-gic",
+    "arm,pl390",
+];
+
+/// A GIC, by its registers' physical addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gic {
+    /// Version 2: distributor and CPU interface.
+    V2 {
+        /// The distributor.
+        distributor: Range<u64>,
+        /// The CPU interface.
+        cpu_interface: Range<u64>,
+    },
+    /// Version 3 or 4: distributor and redistributors; the CPU interface is system registers.
+    V3 {
+        /// The distributor.
+        distributor: Range<u64>,
+        /// The regions of redistributors.
+        redistributors: ArrayVec<Range<u64>, MOST_REGIONS>,
+    },
+}
+
+/// Why there is none that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GicTreeError {
+    /// No node is compatible with a GIC.
+    None,
+    /// Its `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
+    BadReg,
+    /// It has more redistributor regions than there is room for.
+    TooManyRegions,
+    /// It has a `redistributor-stride` of its own.
+    Stride,
+}
+
+impl fmt::Display for GicTreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str(
+                "the device tree names no interrupt controller that is known (arm,gic-v3, arm,gic-400, arm,cortex-a15-gic)",
+            ),
+            Self::BadReg => f.write_str(
+                "the reg of the device tree's interrupt controller does not lead to addresses that the CPU can reach",
+            ),
+            Self::TooManyRegions => write!(
+                f,
+                "the interrupt controller has more than {MOST_REGIONS} redistributor regions"
+            ),
+            Self::Stride => f.write_str(
+                "the interrupt controller has a redistributor-stride, which is not supported",
+            ),
+        }
+    }
+}
+
+/// The tree's GIC: the first node that is one.
+pub fn gic(tree: &Fdt<'_>) -> Result<Gic, GicTreeError> {
+    let root = tree.root();
+    let mut path = ArrayVec::new();
+    let node = search_node(root, &mut path).ok_or(GicTreeError::None)?;
+    if node.is_compatible("arm,gic-v3") {
+        version_3(node, &path)
+    } else {
+        version_2(node, &path)
+    }
+}
+
+/// The number of the interrupt of the physical timer that a kernel at EL1, or at EL2 with VHE, uses:
+/// a private one of each CPU.
+///
+/// `interrupts` of the timer's node names five, the physical one of the Non-secure state second and
+/// that of EL2 fourth, each in as many cells as the interrupt controller says: kind (1 is private),
+/// number among its kind, flags.
+pub fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
+    let root = tree.root();
+    let timer = root
+        .children()
+        .find(|node| node.is_compatible("arm,armv8-timer"))?;
+    let mut cells = 3;
+    let mut path = ArrayVec::new();
+    if let Some(found) = search_node(root, &mut path) {
+        cells = found.property("#interrupt-cells")?.value_as::<u32>().ok()?;
+    }
+    let which: usize = if at_el2 { 3 } else { 1 };
+    let property = timer.property("interrupts")?;
+    let (words, _) = property.value().as_chunks::<4>();
+    let interrupt = words.get(which.checked_mul(cells as usize)?..)?;
+    let [kind, number, ..] = *interrupt else {
+        return None;
+    };
+    let number = u32::from_be_bytes(number);
+    // Private ones are 16 to 31.
+    (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
+}
+
+/// Buses above a node that are followed.
+const MOST_DEPTH: usize = 8;
+
+type Path<'a> = ArrayVec<FdtNode<'a>, MOST_DEPTH>;
+
+/// Looks at the children of `node`, depth first, for an interrupt controller; `path` leads from
+/// below the root to `node`, and then to what was found.
+fn search_node<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<FdtNode<'a>> {
+    for child in node.children() {
+        if child.is_compatible("arm,gic-v3") || V2.iter().any(|name| child.is_compatible(name)) {
+            return Some(child);
+        }
+        if path.try_push(child).is_ok() {
+            let found = search_node(child, path);
+            if found.is_some() {
+                return found;
+            }
+            path.pop();
+        }
+    }
+    None
+}
+
+fn version_2(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
+    let mut regions = regions(node, path)?;
+    match (regions.next().flatten(), regions.next().flatten()) {
+        (Some(distributor), Some(cpu_interface)) => Ok(Gic::V2 {
+            distributor,
+            cpu_interface,
+        }),
+        _ => Err(GicTreeError::BadReg),
+    }
+}
+
+fn version_3(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
+    if node.property("redistributor-stride").is_some() {
+        return Err(GicTreeError::Stride);
+    }
+    let count = match node.property("#redistributor-regions") {
+        None => 1,
+        Some(property) => property
+            .value_as::<u32>()
+            .map_err(|_| GicTreeError::BadReg)?,
+    };
+    let mut regions = regions(node, path)?;
+    let distributor = regions.next().flatten().ok_or(GicTreeError::BadReg)?;
+    let mut redistributors = ArrayVec::new();
+    for _ in 0..count {
+        let region = regions.next().flatten().ok_or(GicTreeError::BadReg)?;
+        redistributors
+            .try_push(region)
+            .map_err(|_| GicTreeError::TooManyRegions)?;
+    }
+    if redistributors.is_empty() {
+        return Err(GicTreeError::BadReg);
+    }
+    Ok(Gic::V3 {
+        distributor,
+        redistributors,
+    })
+}
+
+/// The node's regions as the CPU sees them; `None` for one that it cannot reach.
+fn regions<'a, 'p>(
+    node: FdtNode<'a>,
+    path: &'p Path<'a>,
+) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a, 'p>, GicTreeError> {
+    let regions = node.reg().map_err(|_| GicTreeError::BadReg)?;
+    let regions = regions.ok_or(GicTreeError::BadReg)?;
+    Ok(regions.map(move |region| {
+        let size = region.size::<u64>().ok()?;
+        let mut start = region.address::<u64>().ok()?;
+        for bus in path.iter().rev() {
+            start = through(*bus, start)?;
+        }
+        let end = start.checked_add(size)?;
+        (size >= FRAME && start.is_multiple_of(FRAME)).then_some(start..end)
+    }))
+}
+
+/// An address on `bus` as an address on the bus above it. Without `ranges` the CPU cannot reach
+/// what is on the bus; an empty one changes nothing.
+fn through(bus: FdtNode<'_>, address: u64) -> Option<u64> {
+    if bus.property("ranges")?.value().is_empty() {
+        return Some(address);
+    }
+    for range in bus.ranges().ok()?? {
+        let child = range.child_bus_address::<u64>().ok()?;
+        let offset = address.checked_sub(child);
+        if let Some(offset) =
+            offset.filter(|offset| range.length::<u64>().is_ok_and(|l| *offset < l))
+        {
+            return range.parent_bus_address::<u64>().ok()?.checked_add(offset);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+
+    fn node(
+        name: &str,
+        properties: &[(&str, Vec<u8>)],
+        children: Vec<DeviceTreeNode>,
+    ) -> DeviceTreeNode {
+        let mut node = DeviceTreeNode::new(name).unwrap();
+        for (name, value) in properties {
+            node.add_property(DeviceTreeProperty::new(*name, value.clone()).unwrap());
+        }
+        for child in children {
+            node.add_child(child);
+        }
+        node
+    }
+
+    fn cells(cells: &[u32]) -> Vec<u8> {
+        cells.iter().flat_map(|cell| cell.to_be_bytes()).collect()
+    }
+
+    fn two_cells() -> [(&'static str, Vec<u8>); 2] {
+        [
+            ("#address-cells", cells(&[2])),
+            ("#size-cells", cells(&[2])),
+        ]
+    }
+
+    fn read(children: Vec<DeviceTreeNode>) -> Result<Gic, GicTreeError> {
+        let mut tree = DeviceTree::new();
+        tree.root = node("", &two_cells(), children);
+        let bytes = tree.to_dtb();
+        gic(&Fdt::new(&bytes).unwrap())
+    }
+
+    fn v3(more: &[(&str, Vec<u8>)], reg: &[u32]) -> DeviceTreeNode {
+        let mut properties = vec![
+            ("compatible", b"arm,gic-v3\0".to_vec()),
+            ("reg", cells(reg)),
+        ];
+        properties.extend_from_slice(more);
+        node("intc@8000000", &properties, vec![])
+    }
+
+    const VIRT: [u32; 8] = [0, 0x800_0000, 0, 0x1_0000, 0, 0x80a_0000, 0, 0xf6_0000];
+
+    #[test]
+    fn qemu_s_two_are_found() {
+        let made = read(vec![v3(&[("#redistributor-regions", cells(&[1]))], &VIRT)]);
+        let Ok(Gic::V3 {
+            distributor,
+            redistributors,
+        }) = made
+        else {
+            panic!("{made:?}");
+        };
+        assert_eq!(distributor, 0x800_0000..0x801_0000);
+        assert!(redistributors.iter().eq([&(0x80a_0000..0x900_0000)]));
+        let reg = cells(&[0, 0x800_0000, 0, 0x1_0000, 0, 0x801_0000, 0, 0x1_0000]);
+        let v2 = node(
+            "intc@8000000",
+            &[
+                ("compatible", b"arm,cortex-a15-gic\0".to_vec()),
+                ("reg", reg),
+            ],
+            vec![],
+        );
+        assert_eq!(
+            read(vec![node("chosen", &[], vec![]), v2]),
+            Ok(Gic::V2 {
+                distributor: 0x800_0000..0x801_0000,
+                cpu_interface: 0x801_0000..0x802_0000,
+            })
+        );
+    }
+
+    #[test]
+    fn a_gic_on_a_bus_is_where_the_ranges_say() {
+        let mut bus = vec![("ranges", cells(&[0x800_0000, 1, 0x800_0000, 0x1000_0000]))];
+        bus.extend([
+            ("#address-cells", cells(&[1])),
+            ("#size-cells", cells(&[1])),
+        ]);
+        let reg = [0x800_0000, 0x1_0000, 0x80a_0000, 0x4_0000];
+        let made = read(vec![node("soc", &bus, vec![v3(&[], &reg)])]);
+        let Ok(Gic::V3 {
+            distributor,
+            redistributors,
+        }) = made
+        else {
+            panic!("{made:?}");
+        };
+        assert_eq!(distributor, 0x1_0800_0000..0x1_0801_0000);
+        assert!(redistributors.iter().eq([&(0x1_080a_0000..0x1_080e_0000)]));
+        let outside = [0x2800_0000, 0x1_0000, 0x280a_0000, 0x4_0000];
+        let made = read(vec![node("soc", &bus, vec![v3(&[], &outside)])]);
+        assert_eq!(made, Err(GicTreeError::BadReg));
+        // No ranges: the CPU cannot reach it.
+        let made = read(vec![node("soc", &bus[1..], vec![v3(&[], &reg)])]);
+        assert_eq!(made, Err(GicTreeError::BadReg));
+        // Empty ranges: the same addresses.
+        bus[0].1.clear();
+        let made = read(vec![node("soc", &bus, vec![v3(&[], &reg)])]);
+        assert!(matches!(made, Ok(Gic::V3 { distributor, .. }) if distributor.start == 0x800_0000));
+    }
+
+    #[test]
+    fn what_cannot_be_used_says_why() {
+        assert_eq!(
+            read(vec![node("uart", &[], vec![])]),
+            Err(GicTreeError::None)
+        );
+        assert_eq!(read(vec![v3(&[], &VIRT[..4])]), Err(GicTreeError::BadReg));
+        assert_eq!(read(vec![v3(&[], &VIRT[..7])]), Err(GicTreeError::BadReg));
+        let regions = |n| [("#redistributor-regions", cells(&[n]))];
+        assert_eq!(
+            read(vec![v3(&regions(2), &VIRT)]),
+            Err(GicTreeError::BadReg)
+        );
+        assert_eq!(
+            read(vec![v3(&regions(0), &VIRT)]),
+            Err(GicTreeError::BadReg)
+        );
+        let many: Vec<u32> = VIRT.iter().copied().cycle().take(4 * 7).collect();
+        assert_eq!(
+            read(vec![v3(&regions(6), &many)]),
+            Err(GicTreeError::TooManyRegions)
+        );
+        let stride = [("redistributor-stride", cells(&[0, 0x4_0000]))];
+        assert_eq!(read(vec![v3(&stride, &VIRT)]), Err(GicTreeError::Stride));
+        let odd = [0, 0x800_0004, 0, 0x1_0000, 0, 0x80a_0000, 0, 0xf6_0000];
+        assert_eq!(read(vec![v3(&[], &odd)]), Err(GicTreeError::BadReg));
+        let no_reg = node("intc", &[("compatible", b"arm,gic-v3\0".to_vec())], vec![]);
+        assert_eq!(read(vec![no_reg]), Err(GicTreeError::BadReg));
+    }
+
+    fn timer_of(interrupts: &[u32], interrupt_cells: u32, at_el2: bool) -> Option<u32> {
+        let mut tree = DeviceTree::new();
+        let gic = v3(&[("#interrupt-cells", cells(&[interrupt_cells]))], &VIRT);
+        let properties = [
+            ("compatible", b"arm,armv8-timer\0".to_vec()),
+            ("interrupts", cells(interrupts)),
+        ];
+        tree.root = node(
+            "",
+            &two_cells(),
+            vec![node("timer", &properties, vec![]), gic],
+        );
+        let bytes = tree.to_dtb();
+        timer(&Fdt::new(&bytes).unwrap(), at_el2)
+    }
+
+    #[test]
+    fn the_timer_s_interrupt_is_that_of_the_level() {
+        // As QEMU has them: secure, physical, virtual, of the hypervisor.
+        let qemu = [1, 13, 4, 1, 14, 4, 1, 11, 4, 1, 10, 4];
+        assert_eq!(timer_of(&qemu, 3, false), Some(30));
+        assert_eq!(timer_of(&qemu, 3, true), Some(26));
+        // A fourth cell, of which CPUs it is.
+        let wide = [1, 13, 4, 9, 1, 14, 4, 9, 1, 11, 4, 9, 1, 10, 4, 9];
+        assert_eq!(timer_of(&wide, 4, false), Some(30));
+        assert_eq!(timer_of(&wide, 4, true), Some(26));
+    }
+
+    #[test]
+    fn a_timer_that_is_no_private_interrupt_is_none() {
+        for (interrupts, cells) in [
+            (&[][..], 3),
+            (&[1, 13, 4], 3),
+            (&[1, 13, 4, 0, 14, 4], 3),
+            (&[1, 13, 4, 1, 16, 4], 3),
+            (&[1, 13, 4, 1], 3),
+            (&[1, 13, 4, 1, 14, 4], u32::MAX),
+        ] {
+            assert_eq!(timer_of(interrupts, cells, false), None, "{interrupts:?}");
+        }
+    }
+}

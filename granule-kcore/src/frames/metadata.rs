@@ -1,0 +1,379 @@
+//! Page metadata: one entry of 12 bytes for each frame, in memory that the caller takes from RAM.
+//! The only `unsafe` of the allocator is here.
+//!
+//! The memory may hold anything at first. Entries are initialised a chunk at a time, when the first
+//! entry of the chunk is written: one bit for each chunk says whether that happened. An entry of an
+//! untouched chunk is not read; it counts as `PageMetadata::Inside`, as a fresh one would. So a machine with much RAM pays at boot for the
+//! bits (64 KiB for 512 GiB of 4K pages) and for the chunks of a few large blocks.
+//!
+//! An entry holds a word of state (kind, order, and two bytes for the owner), and
+//! two words that are links while the frame heads a free block and belong to the
+//! owner (a reference count and one word more) while it is allocated.
+
+use core::mem::MaybeUninit;
+
+/// Words of an entry: state, and two more.
+const ENTRY_WORDS: usize = 3;
+
+/// Entries are initialised this many (as a shift) at a time: 3 KiB, so that the bits
+/// stay small and the first touch of a chunk cheap.
+const CHUNK_SHIFT: u32 = 8;
+
+/// Entries that are initialised at a time.
+pub(super) const CHUNK_ENTRIES: u32 = 1 << CHUNK_SHIFT;
+
+/// The link that leads nowhere.
+pub(super) const NONE: u32 = u32::MAX;
+
+const KIND_FREE: u32 = 1;
+const KIND_ALLOCATED: u32 = 2;
+const ORDER_SHIFT: u32 = 8;
+/// Kind and order: of a frame allocated by itself this is [`KIND_ALLOCATED`].
+const ALONE_MASK: u32 = 0xffff;
+/// Owners that a frame can have beside the first one.
+const MOST_FURTHER_OWNERS: u32 = u32::MAX;
+
+/// One word of metadata memory, which may hold anything.
+pub type Word = MaybeUninit<u32>;
+
+/// Words that hold the bits of `frames` frames.
+const fn bit_words(frames: u64) -> u64 {
+    frames
+        .div_ceil(CHUNK_ENTRIES as u64)
+        .div_ceil(u32::BITS as u64)
+}
+
+/// The bytes of metadata that a span of `frames` frames needs: 12 a frame and the bits.
+pub const fn metadata_bytes(frames: u64) -> u64 {
+    metadata_words(frames).saturating_mul(size_of::<Word>() as u64)
+}
+
+/// [`metadata_bytes`] in words.
+pub(super) const fn metadata_words(frames: u64) -> u64 {
+    frames
+        .saturating_mul(ENTRY_WORDS as u64)
+        .saturating_add(bit_words(frames))
+}
+
+/// The memory of [`metadata_bytes`]`(frames)` bytes at `start`, as the allocator takes it.
+///
+/// # Safety
+///
+/// That memory must be mapped writable, aligned to a word, and used by nobody else for `'m`. It
+/// need not be initialised.
+pub unsafe fn metadata_at<'m>(start: *mut Word, frames: u64) -> &'m mut [Word] {
+    // SAFETY: the caller vouches for the memory; no content is needed, a `Word` may be
+    // uninitialised.
+    unsafe { core::slice::from_raw_parts_mut(start, metadata_words(frames) as usize) }
+}
+
+/// The state of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageMetadata {
+    /// No block begins here: the frame lies inside one, or was never given in.
+    Inside,
+    /// The first frame of a free block, and its neighbours in the list of its order.
+    Free { order: u32, next: u32, prev: u32 },
+    /// The first frame of an allocated block.
+    Allocated { order: u32 },
+}
+
+/// The entries of a span of frames.
+pub(super) struct Entries<'m> {
+    /// A bit for each chunk whose entries are all initialised.
+    touched: &'m mut [u32],
+    entries: &'m mut [[Word; ENTRY_WORDS]],
+    /// The entries of those chunks.
+    touched_entries: u32,
+}
+
+impl<'m> Entries<'m> {
+    /// No entries.
+    pub(super) const fn empty() -> Self {
+        Self {
+            touched: &mut [],
+            entries: &mut [],
+            touched_entries: 0,
+        }
+    }
+
+    /// Entries for `frames` frames in `memory`, or `None` if it is too small.
+    pub(super) fn new(memory: &'m mut [Word], frames: u32) -> Option<Self> {
+        let bit_words = bit_words(u64::from(frames)) as usize;
+        let (bits, rest) = memory.split_at_mut_checked(bit_words)?;
+        let (entries, _) = rest.as_chunks_mut();
+        let entries = entries.get_mut(..frames as usize)?;
+        for word in &mut *bits {
+            word.write(0);
+        }
+        let bits: *mut [Word] = bits;
+        // SAFETY: each word was just written, and a `MaybeUninit<u32>` has the layout of a
+        // `u32`; the slice it came from is not used again for `'m`.
+        let touched = unsafe { &mut *(bits as *mut [u32]) };
+        Some(Self {
+            touched,
+            entries,
+            touched_entries: 0,
+        })
+    }
+
+    /// How many entries were initialised so far.
+    pub(super) fn touched(&self) -> u64 {
+        u64::from(self.touched_entries)
+    }
+
+    fn chunk_is_touched(&self, chunk: u32) -> bool {
+        self.touched
+            .get((chunk / u32::BITS) as usize)
+            .is_some_and(|word| word >> (chunk % u32::BITS) & 1 != 0)
+    }
+
+    /// What the entry at `offset` says; one that was never written, or does not exist, is inside.
+    pub(super) fn read(&self, offset: u32) -> PageMetadata {
+        if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
+            return PageMetadata::Inside;
+        }
+        let Some(words) = self.entries.get(offset as usize) else {
+            return PageMetadata::Inside;
+        };
+        // SAFETY: the chunk's bit is set only by `touch`, after it wrote every word of every
+        // entry of the chunk; nothing in here makes a word uninitialised again, and nobody else
+        // writes the memory (promised to `metadata_at`, or by the borrow).
+        let [state, next, prev] = words.map(|word| unsafe { word.assume_init() });
+        let order = state >> ORDER_SHIFT & 0xff;
+        match state & 0xff {
+            KIND_FREE => PageMetadata::Free { order, next, prev },
+            KIND_ALLOCATED => PageMetadata::Allocated { order },
+            _ => PageMetadata::Inside,
+        }
+    }
+
+    /// Writes the entry at `offset`, and initialises its chunk if it is the first one there.
+    pub(super) fn write(&mut self, offset: u32, entry: PageMetadata) {
+        let chunk = offset >> CHUNK_SHIFT;
+        if !self.chunk_is_touched(chunk) {
+            if entry == PageMetadata::Inside {
+                return;
+            }
+            self.touch(chunk);
+        }
+        let words = match entry {
+            PageMetadata::Inside => [0; ENTRY_WORDS],
+            PageMetadata::Free { order, next, prev } => {
+                [KIND_FREE | order << ORDER_SHIFT, next, prev]
+            }
+            // The owner finds its two words zero.
+            PageMetadata::Allocated { order } => [KIND_ALLOCATED | order << ORDER_SHIFT, 0, 0],
+        };
+        if let Some(slot) = self.entries.get_mut(offset as usize) {
+            *slot = words.map(Word::new);
+        }
+    }
+
+    /// Changes the link to the next block of the free block at `offset`.
+    pub(super) fn set_next(&mut self, offset: u32, next: u32) {
+        if let Some([_, slot, _]) = self.entries.get_mut(offset as usize) {
+            slot.write(next);
+        }
+    }
+
+    /// Changes the link to the previous block of the free block at `offset`.
+    pub(super) fn set_prev(&mut self, offset: u32, prev: u32) {
+        if let Some([_, _, slot]) = self.entries.get_mut(offset as usize) {
+            slot.write(prev);
+        }
+    }
+
+    /// The owners that the frame allocated by itself at `offset` has beside its first one; `None`
+    /// if no such frame is there.
+    pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
+        self.owned(offset).map(|(_, owners)| owners)
+    }
+
+    /// Whether the frame allocated by itself at `offset` has owners beside its first one, and of how
+    /// many among `count` such frames from it on the same holds, up to where its chunk ends; `None` if
+    /// no such frame is there.
+    pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
+        let (_, owners) = self.owned(offset)?;
+        let shared = owners > 0;
+        if count == 1 {
+            // As every copy on write asks.
+            return Some((shared, 1));
+        }
+        let left = CHUNK_ENTRIES - offset % CHUNK_ENTRIES;
+        let rest = self.entries.get(offset as usize..)?;
+        let rest = rest.get(..count.min(left) as usize).unwrap_or(rest);
+        let other = |[state, owners, _]: &[Word; ENTRY_WORDS]| {
+            // SAFETY: as in `read`: the chunk is that of the first, which is touched, so each of its
+            // words was written.
+            let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
+            state & ALONE_MASK != KIND_ALLOCATED || (owners > 0) != shared
+        };
+        let alike = rest.iter().position(other).unwrap_or(rest.len());
+        Some((shared, alike as u32))
+    }
+
+    /// Sets [`further_owners`](Self::further_owners).
+    pub(super) fn set_further_owners(&mut self, offset: u32, owners: u32) {
+        if let Some([_, slot, _]) = self.entries.get_mut(offset as usize) {
+            slot.write(owners);
+        }
+    }
+
+    /// One owner more for each of `count` frames from `first`, all allocated by themselves; else the
+    /// first that is not, or that has as many owners as can be counted: nothing has changed then.
+    pub(super) fn share(&mut self, first: u32, count: u32) -> Result<(), u32> {
+        for offset in first..first + count {
+            match self.owned(offset) {
+                Some((slot, owners)) if owners < MOST_FURTHER_OWNERS => {
+                    self.set_further_owners(slot, owners + 1);
+                }
+                _ => {
+                    for done in first..offset {
+                        if let Some(owners) = self.further_owners(done) {
+                            self.set_further_owners(done, owners - 1);
+                        }
+                    }
+                    return Err(offset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The place and the further owners of a frame that is allocated by itself.
+    #[inline(always)]
+    fn owned(&self, offset: u32) -> Option<(u32, u32)> {
+        if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
+            return None;
+        }
+        let [state, owners, _] = self.entries.get(offset as usize)?;
+        // SAFETY: as in `read`: the chunk is touched, so each of its words was written.
+        let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
+        (state & ALONE_MASK == KIND_ALLOCATED).then_some((offset, owners))
+    }
+
+    /// The first frame in `start..end` at which a block begins. Skips untouched chunks.
+    pub(super) fn first_head(&self, start: u32, end: u32) -> Option<u32> {
+        let mut at = start;
+        while at < end {
+            let chunk = at >> CHUNK_SHIFT;
+            let bits = self.touched.get((chunk / u32::BITS) as usize)?;
+            let skipped = match bits >> (chunk % u32::BITS) {
+                0 => u32::BITS - chunk % u32::BITS,
+                bits => bits.trailing_zeros(),
+            };
+            if skipped > 0 {
+                at = (chunk + skipped).checked_mul(CHUNK_ENTRIES)?;
+                continue;
+            }
+            let chunk_end = (at | (CHUNK_ENTRIES - 1)).saturating_add(1).min(end);
+            if let Some(head) = (at..chunk_end).find(|at| self.read(*at) != PageMetadata::Inside) {
+                return Some(head);
+            }
+            at = chunk_end;
+        }
+        None
+    }
+
+    #[cold]
+    fn touch(&mut self, chunk: u32) {
+        let first = (chunk as usize) << CHUNK_SHIFT;
+        let end = (first + CHUNK_ENTRIES as usize).min(self.entries.len());
+        let (Some(entries), Some(bits)) = (
+            self.entries.get_mut(first..end),
+            self.touched.get_mut((chunk / u32::BITS) as usize),
+        ) else {
+            return;
+        };
+        entries.fill([Word::new(0); ENTRY_WORDS]);
+        *bits |= 1 << (chunk % u32::BITS);
+        self.touched_entries += (end - first) as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_never_takes_more_than_sixteen_bytes() {
+        for frames in [
+            1,
+            2,
+            255,
+            256,
+            257,
+            8192,
+            8193,
+            1 << 27,
+            u64::from(u32::MAX),
+        ] {
+            assert!(metadata_bytes(frames) <= 16 * frames, "{frames} frames");
+            assert!(metadata_bytes(frames) >= 12 * frames, "{frames} frames");
+        }
+    }
+
+    #[test]
+    fn memory_one_word_short_is_refused() {
+        for frames in [1u32, 256, 257, 9000] {
+            let words = metadata_words(u64::from(frames)) as usize;
+            let mut memory = Box::<[u32]>::new_uninit_slice(words);
+            assert!(Entries::new(&mut memory, frames).is_some());
+            let short = memory.get_mut(1..).unwrap();
+            assert!(Entries::new(short, frames).is_none());
+            assert!(Entries::new(&mut [], frames).is_none());
+        }
+    }
+
+    #[test]
+    fn entries_are_initialised_by_the_chunk_that_is_written() {
+        let frames = 3 * CHUNK_ENTRIES + 10;
+        let mut memory = Box::<[u32]>::new_uninit_slice(metadata_words(u64::from(frames)) as usize);
+        // By pointer, as the kernel does.
+        // SAFETY: the box has the words of so many frames and is not used but through this.
+        let words = unsafe { metadata_at(memory.as_mut_ptr(), u64::from(frames)) };
+        let mut entries = Entries::new(words, frames).unwrap();
+        assert_eq!(entries.touched(), 0);
+        assert_eq!(entries.first_head(0, frames), None);
+        // Nothing is written to say what is so already.
+        entries.write(300, PageMetadata::Inside);
+        assert_eq!(entries.touched(), 0);
+
+        let free = PageMetadata::Free {
+            order: 22,
+            next: NONE,
+            prev: 7,
+        };
+        entries.write(300, free);
+        assert_eq!(entries.touched(), 256);
+        assert_eq!(entries.read(300), free);
+        for offset in (0..300).chain(301..frames + 300) {
+            assert_eq!(entries.read(offset), PageMetadata::Inside, "{offset}");
+        }
+        // The last chunk is a partial one.
+        let allocated = PageMetadata::Allocated { order: 1 };
+        entries.write(frames - 1, allocated);
+        assert_eq!(entries.touched(), 256 + 10);
+        assert_eq!(entries.read(frames - 1), allocated);
+        entries.write(frames, allocated);
+        assert_eq!(entries.read(frames), PageMetadata::Inside);
+        assert_eq!(entries.touched(), 256 + 10);
+
+        assert_eq!(entries.first_head(0, frames), Some(300));
+        assert_eq!(entries.first_head(0, 300), None);
+        assert_eq!(entries.first_head(300, 301), Some(300));
+        assert_eq!(entries.first_head(301, frames), Some(frames - 1));
+        assert_eq!(entries.first_head(301, frames - 1), None);
+        entries.set_next(300, 1);
+        entries.set_prev(300, 2);
+        assert_eq!(
+            entries.read(300),
+            PageMetadata::Free {
+                order: 22,
+                next: 1,
+                prev: 2
+            }
+        );
+    }
+}

@@ -1,0 +1,491 @@
+//! The page allocator: a buddy allocator of physical page frames. It takes over from the early
+//! allocator (memblock) once the linear map exists.
+//!
+//! [`Frames`] manages a few spans of frame numbers (`span`). Each frame has page metadata
+//! ([`metadata`]) of 12 bytes in RAM that the caller picks; the metadata is initialised on first use.
+//! A single frame may have several owners. [`tables`] hands frames to page tables. A frame is a
+//! number here: this module never touches a frame's memory and does not know how it is mapped.
+//!
+//! A [`Frames`] is for one CPU at a time: code that shares one takes a lock around it.
+
+mod error;
+pub mod metadata;
+mod owners;
+mod span;
+pub mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use error::FrameError;
+
+use core::fmt;
+use granule::arch::{PageSize, PhysicalAddress};
+use metadata::{PageMetadata, Word, metadata_words};
+use span::{Block, Span};
+
+/// The base-2 logarithm of the bytes of the largest block: 16 GiB, the largest leaf there is
+/// without the 52-bit formats (16 contiguous blocks of 1 GiB with 4K pages, 32 of 512 MiB with
+/// 64K). Larger blocks would have no user; smaller ones would have more heads, and so more
+/// metadata to write for free memory.
+const MAX_BLOCK_SHIFT: u32 = 34;
+
+/// The bits of a physical address, at most.
+const PHYSICAL_BITS: u32 = 52;
+
+/// The most spans: banks close to each other can share one, holes and all, as the metadata of a
+/// hole is never touched.
+pub const MOST_SPANS: usize = 128;
+
+/// The largest order of a block with this page size: 22, 20 or 18.
+pub const fn max_order(page_size: PageSize) -> u32 {
+    MAX_BLOCK_SHIFT - page_size.shift()
+}
+
+/// The number of a page frame: its physical address, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frame(pub u64);
+
+impl Frame {
+    /// The frame that `address` lies in.
+    pub const fn containing(address: PhysicalAddress, page_size: PageSize) -> Self {
+        Self(address.0 >> page_size.shift())
+    }
+
+    /// Its first address.
+    pub const fn address(self, page_size: PageSize) -> PhysicalAddress {
+        PhysicalAddress(self.0 << page_size.shift())
+    }
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "frame {:#x}", self.0)
+    }
+}
+
+/// The frames of RAM: free, allocated, and how many of each.
+pub struct Frames<'m> {
+    page_size: PageSize,
+    /// In ascending order; the first `span_count` are used.
+    spans: [Span<'m>; MOST_SPANS],
+    span_count: usize,
+    total: u64,
+    allocated: u64,
+    reserved: u64,
+    refused: u64,
+}
+
+impl<'m> Frames<'m> {
+    /// No frames yet.
+    pub const fn new(page_size: PageSize) -> Self {
+        Self {
+            page_size,
+            spans: [const { Span::EMPTY }; MOST_SPANS],
+            span_count: 0,
+            total: 0,
+            allocated: 0,
+            reserved: 0,
+            refused: 0,
+        }
+    }
+
+    /// Sets the page size, for an allocator that was made before it was known and has no span yet.
+    pub fn begin(&mut self, page_size: PageSize) {
+        if self.span_count == 0 {
+            self.page_size = page_size;
+        }
+    }
+
+    /// Makes room for the `count` frames from `first`, with their metadata in `memory`, which
+    /// must have [`metadata_bytes`](metadata::metadata_bytes)`(count)` bytes and may hold anything. None of them is given in
+    /// by that. Blocks do not reach from one span into the next.
+    ///
+    /// # Errors
+    ///
+    /// When the span is empty, has `2^32 - 1` frames or more, reaches beyond the 52 bits of
+    /// physical addresses, has frames of another one, is one too many, or `memory` is too small.
+    pub fn add_span(
+        &mut self,
+        first: Frame,
+        count: u64,
+        memory: &'m mut [Word],
+    ) -> Result<(), FrameError> {
+        let limit = 1u64 << (PHYSICAL_BITS - self.page_size.shift());
+        let bad = FrameError::BadSpan { first, count };
+        let frames = u32::try_from(count).map_err(|_| bad)?;
+        if frames == 0 || frames == u32::MAX {
+            return Err(bad);
+        }
+        match first.0.checked_add(count) {
+            Some(end) if end <= limit => {}
+            _ => return Err(bad),
+        }
+        // Where it goes among the others, which it must keep off.
+        let place = self.spans().partition_point(|span| span.first() < first.0);
+        let before = place
+            .checked_sub(1)
+            .and_then(|before| self.spans().get(before));
+        let before = before.filter(|span| span.end() > first.0);
+        let after = self.spans().get(place);
+        let after = after.filter(|span| span.first() < first.0 + count);
+        if let Some(other) = before.or(after) {
+            let other = Frame(other.first());
+            return Err(FrameError::SpansOverlap { first, other });
+        }
+        if self.span_count == MOST_SPANS {
+            return Err(FrameError::TooManySpans { first });
+        }
+        let given = memory.len() as u64;
+        let span = Span::new(first.0, frames, max_order(self.page_size), memory).ok_or(
+            FrameError::MetadataTooSmall {
+                needed: metadata_words(count),
+                given,
+            },
+        )?;
+        // The unused one behind the last comes to the front, and is replaced.
+        if let Some(tail) = self.spans.get_mut(place..=self.span_count) {
+            tail.rotate_right(1);
+            if let Some(slot) = tail.first_mut() {
+                *slot = span;
+            }
+        }
+        self.span_count += 1;
+        Ok(())
+    }
+
+    /// Gives in the `count` frames from `start`, which become free; they may reach over several
+    /// spans that follow each other without a gap.
+    ///
+    /// # Errors
+    ///
+    /// When a frame is in no span, or was given in before. Nothing has changed then.
+    pub fn add_range(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
+        let end = start
+            .0
+            .checked_add(count)
+            .ok_or(FrameError::OutsideSpans { frame: start })?;
+        let mut at = start.0;
+        while at < end {
+            let (index, offset) = self.locate(Frame(at))?;
+            let Some(span) = self.spans.get(index) else {
+                break;
+            };
+            let piece = (span.end().min(end) - at) as u32;
+            if let Some(given) = span.first_given(offset, piece) {
+                let frame = Frame(span.number(given));
+                return Err(FrameError::AlreadyGiven { frame });
+            }
+            at += u64::from(piece);
+        }
+        at = start.0;
+        while at < end {
+            let (index, offset) = self.locate(Frame(at))?;
+            let Some(span) = self.spans.get_mut(index) else {
+                break;
+            };
+            let piece = (span.end().min(end) - at) as u32;
+            span.add(offset, piece);
+            at += u64::from(piece);
+        }
+        self.total += count;
+        Ok(())
+    }
+
+    /// Takes the `count` frames from `start` out, all at once: they are nobody's until they are
+    /// [given in](Self::add_range) again.
+    ///
+    /// # Errors
+    ///
+    /// When a frame is allocated, was never given in or is in no span, or so many of the free ones
+    /// are [reserved](Self::reserve) that they are needed. Nothing has changed then.
+    pub fn take_out(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
+        let outside = FrameError::OutsideSpans { frame: start };
+        let end = start.0.checked_add(count).ok_or(outside)?;
+        for removing in [false, true] {
+            let mut at = start.0;
+            while at < end {
+                let (index, offset) = self.locate(Frame(at))?;
+                let span = self.spans.get_mut(index).ok_or(outside)?;
+                let piece = (span.end().min(end) - at) as u32;
+                if removing {
+                    span.remove(offset, piece);
+                } else if let Some((used, allocated)) = span.first_not_free(offset, piece) {
+                    let frame = Frame(span.number(used));
+                    return Err(FrameError::InUse { frame, allocated });
+                }
+                at += u64::from(piece);
+            }
+            let unreserved = self.unreserved();
+            if count > unreserved {
+                return Err(FrameError::SetAside { count, unreserved });
+            }
+        }
+        self.total -= count;
+        Ok(())
+    }
+
+    /// Whether every one of `count` frames from `start` is in a span; `None` if some are and some
+    /// are not.
+    pub fn have_room_for(&self, start: Frame, count: u64) -> Option<bool> {
+        let end = start.0.saturating_add(count);
+        let inside: u64 = self
+            .spans()
+            .iter()
+            .map(|span| {
+                let (from, to) = (span.first().max(start.0), span.end().min(end));
+                to.saturating_sub(from)
+            })
+            .sum();
+        match inside {
+            0 => Some(false),
+            _ if inside == count => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Whether `frame` was given in.
+    pub fn is_given(&self, frame: Frame) -> bool {
+        self.block_at(frame).is_some()
+    }
+
+    /// Whether `frame` is free.
+    pub fn is_free(&self, frame: Frame) -> bool {
+        self.block_at(frame).is_some_and(|block| block.free)
+    }
+
+    fn block_at(&self, frame: Frame) -> Option<Block> {
+        let (index, offset) = self.locate(frame).ok()?;
+        self.spans.get(index)?.block_of(offset)
+    }
+
+    /// Calls `what` with the first frame and the order of each free block.
+    pub fn each_free(&self, mut what: impl FnMut(Frame, u32)) {
+        for span in self.spans() {
+            span.each_free(&mut |number, order| what(Frame(number), order));
+        }
+    }
+
+    /// Allocates a block of `2^order` frames, whose first number is a multiple of that; `None` if
+    /// there is none, or only in what is [reserved](Self::reserve). Its memory holds anything.
+    pub fn allocate(&mut self, order: u32) -> Option<Frame> {
+        if order > max_order(self.page_size) || self.unreserved() < 1 << order {
+            return None;
+        }
+        let frame = self.take(order)?;
+        self.allocated += 1 << order;
+        Some(frame)
+    }
+
+    /// Allocates `frame` by itself; false if it is not free, or needed for what is
+    /// [reserved](Self::reserve). Its memory holds anything.
+    #[must_use]
+    pub fn allocate_exact(&mut self, frame: Frame) -> bool {
+        if self.unreserved() == 0 {
+            return false;
+        }
+        let Ok((index, offset)) = self.locate(frame) else {
+            return false;
+        };
+        let taken = self
+            .spans
+            .get_mut(index)
+            .is_some_and(|span| span.take_exactly(offset));
+        self.allocated += u64::from(taken);
+        taken
+    }
+
+    /// Allocates a frame by itself: number `index` of `2^order` free ones that begin at a multiple
+    /// of that, if there are so many. The others stay free, so that whoever wants the next gets it
+    /// ([`allocate_exact`](Self::allocate_exact)) if nobody else was faster.
+    pub fn allocate_in_group(&mut self, order: u32, index: u64) -> Option<Frame> {
+        if order > max_order(self.page_size) || index >> order != 0 || self.unreserved() == 0 {
+            return None;
+        }
+        let (place, from) = self.best_fit(order)?;
+        let span = self.spans.get_mut(place)?;
+        let offset = span.first_free(from)?.checked_add(index as u32)?;
+        let taken = span.take_exactly(offset);
+        self.allocated += u64::from(taken);
+        taken.then_some(Frame(span.number(offset)))
+    }
+
+    /// Takes back the block of `2^order` frames that [`allocate`](Self::allocate) gave.
+    ///
+    /// # Errors
+    ///
+    /// When no block of that order is allocated at `frame`: nothing has changed then, but that it
+    /// was [refused](Self::refused) is counted.
+    pub fn free(&mut self, frame: Frame, order: u32) -> Result<(), FrameError> {
+        let freed = self.try_free(frame, order);
+        if freed.is_err() {
+            self.refused = self.refused.saturating_add(1);
+        }
+        freed
+    }
+
+    fn try_free(&mut self, frame: Frame, order: u32) -> Result<(), FrameError> {
+        let most = max_order(self.page_size);
+        if order > most {
+            return Err(FrameError::OrderTooLarge { order, most });
+        }
+        let (index, offset) = self.locate(frame)?;
+        let outside = FrameError::OutsideSpans { frame };
+        let span = self.spans.get_mut(index).ok_or(outside)?;
+        if span.entry(offset) != (PageMetadata::Allocated { order }) {
+            return Err(why_not_freed(span, offset, order));
+        }
+        span.give(offset, order);
+        self.allocated -= 1 << order;
+        Ok(())
+    }
+
+    /// Sets `count` frames aside for [`take_reserved`](Self::take_reserved): other allocations
+    /// leave so many frames free. False, and nothing has changed, if there are not so many.
+    #[must_use]
+    pub fn reserve(&mut self, count: u64) -> bool {
+        let enough = count <= self.unreserved();
+        if enough {
+            self.reserved += count;
+        }
+        enough
+    }
+
+    /// Gives up `count` reserved frames.
+    pub fn unreserve(&mut self, count: u64) {
+        self.reserved = self.reserved.saturating_sub(count);
+    }
+
+    /// Allocates between one and `most` frames in one run out of those that were
+    /// [reserved](Self::reserve) before, each to be freed by itself (order 0). Gives the first and
+    /// how many; `None` only if none is reserved, or `most` is 0: any free block has single frames.
+    pub fn take_reserved(&mut self, most: u64) -> Option<(Frame, u64)> {
+        let wanted = most.min(self.reserved).checked_ilog2()?;
+        let wanted = wanted.min(max_order(self.page_size));
+        let order = (0..=wanted)
+            .rev()
+            .find(|order| self.best_fit(*order).is_some())?;
+        let frame = self.take(order)?;
+        if order > 0 {
+            let (index, offset) = self.locate(frame).ok()?;
+            self.spans.get_mut(index)?.split(offset, order);
+        }
+        let count = 1 << order;
+        self.allocated += count;
+        self.reserved -= count;
+        Some((frame, count))
+    }
+
+    /// The page size that frames have.
+    pub const fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Frames that were given in.
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Frames that are allocated now.
+    pub const fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    /// Frames that are free now, reserved ones included.
+    pub const fn free_frames(&self) -> u64 {
+        self.total - self.allocated
+    }
+
+    /// Free frames that are set aside.
+    pub const fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Calls of [`free`](Self::free) that were refused: anything but 0 is a bug of the kernel's.
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Frames whose metadata was initialised so far.
+    pub fn touched(&self) -> u64 {
+        self.spans().iter().map(Span::touched).sum()
+    }
+
+    const fn unreserved(&self) -> u64 {
+        self.free_frames() - self.reserved
+    }
+
+    fn spans(&self) -> &[Span<'m>] {
+        self.spans.get(..self.span_count).unwrap_or(&[])
+    }
+
+    /// The span that `frame` is in, and its offset there.
+    fn locate(&self, frame: Frame) -> Result<(usize, u32), FrameError> {
+        let spans = self.spans();
+        let after = spans.partition_point(|span| span.first() <= frame.0);
+        let index = after.wrapping_sub(1);
+        spans
+            .get(index)
+            .and_then(|span| span.offset(frame.0))
+            .map(|offset| (index, offset))
+            .ok_or(FrameError::OutsideSpans { frame })
+    }
+
+    /// The span with the smallest free block that is large enough for `order`, and that block's
+    /// order.
+    fn best_fit(&self, order: u32) -> Option<(usize, u32)> {
+        let mut best: Option<(usize, u32)> = None;
+        for (index, span) in self.spans().iter().enumerate() {
+            match span.best_fit(order) {
+                Some(found) if found == order => return Some((index, found)),
+                Some(found) if best.is_none_or(|(_, best)| found < best) => {
+                    best = Some((index, found));
+                }
+                _ => {}
+            }
+        }
+        best
+    }
+
+    /// Marks a block of `order` allocated; the counters are the caller's.
+    fn take(&mut self, order: u32) -> Option<Frame> {
+        let (index, from) = self.best_fit(order)?;
+        let span = self.spans.get_mut(index)?;
+        let offset = span.take(order, from)?;
+        Some(Frame(span.number(offset)))
+    }
+}
+
+impl fmt::Debug for Frames<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frames")
+            .field("page_size", &self.page_size)
+            .field("spans", &self.span_count)
+            .field("total", &self.total)
+            .field("allocated", &self.allocated)
+            .field("reserved", &self.reserved)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the block of `order` at `offset` cannot be freed.
+#[cold]
+fn why_not_freed(span: &Span<'_>, offset: u32, order: u32) -> FrameError {
+    let frame = Frame(span.number(offset));
+    if frame.0 & ((1 << order) - 1) != 0 {
+        return FrameError::Misaligned { frame, order };
+    }
+    match span.block_of(offset) {
+        None => FrameError::NotGiven { frame },
+        Some(Block { free: true, .. }) => FrameError::AlreadyFree { frame },
+        Some(Block {
+            offset: head,
+            order: allocated,
+            ..
+        }) => FrameError::OtherBlock {
+            frame,
+            order,
+            head: Frame(span.number(head)),
+            allocated,
+        },
+    }
+}

@@ -1,0 +1,274 @@
+//! The note: what a kernel that leaves tells the next one, in a page that both keep. Its bytes, pure.
+//!
+//! The page begins with a stamp ([`granule::stamp`], kind `gr-kexec`, units bytes, with the page size
+//! of who wrote it); its data are words of 64 bits, little-endian:
+//!
+//! | word | what |
+//! | --- | --- |
+//! | 0 | the counter when leaving was asked for |
+//! | 1 | its ticks a second |
+//! | 2 | bytes of all segments |
+//! | 3 | bytes that the relocation copies |
+//! | 4 | operations on cache lines that it makes |
+//! | 5 | DSBs |
+//! | 6 | TLBIs |
+//! | 7 | bit 0: the MMU is off while it copies; bit 1: the next kernel begins at EL2 by way of EL1 |
+//! | 8 to 10 | the kernel: where it is to be, its bytes, their digest ([`granule::kexec::Digest`]) |
+//! | 11 to 13 | the initramfs, all 0 if there is none |
+//! | 14 to 16 | the device tree |
+//!
+//! Behind them, not part of what is stamped since it is stored last of all, stand the counter
+//! just before the relocation code and its complement. The page's address is in the next kernel's
+//! device tree, `/chosen/granule,kexec-note`, and the page in the tree's memory reservations.
+
+use dtoolkit::fdt::Fdt;
+use dtoolkit::{Node, Property};
+use granule::arch::PageSize;
+use granule::stamp::{self, Kind, Stamp, StampError, Units};
+
+/// What the data is.
+const KIND: Kind = *b"gr-kexec";
+
+/// Words of data.
+const WORDS: usize = 17;
+
+/// Where the last count is stored, from the page's first byte: behind stamp and data.
+pub const LEAVE: usize = stamp::BYTES + 8 * WORDS;
+
+/// Bytes of the page that are used.
+pub const BYTES: usize = LEAVE + 16;
+
+/// The names of the segments, in their order.
+pub const NAMES: [&str; 3] = ["kernel", "initrd", "tree"];
+
+/// One thing that the next kernel was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Its physical address, once the next kernel runs.
+    pub start: u64,
+    /// Its bytes, without what fills its last page; 0 if it is none.
+    pub bytes: u64,
+    /// The digest of these bytes as they were loaded.
+    pub digest: u64,
+}
+
+/// What is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Note {
+    /// The counter when leaving was asked for.
+    pub call: u64,
+    /// Ticks of the counter in a second.
+    pub hz: u64,
+    /// Bytes of all segments.
+    pub bytes_total: u64,
+    /// Bytes that were copied.
+    pub bytes_copied: u64,
+    /// Operations on cache lines.
+    pub lines_cleaned: u64,
+    /// DSBs of the relocation.
+    pub dsb: u64,
+    /// TLBIs of the relocation.
+    pub tlbi: u64,
+    /// The MMU was off while bytes were copied.
+    pub uncached: bool,
+    /// It went back to EL2.
+    pub el2: bool,
+    /// Kernel, initramfs and device tree.
+    pub given: [Given; 3],
+}
+
+/// A note that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The page size of who wrote it.
+    pub from: PageSize,
+    /// What it says.
+    pub note: Note,
+    /// The counter just before the relocation code; `None` if that was not reached.
+    pub leave: Option<u64>,
+}
+
+impl Note {
+    fn words(&self) -> [u64; WORDS] {
+        let [kernel, initrd, tree] = self.given;
+        [
+            self.call,
+            self.hz,
+            self.bytes_total,
+            self.bytes_copied,
+            self.lines_cleaned,
+            self.dsb,
+            self.tlbi,
+            u64::from(self.uncached) | u64::from(self.el2) << 1,
+            kernel.start,
+            kernel.bytes,
+            kernel.digest,
+            initrd.start,
+            initrd.bytes,
+            initrd.digest,
+            tree.start,
+            tree.bytes,
+            tree.digest,
+        ]
+    }
+
+    /// Writes it, under pages of `running`, into memory that it fits; nothing is said of the last
+    /// count until [`leave`](leave_words) is stored behind it.
+    pub fn write(&self, running: PageSize, page: &mut [u8; BYTES]) {
+        let mut data = [0; 8 * WORDS];
+        let (chunks, _) = data.as_chunks_mut::<8>();
+        for (to, word) in chunks.iter_mut().zip(self.words()) {
+            *to = word.to_le_bytes();
+        }
+        let stamp = Stamp::new(KIND, Units::Bytes, running, &data).to_bytes();
+        let all = stamp.iter().chain(&data).chain(&[0; 16]);
+        for (to, from) in page.iter_mut().zip(all) {
+            *to = *from;
+        }
+    }
+
+    /// Reads one, whatever page size it was written under.
+    pub fn read(page: &[u8; BYTES], running: PageSize) -> Result<Read, StampError> {
+        let (stamp, data) = Stamp::open(page, KIND)?;
+        stamp.check(running)?;
+        let (chunks, _) = data.as_chunks::<8>();
+        let mut words = [0; WORDS];
+        for (to, from) in words.iter_mut().zip(chunks) {
+            *to = u64::from_le_bytes(*from);
+        }
+        let [
+            call,
+            hz,
+            bytes_total,
+            bytes_copied,
+            lines_cleaned,
+            dsb,
+            tlbi,
+            flags,
+            given @ ..,
+        ] = words;
+        let (given, _) = given.as_chunks::<3>();
+        let mut read = Self {
+            call,
+            hz,
+            bytes_total,
+            bytes_copied,
+            lines_cleaned,
+            dsb,
+            tlbi,
+            uncached: flags & 1 != 0,
+            el2: flags & 2 != 0,
+            given: [Given::default(); 3],
+        };
+        for (to, [start, bytes, digest]) in read.given.iter_mut().zip(given) {
+            *to = Given {
+                start: *start,
+                bytes: *bytes,
+                digest: *digest,
+            };
+        }
+        let last = page.get(LEAVE..).unwrap_or_default().as_chunks::<8>().0;
+        let leave = match last {
+            [count, complement]
+                if u64::from_le_bytes(*count) == !u64::from_le_bytes(*complement) =>
+            {
+                Some(u64::from_le_bytes(*count))
+            }
+            _ => None,
+        };
+        Ok(Read {
+            from: stamp.page_size(),
+            note: read,
+            leave,
+        })
+    }
+}
+
+/// What is stored at [`LEAVE`] for the last count.
+pub const fn leave_words(count: u64) -> [u64; 2] {
+    [count, !count]
+}
+
+/// Where the tree says that a note is.
+pub fn address(tree: &[u8]) -> Option<u64> {
+    let tree = Fdt::new(tree).ok()?;
+    let property = tree.root().child("chosen")?.property(PROPERTY)?;
+    let address = u64::from_be_bytes(*property.value().first_chunk::<8>()?);
+    address
+        .is_multiple_of(PageSize::MIN.bytes())
+        .then_some(address)
+}
+
+/// The property of `/chosen` that says where the note is, a 64-bit address.
+pub const PROPERTY: &str = "granule,kexec-note";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use PageSize::{K4, K64};
+
+    fn note() -> Note {
+        let given = |number: u64| Given {
+            start: 0x4000_0000 * number,
+            bytes: 1000 + number,
+            digest: 77 * number,
+        };
+        Note {
+            call: 1,
+            hz: 2,
+            bytes_total: 3,
+            bytes_copied: 4,
+            lines_cleaned: 5,
+            dsb: 6,
+            tlbi: 7,
+            uncached: true,
+            el2: false,
+            given: [given(1), given(2), given(3)],
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_under_every_page_size() {
+        for el2 in [false, true] {
+            let note = Note { el2, ..note() };
+            let mut page = [0xa5; BYTES];
+            note.write(K4, &mut page);
+            let read = Note::read(&page, K64).unwrap();
+            assert_eq!((read.from, read.note, read.leave), (K4, note, None));
+            for (to, word) in page[LEAVE..].chunks_mut(8).zip(leave_words(0x1234)) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            assert_eq!(Note::read(&page, K4).unwrap().leave, Some(0x1234));
+        }
+    }
+
+    #[test]
+    fn what_decayed_is_not_believed() {
+        let mut good = [0; BYTES];
+        note().write(K64, &mut good);
+        assert_eq!(Note::read(&[0; BYTES], K64), Err(StampError::NoStamp));
+        for at in 0..LEAVE {
+            let mut page = good;
+            page[at] ^= 0x20;
+            assert!(Note::read(&page, K64).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn the_tree_says_where_it_is() {
+        use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+        let tree = |value: &[u8]| {
+            let mut chosen = DeviceTreeNode::new_unchecked("chosen");
+            chosen.add_property(DeviceTreeProperty::new_unchecked(PROPERTY, value));
+            let mut tree = DeviceTree::new();
+            tree.root.add_child(chosen);
+            tree.to_dtb()
+        };
+        let at = |value: &[u8]| address(&tree(value));
+        assert_eq!(at(&0x4100_1000_u64.to_be_bytes()), Some(0x4100_1000));
+        assert_eq!(at(&0x4100_1001_u64.to_be_bytes()), None);
+        assert_eq!(at(&[0, 0, 0, 1]), None);
+        assert_eq!(address(&DeviceTree::new().to_dtb()), None);
+        assert_eq!(address(b"no tree"), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! The kexec request: a task asks the boot CPU to leave for the next kernel. There is one request at a
+//! time. This file decides until when a task that is killed may take its request back, and who thaws
+//! the other tasks. Tasks are behind the trait [`Asker`], so that a test on the host runs every order
+//! in which the boot CPU and a kill may come.
+//!
+//! Tasks are frozen before the request becomes visible, and until it is answered or taken back. If the
+//! request were visible first, the boot CPU could answer and thaw before the asker freezes, and nothing
+//! would thaw the tasks afterwards.
+
+/// The state of the one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<W> {
+    /// No task asks.
+    Nothing,
+    /// A task waits for the boot CPU.
+    Asked {
+        /// The counter at the call.
+        call: u64,
+        /// The task's place.
+        by: usize,
+    },
+    /// The boot CPU has taken the request up: it can no longer be taken back.
+    Leaving,
+    /// The boot CPU did not leave.
+    Answered {
+        /// The place of the task that asked.
+        by: usize,
+        /// Why the boot CPU did not leave.
+        why: W,
+    },
+}
+
+impl<W: Copy> Request<W> {
+    /// Whether a task waits for the boot CPU.
+    pub const fn is_asked(&self) -> bool {
+        matches!(self, Self::Asked { .. })
+    }
+
+    /// The boot CPU takes the request up: the counter at the call, and the place of the task.
+    pub fn take_up(&mut self) -> Option<(u64, usize)> {
+        let Self::Asked { call, by } = *self else {
+            return None;
+        };
+        *self = Self::Leaving;
+        Some((call, by))
+    }
+
+    /// It was asked for and nobody is at it: nobody will be.
+    fn take_back(&mut self) -> bool {
+        let waits = self.is_asked();
+        if waits {
+            *self = Self::Nothing;
+        }
+        waits
+    }
+
+    /// The boot CPU answers, and does not leave. The tasks are thawed before the answer is visible: the
+    /// next task that asks freezes them, and that must come after.
+    pub fn put_answer(&mut self, by: usize, why: W, thaw: impl FnOnce()) {
+        thaw();
+        *self = Self::Answered { by, why };
+    }
+
+    /// The answer to who asked.
+    fn answer(&mut self, to: usize) -> Option<W> {
+        match *self {
+            Self::Answered { by, why } if by == to => {
+                *self = Self::Nothing;
+                Some(why)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The task that asks, and all others.
+pub trait Asker {
+    /// Why the boot CPU did not leave.
+    type Why: Copy;
+
+    /// Its place among the tasks.
+    fn place(&self) -> usize;
+    /// Looks at the request, or changes it; `work` must not sleep.
+    fn with<R>(&self, work: impl FnOnce(&mut Request<Self::Why>) -> R) -> R;
+    /// No task is taken up from here on.
+    fn freeze(&self);
+    /// Tasks are taken up again.
+    fn thaw(&self);
+    /// Has the boot CPU look, and all others leave their CPUs.
+    fn wake_boot_cpu(&self);
+    /// Sleeps until `ready` gives something; nothing if it is to end before.
+    fn sleep_until<R>(&self, ready: impl FnMut() -> Option<R>) -> Option<R>;
+    /// Away from its CPU, for as long as tasks are frozen.
+    fn step_aside(&self);
+}
+
+/// The outcome of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came<W> {
+    /// The boot CPU did not leave, for this reason.
+    Answer(W),
+    /// Another task has asked before.
+    Another,
+    /// The task is to end, and took its request back.
+    TakenBack,
+}
+
+/// Asks the boot CPU to leave, and waits for the outcome.
+pub fn ask<A: Asker>(asker: &A, call: u64) -> Came<A::Why> {
+    let by = asker.place();
+    let asked = asker.with(|request| {
+        let free = matches!(request, Request::Nothing);
+        if free {
+            asker.freeze();
+            *request = Request::Asked { call, by };
+        }
+        free
+    });
+    if !asked {
+        return Came::Another;
+    }
+    asker.wake_boot_cpu();
+    let answer = || asker.with(|request| request.answer(by));
+    if let Some(why) = asker.sleep_until(answer) {
+        return Came::Answer(why);
+    }
+    // It is to end: it takes back what it asked for, or sees what comes of it.
+    if asker.with(Request::take_back) {
+        asker.thaw();
+        return Came::TakenBack;
+    }
+    loop {
+        if let Some(why) = answer() {
+            return Came::Answer(why);
+        }
+        asker.step_aside();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    const ASKER: usize = 3;
+    const CALL: u64 = 77;
+    const WHY: u8 = 9;
+    /// More points than the asker passes.
+    const POINTS: u32 = 10;
+
+    /// The boot CPU comes at point `comes`, and answers as soon as it may. Somebody kills at `kills`.
+    #[derive(Clone, Copy, Debug)]
+    struct Order {
+        comes: u32,
+        kills: u32,
+        /// Nothing is loaded: the answer does not wait until the asker has left its CPU.
+        at_once: bool,
+    }
+
+    struct Fake {
+        order: Order,
+        request: RefCell<Request<u8>>,
+        point: Cell<u32>,
+        frozen: Cell<bool>,
+        killed: Cell<bool>,
+        taken_up: Cell<bool>,
+    }
+
+    impl Fake {
+        fn new(order: Order) -> Self {
+            Self {
+                order,
+                request: RefCell::new(Request::Nothing),
+                point: Cell::new(0),
+                frozen: Cell::new(false),
+                killed: Cell::new(false),
+                taken_up: Cell::new(false),
+            }
+        }
+
+        /// What others do between two steps of the asker, which is on its CPU or not.
+        fn passes(&self, off_its_cpu: bool) {
+            let point = self.point.get() + 1;
+            self.point.set(point);
+            assert!(point < 100, "nobody comes: {:?}", self.order);
+            if point >= self.order.kills {
+                self.killed.set(true);
+            }
+            if point >= self.order.comes
+                && let Some((call, by)) = self.request.borrow_mut().take_up()
+            {
+                assert_eq!((call, by), (CALL, ASKER));
+                assert!(self.frozen.get(), "seen before it was frozen");
+                self.taken_up.set(true);
+            }
+            let may = self.order.at_once || off_its_cpu;
+            if may && *self.request.borrow() == Request::Leaving {
+                let thaw = || self.frozen.set(false);
+                self.request.borrow_mut().put_answer(ASKER, WHY, thaw);
+            }
+        }
+
+        /// Off its CPU: it is not taken up again while all are frozen.
+        fn leaves_its_cpu(&self) {
+            self.passes(true);
+            while self.frozen.get() {
+                self.passes(true);
+            }
+        }
+    }
+
+    impl Asker for Fake {
+        type Why = u8;
+
+        fn place(&self) -> usize {
+            ASKER
+        }
+
+        fn with<R>(&self, work: impl FnOnce(&mut Request<u8>) -> R) -> R {
+            self.passes(false);
+            let result = work(&mut self.request.borrow_mut());
+            self.passes(false);
+            result
+        }
+
+        fn freeze(&self) {
+            self.frozen.set(true);
+        }
+
+        fn thaw(&self) {
+            self.frozen.set(false);
+        }
+
+        fn wake_boot_cpu(&self) {
+            self.passes(false);
+        }
+
+        fn sleep_until<R>(&self, mut ready: impl FnMut() -> Option<R>) -> Option<R> {
+            loop {
+                if let Some(result) = ready() {
+                    return Some(result);
+                }
+                if self.killed.get() {
+                    return None;
+                }
+                self.leaves_its_cpu();
+            }
+        }
+
+        fn step_aside(&self) {
+            self.leaves_its_cpu();
+        }
+    }
+
+    /// Whoever comes when: it is answered if the boot CPU was at it, and taken back else; then the next
+    /// one can ask, and no task is frozen.
+    #[test]
+    fn in_every_order_it_is_answered_or_taken_back() {
+        let (mut answered, mut taken_back, mut killed_in_between) = (0, 0, 0);
+        for comes in 1..=POINTS {
+            for kills in 1..=2 * POINTS {
+                for at_once in [false, true] {
+                    let order = Order {
+                        comes,
+                        kills,
+                        at_once,
+                    };
+                    let fake = Fake::new(order);
+                    let came = ask(&fake, CALL);
+                    if fake.taken_up.get() {
+                        assert_eq!(came, Came::Answer(WHY), "{order:?}");
+                        answered += 1;
+                        killed_in_between += u32::from(fake.killed.get());
+                    } else {
+                        assert_eq!(came, Came::TakenBack, "{order:?}");
+                        assert!(fake.killed.get());
+                        taken_back += 1;
+                    }
+                    assert!(!fake.frozen.get(), "{order:?}");
+                    assert_eq!(*fake.request.borrow(), Request::Nothing, "{order:?}");
+                }
+            }
+        }
+        assert!(answered > 100 && taken_back > 10 && killed_in_between > 50);
+    }
+
+    #[test]
+    fn whoever_comes_second_changes_nothing() {
+        let order = Order {
+            comes: u32::MAX,
+            kills: u32::MAX,
+            at_once: true,
+        };
+        for there in [
+            Request::Asked { call: 5, by: 2 },
+            Request::Leaving,
+            Request::Answered { by: 2, why: WHY },
+        ] {
+            let fake = Fake::new(Order {
+                at_once: false,
+                ..order
+            });
+            fake.frozen.set(true);
+            *fake.request.borrow_mut() = there;
+            assert_eq!(ask(&fake, CALL), Came::Another);
+            assert_eq!(*fake.request.borrow(), there);
+            assert!(fake.frozen.get());
+        }
+    }
+}

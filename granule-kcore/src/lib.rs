@@ -1,0 +1,32 @@
+//! The parts of the reference kernel that touch no hardware.
+//!
+//! Everything here is tested, fuzzed and run under Miri on the host. Code that reads a register,
+//! prints, or knows where a device is belongs into `granule-kernel`; where a decision here depends on
+//! the CPU it runs on, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
+//!
+//! [`mod@line`], [`trace`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
+//! the MMU off: they do not format, and cannot panic.
+
+#![cfg_attr(not(test), no_std)]
+#![deny(missing_docs)]
+
+#[cfg(test)]
+#[path = "../../granule/tests/common/cases.rs"]
+mod cases;
+
+pub mod counter_wrap;
+pub mod cpus;
+pub mod deferred_tlbi;
+pub mod devicetree;
+pub mod frames;
+pub mod kexec;
+pub mod layout;
+pub mod line;
+pub mod lock;
+pub mod merge_candidates;
+pub mod options;
+pub mod persist;
+pub mod rate_limit;
+pub mod sizes;
+pub mod syndrome;
+pub mod trace;

@@ -1,0 +1,320 @@
+//! What the translation registers of one CPU amount to.
+
+use crate::arch::format::{Format, Granule};
+use crate::config::Config;
+use crate::event::Register;
+use crate::event::tlbi::Regime;
+
+/// One half of one regime's virtual addresses: EL1&0 has two, the others one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Space(u8);
+
+impl Space {
+    pub(crate) const COUNT: usize = 4;
+
+    pub(crate) const fn new(regime: Regime, upper: bool) -> Self {
+        Self(match regime {
+            Regime::El10 => upper as u8,
+            Regime::El2 => 2,
+            Regime::El3 => 3,
+        })
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) const fn upper(self) -> bool {
+        self.0 == 1
+    }
+
+    pub(crate) const fn regime(self) -> Regime {
+        match self.0 {
+            2 => Regime::El2,
+            3 => Regime::El3,
+            _ => Regime::El10,
+        }
+    }
+
+    /// The half that an address belongs to.
+    pub(crate) const fn of(regime: Regime, address: u64) -> Self {
+        Self::new(regime, address & (1 << 55) != 0)
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT as u8).map(Self)
+    }
+}
+
+/// How one half is translated, beside where its top table is and which ASID it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Context {
+    pub(crate) space: Space,
+    pub(crate) format: Format,
+    pub(crate) va_bits: u32,
+    /// Output addresses with higher bits set fault.
+    pub(crate) output_bits: u32,
+    /// TBI: bits 63:56 are ignored.
+    pub(crate) top_byte_ignored: bool,
+    /// HPD: the limits in table entries are ignored.
+    pub(crate) no_hierarchy: bool,
+    /// HA.
+    pub(crate) hardware_access: bool,
+    /// HD.
+    pub(crate) hardware_dirty: bool,
+    /// TCR.SHx, which counts for leaves with DS.
+    pub(crate) shareability: u8,
+    /// Walks go through the data caches.
+    pub(crate) cached_walks: bool,
+    /// SCTLR.WXN.
+    pub(crate) write_never_execute: bool,
+    pub(crate) mair: u64,
+}
+
+/// The fields of registers that a TLB may hold (RVNRFW).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields {
+    format: Format,
+    va_bits: u32,
+    output_bits: u32,
+    no_hierarchy: bool,
+    hardware_access: bool,
+    hardware_dirty: bool,
+    mair: u64,
+}
+
+impl Context {
+    pub(crate) const fn fields(&self) -> Fields {
+        Fields {
+            format: self.format,
+            va_bits: self.va_bits,
+            output_bits: self.output_bits,
+            no_hierarchy: self.no_hierarchy,
+            hardware_access: self.hardware_access,
+            hardware_dirty: self.hardware_dirty,
+            mair: self.mair,
+        }
+    }
+
+    pub(crate) const fn start_level(&self) -> i8 {
+        self.format.granule.start_level(self.va_bits)
+    }
+
+    /// The entries of the top table.
+    pub(crate) const fn top_entries(&self) -> u64 {
+        1 << (self.va_bits - self.format.granule.level_shift(self.start_level()))
+    }
+
+    /// The lowest address of the half.
+    pub(crate) const fn base(&self) -> u64 {
+        if self.space.upper() {
+            u64::MAX << self.va_bits
+        } else {
+            0
+        }
+    }
+
+    /// The address without an ignored top byte, or `None` when it is outside of the half.
+    pub(crate) const fn canonical(&self, address: u64) -> Option<u64> {
+        let address = if self.top_byte_ignored {
+            ((address << 8) as i64 >> 8) as u64
+        } else {
+            address
+        };
+        let high = address & (u64::MAX << self.va_bits);
+        if high == self.base() {
+            Some(address)
+        } else {
+            None
+        }
+    }
+}
+
+/// What a CPU walks: a top table in a context, for an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RootKey {
+    pub(crate) context: Context,
+    pub(crate) base: u64,
+    /// `None` where there is no ASID to go by: the upper half, EL2 and EL3.
+    pub(crate) asid: Option<u16>,
+}
+
+impl RootKey {
+    /// The last address that the tree translates.
+    pub(crate) const fn last(&self) -> u64 {
+        self.context
+            .base()
+            .wrapping_add((1u64 << self.context.va_bits) - 1)
+    }
+}
+
+/// The translation registers of one regime of one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Registers {
+    pub(crate) sctlr: u64,
+    pub(crate) tcr: u64,
+    pub(crate) ttbr: [u64; 2],
+    pub(crate) mair: u64,
+}
+
+/// The regime that a register belongs to.
+pub(crate) const fn regime_of(register: Register) -> Regime {
+    match register {
+        Register::SctlrEl1
+        | Register::TcrEl1
+        | Register::Ttbr0El1
+        | Register::Ttbr1El1
+        | Register::MairEl1 => Regime::El10,
+        Register::SctlrEl2 | Register::TcrEl2 | Register::Ttbr0El2 | Register::MairEl2 => {
+            Regime::El2
+        }
+        Register::SctlrEl3 | Register::TcrEl3 | Register::Ttbr0El3 | Register::MairEl3 => {
+            Regime::El3
+        }
+    }
+}
+
+const fn field(value: u64, low: u32, width: u32) -> u64 {
+    (value >> low) & ((1 << width) - 1)
+}
+
+impl Registers {
+    pub(crate) const fn set(&mut self, register: Register, value: u64) {
+        match register {
+            Register::SctlrEl1 | Register::SctlrEl2 | Register::SctlrEl3 => self.sctlr = value,
+            Register::TcrEl1 | Register::TcrEl2 | Register::TcrEl3 => self.tcr = value,
+            Register::Ttbr0El1 | Register::Ttbr0El2 | Register::Ttbr0El3 => self.ttbr[0] = value,
+            Register::Ttbr1El1 => self.ttbr[1] = value,
+            Register::MairEl1 | Register::MairEl2 | Register::MairEl3 => self.mair = value,
+        }
+    }
+
+    /// SCTLR.M.
+    pub(crate) const fn mmu_on(&self) -> bool {
+        self.sctlr & 1 != 0
+    }
+
+    /// Data accesses may be cached: SCTLR.M and SCTLR.C.
+    pub(crate) const fn data_cached(&self) -> bool {
+        self.sctlr & 0b101 == 0b101
+    }
+
+    /// TCR.DS, wherever the regime has it.
+    pub(crate) const fn ds(&self, regime: Regime) -> bool {
+        match regime {
+            Regime::El10 => field(self.tcr, 59, 1) != 0,
+            Regime::El2 | Regime::El3 => field(self.tcr, 32, 1) != 0,
+        }
+    }
+
+    /// The granule field of a half; `None` for a reserved encoding.
+    pub(crate) const fn granule(&self, space: Space) -> Option<Granule> {
+        if space.upper() {
+            match field(self.tcr, 30, 2) {
+                0b01 => Some(Granule::K16),
+                0b10 => Some(Granule::K4),
+                0b11 => Some(Granule::K64),
+                _ => None,
+            }
+        } else {
+            match field(self.tcr, 14, 2) {
+                0b00 => Some(Granule::K4),
+                0b01 => Some(Granule::K64),
+                0b10 => Some(Granule::K16),
+                _ => None,
+            }
+        }
+    }
+
+    /// The raw output size field.
+    pub(crate) const fn output_size(&self, regime: Regime) -> u64 {
+        match regime {
+            Regime::El10 => field(self.tcr, 32, 3),
+            Regime::El2 | Regime::El3 => field(self.tcr, 16, 3),
+        }
+    }
+
+    /// What is walked for a half, or `None`: MMU off, walks disabled, or TCR says what the
+    /// machine has not.
+    pub(crate) fn root(&self, space: Space, machine: &Config) -> Option<RootKey> {
+        let regime = space.regime();
+        let two = regime == Regime::El10;
+        let upper = space.upper();
+        let walks_disabled = two && field(self.tcr, if upper { 23 } else { 7 }, 1) != 0;
+        if !self.mmu_on() || walks_disabled {
+            return None;
+        }
+        let granule = self.granule(space)?;
+        let ds = self.ds(regime) && granule != Granule::K64 && machine.lpa2;
+        let format = Format {
+            granule,
+            ds,
+            lpa: granule == Granule::K64 && machine.pa_bits >= 52,
+        };
+        let low = if upper { 16 } else { 0 };
+        let size = field(self.tcr, low, 6) as u32;
+        let least = if ds || (granule == Granule::K64 && machine.lva) {
+            12
+        } else {
+            16
+        };
+        let most = match (machine.small_tables, granule) {
+            (false, _) => 39,
+            (true, Granule::K64) => 47,
+            (true, _) => 48,
+        };
+        if size < least || size > most {
+            return None;
+        }
+        let va_bits = 64 - size;
+        let output = match self.output_size(regime) {
+            0 => 32,
+            1 => 36,
+            2 => 40,
+            3 => 42,
+            4 => 44,
+            5 => 48,
+            _ => 52,
+        };
+        let bit = |el1: u32, other: u32| field(self.tcr, if two { el1 } else { other }, 1) != 0;
+        let hardware_access = machine.hardware_update && bit(39, 21);
+        let context = Context {
+            space,
+            format,
+            va_bits,
+            output_bits: output.min(machine.pa_bits).min(format.address_bits()),
+            top_byte_ignored: bit(if upper { 38 } else { 37 }, 20),
+            no_hierarchy: bit(if upper { 42 } else { 41 }, 24),
+            hardware_access,
+            hardware_dirty: hardware_access && bit(40, 22),
+            shareability: field(self.tcr, low + 12, 2) as u8,
+            cached_walks: self.sctlr & (1 << 2) != 0 && field(self.tcr, low + 8, 4) != 0,
+            write_never_execute: self.sctlr & (1 << 19) != 0,
+            mair: self.mair,
+        };
+        let ttbr = self.ttbr[usize::from(upper)];
+        let wide = ds || (granule == Granule::K64 && output >= 52);
+        let base = if wide {
+            // The low bits hold the high ones, so the table is aligned to 64 bytes at least.
+            (ttbr & 0x0000_ffff_ffff_ffc0) | field(ttbr, 2, 4) << 48
+        } else {
+            ttbr & 0x0000_ffff_ffff_fffe
+        };
+        let base = base & !(context.top_entries() * 8 - 1);
+        let asid = (two && !upper).then(|| {
+            let from = usize::from(field(self.tcr, 22, 1) != 0);
+            let asid = (self.ttbr[from] >> 48) as u16;
+            // AS=0: 8 bits.
+            if field(self.tcr, 36, 1) != 0 {
+                asid
+            } else {
+                asid & 0xff
+            }
+        });
+        Some(RootKey {
+            context,
+            base,
+            asid,
+        })
+    }
+}

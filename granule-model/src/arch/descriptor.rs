@@ -1,0 +1,219 @@
+//! What the bits of a stage 1 descriptor mean, written from the architecture's description.
+//!
+//! Pure functions of the descriptor and the context it is read in. Nothing here walks.
+
+use crate::arch::context::Context;
+use crate::arch::format::{Format, Granule};
+use crate::event::tlbi::Regime;
+
+/// Bit 0: the entry is valid.
+pub(crate) const VALID: u64 = 1;
+/// Bit 7, AP\[2\]: read-only.
+pub(crate) const READ_ONLY: u64 = 1 << 7;
+/// Bit 10: the access flag.
+pub(crate) const ACCESSED: u64 = 1 << 10;
+/// Bit 11: not global.
+pub(crate) const NOT_GLOBAL: u64 = 1 << 11;
+/// Bit 16 of a block: nT.
+pub(crate) const NO_TRANSLATION: u64 = 1 << 16;
+/// Bit 51: dirty bit modifier.
+pub(crate) const DIRTY_MODIFIER: u64 = 1 << 51;
+/// Bit 52: contiguous.
+pub(crate) const CONTIGUOUS: u64 = 1 << 52;
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Not valid, or a pattern that decodes as such.
+    Invalid,
+    /// A block or page.
+    Leaf,
+    /// It points to a table of the next level.
+    Table,
+}
+
+/// Decodes the two type bits at `level`. A block where none is allowed and 01 at level 3 are
+/// invalid.
+pub(crate) fn kind(raw: u64, level: i8, format: Format) -> Kind {
+    match raw & 0b11 {
+        0b11 if level == 3 => Kind::Leaf,
+        0b11 => Kind::Table,
+        0b01 if level < 3 && format.leaf_allowed(level) => Kind::Leaf,
+        _ => Kind::Invalid,
+    }
+}
+
+const fn bits(high: u32, low: u32) -> u64 {
+    (u64::MAX >> (63 - high)) & (u64::MAX << low)
+}
+
+/// The address bits that 52-bit formats keep apart from the others.
+const fn high_address(raw: u64, format: Format) -> u64 {
+    if format.ds {
+        (raw & bits(49, 48)) | ((raw >> 8) & 0b11) << 50
+    } else if format.lpa {
+        ((raw >> 12) & 0b1111) << 48
+    } else {
+        0
+    }
+}
+
+/// Where a leaf of `level` maps to.
+pub(crate) const fn leaf_address(raw: u64, level: i8, format: Format) -> u64 {
+    (raw & bits(47, format.granule.level_shift(level))) | high_address(raw, format)
+}
+
+/// Where a table entry points to.
+pub(crate) const fn table_address(raw: u64, format: Format) -> u64 {
+    (raw & bits(47, format.granule.shift())) | high_address(raw, format)
+}
+
+/// The limits that table entries put on everything below them (bits 62:59).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Hierarchy(u8);
+
+impl Hierarchy {
+    /// No limits: those of a top table.
+    pub(crate) const NONE: Self = Self(0);
+    const NO_PRIVILEGED_EXECUTE: u8 = 1 << 0;
+    const NO_USER_EXECUTE: u8 = 1 << 1;
+    const NO_USER: u8 = 1 << 2;
+    const READ_ONLY: u8 = 1 << 3;
+
+    /// These limits and those of one more table entry; with TCR.HPD there are none.
+    pub(crate) const fn below(self, raw: u64, context: &Context) -> Self {
+        if context.no_hierarchy {
+            return self;
+        }
+        Self(self.0 | ((raw >> 59) & 0b1111) as u8)
+    }
+
+    const fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+/// What one privilege may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rights {
+    /// Loads.
+    pub read: bool,
+    /// Stores.
+    pub write: bool,
+    /// Instruction fetches.
+    pub execute: bool,
+}
+
+impl Rights {
+    /// Whether there is something that `other` allows and this does not.
+    pub(crate) const fn less_than(self, other: Self) -> bool {
+        (other.read && !self.read)
+            || (other.write && !self.write)
+            || (other.execute && !self.execute)
+    }
+}
+
+/// All that a leaf says beside its output address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Attributes {
+    /// The byte of MAIR.
+    pub(crate) memory: u8,
+    pub(crate) shareability: u8,
+    pub(crate) privileged: Rights,
+    pub(crate) user: Rights,
+    pub(crate) global: bool,
+    pub(crate) guarded: bool,
+    pub(crate) accessed: bool,
+    pub(crate) contiguous: bool,
+    /// nT, blocks only.
+    pub(crate) no_translation: bool,
+}
+
+/// Reads the attributes of a leaf of `level` in a context, under the limits of the tables above.
+pub(crate) fn attributes(
+    raw: u64,
+    level: i8,
+    hierarchy: Hierarchy,
+    context: &Context,
+) -> Attributes {
+    let format = context.format;
+    let index = (raw >> 2) & 0b111;
+    let dirty_managed = context.hardware_dirty && raw & DIRTY_MODIFIER != 0;
+    let writable = (raw & READ_ONLY == 0 || dirty_managed) && !hierarchy.has(Hierarchy::READ_ONLY);
+    let (privileged, user) = if context.space.regime() == Regime::El10 {
+        let reachable = raw & (1 << 6) != 0 && !hierarchy.has(Hierarchy::NO_USER);
+        let user_write = writable && reachable;
+        // UXN alone decides: code that EL0 can run but not read exists.
+        let user_execute = raw & (1 << 54) == 0
+            && !hierarchy.has(Hierarchy::NO_USER_EXECUTE)
+            && !(context.write_never_execute && user_write);
+        // What EL0 can write, EL1 never executes.
+        let privileged_execute = raw & (1 << 53) == 0
+            && !hierarchy.has(Hierarchy::NO_PRIVILEGED_EXECUTE)
+            && !(user_write || context.write_never_execute && writable);
+        (
+            Rights {
+                read: true,
+                write: writable,
+                execute: privileged_execute,
+            },
+            Rights {
+                read: reachable,
+                write: user_write,
+                execute: user_execute,
+            },
+        )
+    } else {
+        let execute = raw & (1 << 54) == 0
+            && !hierarchy.has(Hierarchy::NO_USER_EXECUTE)
+            && !(context.write_never_execute && writable);
+        let rights = Rights {
+            read: true,
+            write: writable,
+            execute,
+        };
+        (rights, Rights::default())
+    };
+    Attributes {
+        memory: (context.mair >> (8 * index)) as u8,
+        shareability: if format.ds {
+            context.shareability
+        } else {
+            ((raw >> 8) & 0b11) as u8
+        },
+        privileged,
+        user,
+        global: context.space.regime() != Regime::El10 || raw & NOT_GLOBAL == 0,
+        guarded: raw & (1 << 50) != 0,
+        accessed: raw & ACCESSED != 0,
+        contiguous: raw & CONTIGUOUS != 0 && format.group(level) > 1,
+        no_translation: refuses(raw, level, format),
+    }
+}
+
+/// Whether a leaf of `level` has the nT bit, so that a lookup may fault on it (RMRRPW).
+pub(crate) const fn refuses(raw: u64, level: i8, format: Format) -> bool {
+    level < 3 && raw & NO_TRANSLATION != 0 && format.granule.level_shift(level) > 16
+}
+
+/// Whether a leaf may be held in a TLB: with the access flag clear it may not, unless hardware
+/// may set the flag by itself.
+pub(crate) const fn cacheable(raw: u64, context: &Context) -> bool {
+    raw & ACCESSED != 0 || context.hardware_access
+}
+
+/// Whether a MAIR byte is a Normal memory type that data caches hold.
+pub(crate) const fn is_cacheable_type(memory: u8) -> bool {
+    // 0000xxxx is Device, 0100 in a half is Non-cacheable there.
+    memory & 0xf0 != 0 && memory & 0xf0 != 0x40
+}
+
+/// The granule that TTL and TG name: 01 4K, 10 16K, 11 64K.
+pub(crate) const fn granule_code(code: u64) -> Option<Granule> {
+    match code & 0b11 {
+        0b01 => Some(Granule::K4),
+        0b10 => Some(Granule::K16),
+        0b11 => Some(Granule::K64),
+        _ => None,
+    }
+}

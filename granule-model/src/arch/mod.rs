@@ -1,0 +1,7 @@
+//! What the architecture says about registers and descriptors, as pure functions of their bits.
+//!
+//! Nothing here knows what any CPU did: that is [`state`](crate::state).
+
+pub(crate) mod context;
+pub(crate) mod descriptor;
+pub(crate) mod format;

@@ -1,0 +1,84 @@
+//! Accesses: what they may result in, and accesses that rely on the tables.
+
+use super::Model;
+use crate::access::{Access, AccessKind, Outcome, Translation};
+use crate::arch::descriptor;
+use crate::rules;
+use crate::state::caches::line_mask;
+use crate::state::ids::PAGE_SHIFT;
+use crate::state::lookup::Lookup;
+use crate::state::trees::Trees;
+
+impl Model {
+    /// All results that an access may have now. One, where every TLB content and every order of
+    /// the events so far gives the same.
+    #[must_use]
+    pub fn outcomes(&self, cpu: u32, va: u64, access: Access) -> Vec<Outcome> {
+        if cpu >= self.config.cpus {
+            return Vec::new();
+        }
+        let lookup = Lookup {
+            trees: Trees::new(&self.memory, &self.tables),
+            stale: &self.stale,
+            cpu: &self.cpus[cpu],
+            bit: 1 << cpu,
+            config: &self.config,
+        };
+        lookup.outcomes(va, access)
+    }
+
+    /// Whether an access has the expected result under every TLB content that the events allow.
+    #[must_use]
+    pub fn check_access(&self, cpu: u32, va: u64, access: Access, expected: Outcome) -> bool {
+        self.outcomes(cpu, va, access) == [expected]
+    }
+
+    /// An access that relies on the tables: results that are not the tables' own are violations,
+    /// and so is reading what caches or memory may not have yet. A TLB conflict abort is none at
+    /// levels 1 and 2 of FEAT_BBM: sizes change in place there, and software that does so handles
+    /// it.
+    pub fn access(&mut self, cpu: u32, va: u64, access: Access) -> Vec<Outcome> {
+        let outcomes = self.outcomes(cpu, va, access);
+        if cpu >= self.config.cpus {
+            return outcomes;
+        }
+        let state = (cpu, &self.cpus[cpu]);
+        rules::access::check(
+            &self.stale,
+            &self.config,
+            state,
+            (va, access),
+            &outcomes,
+            &mut self.report,
+        );
+        for outcome in &outcomes {
+            match *outcome {
+                Outcome::Memory(to) if access.kind == AccessKind::Write => {
+                    self.write_data(cpu, to, access);
+                }
+                Outcome::Memory(to) => rules::cache_visibility::check_access(
+                    &self.memory,
+                    (cpu, &self.cpus[cpu]),
+                    to,
+                    access,
+                    &mut self.report,
+                ),
+                _ => {}
+            }
+        }
+        outcomes
+    }
+
+    /// A store of data by way of a translation.
+    fn write_data(&mut self, cpu: u32, translation: Translation, access: Access) {
+        let number = translation.address >> PAGE_SHIFT;
+        let registers = self.cpus[cpu].registers_of(access.regime);
+        let cached = registers.data_cached() && descriptor::is_cacheable_type(translation.memory);
+        self.lines_stored(
+            cpu,
+            number,
+            line_mask(number, translation.address, 1),
+            cached,
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Stores as caches see them, and cache maintenance.
+//!
+//! Whether a store goes through the caches follows from the CPU's SCTLR alone: events say nothing
+//! of a mapping.
+
+use super::Model;
+use crate::event::{CacheOp, Purpose, Scope};
+use crate::rules::cache_stores;
+use crate::state::caches::{Maintenance, addresses_of};
+use crate::state::trees::Trees;
+
+impl Model {
+    /// `cpu` stored to some lines of a page, through the caches or past them.
+    pub(super) fn lines_stored(&mut self, cpu: u32, number: u64, mask: u64, cached: bool) {
+        let now = self.report.now();
+        let lines = &mut self.memory.page_mut(number).lines;
+        let event = lines.event;
+        let behind = lines.store(mask, cached, now);
+        let unsettled = lines.settle_stored(mask, cached);
+        if lines.other & mask != 0 {
+            self.caches.note_change();
+        }
+        let trees = Trees::new(&self.memory, &self.tables);
+        self.caches.note_store(trees, number, cached);
+        if behind != 0 {
+            let range = addresses_of(number, behind);
+            cache_stores::behind(cpu, range, event, &mut self.report);
+        }
+        if unsettled != 0 && self.config.caches_unknown_at_reset {
+            cache_stores::unsettled(cpu, addresses_of(number, unsettled), &mut self.report);
+        }
+    }
+
+    /// A store to memory that is not a table.
+    pub(super) fn other_store(&mut self, cpu: u32, address: u64, bytes: u64, purpose: Purpose) {
+        if bytes == 0 {
+            return;
+        }
+        let all_cpus = self.cpus.mask();
+        let cached = self.cpus[cpu].data_cached();
+        let unknown = self.config.caches_unknown_at_reset;
+        let report = &mut self.report;
+        let mut stored = Vec::new();
+        self.memory
+            .change_lines(address, bytes, true, |span, lines| {
+                let event = lines.event;
+                let behind = lines.store(span.mask, cached, report.now());
+                if behind != 0 {
+                    cache_stores::behind(cpu, span.addresses(behind), event, report);
+                }
+                let unsettled = lines.settle_stored(span.mask, cached);
+                if unsettled != 0 && unknown {
+                    cache_stores::unsettled(cpu, span.addresses(unsettled), report);
+                }
+                if span.first == span.last {
+                    stored.push(span.first);
+                }
+                lines.store_for_others(span.mask, purpose, cached, all_cpus);
+            });
+        self.caches.note_change();
+        let trees = Trees::new(&self.memory, &self.tables);
+        for number in stored {
+            self.caches.note_store(trees, number, cached);
+        }
+    }
+
+    /// DC by address.
+    pub(super) fn cache_maintenance(&mut self, cpu: u32, op: CacheOp, address: u64, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let pending = &mut self.cpus[cpu].maintenance;
+        let report = &mut self.report;
+        // Of lines of which nothing is known there is something to know then.
+        let all = self.config.caches_unknown_at_reset && op != CacheOp::CleanToPou;
+        self.memory
+            .change_lines(address, bytes, all, |span, lines| {
+                if all {
+                    lines.settled |= span.mask;
+                }
+                let lost = lines.maintain(op, span.mask, |work, mask| {
+                    if mask != 0 {
+                        *pending.entry((span.first, span.last, work)).or_default() |= mask;
+                    }
+                });
+                if lost != 0 {
+                    cache_stores::lost(cpu, span.addresses(lost), lines.event, report);
+                }
+            });
+        self.caches.note_change();
+    }
+
+    /// IC IALLU or IC IALLUIS.
+    pub(super) fn invalidate_instructions(&mut self, cpu: u32, scope: Scope) {
+        let cpus = match scope {
+            Scope::Local => 1 << cpu,
+            Scope::Broadcast => self.cpus.mask(),
+        };
+        for (index, state) in self.cpus.iter_mut() {
+            if cpus & (1 << index) != 0 && state.started {
+                state.unknown_code = false;
+            }
+        }
+        for (span, lines) in self.memory.lines_for_others() {
+            let reached = lines.reached_by_ic();
+            if reached != 0 {
+                self.memory
+                    .change_known_lines(span.first, span.last, |lines| {
+                        lines.code_invalidating |= reached;
+                    });
+                let work = Maintenance::Instructions(cpus);
+                *self.cpus[cpu]
+                    .maintenance
+                    .entry((span.first, span.last, work))
+                    .or_default() |= reached;
+            }
+        }
+    }
+
+    /// A DSB completes cache maintenance: all of it (`system`), or that to the point of
+    /// unification, of other CPUs' instruction caches only if `shared`.
+    pub(super) fn complete_maintenance(&mut self, cpu: u32, shared: bool, system: bool) {
+        let pending = std::mem::take(&mut self.cpus[cpu].maintenance);
+        if !pending.is_empty() {
+            self.caches.note_change();
+        }
+        let own = 1 << cpu;
+        for ((first, last, work), mask) in pending {
+            let done = match work {
+                Maintenance::CleanCode => true,
+                Maintenance::Clean | Maintenance::Invalidate => system,
+                Maintenance::Instructions(cpus) => shared || cpus == own,
+            };
+            if done {
+                self.memory
+                    .change_known_lines(first, last, |lines| lines.complete(work, mask));
+            } else {
+                let pending = &mut self.cpus[cpu].maintenance;
+                pending.insert((first, last, work), mask);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! TLBIs: what is removed once they are complete.
+//!
+//! What need not go stays, with a note of why, so that a violation can say which invalidation was
+//! in vain.
+
+use super::Model;
+use crate::arch::context::Space;
+use crate::event::tlbi::{Regime, Tlbi, TlbiScope};
+use crate::rules::tlbi_operand;
+use crate::state::cpu::{PendingTlbi, regime_index};
+use crate::state::ids::RootId;
+use crate::state::invalidation::{self, Removes, must_remove};
+use crate::state::stale_range::{Settle, StaleRange};
+use crate::state::stale_tlb::Fate;
+use crate::violation::Miss;
+
+/// Stale ranges kept for a CPU between their invalidation and its ISB.
+const MOST_DRAINING: usize = 1 << 16;
+
+impl Model {
+    /// A TLBI is issued; a DSB has to complete it.
+    pub(super) fn tlbi(&mut self, cpu: u32, op: Tlbi) {
+        let state = &mut self.cpus[cpu];
+        let ds = state.registers_of(op.regime).ds(op.regime);
+        let pending = PendingTlbi {
+            op,
+            removes: invalidation::read(op, ds, self.config.lpa2),
+            event: self.report.now(),
+            synchronised: state.unsynchronised.is_none(),
+        };
+        match state.tlbis.last_mut() {
+            // The same once more removes what the one before does, and what came after that.
+            Some(last) if last.same_as(&pending) => *last = pending,
+            _ => state.tlbis.push(pending),
+        }
+        tlbi_operand::check(cpu, op, pending.removes, &mut self.report);
+    }
+
+    /// A DSB completes the TLBIs of a CPU: the local ones, or (`shared`) all.
+    pub(super) fn complete_tlbis(&mut self, cpu: u32, shared: bool) {
+        let pending = std::mem::take(&mut self.cpus[cpu].tlbis);
+        for one in pending {
+            if shared || one.op.scope == TlbiScope::Local {
+                self.complete(cpu, &one);
+            } else {
+                self.cpus[cpu].tlbis.push(one);
+            }
+        }
+    }
+
+    fn complete(&mut self, cpu: u32, pending: &PendingTlbi) {
+        let op = pending.op;
+        let mask = match op.scope {
+            TlbiScope::Local => 1 << cpu,
+            TlbiScope::InnerShareable | TlbiScope::OuterShareable => self.cpus.mask(),
+        };
+        match pending.removes {
+            Removes::All | Removes::Asid(_) => {
+                for space in Space::all().filter(|space| space.regime() == op.regime) {
+                    self.remove(cpu, (space, 0, u64::MAX), mask, pending);
+                }
+                self.release_roots(op.regime, mask, pending);
+                if pending.removes == Removes::All {
+                    self.note_emptied(cpu, mask, pending);
+                }
+            }
+            Removes::Addresses { first, last, .. } => {
+                let space = Space::of(op.regime, first);
+                self.remove(cpu, (space, first, last), mask, pending);
+            }
+            Removes::Nothing | Removes::Unpredictable(_) => {}
+        }
+    }
+
+    /// Removes what must go from the TLBs of the CPUs in `mask`.
+    fn remove(
+        &mut self,
+        cpu: u32,
+        (space, first, last): (Space, u64, u64),
+        mask: u64,
+        pending: &PendingTlbi,
+    ) {
+        let own = 1u64 << cpu;
+        let event = pending.event;
+        let (memory, tables) = (&self.memory, &self.tables);
+        let draining = &mut self.cpus[cpu].draining;
+        self.stale.rewrite(space, first, last, |range| {
+            memory.visit(1);
+            if range.cpus & mask == 0 {
+                return note(range, event, Miss::LocalOnly);
+            }
+            let context = tables.context(range.context);
+            let gone = must_remove(pending.removes, range, context).and(match range.settle {
+                Settle::At(since) if since < event => Ok(()),
+                Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
+                Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
+            });
+            if let Err(miss) = gone {
+                return note(range, event, miss);
+            }
+            if range.cpus & own & mask != 0 {
+                let mut drain = range.clone();
+                drain.cpus = own;
+                // A CPU that never executes an ISB gets no more warnings from these than from so
+                // many.
+                if draining.len() >= MOST_DRAINING {
+                    draining.drain(..MOST_DRAINING / 2);
+                }
+                draining.push((space, drain));
+            }
+            let rest = range.cpus & !mask;
+            if rest == 0 {
+                return Fate::Remove;
+            }
+            let mut kept = range.clone();
+            kept.cpus = rest;
+            kept.missed = Some((event, Miss::LocalOnly));
+            Fate::Replace(vec![kept])
+        });
+    }
+
+    /// Trees that no CPU walks any more and of which nothing is held either.
+    fn release_roots(&mut self, regime: Regime, mask: u64, pending: &PendingTlbi) {
+        let candidates: Vec<RootId> = match pending.removes {
+            Removes::Asid(asid) => {
+                let space = Space::new(regime, false);
+                self.tables
+                    .roots_of(space, Some(asid))
+                    .into_iter()
+                    .collect()
+            }
+            _ => self.tables.roots().map(|(id, _)| id).collect(),
+        };
+        self.memory.visit(candidates.len() as u64);
+        let ids: Vec<RootId> = candidates
+            .into_iter()
+            .filter_map(|id| Some((id, self.tables.root(id)?)))
+            .filter(|(_, root)| {
+                root.key.context.space.regime() == regime
+                    && root.holders & !root.walking & mask != 0
+                    && root.left < pending.event
+                    && match pending.removes {
+                        Removes::Asid(asid) => root.key.asid == Some(asid) && !root.has_global,
+                        _ => true,
+                    }
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in ids {
+            if let Some(root) = self.tables.root_mut(id) {
+                root.holders &= root.walking | !mask;
+            }
+            self.tables.drop_root_if_unused(&mut self.memory, id);
+        }
+    }
+
+    /// All of a regime was invalidated.
+    fn note_emptied(&mut self, cpu: u32, mask: u64, pending: &PendingTlbi) {
+        let regime = regime_index(pending.op.regime);
+        for (index, state) in self.cpus.iter_mut() {
+            if mask & (1 << index) == 0 {
+                continue;
+            }
+            // A CPU that is off hears nothing of what others invalidate.
+            if !state.started {
+                continue;
+            }
+            state.unknown_tlb[regime] = false;
+            let in_effect = index != cpu || pending.synchronised;
+            if in_effect {
+                for space in Space::all().filter(|space| space.regime() == pending.op.regime) {
+                    let at = space.index();
+                    if state.roots[at].is_none() && state.ceased[at] < pending.event {
+                        state.fields[at] = None;
+                    }
+                }
+            }
+            if in_effect && state.field_changed[regime].is_some_and(|since| since < pending.event) {
+                state.field_changed[regime] = None;
+            }
+        }
+    }
+}
+
+/// Keeps a stale range with a note of why.
+fn note(range: &StaleRange, event: u64, miss: Miss) -> Fate {
+    if range.missed.is_some_and(|(_, known)| known == miss) {
+        return Fate::Keep;
+    }
+    let mut noted = range.clone();
+    noted.missed = Some((event, miss));
+    Fate::Replace(vec![noted])
+}

@@ -1,0 +1,64 @@
+//! Tables that become reachable: every rule about the tables that walkers reach is asked.
+
+use super::Model;
+use crate::arch::descriptor::{self, Kind};
+use crate::event::Order;
+use crate::rules::cache_visibility::{self, Walks};
+use crate::rules::table_memory;
+use crate::state::caches::line_mask;
+use crate::state::ids::{PAGE_SHIFT, TableId, pages_of};
+use crate::state::trees::Trees;
+
+impl Model {
+    /// Checks tables that became reachable by a store of `cpu` in an order, or by a register
+    /// write of it (`None`).
+    pub(super) fn check_new_tables(
+        &mut self,
+        cpu: u32,
+        tables: &[TableId],
+        order: Option<Order>,
+        walks: Walks,
+    ) {
+        let report = &mut self.report;
+        for &id in tables {
+            let Some(table) = self.tables.table(id) else {
+                continue;
+            };
+            let (base, bytes) = (table.base, table.entries * 8);
+            for number in pages_of(base, bytes) {
+                let from = (number << PAGE_SHIFT).max(base);
+                let to = ((number + 1) << PAGE_SHIFT).min(base + bytes);
+                self.ordering.check_link(
+                    &mut self.memory,
+                    &self.cpus,
+                    (cpu, number),
+                    order,
+                    report,
+                );
+                table_memory::check_stored(&self.memory, cpu, (from, to), report);
+                let mask = line_mask(number, from, to - from);
+                cache_visibility::check_walked(&self.memory, cpu, (number, mask), walks, report);
+            }
+            if table.level < 3 {
+                for index in 0..table.entries {
+                    let location = base + index * 8;
+                    let raw = self.memory.load(location);
+                    if descriptor::kind(raw, table.level, table.format) == Kind::Table {
+                        let pointer = (raw, location);
+                        self.table_memory.check_target(
+                            &self.memory,
+                            cpu,
+                            pointer,
+                            table.format,
+                            report,
+                        );
+                    }
+                }
+            }
+            let trees = Trees::new(&self.memory, &self.tables);
+            let entries = (id, 0, table.entries - 1);
+            self.groups
+                .check(trees, &self.config, cpu, entries, None, report);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The machine: applies events to the state, and asks the rules.
+//!
+//! Each file here does one kind of event: it changes the state, and hands each rule the parts of
+//! the state that the rule needs. What is right is decided by the [`rules`](crate::rules) alone.
+
+mod access;
+mod barrier;
+mod cache;
+mod error;
+mod invalidate;
+mod link;
+mod registers;
+mod relied;
+mod store;
+mod table_memory;
+
+pub use error::EventError;
+
+use crate::config::Config;
+use crate::event::{Event, EventKind, Order};
+use crate::rules::cache_visibility::CacheVisibility;
+use crate::rules::contiguous::ContiguousGroups;
+use crate::rules::lost_update::LostUpdates;
+use crate::rules::no_translation::NoTranslationBlocks;
+use crate::rules::ordering::TableOrdering;
+use crate::rules::table_memory::TableMemory;
+use crate::state::cpu::Cpus;
+use crate::state::ids::{PAGE_SHIFT, pages_of};
+use crate::state::memory::Memory;
+use crate::state::stale_tlb::StaleTlb;
+use crate::state::tables::Tables;
+use crate::violation::Violation;
+use crate::violation::report::Report;
+use std::collections::BTreeSet;
+
+use error::{MOST_DESCRIPTORS, MOST_PAGES, MOST_PENDING};
+use store::Storer;
+
+/// Memory, CPUs, TLBs and caches, and what was found wrong.
+#[derive(Debug)]
+pub struct Model {
+    config: Config,
+    // The state.
+    memory: Memory,
+    tables: Tables,
+    stale: StaleTlb,
+    cpus: Cpus,
+    // The rules that have to look at something again later.
+    groups: ContiguousGroups,
+    blocks: NoTranslationBlocks,
+    updates: LostUpdates,
+    ordering: TableOrdering,
+    table_memory: TableMemory,
+    caches: CacheVisibility,
+    /// What the rules found.
+    report: Report,
+}
+
+/// Entries that one event may make the model look at: some seconds.
+const MOST_VISITS: u64 = 1 << 27;
+/// And all events together: so many, and so many more for each event.
+const ALL_VISITS: u64 = 1 << 30;
+const MORE_VISITS: u64 = 1 << 12;
+
+/// Each entry that an update changes is changed in one step, where hardware may change it too.
+const fn in_one_step(order: Order) -> Order {
+    match order {
+        Order::Plain => Order::Exchange,
+        other => other,
+    }
+}
+
+impl Model {
+    /// A machine just after reset: all MMUs off, memory zero.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let config = Config {
+            cpus: config.cpus.clamp(1, 64),
+            bbm_level: config.bbm_level.min(3),
+            pa_bits: config.pa_bits.clamp(32, 52),
+            ..config
+        };
+        Self {
+            config,
+            memory: Memory::default(),
+            tables: Tables::default(),
+            stale: StaleTlb::default(),
+            cpus: Cpus::new(config.cpus, config.tlb_unknown_at_reset),
+            groups: ContiguousGroups::default(),
+            blocks: NoTranslationBlocks::default(),
+            updates: LostUpdates::default(),
+            ordering: TableOrdering::default(),
+            table_memory: TableMemory {
+                tracked: config.track_tables == Some(true),
+            },
+            caches: CacheVisibility::default(),
+            report: Report::new(config.most_violations),
+        }
+    }
+
+    /// What the machine is.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes the next event. What it breaks is added to [`violations`](Self::violations), and
+    /// the model goes on as if it had been right.
+    ///
+    /// # Errors
+    ///
+    /// An [`EventError`] for an event that no machine of this configuration can produce; the
+    /// model is as it was.
+    pub fn event(&mut self, event: Event) -> Result<(), EventError> {
+        self.admit(&event)?;
+        self.report.next_event();
+        let before = self.memory.visits();
+        let all = ALL_VISITS.saturating_add(MORE_VISITS.saturating_mul(self.report.now()));
+        self.memory.most_visits = all.min(before.saturating_add(MOST_VISITS));
+        self.perform(event);
+        if self.memory.visit(0) {
+            Ok(())
+        } else {
+            let visits = self.memory.visits() - before;
+            Err(EventError::TooManyEntries { visits })
+        }
+    }
+
+    fn perform(&mut self, event: Event) {
+        let cpu = event.cpu;
+        // A trace says where the tables are relied on; the CPU does nothing by that.
+        let acts = !matches!(
+            event.kind,
+            EventKind::Reset | EventKind::Sync | EventKind::Relied { .. }
+        );
+        if acts && !self.cpus[cpu].started {
+            self.start(cpu);
+        }
+        match event.kind {
+            EventKind::Reset => self.reset(cpu),
+            EventKind::RegisterWrite { register, value } => {
+                self.write_register(cpu, register, value);
+            }
+            EventKind::StoreDescriptor {
+                address,
+                value,
+                order,
+            } => self.store_run(Storer { cpu, order }, address, 1, |_, _| value),
+            EventKind::FillDescriptors {
+                address,
+                count,
+                first,
+                step,
+                order,
+            } => self.store_run(Storer { cpu, order }, address, count, |index, _| {
+                first.wrapping_add(step.wrapping_mul(index))
+            }),
+            EventKind::UpdateDescriptors {
+                address,
+                count,
+                of,
+                clear,
+                set,
+                order,
+            } => {
+                let order = in_one_step(order);
+                self.store_run(Storer { cpu, order }, address, count, |_, old| {
+                    if old & of != 0 {
+                        (old & !clear) | set
+                    } else {
+                        old
+                    }
+                });
+            }
+            EventKind::OtherStore {
+                address,
+                bytes,
+                purpose,
+            } => self.other_store(cpu, address, bytes, purpose),
+            EventKind::Barrier(barrier) => self.barrier(cpu, barrier),
+            EventKind::Tlbi(op) => self.tlbi(cpu, op),
+            EventKind::Cache { op, address, bytes } => {
+                self.cache_maintenance(cpu, op, address, bytes);
+            }
+            EventKind::InstructionCache { scope } => self.invalidate_instructions(cpu, scope),
+            EventKind::TableObtained { address, bytes } => self.obtained(address, bytes),
+            EventKind::TableFreed { address, bytes } => self.freed(cpu, address, bytes),
+            EventKind::Relied { address, bytes } => self.relied(cpu, address, bytes),
+            EventKind::Sync => self.sync(cpu),
+        }
+    }
+
+    fn admit(&self, event: &Event) -> Result<(), EventError> {
+        if event.cpu >= self.config.cpus {
+            return Err(EventError::NoSuchCpu {
+                cpu: event.cpu,
+                cpus: self.config.cpus,
+            });
+        }
+        if let EventKind::Tlbi(_) | EventKind::Cache { .. } | EventKind::InstructionCache { .. } =
+            event.kind
+        {
+            let pending = self.cpus[event.cpu].waiting();
+            if pending >= MOST_PENDING {
+                let pending = pending as u64;
+                return Err(EventError::TooManyPending { pending });
+            }
+        }
+        let (address, bytes) = match event.kind {
+            EventKind::StoreDescriptor { address, .. } => (address, 8),
+            EventKind::FillDescriptors { address, count, .. }
+            | EventKind::UpdateDescriptors { address, count, .. } => {
+                (address, count.saturating_mul(8))
+            }
+            EventKind::OtherStore { address, bytes, .. }
+            | EventKind::Cache { address, bytes, .. }
+            | EventKind::TableObtained { address, bytes }
+            | EventKind::TableFreed { address, bytes } => (address, bytes),
+            _ => return Ok(()),
+        };
+        let descriptors = matches!(
+            event.kind,
+            EventKind::StoreDescriptor { .. }
+                | EventKind::FillDescriptors { .. }
+                | EventKind::UpdateDescriptors { .. }
+        );
+        if descriptors && address % 8 != 0 {
+            return Err(EventError::Misaligned { address });
+        }
+        if address.checked_add(bytes).is_none_or(|end| end > 1 << 52) {
+            return Err(EventError::OutsideMemory { address, bytes });
+        }
+        if descriptors {
+            if bytes > MOST_DESCRIPTORS * 8 {
+                return Err(EventError::TooManyDescriptors { count: bytes / 8 });
+            }
+            if self.memory.pages() >= MOST_PAGES
+                && let Some(number) =
+                    pages_of(address, bytes).find(|number| self.memory.page(*number).is_none())
+            {
+                let address = address.max(number << PAGE_SHIFT);
+                return Err(EventError::TooMuchMemory { address });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was found so far, the first [`Config::most_violations`] of it.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        self.report.kept()
+    }
+
+    /// How many violations there were, kept or not.
+    #[must_use]
+    pub const fn violation_count(&self) -> u64 {
+        self.report.count()
+    }
+
+    /// Forgets the violations found so far; the state of the machine stays.
+    pub fn clear_violations(&mut self) {
+        self.report.clear();
+    }
+
+    /// The sizes in bytes of the pages that some tree walked so far is made of, in order and
+    /// each once.
+    #[must_use]
+    pub fn page_sizes(&self) -> Vec<u64> {
+        let granules = self.tables.contexts().iter().map(|one| one.format.granule);
+        let sizes: BTreeSet<u64> = granules.map(|granule| 1 << granule.shift()).collect();
+        sizes.into_iter().collect()
+    }
+
+    /// How many entries were looked at so far, which is what an event costs.
+    #[must_use]
+    pub fn visits(&self) -> u64 {
+        self.memory.visits()
+    }
+
+    /// How many TLBIs and pieces of cache maintenance wait for a DSB.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.cpus.waiting()
+    }
+
+    /// How many pages of 4 KiB, stale runs and trees are kept: what the model's memory grows with.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.memory.pages() + self.stale.len() + self.tables.roots().count()
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.report.now()
+    }
+
+    /// The descriptor at a physical address, as memory has it now.
+    #[must_use]
+    pub fn descriptor(&self, address: u64) -> u64 {
+        self.memory.load(address)
+    }
+}

@@ -1,0 +1,67 @@
+//! The points at which the tables are relied on: what was left undone shows there, so all rules
+//! are asked that wait for it.
+
+use super::Model;
+use crate::arch::context::Space;
+use crate::event::tlbi::Regime;
+use crate::rules::{cache_visibility, registers, stale_entries, store_visibility};
+use crate::state::trees::Trees;
+
+impl Model {
+    /// All that the tables say is relied on, by all CPUs.
+    pub(super) fn sync(&mut self, cpu: u32) {
+        let trees = Trees::new(&self.memory, &self.tables);
+        let report = &mut self.report;
+        for by in 0..self.cpus.count() {
+            store_visibility::check_stored(trees, &mut self.cpus, by, report);
+            registers::check_cached_fields(&mut self.cpus, by, report);
+        }
+        store_visibility::check_made_valid(trees, &mut self.cpus, cpu, report);
+        registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
+        self.groups.check_relied(trees, cpu, None, report);
+        self.caches.check_tables(trees, cpu, report);
+        self.caches
+            .check_all(&mut self.memory, &self.tables, &mut self.cpus, report);
+        let trees = Trees::new(&self.memory, &self.tables);
+        self.blocks.check_all(trees, cpu, report);
+        for space in Space::all() {
+            self.check_tlbs(cpu, (space, 0, u64::MAX));
+        }
+    }
+
+    /// A range is relied on, by all CPUs.
+    pub(super) fn relied(&mut self, cpu: u32, address: u64, bytes: u64) {
+        let Some(last) = bytes
+            .checked_sub(1)
+            .and_then(|most| address.checked_add(most))
+        else {
+            return;
+        };
+        let range = (Space::of(self.regime_of(cpu), address), address, last);
+        let trees = Trees::new(&self.memory, &self.tables);
+        let report = &mut self.report;
+        registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
+        store_visibility::check_range(trees, &self.cpus, cpu, range, report);
+        self.groups.check_relied(trees, cpu, Some(range), report);
+        cache_visibility::check_mapped(&mut self.memory, &self.tables, &self.cpus, range, report);
+        self.check_tlbs(cpu, range);
+    }
+
+    /// What TLBs may hold of a range is what the tables say.
+    fn check_tlbs(&mut self, cpu: u32, range: (Space, u64, u64)) {
+        let trees = Trees::new(&self.memory, &self.tables);
+        let (config, report) = (&self.config, &mut self.report);
+        stale_entries::check(trees, &mut self.stale, &self.cpus, config, range, report);
+        stale_entries::check_draining(trees, &mut self.cpus, config, cpu, range, report);
+    }
+
+    /// The regime that a CPU's virtual addresses belong to where nothing says which: EL1&0 if it
+    /// is on, or the one that is.
+    fn regime_of(&self, cpu: u32) -> Regime {
+        let state = &self.cpus[cpu];
+        [Regime::El10, Regime::El2, Regime::El3]
+            .into_iter()
+            .find(|regime| state.registers_of(*regime).mmu_on())
+            .unwrap_or(Regime::El10)
+    }
+}

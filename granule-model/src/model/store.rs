@@ -1,0 +1,354 @@
+//! Stores of descriptors.
+//!
+//! A store to a table that no walker can reach is only written down. A store to a table that some
+//! walker can reach turns what it replaces into stale ranges, and links and unlinks tables. Then
+//! the rules compare what it made with what may still be cached.
+
+use super::Model;
+use crate::arch::descriptor::{self, Kind};
+use crate::event::Order;
+use crate::rules::break_before_make::{self, Made};
+use crate::rules::cache_visibility::Walks;
+use crate::rules::lost_update::Stored;
+use crate::rules::table_memory;
+use crate::state::caches::line_mask;
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, TableId};
+use crate::state::snapshot::{self, Replaced};
+use crate::state::stale_range::{Settle, StaleRanges};
+use crate::state::tables::Path;
+use crate::state::trees::Trees;
+use crate::state::walk::EntryAt;
+
+/// A change of one entry of a page.
+#[derive(Clone, Copy)]
+struct Change {
+    /// In the page.
+    index: usize,
+    /// The address of the entry.
+    location: u64,
+    old: u64,
+    new: u64,
+}
+
+/// A CPU that stores, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Storer {
+    pub(super) cpu: u32,
+    pub(super) order: Order,
+}
+
+impl Model {
+    /// `count` descriptors from `address`: what `next` makes of the index and the old value.
+    pub(super) fn store_run(
+        &mut self,
+        by: Storer,
+        address: u64,
+        count: u64,
+        next: impl Fn(u64, u64) -> u64,
+    ) {
+        let mut done = 0;
+        while done < count {
+            let at = address + done * 8;
+            let first = (at >> 3) as usize % PER_PAGE;
+            let some = (PER_PAGE - first).min((count - done) as usize);
+            self.store_in_page(by, at, some, |index, old| next(done + index as u64, old));
+            done += some as u64;
+        }
+    }
+
+    fn store_in_page(
+        &mut self,
+        by: Storer,
+        address: u64,
+        count: usize,
+        next: impl Fn(usize, u64) -> u64,
+    ) {
+        let number = address >> PAGE_SHIFT;
+        let first = (address >> 3) as usize % PER_PAGE;
+        let mask = line_mask(number, address, count as u64 * 8);
+        let cached = self.cpus[by.cpu].data_cached();
+        self.lines_stored(by.cpu, number, mask, cached);
+        let now = self.report.now();
+        let page = self.memory.page_mut(number);
+        page.mark_written(first, count);
+        if page.tables.is_empty() {
+            let mut made_valid = None;
+            let values = page.values_mut();
+            for index in 0..count {
+                let value = &mut values[first + index];
+                let new = next(index, *value);
+                if new & descriptor::VALID != 0 && new != *value {
+                    made_valid = Some(index);
+                }
+                *value = new;
+            }
+            match page.pending.iter_mut().find(|(other, _)| *other == by.cpu) {
+                Some(pending) => pending.1 = now,
+                None => page.pending.push((by.cpu, now)),
+            }
+            if page.may_be_walked
+                && let Some(index) = made_valid
+            {
+                let may_be_walked = table_memory::check_unlinked(
+                    Trees::new(&self.memory, &self.tables),
+                    &self.stale,
+                    &self.cpus,
+                    address + index as u64 * 8,
+                    &mut self.report,
+                );
+                self.memory.page_mut(number).may_be_walked = may_be_walked;
+            }
+            return;
+        }
+        let changes: Vec<Change> = (0..count)
+            .filter_map(|index| {
+                let old = page.value(first + index);
+                let new = next(index, old);
+                (old != new).then_some(Change {
+                    index: first + index,
+                    location: address + index as u64 * 8,
+                    old,
+                    new,
+                })
+            })
+            .collect();
+        if !changes.is_empty() {
+            self.change_reachable(by, number, &changes);
+        }
+    }
+
+    /// Stores to a page with tables that walkers can reach.
+    fn change_reachable(&mut self, by: Storer, number: u64, changes: &[Change]) {
+        let mut paths = self.paths_to(number);
+        let trees = Trees::new(&self.memory, &self.tables);
+        for (id, paths) in &paths {
+            for change in changes {
+                let stored = Stored {
+                    cpu: by.cpu,
+                    location: change.location,
+                    old: change.old,
+                    new: change.new,
+                    order: by.order,
+                };
+                self.updates
+                    .check(trees, *id, paths, stored, &mut self.report);
+            }
+        }
+        let mut unlinked = false;
+        for (id, paths) in &paths {
+            unlinked |= self.replace(by.cpu, *id, paths, changes);
+        }
+        if unlinked {
+            // Where tables point back to themselves some of them may be gone now.
+            paths = self.paths_to(number);
+        }
+        let now = self.report.now();
+        let page = self.memory.page_mut(number);
+        let mut made_valid = None;
+        for change in changes {
+            page.values_mut()[change.index] = change.new;
+            if change.old & descriptor::VALID == 0 && change.new & descriptor::VALID != 0 {
+                page.mark_fresh(change.index, now, by.cpu);
+                made_valid = Some(change.location);
+            }
+        }
+        let state = &mut self.cpus[by.cpu];
+        if let Some(location) = made_valid {
+            state.made_valid = (now, location);
+        }
+        // What was invalid and stays so is a fault to a walker, whichever value it sees.
+        if let Some(change) = changes
+            .iter()
+            .find(|change| (change.old | change.new) & descriptor::VALID != 0)
+        {
+            state.stored = (now, change.location);
+        }
+        for (id, paths) in &paths {
+            self.make(by, *id, paths, changes);
+        }
+    }
+
+    /// The tables in a page, with all ways to each.
+    fn paths_to(&self, number: u64) -> Vec<(TableId, Vec<Path>)> {
+        let trees = Trees::new(&self.memory, &self.tables);
+        let tables = trees.tables_in(number).iter();
+        tables.map(|&id| (id, trees.paths(id))).collect()
+    }
+
+    /// The index of an entry in a table, if it is part of the table.
+    fn index_in(&self, id: TableId, location: u64) -> Option<u64> {
+        let table = self.tables.table(id)?;
+        let index = location.checked_sub(table.base)? / 8;
+        (index < table.entries).then_some(index)
+    }
+
+    /// Before the stores: what they replace in a table becomes stale. Gives whether tables were
+    /// unlinked.
+    fn replace(&mut self, cpu: u32, id: TableId, paths: &[Path], changes: &[Change]) -> bool {
+        if changes
+            .iter()
+            .all(|change| change.old & descriptor::VALID == 0)
+        {
+            return false;
+        }
+        let Some((level, format)) = self
+            .tables
+            .table(id)
+            .map(|table| (table.level, table.format))
+        else {
+            return false;
+        };
+        let shift = format.granule.level_shift(level);
+        for path in paths {
+            let mut ranges = StaleRanges::default();
+            for change in changes {
+                let kind = descriptor::kind(change.old, level, format);
+                let (Some(index), true) =
+                    (self.index_in(id, change.location), kind != Kind::Invalid)
+                else {
+                    continue;
+                };
+                let replaced = Replaced {
+                    cpus: self.holders(path),
+                    settle: Settle::Dsb(cpu),
+                    removed: descriptor::kind(change.new, level, format) == Kind::Invalid,
+                    all: true,
+                    event: self.report.now(),
+                };
+                let entry = EntryAt {
+                    raw: change.old,
+                    kind,
+                    level,
+                    shift,
+                    va: path.at.va + (index << shift),
+                    location: change.location,
+                    hierarchy: path.at.hierarchy,
+                };
+                let trees = Trees::new(&self.memory, &self.tables);
+                snapshot::entry(trees, path, &entry, replaced, &mut ranges);
+            }
+            snapshot::add(&self.memory, &self.tables, &mut self.stale, ranges);
+        }
+        let mut unlinked = false;
+        for change in changes {
+            if descriptor::kind(change.old, level, format) == Kind::Table
+                && let Some(index) = self.index_in(id, change.location)
+            {
+                self.tables.unlink(&mut self.memory, id, index, change.old);
+                unlinked = true;
+            }
+        }
+        unlinked
+    }
+
+    /// The CPUs that may hold entries of the tree that a way begins in.
+    fn holders(&self, path: &Path) -> u64 {
+        self.tables.root(path.root).map_or(0, |root| root.holders)
+    }
+
+    /// After the stores: what they made in a table is linked and compared.
+    fn make(&mut self, by: Storer, id: TableId, paths: &[Path], changes: &[Change]) {
+        let Some((level, format)) = self
+            .tables
+            .table(id)
+            .map(|table| (table.level, table.format))
+        else {
+            return;
+        };
+        let mut new_tables = Vec::new();
+        let mut linked = false;
+        let mut global = false;
+        let mut touched: Option<(u64, u64)> = None;
+        for &Change { location, new, .. } in changes {
+            let Some(index) = self.index_in(id, location) else {
+                continue;
+            };
+            touched = Some(touched.map_or((index, index), |(from, _)| (from, index)));
+            match descriptor::kind(new, level, format) {
+                Kind::Invalid => {}
+                Kind::Leaf => {
+                    global |= new & descriptor::NOT_GLOBAL == 0;
+                    if descriptor::refuses(new, level, format) {
+                        self.blocks.note(location, self.report.now());
+                    }
+                }
+                Kind::Table => {
+                    linked = true;
+                    self.table_memory.check_target(
+                        &self.memory,
+                        by.cpu,
+                        (new, location),
+                        format,
+                        &mut self.report,
+                    );
+                    self.tables
+                        .link(&mut self.memory, id, index, new, &mut new_tables);
+                }
+            }
+        }
+        let Some((from, to)) = touched else { return };
+        for path in paths {
+            if linked {
+                global |= self.has_global_between(path, from, to);
+            }
+            if global {
+                self.tables.set_global(path.root);
+            }
+        }
+        let walks = Walks::of(paths.iter().filter_map(|path| self.tables.root(path.root)));
+        self.check_new_tables(by.cpu, &new_tables, Some(by.order), walks);
+        let shift = format.granule.level_shift(level);
+        for path in paths {
+            let first = path.at.va + (from << shift);
+            let last = path.at.va + (to << shift) + ((1 << shift) - 1);
+            self.check_made(path, (first, last), self.holders(path));
+        }
+        self.groups.check(
+            Trees::new(&self.memory, &self.tables),
+            &self.config,
+            by.cpu,
+            (id, from, to),
+            paths.first(),
+            &mut self.report,
+        );
+    }
+
+    /// The entries of a table that translate some addresses became what they are now, for some
+    /// CPUs.
+    pub(super) fn check_made(&mut self, path: &Path, range: (u64, u64), cpus: u64) {
+        break_before_make::check(
+            Trees::new(&self.memory, &self.tables),
+            &mut self.stale,
+            &self.cpus,
+            &self.config,
+            Made { path, range, cpus },
+            &mut self.report,
+        );
+    }
+
+    /// Whether a tree has a global leaf: it had one before, or has one now between two entries of
+    /// a table.
+    fn has_global_between(&self, path: &Path, from: u64, to: u64) -> bool {
+        self.tables.root(path.root).is_some_and(|root| {
+            let trees = Trees::new(&self.memory, &self.tables);
+            root.has_global || trees.has_global(&root.key, &path.at, from, to)
+        })
+    }
+
+    /// The MMU of some CPU sets the access flag of the leaf at a physical address, and with `dirty`
+    /// makes a writable page that is clean dirty, as TCR.HA and TCR.HD have it. Nothing else is
+    /// changed, and no entry that is not a leaf with the bits for it; gives whether anything was.
+    pub fn update_by_hardware(&mut self, address: u64, dirty: bool) -> bool {
+        let old = self.memory.load(address);
+        let mut new = old | descriptor::ACCESSED;
+        if dirty && old & descriptor::DIRTY_MODIFIER != 0 {
+            new &= !descriptor::READ_ONLY;
+        }
+        if old & descriptor::VALID == 0 || new == old {
+            return false;
+        }
+        let index = (address >> 3) as usize % PER_PAGE;
+        self.memory.page_mut(address >> PAGE_SHIFT).values_mut()[index] = new;
+        true
+    }
+}

@@ -1,0 +1,83 @@
+//! Table memory that comes and goes.
+
+use super::Model;
+use crate::rules;
+use crate::state::extents::Owner;
+use crate::state::ids::pages_of;
+use crate::state::trees::Trees;
+
+impl Model {
+    /// Memory becomes table memory; what is in it could be anything.
+    pub(super) fn obtained(&mut self, address: u64, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        if self.config.track_tables.is_none() {
+            self.table_memory.tracked = true;
+        }
+        let (first, last) = pages_of(address, bytes).into_inner();
+        for number in self.memory.known(first, last) {
+            let page = self.memory.page_mut(number);
+            page.owner = Owner::Tables;
+            if page.tables.is_empty() {
+                page.forget();
+                page.pending.clear();
+            }
+        }
+        self.memory.change_others(first, last, |_, _, extent| {
+            extent.owner = Owner::Tables;
+            extent.unknown = true;
+        });
+    }
+
+    /// Table memory is given back: no walker may come there any more.
+    pub(super) fn freed(&mut self, cpu: u32, address: u64, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.forget_empty_trees(address, bytes);
+        let mut reachable = None;
+        let (first, last) = pages_of(address, bytes).into_inner();
+        for number in self.memory.known(first, last) {
+            let page = self.memory.page_mut(number);
+            page.owner = Owner::Freed;
+            if reachable.is_none() {
+                reachable = page.tables.first().copied();
+            }
+        }
+        self.memory
+            .change_others(first, last, |_, _, extent| extent.owner = Owner::Freed);
+        rules::table_memory::check_freed(
+            Trees::new(&self.memory, &self.tables),
+            &self.stale,
+            &self.cpus,
+            (cpu, address, bytes),
+            reachable,
+            &mut self.report,
+        );
+    }
+
+    /// Nothing is held of a tree that no CPU walks and that has no entry any more, but what is
+    /// known to be stale: a CPU that left it keeps nothing of the top table itself.
+    fn forget_empty_trees(&mut self, address: u64, bytes: u64) {
+        let (first, last) = pages_of(address, bytes).into_inner();
+        let mut roots = Vec::new();
+        let trees = Trees::new(&self.memory, &self.tables);
+        for number in self.memory.known(first, last) {
+            let tables = trees.tables_in(number).iter();
+            for table in tables.filter_map(|id| self.tables.table(*id)) {
+                roots.extend(table.roots.iter().copied());
+            }
+        }
+        for id in roots {
+            let walking = self.tables.root(id).is_none_or(|root| root.walking != 0);
+            if walking || !Trees::new(&self.memory, &self.tables).is_empty(id) {
+                continue;
+            }
+            if let Some(root) = self.tables.root_mut(id) {
+                root.holders = 0;
+            }
+            self.tables.drop_root_if_unused(&mut self.memory, id);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Cache visibility: what CPUs and walkers find in caches and memory must be what was stored.
+//!
+//! The state of lines is [`state::caches`](crate::state::caches); nothing is stored or maintained
+//! here.
+
+use crate::access::{Access, AccessKind, Translation};
+use crate::arch::context::Space;
+use crate::arch::descriptor::{self, Kind};
+use crate::state::caches::{LineRange, Lines, addresses_of, line_mask};
+use crate::state::cpu::{Cpu, Cpus};
+use crate::state::ids::{PAGE_SHIFT, RootId};
+use crate::state::memory::Memory;
+use crate::state::tables::{Root, Tables};
+use crate::state::trees::Trees;
+use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+use std::collections::BTreeSet;
+
+const OLD_DATA: &str = "may read an old cache line: the store went past the caches";
+const OLD_CODE: &str = "fetches instructions that an instruction cache may hold as they were";
+
+/// The rule, with what it has to look at again.
+#[derive(Debug, Default)]
+pub(crate) struct CacheVisibility {
+    /// What accesses find in caches may have changed since that was last checked.
+    changed: bool,
+    /// Pages with tables that were stored in a way that walkers may not see.
+    suspect_pages: BTreeSet<u64>,
+}
+
+/// How the walkers of some trees read tables.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Walks {
+    cached: bool,
+    uncached: bool,
+}
+
+impl Walks {
+    pub(crate) fn of<'a>(roots: impl Iterator<Item = &'a Root>) -> Self {
+        let mut walks = Self::default();
+        for root in roots {
+            walks.cached |= root.key.context.cached_walks;
+            walks.uncached |= !root.key.context.cached_walks;
+        }
+        walks
+    }
+}
+
+/// Lines that may be found as they were, in order, and what was said of them.
+struct Suspect {
+    span: LineRange,
+    lines: Lines,
+    old: u64,
+    code: u64,
+}
+
+impl CacheVisibility {
+    /// What accesses find in caches may have changed.
+    pub(crate) const fn note_change(&mut self) {
+        self.changed = true;
+    }
+
+    /// A page was stored to, through the caches or past them. Walkers that read the tables in it
+    /// may miss that.
+    pub(crate) fn note_store(&mut self, trees: Trees<'_>, number: u64, cached: bool) {
+        let unseen = !cached || trees.tables.has_uncached_walks();
+        if unseen && !trees.tables_in(number).is_empty() {
+            self.suspect_pages.insert(number);
+        }
+    }
+
+    /// Tables stored to in a way that their walkers may not see.
+    pub(crate) fn check_tables(&mut self, trees: Trees<'_>, cpu: u32, report: &mut Report) {
+        for number in std::mem::take(&mut self.suspect_pages) {
+            for &id in trees.tables_in(number) {
+                let Some(table) = trees.tables.table(id) else {
+                    continue;
+                };
+                let paths = trees.paths(id);
+                let roots = paths.iter().filter_map(|path| trees.tables.root(path.root));
+                let mask = line_mask(number, table.base, table.entries * 8);
+                check_walked(trees.memory, cpu, (number, mask), Walks::of(roots), report);
+            }
+        }
+    }
+
+    /// All that was stored past the caches, or for those who look past them, is relied on.
+    pub(crate) fn check_all(
+        &mut self,
+        memory: &mut Memory,
+        tables: &Tables,
+        cpus: &mut Cpus,
+        report: &mut Report,
+    ) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        for (cpu, state) in cpus.iter_mut() {
+            if state.translates() && std::mem::take(&mut state.unknown_code) {
+                report.add(Found::at(
+                    Rule::InstructionCache,
+                    cpu,
+                    (0, u64::MAX),
+                    "fetches what its instruction cache held at reset: it was never invalidated",
+                ));
+            }
+            if state.runs_flat() {
+                check_past_caches(memory, cpu, false, report);
+            }
+        }
+        for space in Space::all() {
+            check_mapped(memory, tables, cpus, (space, 0, u64::MAX), report);
+        }
+    }
+}
+
+/// Walkers must find in caches or memory what was stored to some lines of a page.
+pub(crate) fn check_walked(
+    memory: &Memory,
+    cpu: u32,
+    (number, mask): (u64, u64),
+    walks: Walks,
+    report: &mut Report,
+) {
+    let Some(lines) = memory.page(number).map(|page| page.lines) else {
+        return;
+    };
+    let stale = lines.outdated() & mask;
+    if walks.cached && stale != 0 {
+        let found = Found::in_memory(
+            Rule::NotInvalidated,
+            cpu,
+            addresses_of(number, stale),
+            "may walk the table as an old cache line has it: it was stored past the caches",
+        );
+        report.add(found.because_of(lines.event));
+    }
+    let unwritten = lines.unwritten() & mask;
+    if walks.uncached && unwritten != 0 {
+        let found = Found::in_memory(
+            Rule::NotCleaned,
+            cpu,
+            addresses_of(number, unwritten),
+            "may walk the table as memory has it: walks are not cached, and the stores were",
+        );
+        report.add(found.because_of(lines.event));
+    }
+}
+
+/// A CPU starts, or goes on, with its MMU off: what was stored for it to read must be in
+/// memory, and with `code` its instruction caches must not hold what was there before.
+pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &mut Report) {
+    for (span, lines) in memory.lines_for_others() {
+        let unwritten = lines.unwritten() & lines.other;
+        let found = if unwritten != 0 {
+            Found::in_memory(
+                Rule::NotCleaned,
+                cpu,
+                span.addresses(unwritten),
+                "reads memory with the MMU off, and the store may be in a cache only",
+            )
+        } else if code && lines.code_cpus & (1 << cpu) != 0 && lines.code != 0 {
+            let range = span.addresses(lines.code);
+            Found::in_memory(Rule::InstructionCache, cpu, range, OLD_CODE)
+        } else {
+            continue;
+        };
+        report.add(found.because_of(lines.event));
+    }
+}
+
+/// What cacheable or executable mappings in a range lead to must be found as it was stored.
+pub(crate) fn check_mapped(
+    memory: &mut Memory,
+    tables: &Tables,
+    cpus: &Cpus,
+    (space, first, last): (Space, u64, u64),
+    report: &mut Report,
+) {
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for (span, lines) in memory.lines_for_others() {
+        let old = lines.outdated() & lines.other;
+        let code = if lines.code_cpus == 0 { 0 } else { lines.code };
+        if old | code != 0 {
+            suspects.push(Suspect {
+                span,
+                lines,
+                old,
+                code,
+            });
+        }
+    }
+    if suspects.is_empty() {
+        return;
+    }
+    let trees = Trees::new(memory, tables);
+    let mut found = Vec::new();
+    for (id, users, cached) in trees_in_use(cpus, space) {
+        let Some(key) = tables.root(id).map(|root| root.key) else {
+            continue;
+        };
+        trees.entries(&key, (first, last), |entry| {
+            if entry.kind != Kind::Leaf {
+                return;
+            }
+            let leaf =
+                descriptor::attributes(entry.raw, entry.level, entry.hierarchy, &key.context);
+            let cacheable = descriptor::is_cacheable_type(leaf.memory);
+            let executable = leaf.privileged.execute || leaf.user.execute;
+            let output = descriptor::leaf_address(entry.raw, entry.level, key.context.format);
+            // Only what is asked for of a leaf that reaches beyond it.
+            let from = output + (first.max(entry.va) - entry.va);
+            let to = output + (last.min(entry.last()) - entry.va);
+            let (from, to) = (from >> PAGE_SHIFT, to >> PAGE_SHIFT);
+            let start = suspects.partition_point(|one| one.span.last < from);
+            for one in &mut suspects[start..] {
+                if one.span.first > to {
+                    break;
+                }
+                let (span, event) = (one.span, one.lines.event);
+                let mut add = |rule, cpu, mask, text| {
+                    let new = Found::in_memory(rule, cpu, span.addresses(mask), text);
+                    found.push((new.because_of(event), span));
+                };
+                if cacheable && cached != 0 && one.old != 0 {
+                    let cpu = cached.trailing_zeros();
+                    add(Rule::NotInvalidated, cpu, one.old, OLD_DATA);
+                    one.old = 0;
+                }
+                let fetching = one.lines.code_cpus & users;
+                if executable && fetching != 0 && one.code != 0 {
+                    let cpu = fetching.trailing_zeros();
+                    add(Rule::InstructionCache, cpu, one.code, OLD_CODE);
+                    one.code = 0;
+                }
+            }
+        });
+    }
+    for (one, span) in found {
+        // Once reported, it is as if it had been done.
+        let rule = one.rule;
+        memory.change_known_lines(span.first, span.last, |lines| {
+            if rule == Rule::NotInvalidated {
+                lines.newer &= !lines.other;
+                lines.invalidating &= !lines.other;
+            } else {
+                lines.code = 0;
+                lines.code_dirty = 0;
+            }
+        });
+        report.add(one);
+    }
+}
+
+/// The trees of a half that CPUs translate by, each with those CPUs, and those of them whose
+/// accesses are cached.
+fn trees_in_use(cpus: &Cpus, space: Space) -> Vec<(RootId, u64, u64)> {
+    let mut roots: Vec<(RootId, u64, u64)> = Vec::new();
+    for (cpu, state) in cpus.iter() {
+        let Some(id) = state.roots[space.index()] else {
+            continue;
+        };
+        let bit = 1u64 << cpu;
+        let cached = if state.data_cached() { bit } else { 0 };
+        match roots.iter_mut().find(|(other, _, _)| *other == id) {
+            Some(root) => *root = (id, root.1 | bit, root.2 | cached),
+            None => roots.push((id, bit, cached)),
+        }
+    }
+    roots
+}
+
+/// A load or fetch must find in caches or memory what was stored last.
+pub(crate) fn check_access(
+    memory: &Memory,
+    (cpu, state): (u32, &Cpu),
+    translation: Translation,
+    access: Access,
+    report: &mut Report,
+) {
+    let number = translation.address >> PAGE_SHIFT;
+    let mask = line_mask(number, translation.address, 1);
+    let registers = state.registers_of(access.regime);
+    let cacheable = descriptor::is_cacheable_type(translation.memory);
+    let fetch_cached = registers.mmu_on() && cacheable;
+    let cached = registers.data_cached() && cacheable;
+    let Some(lines) = memory.page(number).map(|page| page.lines) else {
+        return;
+    };
+    let unwritten = lines.unwritten() & mask;
+    let old = lines.outdated() & mask;
+    let (rule, text) = match access.kind {
+        AccessKind::Read if !cached && unwritten != 0 => (
+            Rule::NotCleaned,
+            "reads past the caches, and the store may be in a cache only",
+        ),
+        AccessKind::Read if cached && old != 0 => (Rule::NotInvalidated, OLD_DATA),
+        AccessKind::Fetch if lines.code & mask != 0 && lines.code_cpus & (1 << cpu) != 0 => {
+            (Rule::InstructionCache, OLD_CODE)
+        }
+        AccessKind::Fetch if fetch_cached && old != 0 => (
+            Rule::NotInvalidated,
+            "may fetch instructions from an old cache line: the store went past the caches",
+        ),
+        AccessKind::Fetch if !registers.mmu_on() && unwritten != 0 => (
+            Rule::NotCleaned,
+            "fetches past the data caches, and the store may be in one only",
+        ),
+        _ => return,
+    };
+    let found = Found::in_memory(rule, cpu, addresses_of(number, mask), text);
+    report.add(found.because_of(lines.event));
+}

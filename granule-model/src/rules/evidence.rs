@@ -1,0 +1,59 @@
+//! What a violation about a stale entry says: the event that replaced the entry, and the
+//! invalidation that was meant to remove it.
+
+use crate::state::cpu::Cpus;
+use crate::state::invalidation::{Removes, must_remove};
+use crate::state::stale_range::StaleRange;
+use crate::state::trees::Trees;
+use crate::violation::report::{Found, Report};
+use crate::violation::{Miss, Rule};
+
+/// A violation that concerns a stale range.
+pub(super) fn of_stale(rule: Rule, stale: &StaleRange, text: impl Into<String>) -> Found {
+    let cpu = stale.cpus.trailing_zeros();
+    Found {
+        earlier: Some(stale.event),
+        missed: stale.missed,
+        location: Some(stale.location),
+        ..Found::at(rule, cpu, (stale.va, stale.last()), text)
+    }
+}
+
+/// Reports a violation that concerns a stale range, with the invalidation that is under way for
+/// it, if there is one.
+pub(super) fn report(
+    trees: Trees<'_>,
+    cpus: &Cpus,
+    mut found: Found,
+    stale: &StaleRange,
+    report: &mut Report,
+) {
+    // What is only counted needs no explanation.
+    let incomplete = if report.is_full() {
+        None
+    } else {
+        incomplete(trees, cpus, stale)
+    };
+    found.missed = incomplete.or(stale.missed);
+    report.add(found);
+}
+
+/// The last invalidation that has to remove a stale range and that no DSB has completed.
+fn incomplete(trees: Trees<'_>, cpus: &Cpus, stale: &StaleRange) -> Option<(u64, Miss)> {
+    let waiting = || cpus.iter().flat_map(|(_, cpu)| cpu.tlbis.iter());
+    trees.memory.visit(waiting().count() as u64);
+    let context = trees.tables.context(stale.context);
+    waiting()
+        .filter(|pending| {
+            let meets = match pending.removes {
+                Removes::Addresses { first, last, .. } => stale.touched(first, last).is_some(),
+                _ => true,
+            };
+            pending.op.regime == context.space.regime()
+                && pending.event > stale.event
+                && meets
+                && must_remove(pending.removes, stale, context).is_ok()
+        })
+        .map(|pending| (pending.event, Miss::NotComplete))
+        .max_by_key(|(event, _)| *event)
+}

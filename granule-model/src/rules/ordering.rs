@@ -1,0 +1,104 @@
+//! The order of stores to a table before the table becomes reachable.
+//!
+//! Whoever sees the store, or register write, that makes a table reachable must see what was
+//! stored in the table before: a store-release or a barrier has to stand between.
+
+use crate::event::Order;
+use crate::state::cpu::Cpus;
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId};
+use crate::state::memory::Memory;
+use crate::state::trees::Trees;
+use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+use std::collections::BTreeSet;
+
+/// The rule, with what it has to look at again.
+#[derive(Debug, Default)]
+pub(crate) struct TableOrdering {
+    /// Pages with tables that hold stores which only the storing CPU has seen.
+    unseen_pages: BTreeSet<u64>,
+}
+
+impl TableOrdering {
+    /// A table in a page becomes reachable by a store of `cpu` in an order, or by a register
+    /// write of `cpu` (`None`).
+    pub(crate) fn check_link(
+        &mut self,
+        memory: &mut Memory,
+        cpus: &Cpus,
+        (cpu, number): (u32, u64),
+        order: Option<Order>,
+        report: &mut Report,
+    ) {
+        let Some(page) = memory.known_mut(number) else {
+            return;
+        };
+        let pending = std::mem::take(&mut page.pending);
+        for (by, event) in pending {
+            let storer = &cpus[by];
+            if storer.dsb > event {
+                continue;
+            }
+            let ordered = match order {
+                // A release orders this CPU's own stores, and those of others that it has
+                // seen: taken for granted, as the events of a trace are in one order.
+                Some(Order::Release) => true,
+                Some(Order::Plain | Order::Exchange) => by == cpu && storer.ordered > event,
+                None => by == cpu && storer.own_dsb > event,
+            };
+            if !ordered {
+                unordered(cpus.other_than(cpu), number, event, report);
+            } else if order.is_none() {
+                // Only this CPU sees them; another may be about to walk the same tables.
+                self.unseen_pages.insert(number);
+                page.pending.push((by, event));
+            }
+        }
+    }
+
+    /// A CPU walks a tree from now on: stores to its tables that only the storing CPU has seen
+    /// so far are missing there.
+    pub(crate) fn check_walker(
+        &mut self,
+        trees: Trees<'_>,
+        cpus: &Cpus,
+        (cpu, root): (u32, RootId),
+        report: &mut Report,
+    ) {
+        for number in std::mem::take(&mut self.unseen_pages) {
+            let Some(page) = trees.memory.page(number) else {
+                continue;
+            };
+            // Stores that a DSB made visible since are nothing to look for any more.
+            let unseen = |(by, event): &(u32, u64)| cpus[*by].dsb <= *event;
+            if page.tables.is_empty() || !page.pending.iter().any(unseen) {
+                continue;
+            }
+            self.unseen_pages.insert(number);
+            let walked = page
+                .tables
+                .iter()
+                .any(|id| trees.paths(*id).iter().any(|path| path.root == root));
+            if walked {
+                for (_, event) in page
+                    .pending
+                    .iter()
+                    .filter(|one| unseen(one) && one.0 != cpu)
+                {
+                    unordered(cpu, number, *event, report);
+                }
+            }
+        }
+    }
+}
+
+fn unordered(cpu: u32, number: u64, event: u64, report: &mut Report) {
+    let start = number << PAGE_SHIFT;
+    let found = Found::in_memory(
+        Rule::UnorderedLink,
+        cpu,
+        (start, start + (PER_PAGE as u64 * 8 - 1)),
+        "may walk the table as it was before these stores",
+    );
+    report.add(found.because_of(event));
+}

@@ -1,0 +1,85 @@
+//! Translation registers: barriers around their writes, fields that TLBs hold (RVNRFW), and TLBs
+//! that were never invalidated.
+
+use crate::arch::context::{Registers, Space};
+use crate::config::Config;
+use crate::event::tlbi::Regime;
+use crate::state::cpu::{Cpu, Cpus, regime_index};
+use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+
+const WHOLE: (u64, u64) = (0, u64::MAX);
+
+/// A CPU turns an MMU on: registers that were written before, since the event `before`, must be in
+/// effect, and its TLB must have been invalidated.
+pub(crate) fn check_mmu_on(
+    (cpu, state): (u32, &mut Cpu),
+    regime: Regime,
+    before: Option<u64>,
+    report: &mut Report,
+) {
+    if let Some(event) = before {
+        let text = "may start to translate with register values from before (no ISB)";
+        report.add(Found::at(Rule::MissingIsb, cpu, WHOLE, text).because_of(event));
+    }
+    if std::mem::take(&mut state.unknown_tlb[regime_index(regime)]) {
+        report.add(Found::at(
+            Rule::UnknownTlb,
+            cpu,
+            WHOLE,
+            "may use whatever its TLB held at reset: it was never invalidated",
+        ));
+    }
+}
+
+/// A CPU changes registers while a half is translated by them: the granule and the format of
+/// descriptors must stay.
+pub(crate) fn check_fields_in_use(
+    config: &Config,
+    cpu: u32,
+    space: Space,
+    (old, new): (&Registers, &Registers),
+    report: &mut Report,
+) {
+    let (Some(from), Some(_)) = (old.root(space, config), new.root(space, config)) else {
+        return;
+    };
+    let regime = space.regime();
+    let moved = old.granule(space) != new.granule(space)
+        || old.ds(regime) != new.ds(regime)
+        || old.output_size(regime) != new.output_size(regime);
+    if moved {
+        report.add(Found::at(
+            Rule::FieldInUse,
+            cpu,
+            (from.context.base(), from.last()),
+            "may read the tables with the wrong granule or descriptor format",
+        ));
+    }
+}
+
+/// All that the tables say is relied on: fields that TLBs hold must not have changed since all of
+/// the regime was invalidated. A change is reported once.
+pub(crate) fn check_cached_fields(cpus: &mut Cpus, cpu: u32, report: &mut Report) {
+    for changed in &mut cpus[cpu].field_changed {
+        if let Some(event) = changed.take() {
+            let text = "may use register fields that its TLB holds from before (no TLBI)";
+            report.add(Found::at(Rule::CachedField, cpu, WHOLE, text).because_of(event));
+        }
+    }
+}
+
+/// The addresses of a range are relied on: register writes must be in effect. Gives whether they
+/// are.
+pub(crate) fn check_in_effect(
+    (cpu, state): (u32, &Cpu),
+    range: (u64, u64),
+    report: &mut Report,
+) -> bool {
+    let Some(event) = state.unsynchronised else {
+        return true;
+    };
+    let text = "may translate with register values from before (no ISB)";
+    report.add(Found::at(Rule::MissingIsb, cpu, range, text).because_of(event));
+    false
+}

@@ -1,0 +1,214 @@
+//! Stale TLB entries: what a TLB may still hold when the tables are relied on.
+//!
+//! A stale entry is no violation by itself. It is one where a lookup by it would have another
+//! result than the tables give.
+
+use super::change::Difference;
+use super::evidence;
+use crate::arch::context::{RootKey, Space};
+use crate::arch::descriptor::{self, Kind};
+use crate::config::Config;
+use crate::state::cpu::Cpus;
+use crate::state::ids::RootId;
+use crate::state::leaf::LeafView;
+use crate::state::stale_range::{StaleKind, StaleRange};
+use crate::state::stale_tlb::{Fate, StaleTlb};
+use crate::state::trees::Trees;
+use crate::state::walk;
+use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+
+const OLD: &str = "may still use the old translation";
+const GONE: &str = "may still translate addresses for which there is no valid entry any more";
+const WIDER: &str = "may still refuse what is allowed now";
+const ACCESSED: &str = "may use the entry without setting the access flag again";
+const UNDER_WAY: &str = "may still use the translation that was invalidated: what was under way \
+                         was not discarded (no ISB after the TLBI)";
+
+/// A range is relied on by all CPUs: reports the stale entries that would make a difference.
+pub(crate) fn check(
+    trees: Trees<'_>,
+    stale: &mut StaleTlb,
+    cpus: &Cpus,
+    config: &Config,
+    (space, first, last): (Space, u64, u64),
+    report: &mut Report,
+) {
+    if stale.is_empty() {
+        return;
+    }
+    let mut found: Vec<(StaleRange, u32, &str)> = Vec::new();
+    stale.rewrite(space, first, last, |range| {
+        if range.reported || range.harmless {
+            return Fate::Keep;
+        }
+        let mut checked = range.clone();
+        checked.harmless = true;
+        for (root, cpus) in walked_by(trees, cpus, range, space) {
+            for index in 0..range.count {
+                if let Some(text) = difference(trees, config, range, index, root) {
+                    let mut part = range.part(index, 1);
+                    part.cpus = cpus;
+                    found.push((part, cpus.trailing_zeros(), text));
+                    checked.harmless = false;
+                    checked.reported = true;
+                }
+            }
+        }
+        Fate::Replace(vec![checked])
+    });
+    for (range, cpu, text) in found {
+        let mut one = evidence::of_stale(Rule::StaleTranslation, &range, text);
+        one.cpu = cpu;
+        evidence::report(trees, cpus, one, &range, report);
+    }
+}
+
+/// A CPU relies on a range: reports what it removed from its TLB, but what instructions under way
+/// may still use. Each is reported once.
+pub(crate) fn check_draining(
+    trees: Trees<'_>,
+    cpus: &mut Cpus,
+    config: &Config,
+    cpu: u32,
+    (space, first, last): (Space, u64, u64),
+    report: &mut Report,
+) {
+    let Some(root) = cpus[cpu].roots[space.index()] else {
+        return;
+    };
+    let asid = trees.tables.root(root).and_then(|root| root.key.asid);
+    let draining = &mut cpus[cpu].draining;
+    trees.memory.visit(draining.len() as u64);
+    draining.retain(|(of, range)| {
+        if *of != space || !range.matches(asid) || range.reported {
+            return true;
+        }
+        let Some((from, count)) = range.touched(first, last) else {
+            return true;
+        };
+        let mut harmless = true;
+        for index in from..from + count {
+            if difference(trees, config, range, index, root).is_some() {
+                harmless = false;
+                report.add(Found {
+                    cpu,
+                    missed: None,
+                    ..evidence::of_stale(Rule::MissingIsb, &range.part(index, 1), UNDER_WAY)
+                });
+            }
+        }
+        harmless
+    });
+}
+
+/// The trees, with the CPUs that walk them, in which a lookup may find a stale range.
+fn walked_by(
+    trees: Trees<'_>,
+    cpus: &Cpus,
+    range: &StaleRange,
+    space: Space,
+) -> Vec<(RootId, u64)> {
+    let mut found: Vec<(RootId, u64)> = Vec::new();
+    let mut walking = false;
+    let mut holders = range.cpus;
+    while holders != 0 {
+        let cpu = holders.trailing_zeros();
+        holders &= holders - 1;
+        let Some(id) = cpus[cpu].roots[space.index()] else {
+            continue;
+        };
+        let root = trees.tables.root(id);
+        if !root.is_some_and(|root| range.matches(root.key.asid)) {
+            continue;
+        }
+        walking = true;
+        match found.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, cpus)) => *cpus |= 1 << cpu,
+            None => found.push((id, 1 << cpu)),
+        }
+    }
+    if let (false, Some(asid)) = (walking, range.asid) {
+        // No CPU is in the address space, but a CPU that comes back to it will find the range. Not
+        // so in an empty tree: kernels switch by way of one that has any ASID, and what is found
+        // there is checked when a CPU walks it.
+        let ids = trees.tables.roots_of(space, Some(asid));
+        trees.memory.visit(ids.len() as u64);
+        found.extend(
+            ids.into_iter()
+                .filter_map(|id| Some((id, trees.tables.root(id)?)))
+                .filter(|(id, root)| {
+                    root.key.asid == range.asid
+                        && root.holders & range.cpus != 0
+                        && !trees.is_empty(*id)
+                })
+                .map(|(id, root)| (id, root.holders & range.cpus)),
+        );
+    }
+    found
+}
+
+/// What difference the entry `index` of a stale range makes against the tables of a root, if it
+/// makes one.
+fn difference(
+    trees: Trees<'_>,
+    config: &Config,
+    range: &StaleRange,
+    index: u64,
+    root: RootId,
+) -> Option<&'static str> {
+    let key = &trees.tables.root(root)?.key;
+    let context = trees.tables.context(range.context);
+    let va = range.entry_va(index);
+    let last = va + (range.entry_bytes() - 1);
+    match range.kind {
+        StaleKind::Leaf => {
+            let old = LeafView::of_stale(range, index, context);
+            leaf_difference(trees, config, &old, (va, last), key)
+        }
+        StaleKind::Table => {
+            let below = range.table_below(index, context);
+            let mut text = None;
+            walk::entries(trees.memory, context, &below, va, last, &mut |entry| {
+                if text.is_none()
+                    && entry.kind == Kind::Leaf
+                    && descriptor::cacheable(entry.raw, context)
+                {
+                    let old = LeafView::of_entry(entry, context);
+                    text = leaf_difference(trees, config, &old, (entry.va, entry.last()), key);
+                }
+            });
+            text
+        }
+    }
+}
+
+fn leaf_difference(
+    trees: Trees<'_>,
+    config: &Config,
+    old: &LeafView,
+    (first, last): (u64, u64),
+    key: &RootKey,
+) -> Option<&'static str> {
+    let mut covered: u64 = 0;
+    let mut text = None;
+    trees.entries(key, (first, last), |entry| {
+        if entry.kind != Kind::Leaf {
+            return;
+        }
+        covered += entry.last().min(last) - entry.va.max(first) + 1;
+        let new = LeafView::of_entry(entry, &key.context);
+        let difference = Difference::between(old, &new);
+        if difference.matters() {
+            text = Some(OLD);
+        } else if difference.widened {
+            text.get_or_insert(WIDER);
+        } else if config.strict && difference.access_cleared {
+            text.get_or_insert(ACCESSED);
+        }
+    });
+    if covered != last - first + 1 {
+        return Some(GONE);
+    }
+    text
+}

@@ -1,0 +1,66 @@
+//! Stores to tables must be visible when they are relied on: to the walkers of all CPUs after a
+//! DSB, and to the CPU that relies on them after its ISB, which discards what it speculated.
+
+use super::no_translation;
+use crate::arch::context::Space;
+use crate::state::cpu::Cpus;
+use crate::state::trees::Trees;
+use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+
+const NO_DSB: &str = "may walk the tables as they were before the store (no DSB)";
+
+/// All that the tables say is relied on: no CPU may have stored without a DSB since. A store is
+/// reported once.
+pub(crate) fn check_stored(trees: Trees<'_>, cpus: &mut Cpus, by: u32, report: &mut Report) {
+    let (stored, location) = cpus[by].stored;
+    if stored > cpus[by].dsb {
+        let range = trees.translated_by(location);
+        let found = Found::at(Rule::StoreNotVisible, cpus.other_than(by), range, NO_DSB);
+        report.add(found.because_of(stored).located(location));
+        cpus[by].stored.0 = 0;
+    }
+}
+
+/// A CPU relies on all that the tables say: it must have executed an ISB since it made an entry
+/// valid. A store is reported once.
+pub(crate) fn check_made_valid(trees: Trees<'_>, cpus: &mut Cpus, cpu: u32, report: &mut Report) {
+    let (made, location) = cpus[cpu].made_valid;
+    if made > cpus[cpu].synchronised[cpu as usize] {
+        let range = trees.translated_by(location);
+        let text = "may fault on an entry that it made valid: what it speculated was not discarded";
+        let found = Found::at(Rule::MissingIsb, cpu, range, text);
+        report.add(found.because_of(made).located(location));
+        cpus[cpu].made_valid.0 = 0;
+    }
+}
+
+/// A CPU relies on a range: the entries that translate it, in whatever tree, must be visible to all
+/// CPUs and in effect for the CPU itself, and must not be ones that a lookup may fault on.
+pub(crate) fn check_range(
+    trees: Trees<'_>,
+    cpus: &Cpus,
+    cpu: u32,
+    (space, first, last): (Space, u64, u64),
+    report: &mut Report,
+) {
+    for (index, state) in cpus.iter() {
+        let Some(root) = trees.root(state.roots[space.index()]) else {
+            continue;
+        };
+        let key = root.key;
+        trees.entries(&key, (first, last), |entry| {
+            let (event, by) = trees.memory.fresh(entry.location);
+            let range = (entry.va, entry.last());
+            if event > cpus[by].dsb {
+                let found = Found::at(Rule::StoreNotVisible, index, range, NO_DSB);
+                report.add(found.because_of(event).located(entry.location));
+            } else if index == cpu && event > state.synchronised[by as usize] {
+                let text = "may fault on a new entry: what it speculated was not discarded";
+                let found = Found::at(Rule::MissingIsb, cpu, range, text);
+                report.add(found.because_of(event).located(entry.location));
+            }
+            no_translation::check_entry(index, entry, &key.context, event, report);
+        });
+    }
+}

@@ -1,0 +1,149 @@
+//! Table memory: what walkers reach must have been obtained for tables, stored in full, and not
+//! given back.
+
+use super::evidence;
+use crate::arch::descriptor;
+use crate::arch::format::Format;
+use crate::state::cpu::Cpus;
+use crate::state::extents::Owner;
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, TableId};
+use crate::state::memory::Memory;
+use crate::state::stale_range::StaleRange;
+use crate::state::stale_tlb::StaleTlb;
+use crate::state::trees::Trees;
+use crate::violation::Rule;
+use crate::violation::report::{Found, Report};
+
+/// The rule, with whether the trace says which memory is for tables.
+#[derive(Debug, Default)]
+pub(crate) struct TableMemory {
+    /// Table memory was obtained at least once.
+    pub(crate) tracked: bool,
+}
+
+impl TableMemory {
+    /// The memory that the table entry `raw` points to must be a table's.
+    pub(crate) fn check_target(
+        &self,
+        memory: &Memory,
+        cpu: u32,
+        (raw, location): (u64, u64),
+        format: Format,
+        report: &mut Report,
+    ) {
+        let target = descriptor::table_address(raw, format);
+        self.check_owner(memory, cpu, (target, Some(location)), format, report);
+    }
+
+    /// The memory of a table must be a table's. The memory of a top table, which no descriptor at
+    /// a location points to, may be unknown.
+    pub(crate) fn check_owner(
+        &self,
+        memory: &Memory,
+        cpu: u32,
+        (table, location): (u64, Option<u64>),
+        format: Format,
+        report: &mut Report,
+    ) {
+        let text = match memory.owner(table >> PAGE_SHIFT) {
+            Owner::Tables => return,
+            Owner::Freed => "walks memory that was given back",
+            Owner::Unknown if self.tracked && location.is_some() => {
+                "walks memory that was never obtained for tables"
+            }
+            Owner::Unknown => return,
+        };
+        let last = table + ((1 << format.granule.shift()) - 1);
+        let mut found = Found::in_memory(Rule::NotTableMemory, cpu, (table, last), text);
+        found.location = location;
+        report.add(found);
+    }
+}
+
+/// The part of a reachable table from one physical address to another, in one page, must have been
+/// stored since it was obtained.
+pub(crate) fn check_stored(memory: &Memory, cpu: u32, (from, to): (u64, u64), report: &mut Report) {
+    let number = from >> PAGE_SHIFT;
+    let first = (from >> 3) as usize % PER_PAGE;
+    let count = ((to - from) >> 3) as usize;
+    let unknown = memory
+        .page(number)
+        .and_then(|page| page.unknown(first, count));
+    if let Some(index) = unknown {
+        let location = (number << PAGE_SHIFT) + index as u64 * 8;
+        let found = Found::in_memory(
+            Rule::UninitialisedTable,
+            cpu,
+            (location, to - 1),
+            "may walk whatever was in the memory before it became a table",
+        );
+        report.add(found.located(location));
+    }
+}
+
+/// Memory is given back: no walker may reach it, by way of a table of it that is `reachable` or of
+/// a cached pointer.
+pub(crate) fn check_freed(
+    trees: Trees<'_>,
+    stale: &StaleTlb,
+    cpus: &Cpus,
+    (cpu, address, bytes): (u32, u64, u64),
+    reachable: Option<TableId>,
+    report: &mut Report,
+) {
+    let range = (address, address + (bytes - 1));
+    if let Some(id) = reachable {
+        let root = trees.first_path(id).map(|path| path.root);
+        let walker = trees
+            .root(root)
+            .map_or(cpu, |root| root.holders.trailing_zeros());
+        report.add(Found::in_memory(
+            Rule::FreedInUse,
+            walker,
+            range,
+            "can walk the table: entries or a TTBR still lead to it",
+        ));
+    }
+    if let Some(pointer) = cached_pointer(trees, stale, address, bytes) {
+        let text = "may walk the table through a cached pointer to it";
+        let found = Found {
+            range,
+            is_virtual: false,
+            ..evidence::of_stale(Rule::FreedInUse, &pointer, text)
+        };
+        evidence::report(trees, cpus, found, &pointer, report);
+    }
+}
+
+/// A valid entry was stored in a page with a table that was unlinked: no walker may still reach it
+/// by way of a cached pointer. Gives whether one may.
+pub(crate) fn check_unlinked(
+    trees: Trees<'_>,
+    stale: &StaleTlb,
+    cpus: &Cpus,
+    location: u64,
+    report: &mut Report,
+) -> bool {
+    let start = location & !((1 << PAGE_SHIFT) - 1);
+    let Some(pointer) = cached_pointer(trees, stale, start, 1 << PAGE_SHIFT) else {
+        return false;
+    };
+    let text = "may find the entry through a cached pointer to the unlinked table";
+    let found = evidence::of_stale(Rule::UnlinkedInUse, &pointer, text).located(location);
+    evidence::report(trees, cpus, found, &pointer, report);
+    true
+}
+
+/// A stale pointer to a table in a range of physical addresses, if some TLB may hold one.
+fn cached_pointer(
+    trees: Trees<'_>,
+    stale: &StaleTlb,
+    address: u64,
+    bytes: u64,
+) -> Option<StaleRange> {
+    trees.memory.visit(stale.table_buckets());
+    stale.pointing_into(address, bytes, |range, index| {
+        let context = trees.tables.context(range.context);
+        descriptor::table_address(range.entry_value(index), context.format)
+    })
+}

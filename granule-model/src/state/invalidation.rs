@@ -1,0 +1,176 @@
+//! TLBIs: what the operand of each asks for, and which stale entries each must remove.
+//!
+//! An entry goes only if the architecture says that it must; whatever need not go stays. Pure
+//! functions: the removal itself is the model's.
+
+use super::stale_range::{StaleKind, StaleRange};
+use crate::arch::context::Context;
+use crate::arch::descriptor;
+use crate::arch::format::Granule;
+use crate::event::tlbi::{Regime, Target, Tlbi};
+use crate::violation::Miss;
+
+/// What a TLBI is asked to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removes {
+    /// All of the regime.
+    All,
+    /// All non-global entries of an ASID.
+    Asid(u16),
+    /// Entries that translate something from `first` to `last`.
+    Addresses {
+        first: u64,
+        last: u64,
+        last_level: bool,
+        /// `None` for whatever ASID.
+        asid: Option<u16>,
+        /// The level hint.
+        level: Option<i8>,
+        /// The granule that entries must have.
+        granule: Option<Granule>,
+    },
+    /// Nothing need go.
+    Nothing,
+    /// UNPREDICTABLE, because of this.
+    Unpredictable(&'static str),
+}
+
+const fn sign_extend(value: u64, bits: u32) -> u64 {
+    ((value << (64 - bits)) as i64 >> (64 - bits)) as u64
+}
+
+/// Reads the operand of an operation. `ds` is TCR.DS, in whose units the base of a range is;
+/// `lpa2` is FEAT_LPA2, without which some level hints are reserved.
+pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
+    let operand = op.operand;
+    let two_halves = op.regime == Regime::El10;
+    let asid = (operand >> 48) as u16;
+    match op.target {
+        Target::All => Removes::All,
+        Target::Asid => Removes::Asid(asid),
+        Target::Address {
+            last_level,
+            all_asids,
+        } => {
+            let page = operand & ((1 << 44) - 1);
+            let address = if two_halves {
+                sign_extend(page << 12, 56)
+            } else {
+                page << 12
+            };
+            let granule = descriptor::granule_code(operand >> 46);
+            let level = ((operand >> 44) & 0b11) as i8;
+            // Reserved encodings are no hint.
+            let hint = match (granule, level) {
+                (None, _) | (Some(Granule::K16 | Granule::K64), 0) => None,
+                (Some(Granule::K4), 0) | (Some(Granule::K16), 1) if !lpa2 => None,
+                (Some(_), level) => Some(level),
+            };
+            Removes::Addresses {
+                first: address,
+                last: address,
+                last_level,
+                asid: (two_halves && !all_asids).then_some(asid),
+                level: hint,
+                granule: if hint.is_some() { granule } else { None },
+            }
+        }
+        Target::Range {
+            last_level,
+            all_asids,
+        } => {
+            let Some(granule) = descriptor::granule_code(operand >> 46) else {
+                return Removes::Nothing;
+            };
+            let unit = if ds { 16 } else { granule.shift() };
+            let base = operand & ((1 << 37) - 1);
+            let first = if two_halves {
+                sign_extend(base, 37) << unit
+            } else {
+                base << unit
+            };
+            let num = (operand >> 39) & 0b1_1111;
+            let scale = ((operand >> 44) & 0b11) as u32;
+            let bytes = ((num + 1) << (5 * scale + 1)) << granule.shift();
+            let Some(last) = first.checked_add(bytes - 1) else {
+                return Removes::Unpredictable("the range wraps past the top of the addresses");
+            };
+            let level = match ((operand >> 37) & 0b11) as i8 {
+                0 => None,
+                1 if granule == Granule::K16 && !lpa2 => None,
+                level => Some(level),
+            };
+            if let Some(level) = level
+                && first & ((1 << granule.level_shift(level)) - 1) != 0
+            {
+                return Removes::Unpredictable(
+                    "the base is not aligned to an entry of the level hint's level",
+                );
+            }
+            Removes::Addresses {
+                first,
+                last,
+                last_level,
+                asid: (two_halves && !all_asids).then_some(asid),
+                level,
+                granule: Some(granule),
+            }
+        }
+    }
+}
+
+/// Whether an operation must remove a stale entry that it meets.
+pub(crate) fn must_remove(
+    removes: Removes,
+    stale: &StaleRange,
+    context: &Context,
+) -> Result<(), Miss> {
+    let two_halves = context.space.regime() == Regime::El10;
+    match removes {
+        Removes::All => Ok(()),
+        Removes::Asid(asid) => {
+            // A tree whose ASID is not known could be any.
+            if stale.asid == Some(asid) && !stale.maybe_global {
+                Ok(())
+            } else {
+                Err(Miss::WrongAsid)
+            }
+        }
+        Removes::Addresses {
+            last_level,
+            asid,
+            level,
+            granule,
+            ..
+        } => {
+            if granule.is_some_and(|granule| granule != context.format.granule) {
+                return Err(Miss::WrongGranule);
+            }
+            match stale.kind {
+                StaleKind::Table if last_level => return Err(Miss::LastLevelOnly),
+                // The hint is the level of the leaf, below the tables that lead to it.
+                StaleKind::Table if level.is_some_and(|level| stale.level >= level) => {
+                    return Err(Miss::WrongLevel);
+                }
+                StaleKind::Leaf if level.is_some_and(|level| stale.level != level) => {
+                    return Err(Miss::WrongLevel);
+                }
+                _ => {}
+            }
+            let (Some(asid), true) = (asid, two_halves) else {
+                return Ok(());
+            };
+            let wrong = match stale.kind {
+                // The form for one ASID removes global leaves, but of tables only those that
+                // lead to nothing global.
+                StaleKind::Table => stale.maybe_global || stale.asid != Some(asid),
+                StaleKind::Leaf => match stale.asid {
+                    Some(other) => other != asid,
+                    None => stale.value & descriptor::NOT_GLOBAL != 0,
+                },
+            };
+            if wrong { Err(Miss::WrongAsid) } else { Ok(()) }
+        }
+        Removes::Nothing | Removes::Unpredictable(_) => Err(Miss::WrongGranule),
+    }
+}

@@ -1,0 +1,266 @@
+//! All results that an access may have, under everything that TLBs and walkers may hold.
+
+use super::cpu::Cpu;
+use super::leaf::LeafView;
+use super::stale_range::{StaleKind, StaleRange};
+use super::stale_tlb::StaleTlb;
+use super::tables::Root;
+use super::trees::Trees;
+use super::walk::{self, EntryAt, TableAt, Walked};
+use crate::access::{Access, FaultKind, Outcome, Translation};
+use crate::arch::context::{Context, Space};
+use crate::arch::descriptor::{self, Attributes, Kind, Rights};
+use crate::config::Config;
+
+/// A tree as a lookup sees it.
+type Tree = (TableAt, Context, Option<u16>);
+
+/// An entry, or a fault, that a lookup may find.
+struct Candidate {
+    outcome: Result<(LeafView, u64), FaultKind>,
+    context: Option<Context>,
+}
+
+/// The parts of the state that decide what the accesses of one CPU find.
+#[derive(Clone, Copy)]
+pub(crate) struct Lookup<'a> {
+    pub(crate) trees: Trees<'a>,
+    pub(crate) stale: &'a StaleTlb,
+    pub(crate) cpu: &'a Cpu,
+    /// The CPU's bit.
+    pub(crate) bit: u64,
+    pub(crate) config: &'a Config,
+}
+
+impl Lookup<'_> {
+    /// All results that an access may have now.
+    pub(crate) fn outcomes(self, va: u64, access: Access) -> Vec<Outcome> {
+        let registers = self.cpu.registers_of(access.regime);
+        let space = Space::of(access.regime, va);
+        let mut outcomes = Vec::new();
+        // Trees that were left are walked until the next ISB.
+        let lingering = self.trees_of(space, |root| root.lingering & self.bit != 0);
+        if !registers.mmu_on() {
+            push(&mut outcomes, self.flat(va));
+            if lingering.is_empty() {
+                return outcomes;
+            }
+        }
+        let mut candidates = Vec::new();
+        let mut contexts: Vec<Tree> = Vec::new();
+        if registers.mmu_on() {
+            match self.trees.root(self.cpu.roots[space.index()]) {
+                Some(root) => {
+                    contexts.push((TableAt::top(&root.key), root.key.context, root.key.asid))
+                }
+                None => {
+                    push(&mut outcomes, Outcome::Fault(FaultKind::Translation));
+                    // Walks are disabled, but what the TLB holds is still found.
+                    contexts.extend(self.trees_of(space, |root| root.holders & self.bit != 0));
+                }
+            }
+        }
+        contexts.extend(lingering);
+        for (top, context, asid) in &contexts {
+            let Some(address) = context.canonical(va) else {
+                push(&mut outcomes, Outcome::Fault(FaultKind::Translation));
+                continue;
+            };
+            self.walk_candidates(context, *top, address, &mut candidates);
+            let mut stale = |stale: &StaleRange| {
+                if stale.cpus & self.bit != 0 && stale.matches(*asid) {
+                    self.stale_candidate(stale, address, &mut candidates);
+                }
+            };
+            self.stale.visit(space, address, address, &mut stale);
+            for (other, range) in &self.cpu.draining {
+                if *other == space
+                    && let Some((from, count)) = range.touched(address, address)
+                {
+                    stale(&range.part(from, count));
+                }
+            }
+        }
+        self.results_of(&candidates, access, &mut outcomes);
+        outcomes
+    }
+
+    /// Some of the trees of a half.
+    fn trees_of(self, space: Space, which: impl Fn(&Root) -> bool) -> Vec<Tree> {
+        self.trees
+            .tables
+            .roots()
+            .filter(|(_, root)| root.key.context.space == space && which(root))
+            .map(|(_, root)| (TableAt::top(&root.key), root.key.context, root.key.asid))
+            .collect()
+    }
+
+    /// An access with the MMU off.
+    const fn flat(self, va: u64) -> Outcome {
+        if va >> self.config.pa_bits != 0 {
+            return Outcome::Fault(FaultKind::AddressSize);
+        }
+        let all = Rights {
+            read: true,
+            write: true,
+            execute: true,
+        };
+        Outcome::Memory(Translation {
+            address: va,
+            memory: 0,
+            shareability: 2,
+            privileged: all,
+            user: all,
+        })
+    }
+
+    /// What a walk may end with: the tables as they are, or as they were before a store that the
+    /// CPU need not see yet.
+    fn walk_candidates(
+        self,
+        context: &Context,
+        table: TableAt,
+        va: u64,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        let mut unsure = false;
+        let memory = self.trees.memory;
+        let walked = walk::walk(memory, context, table, va, |entry: &EntryAt| {
+            let (event, by) = memory.fresh(entry.location);
+            unsure |= event > self.cpu.synchronised[by as usize];
+        });
+        if unsure {
+            candidates.push(Candidate {
+                outcome: Err(FaultKind::Translation),
+                context: None,
+            });
+        }
+        match walked {
+            Walked::Leaf(entry) => {
+                candidates.push(Candidate {
+                    outcome: Ok((LeafView::of_entry(&entry, context), va)),
+                    context: Some(*context),
+                });
+                self.member_candidates(&entry, context, va, candidates);
+            }
+            Walked::Fault(kind, _) => candidates.push(Candidate {
+                outcome: Err(kind),
+                context: None,
+            }),
+        }
+    }
+
+    /// What a lookup of one member of a contiguous group may take from the others: any that has
+    /// the bit speaks for all of the group (RJQQTC, RNGLXZ).
+    fn member_candidates(
+        self,
+        entry: &EntryAt,
+        context: &Context,
+        va: u64,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        let members = context.format.group(entry.level);
+        let size = 1u64 << entry.shift;
+        let mine = (entry.location / 8) & (members - 1);
+        let own = LeafView::of_entry(entry, context);
+        for index in (0..members).filter(|index| *index != mine) {
+            let raw = self
+                .trees
+                .memory
+                .load(entry.location - mine * 8 + index * 8);
+            let other = EntryAt { raw, ..*entry };
+            if raw & descriptor::CONTIGUOUS == 0
+                || descriptor::kind(raw, entry.level, context.format) != Kind::Leaf
+                || !descriptor::cacheable(raw, context)
+            {
+                continue;
+            }
+            let mut leaf = LeafView::of_entry(&other, context);
+            leaf.output = leaf
+                .output
+                .wrapping_add(mine.wrapping_sub(index).wrapping_mul(size));
+            if leaf.output != own.output || leaf.attributes != own.attributes {
+                candidates.push(Candidate {
+                    outcome: Ok((leaf, va)),
+                    context: Some(*context),
+                });
+            }
+        }
+    }
+
+    fn stale_candidate(self, stale: &StaleRange, va: u64, candidates: &mut Vec<Candidate>) {
+        let context = self.trees.tables.context(stale.context);
+        match stale.kind {
+            StaleKind::Leaf => candidates.push(Candidate {
+                outcome: Ok((LeafView::of_stale(stale, 0, context), va)),
+                context: Some(*context),
+            }),
+            StaleKind::Table => {
+                self.walk_candidates(context, stale.table_below(0, context), va, candidates);
+            }
+        }
+    }
+
+    fn results_of(self, candidates: &[Candidate], access: Access, outcomes: &mut Vec<Outcome>) {
+        let mut shape: Option<(u32, bool)> = None;
+        for candidate in candidates {
+            let (leaf, va) = match &candidate.outcome {
+                Err(kind) => {
+                    push(outcomes, Outcome::Fault(*kind));
+                    continue;
+                }
+                Ok(found) => found,
+            };
+            let attributes = &leaf.attributes;
+            let new_shape = (leaf.shift, attributes.contiguous);
+            if shape.is_some_and(|other| other != new_shape) && self.config.bbm_level < 3 {
+                push(outcomes, Outcome::Conflict);
+            }
+            shape = Some(new_shape);
+            // A block with nT=1 may be used or not (RMRRPW).
+            if attributes.no_translation {
+                push(outcomes, Outcome::Fault(FaultKind::Translation));
+            }
+            let hardware = candidate
+                .context
+                .is_some_and(|context| context.hardware_access);
+            push(
+                outcomes,
+                outcome_of(leaf, *va, attributes, access, hardware),
+            );
+        }
+    }
+}
+
+fn outcome_of(
+    leaf: &LeafView,
+    va: u64,
+    attributes: &Attributes,
+    access: Access,
+    hardware: bool,
+) -> Outcome {
+    if !attributes.accessed && !hardware {
+        return Outcome::Fault(FaultKind::AccessFlag);
+    }
+    let rights = if access.user {
+        attributes.user
+    } else {
+        attributes.privileged
+    };
+    if !access.allowed(rights) {
+        return Outcome::Fault(FaultKind::Permission);
+    }
+    Outcome::Memory(Translation {
+        address: leaf.output + (va - leaf.va),
+        memory: attributes.memory,
+        shareability: attributes.shareability,
+        privileged: attributes.privileged,
+        user: attributes.user,
+    })
+}
+
+fn push(outcomes: &mut Vec<Outcome>, outcome: Outcome) {
+    if !outcomes.contains(&outcome) {
+        outcomes.push(outcome);
+    }
+}

@@ -1,0 +1,344 @@
+//! Sparse physical memory: the descriptors in it, and what is known about each page of 4 KiB.
+//!
+//! Kept per page, so that the whole grows with the tables of a trace and not with its length. What
+//! the states of a page mean is not decided here: cache lines are [`caches`](super::caches), tables
+//! are [`tables`](super::tables).
+
+use super::caches::{LineRange, Lines, line_mask};
+use super::extents::{Extent, Extents, Owner};
+use super::ids::{PAGE_SHIFT, PER_PAGE, TableId, pages_of};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Pages of an event from which on they are not taken one by one.
+const LONG: u64 = 16;
+
+/// When each entry of a page that walkers read was last stored, and by whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Fresh {
+    pub(crate) events: [u64; PER_PAGE],
+    pub(crate) cpus: [u8; PER_PAGE],
+}
+
+/// What is known about one page.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    values: Option<Box<[u64; PER_PAGE]>>,
+    /// Since the page was obtained, whose contents could be anything: entries stored, a bit each.
+    /// `None` when it never was, and counts as zero.
+    written: Option<Box<[u64; PER_PAGE / 64]>>,
+    pub(crate) lines: Lines,
+    /// The tables that lie here and that some walker can reach.
+    pub(crate) tables: Vec<TableId>,
+    /// The last store of each CPU while no walker could reach the page.
+    pub(crate) pending: Vec<(u32, u64)>,
+    pub(crate) fresh: Option<Box<Fresh>>,
+    pub(crate) owner: Owner,
+    /// A table here was unlinked; cached pointers to it may remain.
+    pub(crate) may_be_walked: bool,
+}
+
+impl Page {
+    /// The descriptors, zero where never stored.
+    pub(crate) fn values_mut(&mut self) -> &mut [u64; PER_PAGE] {
+        self.values.get_or_insert_with(|| Box::new([0; PER_PAGE]))
+    }
+
+    pub(crate) fn value(&self, index: usize) -> u64 {
+        self.values.as_ref().map_or(0, |values| values[index])
+    }
+
+    /// Notes that `count` entries from `first` were stored.
+    pub(crate) fn mark_written(&mut self, first: usize, count: usize) {
+        if let Some(written) = &mut self.written {
+            for index in first..first + count {
+                written[index / 64] |= 1 << (index % 64);
+            }
+        }
+    }
+
+    /// The first of `count` entries from `first` whose contents are unknown.
+    pub(crate) fn unknown(&self, first: usize, count: usize) -> Option<usize> {
+        let written = self.written.as_ref()?;
+        (first..first + count).find(|index| written[index / 64] & (1 << (index % 64)) == 0)
+    }
+
+    /// From now on the contents are unknown.
+    pub(crate) fn forget(&mut self) {
+        self.values = None;
+        self.written = Some(Box::new([0; PER_PAGE / 64]));
+    }
+
+    /// Notes when entries that walkers can reach were stored.
+    pub(crate) fn mark_fresh(&mut self, index: usize, event: u64, cpu: u32) {
+        let fresh = self.fresh.get_or_insert_with(|| {
+            Box::new(Fresh {
+                events: [0; PER_PAGE],
+                cpus: [0; PER_PAGE],
+            })
+        });
+        fresh.events[index] = event;
+        fresh.cpus[index] = cpu as u8;
+    }
+}
+
+/// Mixes page numbers; they are not chosen by an adversary, and this is hot.
+#[derive(Default)]
+pub(crate) struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+}
+
+/// The memory.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    index: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
+    pages: Vec<Page>,
+    /// The numbers of those, in order.
+    numbers: BTreeSet<u64>,
+    /// What is known of all other pages.
+    extents: Extents,
+    /// The pages with lines written for an observer past the caches.
+    other_lines: BTreeSet<u64>,
+    /// Entries and ways looked at; shared, because looking changes nothing else.
+    visits: AtomicU64,
+    /// How many of them there may be.
+    pub(crate) most_visits: u64,
+}
+
+impl Memory {
+    /// The page with this number (address / 4096), if anything is known about it.
+    pub(crate) fn page(&self, number: u64) -> Option<&Page> {
+        let index = *self.index.get(&number)?;
+        self.pages.get(index as usize)
+    }
+
+    /// The page with this number, which leaves the range that it was part of.
+    pub(crate) fn page_mut(&mut self, number: u64) -> &mut Page {
+        let next = self.pages.len();
+        let index = *self.index.entry(number).or_insert(next as u32) as usize;
+        if index == next {
+            let extent = self.extents.at(number);
+            let mut page = Page {
+                owner: extent.owner,
+                lines: extent.lines,
+                ..Page::default()
+            };
+            if extent.unknown {
+                page.forget();
+            }
+            if extent.lines.other != 0 {
+                self.other_lines.insert(number);
+            }
+            if extent != Extent::default() {
+                self.extents
+                    .change(number, number, |_, _, one| *one = Extent::default());
+            }
+            self.pages.push(page);
+            self.numbers.insert(number);
+        }
+        &mut self.pages[index]
+    }
+
+    /// How many pages there is something to say of.
+    pub(crate) const fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The pages from `first` to `last` that are on their own.
+    pub(crate) fn known(&self, first: u64, last: u64) -> Vec<u64> {
+        if last - first < 16 {
+            return (first..=last)
+                .filter(|number| self.index.contains_key(number))
+                .collect();
+        }
+        let known: Vec<u64> = self.numbers.range(first..=last).copied().collect();
+        self.visit(known.len() as u64);
+        known
+    }
+
+    /// Changes what holds for the pages from `first` to `last` that are not on their own.
+    pub(crate) fn change_others(
+        &mut self,
+        first: u64,
+        last: u64,
+        mut change: impl FnMut(u64, u64, &mut Extent),
+    ) {
+        let mut next = first;
+        for number in self.known(first, last) {
+            if next < number {
+                self.extents.change(next, number - 1, &mut change);
+            }
+            next = number + 1;
+        }
+        if next <= last {
+            self.extents.change(next, last, &mut change);
+        }
+    }
+
+    /// Changes the cache state of all lines that a range of bytes touches. Those of which nothing
+    /// is known are left out unless `all` is wanted.
+    pub(crate) fn change_lines(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        all: bool,
+        mut change: impl FnMut(LineRange, &mut Lines),
+    ) {
+        let (first, last) = pages_of(address, bytes).into_inner();
+        let long = last - first >= LONG;
+        for number in if long {
+            vec![first, last]
+        } else {
+            (first..=last).collect()
+        } {
+            if all || self.page(number).is_some() || self.extents.at(number) != Extent::default() {
+                let mask = line_mask(number, address, bytes);
+                self.change_page_lines(number, mask, &mut change);
+            }
+        }
+        if long {
+            let (first, last) = (first + 1, last - 1);
+            for number in self.known(first, last) {
+                self.change_page_lines(number, u64::MAX, &mut change);
+            }
+            self.change_others(first, last, |first, last, extent| {
+                let mask = u64::MAX;
+                change(LineRange { first, last, mask }, &mut extent.lines);
+            });
+        }
+    }
+
+    fn change_page_lines(
+        &mut self,
+        number: u64,
+        mask: u64,
+        change: &mut impl FnMut(LineRange, &mut Lines),
+    ) {
+        let (first, last) = (number, number);
+        let lines = &mut self.page_mut(number).lines;
+        change(LineRange { first, last, mask }, lines);
+        if lines.other != 0 {
+            self.other_lines.insert(number);
+        }
+    }
+
+    /// Changes the cache state of the pages from `first` to `last` of which something is known.
+    pub(crate) fn change_known_lines(
+        &mut self,
+        first: u64,
+        last: u64,
+        mut change: impl FnMut(&mut Lines),
+    ) {
+        for number in self.known(first, last) {
+            change(&mut self.page_mut(number).lines);
+        }
+        self.change_others(first, last, |_, _, extent| {
+            if extent.lines != Lines::default() {
+                change(&mut extent.lines);
+            }
+        });
+    }
+
+    /// The pages that have lines written for an observer past the caches, in order.
+    pub(crate) fn lines_for_others(&self) -> Vec<(LineRange, Lines)> {
+        let whole = |first, last| LineRange {
+            first,
+            last,
+            mask: u64::MAX,
+        };
+        let pages = self.other_lines.iter().filter_map(|&number| {
+            let lines = self.page(number)?.lines;
+            (lines.other != 0).then_some((whole(number, number), lines))
+        });
+        let extents = self
+            .extents
+            .all()
+            .filter(|(_, _, one)| one.lines.other != 0);
+        let extents = extents.map(|(first, last, one)| (whole(first, last), one.lines));
+        let mut found: Vec<_> = pages.chain(extents).collect();
+        found.sort_unstable_by_key(|(span, _)| span.first);
+        self.visit(found.len() as u64);
+        found
+    }
+
+    /// Who has a page.
+    pub(crate) fn owner(&self, number: u64) -> Owner {
+        match self.page(number) {
+            Some(page) => page.owner,
+            None => self.extents.at(number).owner,
+        }
+    }
+
+    /// Counts work that may grow faster than the events that ask for it. Whether there may be
+    /// more of it.
+    pub(crate) fn visit(&self, count: u64) -> bool {
+        let visits = self.visits.load(Ordering::Relaxed).saturating_add(count);
+        self.visits.store(visits, Ordering::Relaxed);
+        visits <= self.most_visits
+    }
+
+    /// The visits so far.
+    pub(crate) fn visits(&self) -> u64 {
+        self.visits.load(Ordering::Relaxed)
+    }
+
+    /// The page with this number, if anything is known about it.
+    pub(crate) fn known_mut(&mut self, number: u64) -> Option<&mut Page> {
+        let index = *self.index.get(&number)?;
+        self.pages.get_mut(index as usize)
+    }
+
+    /// The descriptor at an address.
+    pub(crate) fn load(&self, address: u64) -> u64 {
+        self.page(address >> PAGE_SHIFT)
+            .map_or(0, |page| page.value((address >> 3) as usize % PER_PAGE))
+    }
+
+    /// When a walker could last see another value at `address`, and who stored it; event 0 for
+    /// never.
+    pub(crate) fn fresh(&self, address: u64) -> (u64, u32) {
+        let index = (address >> 3) as usize % PER_PAGE;
+        self.page(address >> PAGE_SHIFT)
+            .and_then(|page| page.fresh.as_ref())
+            .map_or((0, 0), |fresh| {
+                (fresh.events[index], u32::from(fresh.cpus[index]))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_until_stored_and_unknown_once_obtained() {
+        let mut memory = Memory::default();
+        let address = 0x000f_ffff_ffff_f008;
+        assert_eq!(memory.load(address), 0);
+        let page = memory.page_mut(address >> PAGE_SHIFT);
+        assert_eq!(page.unknown(0, PER_PAGE), None);
+        page.values_mut()[1] = 7;
+        assert_eq!(memory.load(address), 7);
+        let page = memory.page_mut(address >> PAGE_SHIFT);
+        page.forget();
+        page.mark_written(0, 3);
+        assert_eq!(page.unknown(0, 3), None);
+        assert_eq!(page.unknown(0, 4), Some(3));
+    }
+}

@@ -1,0 +1,111 @@
+//! From entries of the tables to the stale ranges that TLBs hold of them once they are replaced.
+
+use super::memory::Memory;
+use super::stale_range::{Settle, StaleKind, StaleRange, StaleRanges};
+use super::stale_tlb::StaleTlb;
+use super::tables::{Path, Root, Tables};
+use super::trees::Trees;
+use super::walk::{self, EntryAt};
+use crate::arch::descriptor::{self, Kind};
+use crate::event::tlbi::Regime;
+
+/// What a stale range that is kept counts among visits: it takes memory.
+const VISITS_OF_A_RANGE: u64 = 32;
+
+/// How entries were replaced, and who may hold them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replaced {
+    /// The CPUs that may hold them.
+    pub(crate) cpus: u64,
+    pub(crate) settle: Settle,
+    /// Replaced by an invalid entry.
+    pub(crate) removed: bool,
+    /// All entries; only global leaves if not.
+    pub(crate) all: bool,
+    /// The event that replaced them.
+    pub(crate) event: u64,
+}
+
+/// Turns an entry, and all that can be reached through it, into stale ranges.
+pub(crate) fn entry(
+    trees: Trees<'_>,
+    path: &Path,
+    entry: &EntryAt,
+    replaced: Replaced,
+    ranges: &mut StaleRanges,
+) {
+    let Some(root) = trees.tables.root(path.root) else {
+        return;
+    };
+    let context = &root.key.context;
+    let mut push = |entry: &EntryAt| ranges.extend(one(root, entry, replaced));
+    push(entry);
+    if entry.kind == Kind::Table {
+        walk::entries(
+            trees.memory,
+            context,
+            &path.at.below(entry.raw, entry.va, context),
+            entry.va,
+            entry.last(),
+            &mut push,
+        );
+    }
+}
+
+/// Turns all that can be reached from a root into stale ranges.
+pub(crate) fn tree(trees: Trees<'_>, root: &Root, replaced: Replaced) -> StaleRanges {
+    let mut ranges = StaleRanges::default();
+    let whole = (root.key.context.base(), root.key.last());
+    trees.entries(&root.key, whole, |entry| {
+        ranges.extend(one(root, entry, replaced));
+    });
+    ranges
+}
+
+fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
+    let context = &root.key.context;
+    let global = context.space.regime() != Regime::El10 || entry.raw & descriptor::NOT_GLOBAL == 0;
+    let (kind, asid) = match entry.kind {
+        Kind::Invalid => return None,
+        Kind::Leaf => {
+            if !descriptor::cacheable(entry.raw, context) || (!replaced.all && !global) {
+                return None;
+            }
+            (StaleKind::Leaf, if global { None } else { root.key.asid })
+        }
+        Kind::Table if !replaced.all => return None,
+        Kind::Table => (StaleKind::Table, root.key.asid),
+    };
+    Some(StaleRange {
+        va: entry.va,
+        shift: entry.shift,
+        count: 1,
+        level: entry.level,
+        kind,
+        value: entry.raw,
+        step: 0,
+        hierarchy: entry.hierarchy,
+        context: root.context,
+        asid,
+        maybe_global: kind == StaleKind::Table
+            && (root.has_global || context.space.upper() || root.key.asid.is_none()),
+        location: entry.location,
+        cpus: replaced.cpus,
+        event: replaced.event,
+        settle: replaced.settle,
+        removed: replaced.removed,
+        missed: None,
+        reported: false,
+        harmless: false,
+    })
+}
+
+/// Adds stale ranges to what TLBs may hold.
+pub(crate) fn add(memory: &Memory, tables: &Tables, stale: &mut StaleTlb, ranges: StaleRanges) {
+    let ranges = ranges.finish();
+    memory.visit(VISITS_OF_A_RANGE * ranges.len() as u64);
+    for range in ranges {
+        let space = tables.context(range.context).space;
+        memory.visit(stale.add(space, &range));
+    }
+}

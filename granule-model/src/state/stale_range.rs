@@ -1,0 +1,189 @@
+//! What a TLB may hold that the tables no longer say: ranges of stale entries.
+//!
+//! A [`StaleRange`] is a number of neighbouring entries of one table that were replaced together. It
+//! knows what they were, when they went, which CPUs may still hold them, and since when no
+//! walker can read them again. Where ranges are kept is [`stale_tlb`](super::stale_tlb).
+
+use super::ids::ContextId;
+use super::walk::TableAt;
+use crate::arch::context::Context;
+use crate::arch::descriptor::{self, Attributes, Hierarchy};
+use crate::violation::Miss;
+
+/// A leaf or a pointer to a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StaleKind {
+    Leaf,
+    Table,
+}
+
+/// Until when a walker may still read the replaced value again, so that an invalidation before
+/// that is in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settle {
+    /// It could last be read before this event.
+    At(u64),
+    /// Until the CPU that stored the new value executes a DSB.
+    Dsb(u32),
+    /// Until the CPU that wrote a register executes an ISB.
+    Isb(u32),
+}
+
+/// Neighbouring stale entries.
+#[derive(Clone, Debug)]
+pub(crate) struct StaleRange {
+    /// The first address that the first entry translates.
+    pub(crate) va: u64,
+    /// The bits of address below an entry.
+    pub(crate) shift: u32,
+    pub(crate) count: u64,
+    pub(crate) level: i8,
+    pub(crate) kind: StaleKind,
+    /// The first descriptor, and what is added from one to the next.
+    pub(crate) value: u64,
+    pub(crate) step: u64,
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) context: ContextId,
+    /// `None` for global leaves and where there is no ASID to go by.
+    pub(crate) asid: Option<u16>,
+    /// A table entry below which there may be global leaves: an operation for one ASID need not
+    /// remove it.
+    pub(crate) maybe_global: bool,
+    /// Where the first descriptor is (or was).
+    pub(crate) location: u64,
+    /// The CPUs that may hold it.
+    pub(crate) cpus: u64,
+    /// The event that replaced it.
+    pub(crate) event: u64,
+    pub(crate) settle: Settle,
+    /// It was replaced by an invalid entry.
+    pub(crate) removed: bool,
+    /// The last invalidation that was meant for it and did not remove it.
+    pub(crate) missed: Option<(u64, Miss)>,
+    /// A violation was reported for it; it is not reported again.
+    pub(crate) reported: bool,
+    /// It was compared with the tables, which have not changed since in its range, and makes no
+    /// difference.
+    pub(crate) harmless: bool,
+}
+
+impl StaleRange {
+    /// The bytes of one entry.
+    pub(crate) const fn entry_bytes(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// The last address translated.
+    pub(crate) const fn last(&self) -> u64 {
+        self.va.wrapping_add((self.count << self.shift) - 1)
+    }
+
+    pub(crate) const fn entry_va(&self, index: u64) -> u64 {
+        self.va + (index << self.shift)
+    }
+
+    pub(crate) const fn entry_value(&self, index: u64) -> u64 {
+        self.value.wrapping_add(self.step.wrapping_mul(index))
+    }
+
+    /// The part with `count` entries from `first`.
+    pub(crate) fn part(&self, first: u64, count: u64) -> Self {
+        Self {
+            va: self.entry_va(first),
+            count,
+            value: self.entry_value(first),
+            location: self.location + first * 8,
+            ..self.clone()
+        }
+    }
+
+    /// The entries (first, count) that translate something from `first` to `last`.
+    pub(crate) fn touched(&self, first: u64, last: u64) -> Option<(u64, u64)> {
+        if last < self.va || first > self.last() {
+            return None;
+        }
+        let from = first.saturating_sub(self.va) >> self.shift;
+        let to = (last.min(self.last()) - self.va) >> self.shift;
+        Some((from, to - from + 1))
+    }
+
+    /// The attributes of a leaf, as the context said when it was cached.
+    pub(crate) fn attributes(&self, index: u64, context: &Context) -> Attributes {
+        descriptor::attributes(self.entry_value(index), self.level, self.hierarchy, context)
+    }
+
+    /// The table that the pointer with this index leads to.
+    pub(crate) const fn table_below(&self, index: u64, context: &Context) -> TableAt {
+        let raw = self.entry_value(index);
+        TableAt {
+            base: descriptor::table_address(raw, context.format),
+            level: self.level + 1,
+            entries: 1 << context.format.granule.table_bits(),
+            va: self.entry_va(index),
+            hierarchy: self.hierarchy.below(raw, context),
+        }
+    }
+
+    /// Whether a lookup, or an operation, with `asid` meets it.
+    pub(crate) fn matches(&self, asid: Option<u16>) -> bool {
+        match (self.asid, asid) {
+            (Some(mine), Some(other)) => mine == other,
+            _ => true,
+        }
+    }
+
+    /// Whether the two hold the same.
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
+        self.va == other.va
+            && self.shift == other.shift
+            && self.count == other.count
+            && self.kind == other.kind
+            && self.value == other.value
+            && (self.step == other.step || self.count == 1)
+            && self.hierarchy == other.hierarchy
+            && self.context == other.context
+            && self.asid == other.asid
+    }
+}
+
+/// Makes ranges of entries that come one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct StaleRanges {
+    done: Vec<StaleRange>,
+}
+
+impl StaleRanges {
+    /// Adds one entry, to the last range if it continues it.
+    fn push(&mut self, entry: StaleRange) {
+        if let Some(last) = self.done.last_mut() {
+            let delta = entry.value.wrapping_sub(last.entry_value(last.count - 1));
+            let continues = last.kind == entry.kind
+                && last.shift == entry.shift
+                && entry.va == last.last().wrapping_add(1)
+                && entry.location == last.location + last.count * 8
+                && (last.count == 1 || last.step == delta)
+                && last.hierarchy == entry.hierarchy
+                && last.asid == entry.asid
+                && last.removed == entry.removed
+                && last.context == entry.context
+                && last.cpus == entry.cpus;
+            if continues {
+                last.step = delta;
+                last.count += 1;
+                return;
+            }
+        }
+        self.done.push(entry);
+    }
+
+    /// Adds the entries that there are.
+    pub(crate) fn extend(&mut self, entry: Option<StaleRange>) {
+        if let Some(entry) = entry {
+            self.push(entry);
+        }
+    }
+
+    pub(crate) fn finish(self) -> Vec<StaleRange> {
+        self.done
+    }
+}

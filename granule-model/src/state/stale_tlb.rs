@@ -1,0 +1,272 @@
+//! The stale entries that TLBs may hold: ranges, found by address.
+//!
+//! Ranges lie in buckets by half, entry size and address, so that an operation on one address
+//! looks at what is near it only, however many there are elsewhere.
+
+use super::stale_range::{Settle, StaleKind, StaleRange};
+use crate::arch::context::Space;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A bucket holds the ranges of this many entries, as a power of 2.
+const BUCKET_BITS: u32 = 9;
+/// So many ranges of a bucket may have been reported before the oldest of them are dropped: what
+/// was reported is not reported again, and a wrong program makes as many as it likes.
+const MOST_REPORTED: usize = 64;
+
+/// Half and entry size, then which of its stretches of 2^(shift + 9) bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Bucket {
+    space: Space,
+    shift: u32,
+    stretch: u64,
+}
+
+/// What becomes of a range, or the part of one that was looked at.
+pub(crate) enum Fate {
+    /// It stays as it is.
+    Keep,
+    /// It goes.
+    Remove,
+    /// These take its place.
+    Replace(Vec<StaleRange>),
+}
+
+/// All stale entries.
+#[derive(Debug, Default)]
+pub(crate) struct StaleTlb {
+    buckets: BTreeMap<Bucket, Vec<StaleRange>>,
+    /// The entry sizes in use in each half, a bit each, with what was ever used.
+    shifts: [u64; Space::COUNT],
+    /// Buckets with ranges that wait for a DSB or ISB.
+    unsettled: BTreeSet<Bucket>,
+    /// Buckets that had pointers to tables.
+    tables: BTreeSet<Bucket>,
+}
+
+impl StaleTlb {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+
+    /// How many ranges there are.
+    pub(crate) fn len(&self) -> usize {
+        self.buckets.values().map(Vec::len).sum()
+    }
+
+    /// Adds a range. How many it was compared with.
+    pub(crate) fn add(&mut self, space: Space, run: &StaleRange) -> u64 {
+        let shift = run.shift;
+        let mut compared = 0;
+        let mut at = 0;
+        while at < run.count {
+            let va = run.entry_va(at);
+            let stretch = va >> (shift + BUCKET_BITS);
+            let rest = (1 << BUCKET_BITS) - ((va >> shift) & ((1 << BUCKET_BITS) - 1));
+            let count = rest.min(run.count - at);
+            let bucket = Bucket {
+                space,
+                shift,
+                stretch,
+            };
+            compared += self.add_part(bucket, run.part(at, count)) as u64;
+            at += count;
+        }
+        compared
+    }
+
+    fn add_part(&mut self, bucket: Bucket, run: StaleRange) -> usize {
+        self.shifts[bucket.space.index()] |= 1 << bucket.shift;
+        if !matches!(run.settle, Settle::At(_)) {
+            self.unsettled.insert(bucket);
+        }
+        if run.kind == StaleKind::Table {
+            self.tables.insert(bucket);
+        }
+        let runs = self.buckets.entry(bucket).or_default();
+        if let Some(same) = runs.iter_mut().find(|other| other.same_as(&run)) {
+            let reported = same.reported;
+            let cpus = same.cpus | run.cpus;
+            *same = run;
+            same.cpus = cpus;
+            same.reported = reported;
+            return runs.len();
+        }
+        runs.push(run);
+        if runs.len() > MOST_REPORTED
+            && runs.iter().filter(|run| run.reported).count() > MOST_REPORTED
+            && let Some(oldest) = runs.iter().position(|run| run.reported)
+        {
+            runs.remove(oldest);
+        }
+        runs.len()
+    }
+
+    /// Buckets with pointers to tables.
+    pub(crate) fn table_buckets(&self) -> u64 {
+        self.tables.len() as u64
+    }
+
+    /// The buckets of a half that may hold something from `first` to `last`.
+    fn buckets_of(&self, space: Space, first: u64, last: u64) -> Vec<Bucket> {
+        let mut found = Vec::new();
+        if self.buckets.is_empty() {
+            return found;
+        }
+        let mut shifts = self.shifts[space.index()];
+        while shifts != 0 {
+            let shift = shifts.trailing_zeros();
+            shifts &= shifts - 1;
+            let bucket = |stretch| Bucket {
+                space,
+                shift,
+                stretch,
+            };
+            let (from, to) = (
+                first >> (shift + BUCKET_BITS),
+                last >> (shift + BUCKET_BITS),
+            );
+            if from == to {
+                if self.buckets.contains_key(&bucket(from)) {
+                    found.push(bucket(from));
+                }
+            } else {
+                found.extend(
+                    self.buckets
+                        .range(bucket(from)..=bucket(to))
+                        .map(|(key, _)| *key),
+                );
+            }
+        }
+        found
+    }
+
+    /// Looks at every stale range that translates something from `first` to `last`, cut to the entries that do.
+    pub(crate) fn visit(
+        &self,
+        space: Space,
+        first: u64,
+        last: u64,
+        mut look: impl FnMut(&StaleRange),
+    ) {
+        for bucket in self.buckets_of(space, first, last) {
+            for run in &self.buckets[&bucket] {
+                if let Some((from, count)) = run.touched(first, last) {
+                    if count == run.count {
+                        look(run);
+                    } else {
+                        look(&run.part(from, count));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides what becomes of every stale range that translates something from `first` to `last`, cut to the
+    /// entries that do.
+    pub(crate) fn rewrite(
+        &mut self,
+        space: Space,
+        first: u64,
+        last: u64,
+        mut decide: impl FnMut(&StaleRange) -> Fate,
+    ) {
+        for bucket in self.buckets_of(space, first, last) {
+            let Some(runs) = self.buckets.get_mut(&bucket) else {
+                continue;
+            };
+            let mut added = Vec::new();
+            let mut index = 0;
+            while index < runs.len() {
+                let Some((from, count)) = runs[index].touched(first, last) else {
+                    index += 1;
+                    continue;
+                };
+                let whole = count == runs[index].count;
+                let part = if whole {
+                    None
+                } else {
+                    Some(runs[index].part(from, count))
+                };
+                match decide(part.as_ref().unwrap_or(&runs[index])) {
+                    Fate::Keep => {
+                        index += 1;
+                        continue;
+                    }
+                    Fate::Remove => {}
+                    Fate::Replace(parts) => added.extend(parts),
+                }
+                let run = runs.swap_remove(index);
+                if from > 0 {
+                    added.push(run.part(0, from));
+                }
+                let end = from + count;
+                if end < run.count {
+                    added.push(run.part(end, run.count - end));
+                }
+            }
+            added.retain(|run| run.count > 0 && run.cpus != 0);
+            runs.append(&mut added);
+            if runs.is_empty() {
+                self.buckets.remove(&bucket);
+                self.tables.remove(&bucket);
+            }
+        }
+    }
+
+    /// Whether some CPU may hold a pointer to a table in the `bytes` bytes from `address`, and
+    /// the range if so. `target` says where the entry of a range points to.
+    pub(crate) fn pointing_into(
+        &self,
+        address: u64,
+        bytes: u64,
+        target: impl Fn(&StaleRange, u64) -> u64,
+    ) -> Option<StaleRange> {
+        for bucket in &self.tables {
+            for run in self.buckets.get(bucket).map_or(&[][..], Vec::as_slice) {
+                if run.kind == StaleKind::Table
+                    && let Some(index) = (0..run.count).find(|&index| {
+                        let to = target(run, index);
+                        to >= address && to - address < bytes
+                    })
+                {
+                    return Some(run.part(index, 1));
+                }
+            }
+        }
+        None
+    }
+
+    /// Settles the ranges that wait: `settled` says since when, for those whose wait is over.
+    /// Those it gives a set of CPUs for are settled for these only.
+    pub(crate) fn settle(&mut self, mut settled: impl FnMut(&StaleRange) -> Option<(Settle, u64)>) {
+        let waiting = std::mem::take(&mut self.unsettled);
+        for bucket in waiting {
+            let Some(runs) = self.buckets.get_mut(&bucket) else {
+                continue;
+            };
+            let mut split = Vec::new();
+            let mut still = false;
+            for run in runs.iter_mut() {
+                if matches!(run.settle, Settle::At(_)) {
+                    continue;
+                }
+                match settled(run) {
+                    Some((settle, cpus)) if run.cpus & !cpus == 0 => run.settle = settle,
+                    Some((settle, cpus)) if run.cpus & cpus != 0 => {
+                        let mut own = run.clone();
+                        own.cpus &= cpus;
+                        own.settle = settle;
+                        split.push(own);
+                        run.cpus &= !cpus;
+                        still = true;
+                    }
+                    _ => still = true,
+                }
+            }
+            runs.append(&mut split);
+            if still {
+                self.unsettled.insert(bucket);
+            }
+        }
+    }
+}

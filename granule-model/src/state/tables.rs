@@ -1,0 +1,404 @@
+//! The graph of the tables that walkers can reach, and the trees that CPUs walk or may hold
+//! entries of.
+//!
+//! A node for each table and an edge for each table entry. A store names a physical address; the
+//! graph says which addresses the entry there translates. A table that several entries or trees
+//! share is here once, with all its parents. No rule is checked here.
+
+use super::ids::{ContextId, PAGE_SHIFT, RootId, TableId, pages_of};
+use super::memory::Memory;
+use super::walk::TableAt;
+use crate::arch::context::{Context, RootKey, Space};
+use crate::arch::descriptor::{self, Kind};
+use crate::arch::format::Format;
+use std::collections::{BTreeSet, HashMap};
+
+/// What a way to a table counts among visits: it takes memory, and an entry that is looked at
+/// does not.
+const VISITS_OF_A_WAY: u64 = 32;
+
+/// A table that is reachable.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) base: u64,
+    pub(crate) level: i8,
+    pub(crate) entries: u64,
+    pub(crate) format: Format,
+    /// The entries that point to it: table and index.
+    parents: BTreeSet<(TableId, u64)>,
+    /// The roots whose top table it is.
+    pub(crate) roots: BTreeSet<RootId>,
+}
+
+/// A tree that some CPU walks or may hold something of.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) key: RootKey,
+    pub(crate) context: ContextId,
+    pub(crate) table: TableId,
+    /// The CPUs whose registers name it, or did before an ISB that is still to come.
+    pub(crate) walking: u64,
+    /// Those of them that name it no more.
+    pub(crate) lingering: u64,
+    /// The CPUs that may hold entries.
+    pub(crate) holders: u64,
+    /// When a CPU last ceased to walk it.
+    pub(crate) left: u64,
+    /// Some leaf ever was global.
+    pub(crate) has_global: bool,
+}
+
+/// A way from a root to a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(crate) root: RootId,
+    pub(crate) at: TableAt,
+}
+
+/// The tables, the trees, and the contexts that trees are read in.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    tables: Vec<Option<Table>>,
+    unused: Vec<TableId>,
+    roots: Vec<Option<Root>>,
+    unused_roots: Vec<RootId>,
+    /// The roots by what they are, and by their half and ASID: an address space is entered far
+    /// more often than there are address spaces.
+    by_key: HashMap<RootKey, RootId>,
+    by_asid: HashMap<(Space, Option<u16>), BTreeSet<RootId>>,
+    /// Those with a global leaf.
+    with_global: BTreeSet<RootId>,
+    /// The contexts that trees were ever read in. What TLBs hold outlives the tree it came from,
+    /// so no context is forgotten.
+    contexts: Vec<Context>,
+    context_ids: HashMap<Context, ContextId>,
+    /// Some context had walks that are not cached.
+    uncached_walks: bool,
+}
+
+/// Where a table is, and how it is read.
+#[derive(Clone, Copy)]
+struct Shape {
+    base: u64,
+    level: i8,
+    entries: u64,
+    format: Format,
+}
+
+impl Tables {
+    pub(crate) fn table(&self, id: TableId) -> Option<&Table> {
+        self.tables.get(id as usize)?.as_ref()
+    }
+
+    fn table_mut(&mut self, id: TableId) -> Option<&mut Table> {
+        self.tables.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(crate) fn root(&self, id: RootId) -> Option<&Root> {
+        self.roots.get(id as usize)?.as_ref()
+    }
+
+    pub(crate) fn root_mut(&mut self, id: RootId) -> Option<&mut Root> {
+        self.roots.get_mut(id as usize)?.as_mut()
+    }
+
+    /// All roots.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = (RootId, &Root)> {
+        self.roots
+            .iter()
+            .enumerate()
+            .filter_map(|(id, root)| Some((id as RootId, root.as_ref()?)))
+    }
+
+    /// The context with this number.
+    pub(crate) fn context(&self, id: ContextId) -> &Context {
+        &self.contexts[id as usize]
+    }
+
+    /// All contexts that trees were ever read in.
+    pub(crate) fn contexts(&self) -> &[Context] {
+        &self.contexts
+    }
+
+    /// Whether some tree was ever read with walks that are not cached.
+    pub(crate) const fn has_uncached_walks(&self) -> bool {
+        self.uncached_walks
+    }
+
+    /// The number of a context.
+    fn context_id(&mut self, context: &Context) -> ContextId {
+        let next = self.contexts.len() as ContextId;
+        let id = *self.context_ids.entry(*context).or_insert(next);
+        if id == next {
+            self.contexts.push(*context);
+            self.uncached_walks |= !context.cached_walks;
+        }
+        id
+    }
+
+    /// The table with this shape, made reachable if it is not yet. The ids of all tables that
+    /// became reachable by that are added to `new`.
+    fn attach(&mut self, memory: &mut Memory, shape: Shape, new: &mut Vec<TableId>) -> TableId {
+        let known = memory
+            .page(shape.base >> PAGE_SHIFT)
+            .map_or(&[][..], |page| &page.tables)
+            .iter()
+            .copied()
+            .find(|&id| {
+                self.table(id).is_some_and(|table| {
+                    table.base == shape.base
+                        && table.level == shape.level
+                        && table.entries == shape.entries
+                        && table.format == shape.format
+                })
+            });
+        if let Some(id) = known {
+            return id;
+        }
+        let table = Table {
+            base: shape.base,
+            level: shape.level,
+            entries: shape.entries,
+            format: shape.format,
+            parents: BTreeSet::new(),
+            roots: BTreeSet::new(),
+        };
+        let id = if let Some(id) = self.unused.pop() {
+            self.tables[id as usize] = Some(table);
+            id
+        } else {
+            self.tables.push(Some(table));
+            (self.tables.len() - 1) as TableId
+        };
+        for number in pages_of(shape.base, shape.entries * 8) {
+            memory.page_mut(number).tables.push(id);
+        }
+        new.push(id);
+        if shape.level < 3 {
+            for index in 0..shape.entries {
+                let raw = memory.load(shape.base + index * 8);
+                if descriptor::kind(raw, shape.level, shape.format) == Kind::Table {
+                    self.link(memory, id, index, raw, new);
+                }
+            }
+        }
+        id
+    }
+
+    /// The entry `raw` at `index` of a table leads to another table from now on.
+    pub(crate) fn link(
+        &mut self,
+        memory: &mut Memory,
+        parent: TableId,
+        index: u64,
+        raw: u64,
+        new: &mut Vec<TableId>,
+    ) {
+        let Some(shape) = self.shape_below(parent, raw) else {
+            return;
+        };
+        let child = self.attach(memory, shape, new);
+        if let Some(child) = self.table_mut(child) {
+            child.parents.insert((parent, index));
+        }
+    }
+
+    fn shape_below(&self, parent: TableId, raw: u64) -> Option<Shape> {
+        let parent = self.table(parent)?;
+        Some(Shape {
+            base: descriptor::table_address(raw, parent.format),
+            level: parent.level + 1,
+            entries: 1 << parent.format.granule.table_bits(),
+            format: parent.format,
+        })
+    }
+
+    /// The entry `raw` at `index` of a table leads there no more.
+    pub(crate) fn unlink(&mut self, memory: &mut Memory, parent: TableId, index: u64, raw: u64) {
+        let Some(shape) = self.shape_below(parent, raw) else {
+            return;
+        };
+        let tables = memory
+            .page(shape.base >> PAGE_SHIFT)
+            .map_or(Vec::new(), |page| page.tables.clone());
+        for id in tables {
+            let Some(table) = self.table_mut(id) else {
+                continue;
+            };
+            if table.base != shape.base
+                || table.level != shape.level
+                || table.entries != shape.entries
+                || table.format != shape.format
+            {
+                continue;
+            }
+            table.parents.remove(&(parent, index));
+            self.drop_unreachable(memory, id);
+        }
+    }
+
+    /// Forgets a table that nothing leads to any more, and what only it leads to.
+    fn drop_unreachable(&mut self, memory: &mut Memory, id: TableId) {
+        let Some(table) = self.table(id) else { return };
+        if !table.parents.is_empty() || !table.roots.is_empty() {
+            return;
+        }
+        let (base, level, entries, format) = (table.base, table.level, table.entries, table.format);
+        for number in pages_of(base, entries * 8) {
+            let page = memory.page_mut(number);
+            page.tables.retain(|&other| other != id);
+            page.may_be_walked = true;
+        }
+        if level < 3 {
+            for index in 0..entries {
+                let raw = memory.load(base + index * 8);
+                if descriptor::kind(raw, level, format) == Kind::Table {
+                    self.unlink(memory, id, index, raw);
+                }
+            }
+        }
+        self.tables[id as usize] = None;
+        self.unused.push(id);
+    }
+
+    /// The root with this key, if there is one.
+    pub(crate) fn find_root(&self, key: &RootKey) -> Option<RootId> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The roots of a half that an ASID's entries could be of: its own, and those of which no
+    /// ASID is known.
+    pub(crate) fn roots_of(&self, space: Space, asid: Option<u16>) -> BTreeSet<RootId> {
+        [asid, None]
+            .iter()
+            .filter_map(|asid| self.by_asid.get(&(space, *asid)))
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    /// The roots that have, or had, a global leaf.
+    pub(crate) const fn with_global(&self) -> &BTreeSet<RootId> {
+        &self.with_global
+    }
+
+    /// From now on a root has a global leaf.
+    pub(crate) fn set_global(&mut self, id: RootId) {
+        if let Some(root) = self.root_mut(id) {
+            root.has_global = true;
+            self.with_global.insert(id);
+        }
+    }
+
+    /// Adds a root, which nobody walks yet. Tables that became reachable are added to `new`.
+    pub(crate) fn add_root(
+        &mut self,
+        memory: &mut Memory,
+        key: RootKey,
+        new: &mut Vec<TableId>,
+    ) -> RootId {
+        let context = self.context_id(&key.context);
+        let shape = Shape {
+            base: key.base,
+            level: key.context.start_level(),
+            entries: key.context.top_entries(),
+            format: key.context.format,
+        };
+        let table = self.attach(memory, shape, new);
+        let root = Root {
+            key,
+            context,
+            table,
+            walking: 0,
+            lingering: 0,
+            holders: 0,
+            left: 0,
+            has_global: false,
+        };
+        let id = match self.unused_roots.pop() {
+            Some(id) => {
+                self.roots[id as usize] = Some(root);
+                id
+            }
+            None => {
+                self.roots.push(Some(root));
+                (self.roots.len() - 1) as RootId
+            }
+        };
+        self.by_key.insert(key, id);
+        self.by_asid
+            .entry((key.context.space, key.asid))
+            .or_default()
+            .insert(id);
+        if let Some(table) = self.table_mut(table) {
+            table.roots.insert(id);
+        }
+        id
+    }
+
+    /// Forgets a root that no CPU holds anything of.
+    pub(crate) fn drop_root_if_unused(&mut self, memory: &mut Memory, id: RootId) {
+        let Some(root) = self.root(id) else { return };
+        if root.holders | root.walking != 0 {
+            return;
+        }
+        let (table, key) = (root.table, root.key);
+        self.roots[id as usize] = None;
+        self.unused_roots.push(id);
+        self.by_key.remove(&key);
+        self.with_global.remove(&id);
+        let place = (key.context.space, key.asid);
+        if let Some(ids) = self.by_asid.get_mut(&place) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_asid.remove(&place);
+            }
+        }
+        if let Some(table) = self.table_mut(table) {
+            table.roots.remove(&id);
+        }
+        self.drop_unreachable(memory, table);
+    }
+
+    /// All ways from a root to a table.
+    pub(crate) fn paths(&self, memory: &Memory, id: TableId) -> Vec<Path> {
+        let mut found = Vec::new();
+        self.collect_paths(memory, id, &mut found);
+        found
+    }
+
+    fn collect_paths(&self, memory: &Memory, id: TableId, found: &mut Vec<Path>) {
+        let Some(table) = self.table(id) else { return };
+        let ways = (table.roots.len() + table.parents.len()) as u64;
+        if !memory.visit(VISITS_OF_A_WAY * ways) {
+            return;
+        }
+        for &root in &table.roots {
+            if let Some(key) = self.root(root).map(|root| root.key) {
+                found.push(Path {
+                    root,
+                    at: TableAt::top(&key),
+                });
+            }
+        }
+        for &(parent, index) in &table.parents {
+            let mut above = Vec::new();
+            self.collect_paths(memory, parent, &mut above);
+            if !memory.visit(VISITS_OF_A_WAY * above.len() as u64) {
+                return;
+            }
+            for path in above {
+                let Some(context) = self.root(path.root).map(|root| &root.key.context) else {
+                    continue;
+                };
+                let raw = memory.load(path.at.base + index * 8);
+                let shift = context.format.granule.level_shift(path.at.level);
+                let va = path.at.va + (index << shift);
+                found.push(Path {
+                    root: path.root,
+                    at: path.at.below(raw, va, context),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Memory and the graph of tables together, to read: what most rules look at.
+
+use super::ids::{PAGE_SHIFT, RootId, TableId};
+use super::memory::Memory;
+use super::tables::{Path, Root, Tables};
+use super::walk::{self, EntryAt, TableAt};
+use crate::arch::context::RootKey;
+use crate::arch::descriptor::{self, Kind};
+
+/// The trees of tables as memory has them now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trees<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) tables: &'a Tables,
+}
+
+impl<'a> Trees<'a> {
+    /// The two together.
+    pub(crate) const fn new(memory: &'a Memory, tables: &'a Tables) -> Self {
+        Self { memory, tables }
+    }
+
+    /// The tree that a half of some CPU's addresses is translated by.
+    pub(crate) fn root(self, id: Option<RootId>) -> Option<&'a Root> {
+        self.tables.root(id?)
+    }
+
+    /// All ways from a root to a table.
+    pub(crate) fn paths(self, id: TableId) -> Vec<Path> {
+        self.tables.paths(self.memory, id)
+    }
+
+    /// One way from a root to a table, if there is any.
+    pub(crate) fn first_path(self, id: TableId) -> Option<Path> {
+        self.paths(id).into_iter().next()
+    }
+
+    /// The reachable tables in a page.
+    pub(crate) fn tables_in(self, page: u64) -> &'a [TableId] {
+        self.memory.page(page).map_or(&[][..], |page| &page.tables)
+    }
+
+    /// Tells `seen` of all valid entries of a tree that translate something from `first` to
+    /// `last`, those above before those below.
+    pub(crate) fn entries(
+        self,
+        key: &RootKey,
+        (first, last): (u64, u64),
+        mut seen: impl FnMut(&EntryAt),
+    ) {
+        let top = TableAt::top(key);
+        walk::entries(self.memory, &key.context, &top, first, last, &mut seen);
+    }
+
+    /// Whether the top table of a tree has no valid entry.
+    pub(crate) fn is_empty(self, id: RootId) -> bool {
+        let Some(key) = self.tables.root(id).map(|root| root.key) else {
+            return true;
+        };
+        let entries = key.context.top_entries();
+        self.memory.visit(entries);
+        (0..entries).all(|index| self.memory.load(key.base + index * 8) & descriptor::VALID == 0)
+    }
+
+    /// Whether there is a global leaf between two entries of the table that `at` describes, or
+    /// below.
+    pub(crate) fn has_global(self, key: &RootKey, at: &TableAt, from: u64, to: u64) -> bool {
+        let shift = key.context.format.granule.level_shift(at.level);
+        let mut global = false;
+        walk::entries(
+            self.memory,
+            &key.context,
+            at,
+            at.va + (from << shift),
+            at.va + (to << shift) + ((1 << shift) - 1),
+            &mut |entry| {
+                global |= entry.kind == Kind::Leaf && entry.raw & descriptor::NOT_GLOBAL == 0;
+            },
+        );
+        global
+    }
+
+    /// The addresses that the descriptor at a physical address translates, in the first tree
+    /// that it is part of; all addresses where it is part of none.
+    pub(crate) fn translated_by(self, location: u64) -> (u64, u64) {
+        for &id in self.tables_in(location >> PAGE_SHIFT) {
+            let Some(path) = self.first_path(id) else {
+                continue;
+            };
+            let Some(root) = self.tables.root(path.root) else {
+                continue;
+            };
+            let shift = root.key.context.format.granule.level_shift(path.at.level);
+            let index = location.wrapping_sub(path.at.base) / 8;
+            if index < path.at.entries {
+                let va = path.at.va + (index << shift);
+                return (va, va + ((1 << shift) - 1));
+            }
+        }
+        (0, u64::MAX)
+    }
+}

@@ -1,0 +1,176 @@
+//! The walk: from an address through the tables in memory to a leaf or a fault.
+//!
+//! A walk reads memory as it is now. What a TLB or a store under way adds to that is
+//! [`lookup`](super::lookup).
+
+use super::memory::Memory;
+use crate::access::FaultKind;
+use crate::arch::context::{Context, RootKey};
+use crate::arch::descriptor::{self, Hierarchy, Kind};
+
+/// A table that is being read: where it is and what it translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableAt {
+    pub(crate) base: u64,
+    pub(crate) level: i8,
+    pub(crate) entries: u64,
+    /// The first address it translates.
+    pub(crate) va: u64,
+    /// The limits of the entries above.
+    pub(crate) hierarchy: Hierarchy,
+}
+
+impl TableAt {
+    /// The top table.
+    pub(crate) const fn top(key: &RootKey) -> Self {
+        Self {
+            base: key.base,
+            level: key.context.start_level(),
+            entries: key.context.top_entries(),
+            va: key.context.base(),
+            hierarchy: Hierarchy::NONE,
+        }
+    }
+
+    /// The table that the entry `raw` of this one points to.
+    pub(crate) const fn below(&self, raw: u64, va: u64, context: &Context) -> Self {
+        Self {
+            base: descriptor::table_address(raw, context.format),
+            level: self.level + 1,
+            entries: 1 << context.format.granule.table_bits(),
+            va,
+            hierarchy: self.hierarchy.below(raw, context),
+        }
+    }
+}
+
+/// One entry met on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryAt {
+    pub(crate) raw: u64,
+    pub(crate) kind: Kind,
+    pub(crate) level: i8,
+    pub(crate) shift: u32,
+    /// The first address it translates.
+    pub(crate) va: u64,
+    /// Where it is.
+    pub(crate) location: u64,
+    pub(crate) hierarchy: Hierarchy,
+}
+
+impl EntryAt {
+    /// The last address it translates.
+    pub(crate) const fn last(&self) -> u64 {
+        self.va + ((1 << self.shift) - 1)
+    }
+}
+
+/// What a walk ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Walked {
+    /// A leaf, which may be one whose access flag is clear.
+    Leaf(EntryAt),
+    /// A fault at a level.
+    Fault(FaultKind, i8),
+}
+
+/// Walks from `table` on. Each entry read is told to `seen`, the last one included.
+pub(crate) fn walk(
+    memory: &Memory,
+    context: &Context,
+    mut table: TableAt,
+    va: u64,
+    mut seen: impl FnMut(&EntryAt),
+) -> Walked {
+    let too_large = |address: u64| context.output_bits < 52 && address >> context.output_bits != 0;
+    if too_large(table.base) {
+        return Walked::Fault(FaultKind::AddressSize, 0);
+    }
+    loop {
+        let shift = context.format.granule.level_shift(table.level);
+        let index = (va.wrapping_sub(table.va) >> shift) & (table.entries - 1);
+        let location = table.base + index * 8;
+        let raw = memory.load(location);
+        let entry = EntryAt {
+            raw,
+            kind: descriptor::kind(raw, table.level, context.format),
+            level: table.level,
+            shift,
+            va: table.va + (index << shift),
+            location,
+            hierarchy: table.hierarchy,
+        };
+        seen(&entry);
+        match entry.kind {
+            Kind::Invalid => return Walked::Fault(FaultKind::Translation, table.level),
+            Kind::Leaf => {
+                let to = descriptor::leaf_address(raw, table.level, context.format);
+                if too_large(to) {
+                    return Walked::Fault(FaultKind::AddressSize, table.level);
+                }
+                return Walked::Leaf(entry);
+            }
+            Kind::Table => {
+                let level = table.level;
+                table = table.below(raw, entry.va, context);
+                if too_large(table.base) {
+                    return Walked::Fault(FaultKind::AddressSize, level);
+                }
+            }
+        }
+    }
+}
+
+/// Tells `seen` of all valid entries of `table` and the tables below it that translate something
+/// from `first` to `last`, those above before those below.
+pub(crate) fn entries(
+    memory: &Memory,
+    context: &Context,
+    table: &TableAt,
+    first: u64,
+    last: u64,
+    seen: &mut impl FnMut(&EntryAt),
+) {
+    let shift = context.format.granule.level_shift(table.level);
+    let table_last = table.va + ((table.entries << shift).wrapping_sub(1));
+    if last < table.va || first > table_last {
+        return;
+    }
+    let from = first.saturating_sub(table.va) >> shift;
+    let to = (last.min(table_last) - table.va) >> shift;
+    // Tables that share what is below them are visited as often as there are ways.
+    if !memory.visit(to - from + 1) {
+        return;
+    }
+    for index in from..=to {
+        let location = table.base + index * 8;
+        let raw = memory.load(location);
+        if raw & descriptor::VALID == 0 {
+            continue;
+        }
+        let kind = descriptor::kind(raw, table.level, context.format);
+        if kind == Kind::Invalid {
+            continue;
+        }
+        let va = table.va + (index << shift);
+        seen(&EntryAt {
+            raw,
+            kind,
+            level: table.level,
+            shift,
+            va,
+            location,
+            hierarchy: table.hierarchy,
+        });
+        if kind == Kind::Table {
+            entries(
+                memory,
+                context,
+                &table.below(raw, va, context),
+                first,
+                last,
+                seen,
+            );
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The list of violations: what the rules report, with the event that was in hand.
+//!
+//! Neighbouring violations of one event are joined, and beyond a number they are only counted, so
+//! that a trace that breaks a rule with every event costs no more than one that does not.
+
+use super::{Miss, Rule, Violation};
+use std::collections::VecDeque;
+
+/// A violation as a rule finds it. [`Report::add`] adds the event in hand.
+///
+/// Events are counted from 1 here, as they are in all of the state.
+pub(crate) struct Found {
+    pub(crate) rule: Rule,
+    pub(crate) earlier: Option<u64>,
+    pub(crate) missed: Option<(u64, Miss)>,
+    pub(crate) cpu: u32,
+    pub(crate) range: (u64, u64),
+    pub(crate) is_virtual: bool,
+    pub(crate) location: Option<u64>,
+    pub(crate) observation: String,
+}
+
+impl Found {
+    /// A violation that concerns virtual addresses.
+    pub(crate) fn at(rule: Rule, cpu: u32, range: (u64, u64), text: impl Into<String>) -> Self {
+        Self {
+            rule,
+            earlier: None,
+            missed: None,
+            cpu,
+            range,
+            is_virtual: true,
+            location: None,
+            observation: text.into(),
+        }
+    }
+
+    /// A violation that concerns physical addresses.
+    pub(crate) fn in_memory(
+        rule: Rule,
+        cpu: u32,
+        range: (u64, u64),
+        text: impl Into<String>,
+    ) -> Self {
+        Self {
+            is_virtual: false,
+            ..Self::at(rule, cpu, range, text)
+        }
+    }
+
+    /// Adds the earlier event that the violation conflicts with; 0 for none.
+    pub(crate) const fn because_of(mut self, event: u64) -> Self {
+        self.earlier = if event == 0 { None } else { Some(event) };
+        self
+    }
+
+    /// Adds the physical address of the descriptor.
+    pub(crate) const fn located(mut self, address: u64) -> Self {
+        self.location = Some(address);
+        self
+    }
+}
+
+/// How many of the last violations a new one may join.
+const RECENT: usize = 16;
+
+/// The event in hand, and the violations found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// The event in hand, counted from 1.
+    now: u64,
+    kept: Vec<Violation>,
+    /// The last few, kept or not, with where they are kept: what joins them does not depend on
+    /// how many are kept.
+    recent: VecDeque<(Violation, Option<usize>)>,
+    most: usize,
+    count: u64,
+}
+
+impl Report {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            ..Self::default()
+        }
+    }
+
+    /// Goes on to the next event.
+    pub(crate) const fn next_event(&mut self) {
+        self.now += 1;
+    }
+
+    /// The event in hand, counted from 1.
+    pub(crate) const fn now(&self) -> u64 {
+        self.now
+    }
+
+    pub(crate) fn kept(&self) -> &[Violation] {
+        &self.kept
+    }
+
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// More violations are only counted.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.kept.len() >= self.most
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.kept.clear();
+        self.recent.clear();
+        self.count = 0;
+    }
+
+    /// Adds what a rule found: the event in hand broke the rule.
+    pub(crate) fn add(&mut self, found: Found) {
+        // Outside of the model events are counted from 0.
+        let outside = |event: u64| event.saturating_sub(1);
+        self.join(Violation {
+            rule: found.rule,
+            event: outside(self.now),
+            earlier: found.earlier.map(outside),
+            missed: found.missed.map(|(event, miss)| (outside(event), miss)),
+            cpu: found.cpu,
+            range: found.range,
+            is_virtual: found.is_virtual,
+            location: found.location,
+            observation: found.observation,
+            times: 1,
+        });
+    }
+
+    /// Keeps a violation. A violation with the same rule, events, CPU and observation, whose
+    /// addresses are next to those of an earlier one, joins the earlier one.
+    fn join(&mut self, violation: Violation) {
+        let joins = |other: &Violation| {
+            other.rule == violation.rule
+                && other.event == violation.event
+                && other.earlier == violation.earlier
+                && other.cpu == violation.cpu
+                && other.is_virtual == violation.is_virtual
+                && other.observation == violation.observation
+                && violation.range.0 <= other.range.1.saturating_add(1)
+                && other.range.0 <= violation.range.1.saturating_add(1)
+        };
+        let same = self.recent.iter_mut().rev().find(|(other, _)| joins(other));
+        if let Some((same, kept)) = same {
+            same.range.0 = same.range.0.min(violation.range.0);
+            same.range.1 = same.range.1.max(violation.range.1);
+            same.times += 1;
+            if let Some(kept) = kept.and_then(|at| self.kept.get_mut(at)) {
+                (kept.range, kept.times) = (same.range, same.times);
+            }
+            return;
+        }
+        self.count += 1;
+        let at = (self.kept.len() < self.most).then_some(self.kept.len());
+        if at.is_some() {
+            self.kept.push(violation.clone());
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((violation, at));
+    }
+}
