@@ -4,7 +4,7 @@
 use super::live::Kernel;
 use super::pagealloc;
 use super::pages::Pages;
-use crate::user::scarce;
+use crate::user::alloc_failure;
 use granule::arch::PhysicalAddress;
 use granule::table::{TableAllocator, TableRun};
 use granule_kcore::frames::Frame;
@@ -32,14 +32,14 @@ impl<'k> TablePages<'k> {
 // SAFETY: gives what `Tables` gives, once it is valid where free pages are not.
 unsafe impl TableAllocator for TablePages<'_> {
     fn reserve(&mut self, tables: usize) -> bool {
-        if tables as u64 > self.inner.held() && scarce::refuses() {
+        if tables as u64 > self.inner.held() && alloc_failure::refuses() {
             return false;
         }
         self.inner.reserve(tables)
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        if self.inner.held() == 0 && scarce::refuses() {
+        if self.inner.held() == 0 && alloc_failure::refuses() {
             return None;
         }
         let run = self.inner.allocate(most)?;

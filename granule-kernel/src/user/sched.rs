@@ -13,7 +13,7 @@ use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
 use super::turn::Left;
 use super::waiters::Waiters;
-use super::{memory, registers, shared, timer};
+use super::{memory, process_table, registers, timer};
 use crate::lock::Lock;
 use crate::smp::percpu;
 use crate::{cpu, gic};
@@ -234,7 +234,7 @@ fn bury(task: &'static Task) {
     // here, and must not be closed meanwhile.
     BURYING.fetch_add(1, Ordering::SeqCst);
     task::free_body(task);
-    shared::tell_parent(&mut || task::bury(task));
+    process_table::tell_parent(&mut || task::bury(task));
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
         // The boot CPU waits for the last one.

@@ -1,14 +1,14 @@
 //! System calls that make, end and run tasks.
 
-use super::deliver::SVC_BYTES;
 use super::{Arguments, Outcome};
-use crate::user::abi::Errno;
-use crate::user::abi::process::Status;
-use crate::user::abi::signal::SIGCHLD;
 use crate::user::process::{self, Clone};
 use crate::user::sched;
 use crate::user::task::Current;
 use core::sync::atomic::Ordering;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal::SIGCHLD;
+use granule_linux_abi::syscall::deliver::SVC_BYTES;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
@@ -46,7 +46,7 @@ pub(super) fn clone(
     let given = |flag, value| (flags & flag != 0).then_some(value);
     let clone = Clone {
         // CLONE_VFORK alone would be a copy that the parent waits for, of which nobody can tell.
-        lend_memory: alone == CLONE_VM | CLONE_VFORK,
+        vfork: alone == CLONE_VM | CLONE_VFORK,
         stack,
         child_tid: given(CLONE_CHILD_SETTID, child_tid),
         clear_child_tid: given(CLONE_CHILD_CLEARTID, child_tid),
