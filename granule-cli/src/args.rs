@@ -117,7 +117,7 @@ Examples:
     granule boot --cpu cortex-a72 --el 1 --page-size 16k
 
   Eight CPUs on a GICv2; the kernel checks what calls between them do:
-    granule boot --smp 8 --gic 2 --append granule.test=ipi
+    granule boot --test-image --smp 8 --gic 2 --append granule.test=ipi
 
   Count instructions, and keep only what a program wants:
     granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
@@ -197,6 +197,10 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     image: Option<PathBuf>,
 
+    /// Boot target/granule/Image-test, which knows granule.test= and the other words that make things fail
+    #[arg(long, conflicts_with = "image", help_heading = FILES)]
+    test_image: bool,
+
     /// Hand the kernel exactly this device tree, broken or not
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     dtb: Option<PathBuf>,
@@ -228,7 +232,7 @@ pub struct BootArgs {
     #[command(flatten)]
     kexec: KexecArgs,
 
-    /// Seconds the guest may run
+    /// Seconds the guest may take, not counting what it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 
@@ -247,6 +251,7 @@ impl BootArgs {
     pub fn request(&self) -> Request {
         Request {
             image: self.image.clone(),
+            test_image: self.test_image,
             page_size: self.page_size,
             va_bits: self.va_bits,
             memory: self.memory,
@@ -301,6 +306,13 @@ mod tests {
     }
 
     #[test]
+    fn the_test_image_is_instead_of_another() {
+        let request = parse(&["--test-image"]).unwrap();
+        assert!(request.test_image && request.image.is_none());
+        assert!(parse(&["--test-image", "--image", "I"]).is_err());
+    }
+
+    #[test]
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
@@ -311,6 +323,7 @@ mod tests {
             request,
             Ok(Request {
                 image: Some("I".into()),
+                test_image: false,
                 page_size: Some(PageSize::K64),
                 va_bits: Some(52),
                 memory: 512 << 30,

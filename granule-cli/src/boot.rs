@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::bootrec::BootRecord;
 use crate::guest::{self, Plan};
-use crate::image::Image;
+use crate::image::{Image, ImageError};
 use crate::judge::Next;
 use crate::kexec::figures::Figures;
 use crate::kexec::prepare::prepare;
@@ -192,6 +192,14 @@ pub fn boot(request: &Request, console: &mut dyn Write, interrupt: &AtomicBool) 
     boot
 }
 
+/// The image that the request names, or the one it means by naming none.
+fn open_image(request: &Request) -> Result<Image, ImageError> {
+    match &request.image {
+        None if request.test_image => Image::open_test(),
+        path => Image::open(path.as_deref()),
+    }
+}
+
 fn try_boot(
     request: &Request,
     console: &mut dyn Write,
@@ -199,9 +207,7 @@ fn try_boot(
     boot: &mut Boot,
 ) -> Result<(), Stop> {
     request.check().map_err(usage)?;
-    let image = boot
-        .image
-        .insert(Image::open(request.image.as_deref()).map_err(usage)?);
+    let image = boot.image.insert(open_image(request).map_err(usage)?);
     boot.qemu_version = Some(qemu::version(&request.qemu).map_err(environment)?);
     let dir = guest::temp_dir().map_err(environment)?;
     let destination = match &request.trace {

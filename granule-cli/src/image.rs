@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use granule::kexec::image::{ImageError as HeaderError, ImageHeader, Looks};
+use granule_kexec::image::{ImageError as HeaderError, ImageHeader, Looks};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -16,6 +16,9 @@ use crate::bootrec;
 
 /// Where `cargo xtask image` leaves the image, seen from the workspace's root.
 pub const DEFAULT_IMAGE: &str = "target/granule/Image";
+
+/// Where `cargo xtask image --test` leaves the image with the hooks for tests.
+pub const TEST_IMAGE: &str = "target/granule/Image-test";
 
 /// RAM of QEMU's `virt` starts here.
 pub const RAM_BASE: u64 = 0x4000_0000;
@@ -30,6 +33,9 @@ pub enum ImageError {
     /// No image anywhere from the current directory upwards.
     #[error("no kernel image: {DEFAULT_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image`, or name one with --image FILE", .0.display())]
     NotFound(PathBuf),
+    /// No test image anywhere from the current directory upwards.
+    #[error("no test image: {TEST_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image --test`", .0.display())]
+    NoTestImage(PathBuf),
     /// The file cannot be read.
     #[error("kernel image {}: {source}; build it with `cargo xtask image`, or name another with --image FILE", path.display())]
     Unreadable {
@@ -138,6 +144,17 @@ impl Image {
         })
     }
 
+    /// Reads the image with the hooks for tests.
+    ///
+    /// # Errors
+    ///
+    /// See [`ImageError`].
+    pub fn open_test() -> Result<Self, ImageError> {
+        let here = current_dir()?;
+        let path = find_upwards(&here, TEST_IMAGE).ok_or(ImageError::NoTestImage(here))?;
+        Self::open(Some(&path))
+    }
+
     /// Memory to keep free from the image's first byte on.
     #[must_use]
     pub fn span(&self) -> u64 {
@@ -158,25 +175,29 @@ pub fn default_folder() -> Result<PathBuf, ImageError> {
 }
 
 fn default_path() -> Result<PathBuf, ImageError> {
-    let here = std::env::current_dir().map_err(|source| ImageError::Unreadable {
-        path: ".".into(),
-        source,
-    })?;
-    find_upwards(&here).ok_or(ImageError::NotFound(here))
+    let here = current_dir()?;
+    find_upwards(&here, DEFAULT_IMAGE).ok_or(ImageError::NotFound(here))
 }
 
-/// The default image in `start` or the nearest directory above it.
-fn find_upwards(start: &Path) -> Option<PathBuf> {
+fn current_dir() -> Result<PathBuf, ImageError> {
+    std::env::current_dir().map_err(|source| ImageError::Unreadable {
+        path: ".".into(),
+        source,
+    })
+}
+
+/// The file `image` in `start` or the nearest directory above it.
+fn find_upwards(start: &Path, image: &str) -> Option<PathBuf> {
     start
         .ancestors()
-        .map(|dir| dir.join(DEFAULT_IMAGE))
+        .map(|dir| dir.join(image))
         .find(|path| path.is_file())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::kexec::image::HEADER_BYTES;
+    use granule_kexec::image::HEADER_BYTES;
 
     fn header(text_offset: u64, image_size: u64, flags: u64) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
@@ -248,13 +269,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("a/b");
         std::fs::create_dir_all(&below).unwrap();
-        assert_eq!(find_upwards(&below), None);
+        assert_eq!(find_upwards(&below, DEFAULT_IMAGE), None);
         let image = dir.path().join(DEFAULT_IMAGE);
         std::fs::create_dir_all(image.parent().unwrap()).unwrap();
         std::fs::write(&image, b"x").unwrap();
-        assert_eq!(find_upwards(&below), Some(image));
-        let line = ImageError::NotFound(below).to_string();
-        assert!(line.contains("cargo xtask image"), "{line}");
+        assert_eq!(find_upwards(&below, DEFAULT_IMAGE), Some(image));
+        assert_eq!(find_upwards(&below, TEST_IMAGE), None);
+        let line = ImageError::NotFound(below.clone()).to_string();
+        assert!(line.contains("`cargo xtask image`"), "{line}");
+        let line = ImageError::NoTestImage(below).to_string();
+        assert!(line.contains("`cargo xtask image --test`"), "{line}");
     }
 
     #[test]

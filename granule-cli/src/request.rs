@@ -169,6 +169,8 @@ pub struct Request {
     /// The flat image; `None` looks for `target/granule/Image` from the current
     /// directory upwards.
     pub image: Option<PathBuf>,
+    /// Where `image` is `None`: look for `target/granule/Image-test`, which has the hooks for tests.
+    pub test_image: bool,
     /// The page size to ask for.
     pub page_size: Option<PageSize>,
     /// The VA size to ask for, one of [`VA_BITS`].
@@ -203,7 +205,7 @@ pub struct Request {
     pub qemu: PathBuf,
     /// Let the virtual clock count instructions.
     pub icount: bool,
-    /// How long the guest may run.
+    /// How long the guest may take, by its own clock ([`crate::clock`]).
     pub timeout: Duration,
     /// Have the kernel record a trace, and write it to this file.
     pub trace: Option<PathBuf>,
@@ -219,6 +221,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             image: None,
+            test_image: false,
             page_size: None,
             va_bits: None,
             memory: 4 << 30,

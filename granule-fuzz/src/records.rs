@@ -3,8 +3,7 @@
 
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
-use granule::stamp::{Stamp, Units};
-use granule::trace::{Header, RECORD_WORDS, Record as TraceRecord};
+use granule_boot::stamp::{Stamp, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::record::{KEYS, Kind, Record};
@@ -13,6 +12,7 @@ use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
 use granule_kcore::trace::area::Area;
 use granule_model::trace::{parse_line, write_event};
+use granule_trace::{Header, RECORD_WORDS, Record as TraceRecord};
 
 pub(crate) fn console_record(bytes: &[u8]) {
     let mut record = Record::default();
@@ -211,13 +211,15 @@ pub(crate) fn trace_record(bytes: &[u8]) {
     for (to, word) in record.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *to = word.to_le_bytes();
     }
-    if let Ok(event) = trace::decode(&record) {
-        let mut line = String::new();
-        assert!(write_event(&event, &mut line).is_ok(), "{event:?}");
+    let mut line = String::new();
+    if let Ok((cpu, event)) = trace::decode(&record)
+        && write_event(cpu, &event, &mut line).is_ok()
         // An address that no descriptor has, or a range that wraps, is the checker's to refuse.
-        if let Ok(read) = parse_line(&line) {
-            assert_eq!(read, Some(event), "{line}");
-        }
+        && let Ok(Some((cpu, event))) = parse_line(&line)
+    {
+        let mut again = String::new();
+        assert!(write_event(cpu, &event, &mut again).is_ok(), "{line}");
+        assert_eq!(again, line);
     }
 }
 

@@ -4,27 +4,27 @@
 
 use crate::console::println;
 use crate::counter::InstructionCounter;
-use crate::exception::{conflict_test, inject};
 use crate::handover::{BootChoice, Handover};
+use crate::init::hook::BOOT;
 use crate::kexec::arrive;
 use crate::memory::map::{self, Request};
 use crate::memory::reach::KernelReach;
 use crate::memory::release;
 use crate::memory::rewrite;
-use crate::memory::{self, live, merge, pagealloc, pages};
+use crate::memory::{live, merge, pagealloc, pages};
+use crate::smp::check;
 use crate::smp::start::{self, Machine};
-use crate::smp::{check, selftest};
 use crate::trace::recorder;
 use crate::user::init;
-use crate::{drivers, hooks, image, kexec, persist, refuse, report, selfcheck, trust};
+use crate::{bench, drivers, image, kexec, persist, refuse, report, selfcheck, trust};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Half, OutputFormat, PhysicalAddress, Regime};
-use granule::boot::words;
 use granule::linear::{Arena, Placement};
-use granule::memblock::{self, LeftOut};
 use granule::table::Counters;
+use granule_boot::memblock::{self, LeftOut};
+use granule_boot::words;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout;
 use granule_kcore::options::{self, Unknown};
@@ -130,7 +130,11 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         &placement,
         &memory,
         handover.entry.counter,
-        |stage, tables| hooks::corrupt(bootargs, stage, tables, &placement),
+        |stage, tables| {
+            if let Some(hook) = BOOT.get() {
+                hook.before_check(bootargs, stage, tables, &placement);
+            }
+        },
     ) {
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
@@ -211,21 +215,25 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     report::self_check(&looked, handover.entry.counter);
     report::memory(given_back, &pages, page_size.bytes());
     report::cpus(&cpus, page_size);
-    drivers::probe_test(bootargs, page_size);
+    if let Some(hook) = drivers::MORE_DRIVERS.get() {
+        hook.probe(bootargs, page_size);
+    }
     report::drivers(page_size);
     arrive::report(&arrival, handover, &placement, &geometry);
     if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
         report::left_by_last_boot(&left);
     }
-    if let Err(error) = inject::init(bootargs) {
+    if let Some(hook) = BOOT.get()
+        && let Err(error) = hook.tables_are_up(bootargs)
+    {
         refuse::refuse(format_args!(
             "arm64.inject_conflict= cannot be granted: {error}"
         ));
     }
-    selftest::run(&request, bootargs);
-    conflict_test::run(&request, bootargs);
-    memory::selftest::run(bootargs);
-    memory::selftest::bench::run(bootargs, request.counter);
+    if let Some(hook) = BOOT.get() {
+        hook.boot_is_done(&request, bootargs);
+    }
+    bench::run(bootargs, request.counter);
     merge::settle();
     let ended = init::run(&init::Machine {
         boot_cpu: cpu,
@@ -426,7 +434,9 @@ fn instruction_counter(handover: &Handover, bootargs: &[u8]) -> Option<Instructi
     match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
         Ok(counter) => {
             println!("granule: counting instructions by {counter}");
-            hooks::count(bootargs, &counter);
+            if let Some(hook) = BOOT.get() {
+                hook.counter_is_up(bootargs, &counter);
+            }
             Some(counter)
         }
         // Asked for and not to be had is an error: a figure that is missing must not look like

@@ -145,6 +145,7 @@ impl InstructionCounter {
 
     /// The same counter without help from the virtual counter, as on a CPU with a clock of its
     /// own.
+    #[cfg(feature = "test-image")]
     pub(crate) const fn alone(self) -> Self {
         Self {
             clock: None,

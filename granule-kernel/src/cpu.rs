@@ -4,7 +4,7 @@
 //! reach the EL2 registers, so there is one set of names for both levels.
 
 use core::arch::asm;
-use granule_kcore::syndrome;
+use granule_kcore::syndrome::FaultStatus;
 
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident = $register:literal;)*) => {$(
@@ -82,6 +82,7 @@ pub(crate) fn translate(address: u64) -> Result<u64, u64> {
 }
 
 /// As [`translate`], for writing.
+#[cfg(feature = "test-image")]
 pub(crate) fn translate_to_write(address: u64) -> Result<u64, u64> {
     asked(address, address_translation_to_write)
 }
@@ -90,14 +91,13 @@ fn asked(address: u64, ask: fn(u64) -> u64) -> Result<u64, u64> {
     let mut par = ask(address);
     // A TLB conflict that the question meets stands in PAR and is no exception. One retry: after
     // it there is nothing left to be in conflict.
-    if par & 1 == 1 && (par >> 1) & 0x3f == syndrome::TLB_CONFLICT {
+    if FaultStatus::of_par(par).is_some_and(FaultStatus::is_tlb_conflict) {
         tlbi_vmalle1_local();
         par = ask(address);
     }
-    if par & 1 == 0 {
-        Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
-    } else {
-        Err((par >> 1) & 0x3f)
+    match FaultStatus::of_par(par) {
+        None => Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff)),
+        Some(status) => Err(status.code()),
     }
 }
 
@@ -130,6 +130,7 @@ address_translations! {
     /// PAR_EL1 after asking for a read of `address`.
     address_translation = "s1e1r";
     /// PAR_EL1 after asking for a write of `address`.
+    #[cfg(feature = "test-image")]
     address_translation_to_write = "s1e1w";
 }
 
@@ -187,6 +188,7 @@ pub(crate) fn tlbi_vmalle1_local() {
 }
 
 /// Empties the TLB of every CPU, once what was stored before is visible to their walkers.
+#[cfg(feature = "test-image")]
 pub(crate) fn tlbi_vmalle1_all() {
     // SAFETY: what is removed is fetched again from the tables.
     unsafe {
@@ -208,6 +210,14 @@ pub(crate) fn mask_interrupts() -> u64 {
     unsafe {
         asm!("mrs {}, daif", "msr daifset, #2", out(reg) daif, options(nostack, preserves_flags));
     }
+    daif
+}
+
+/// The state of interrupts, as [`mask_interrupts`] returns it.
+pub(crate) fn interrupts() -> u64 {
+    let daif: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, daif", out(reg) daif, options(nomem, nostack, preserves_flags)) };
     daif
 }
 

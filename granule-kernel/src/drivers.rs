@@ -2,21 +2,19 @@
 //! work with the page size that was chosen?
 //!
 //! One that does not is left out, with a line that says what to do; the boot goes on without it.
-//! What a driver requires it declares beside its code; here is the list of them, and the drivers
-//! that exist for tests: `granule.test=needs-4k`, `needs-16k`, `needs-64k`, `needs-at-most-16k` and
-//! `needs-4k-or-64k`, each of which requires what its name says and has no device.
+//! What a driver requires it declares beside its code; here is the list of them.
 
 use crate::console::println;
+use crate::hook::Hook;
 use crate::{gic, pl011, user};
 use core::sync::atomic::{AtomicBool, Ordering};
-use granule::arch::PageSize::{self, K4, K16, K64};
-use granule::boot::choice::SizeSet;
-use granule::boot::words;
-use granule::driver::{Mismatch, Requirement};
+use granule::arch::PageSize;
+use granule_boot::choice::SizeSet;
+use granule_boot::driver::{Mismatch, Requirement};
 
 /// A driver: what it is called, and which page sizes it can work with.
 pub(crate) struct Driver {
-    name: &'static str,
+    pub(crate) name: &'static str,
     requirement: Requirement,
     probed: AtomicBool,
 }
@@ -50,28 +48,17 @@ static DRIVERS: [&Driver; 4] = [
     &user::timer::DRIVER,
 ];
 
-/// Those for tests; the name is the word of `granule.test=`.
-static TESTS: [Driver; 5] = [
-    Driver::new("needs-4k", Requirement::Exactly(K4)),
-    Driver::new("needs-16k", Requirement::Exactly(K16)),
-    Driver::new("needs-64k", Requirement::Exactly(K64)),
-    Driver::new("needs-at-most-16k", Requirement::AtMost(K16)),
-    Driver::new(
-        "needs-4k-or-64k",
-        Requirement::OneOf(SizeSet::NONE.with(K4).with(K64)),
-    ),
-];
+/// Drivers of the test image's own, which have no device.
+pub(crate) trait DriverHook: Sync {
+    /// Probes those that the command line asks for.
+    fn probe(&self, bootargs: &[u8], running: PageSize);
 
-/// Probes the driver for tests that `bootargs` name, if they name one.
-pub(crate) fn probe_test(bootargs: &[u8], running: PageSize) {
-    let asked = words::find(bootargs, b"granule.test=");
-    let wanted = |driver: &&Driver| asked == Some(driver.name.as_bytes());
-    if let Some(driver) = TESTS.iter().find(wanted)
-        && driver.probe(running)
-    {
-        println!("granule: driver {} is in use", driver.name);
-    }
+    /// All of them, for the record.
+    fn drivers(&self) -> &'static [Driver];
 }
+
+/// The hook of drivers.
+pub(crate) static MORE_DRIVERS: Hook<dyn DriverHook> = Hook::new();
 
 /// What became of one that was probed.
 pub(crate) struct Probed {
@@ -83,7 +70,8 @@ pub(crate) struct Probed {
 
 /// Those that were probed; of the others there is no device, or no need.
 pub(crate) fn probed(running: PageSize) -> impl Iterator<Item = Probed> {
-    let all = DRIVERS.iter().copied().chain(TESTS.iter());
+    let more = MORE_DRIVERS.get().map(DriverHook::drivers);
+    let all = DRIVERS.iter().copied().chain(more.into_iter().flatten());
     all.filter(|driver| driver.probed.load(Ordering::Relaxed))
         .map(move |driver| Probed {
             name: driver.name,

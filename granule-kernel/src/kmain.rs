@@ -3,19 +3,18 @@
 use crate::boot::Ended;
 use crate::console::println;
 use crate::handover::{Conduit, Handover};
+use crate::init::hook::BOOT;
 use crate::kexec::arrive;
 use crate::memory::live;
 use crate::mmu_off::record;
 use crate::pl011::{self, Pl011};
 use crate::smp::percpu;
 use crate::trace::recorder;
-use crate::{boot, console, cpu, exception, hooks, psci, report, stack};
+use crate::{boot, console, cpu, exception, psci, report, stack};
 use granule_kcore::layout;
 
-/// Where `head::mmu_on` jumps: on the boot stack, in the boot tables, with the
-/// identity map still in TTBR0.
-#[unsafe(no_mangle)]
-extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
+/// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
+pub(crate) fn run(handover: &'static Handover) -> ! {
     stack::paint();
     percpu::init_boot_cpu();
     exception::init();
@@ -35,7 +34,9 @@ extern "C" fn kmain_entry(handover: &'static Handover) -> ! {
     let line = bootargs(handover, &mut line);
     println!("granule: bootargs: {}", line.escape_ascii());
     no_way_to_power_off(handover);
-    hooks::run(line);
+    if let Some(hook) = BOOT.get() {
+        hook.console_is_up(line);
+    }
     finish(boot::run(handover, line))
 }
 

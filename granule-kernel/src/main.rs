@@ -21,10 +21,8 @@ mod handover;
 mod pl011;
 mod user;
 
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
+#[cfg(target_os = "none")]
+mod bench;
 #[cfg(target_os = "none")]
 mod boot;
 #[cfg(target_os = "none")]
@@ -40,9 +38,11 @@ mod gic;
 #[cfg(target_os = "none")]
 mod head;
 #[cfg(target_os = "none")]
-mod hooks;
+mod hook;
 #[cfg(target_os = "none")]
 mod image;
+#[cfg(target_os = "none")]
+mod init;
 #[cfg(target_os = "none")]
 mod ipi;
 #[cfg(target_os = "none")]
@@ -54,6 +54,13 @@ mod kmain;
 #[cfg(target_os = "none")]
 mod lock;
 #[cfg(target_os = "none")]
+#[cfg_attr(
+    not(feature = "test-image"),
+    allow(
+        dead_code,
+        reason = "part of what a kernel offers its modules only self-tests call here"
+    )
+)]
 mod memory;
 #[cfg(target_os = "none")]
 mod mmu_off;
@@ -69,6 +76,8 @@ mod refuse;
 mod report;
 #[cfg(target_os = "none")]
 mod selfcheck;
+#[cfg(all(target_os = "none", feature = "test-image"))]
+mod selftest;
 #[cfg(target_os = "none")]
 mod smp;
 #[cfg(target_os = "none")]
@@ -77,6 +86,15 @@ mod stack;
 mod trace;
 #[cfg(target_os = "none")]
 mod trust;
+
+/// Where `head::mmu_on` jumps. The one place that knows of hooks and of what the test image puts in.
+#[cfg(target_os = "none")]
+#[unsafe(no_mangle)]
+extern "C" fn kmain_entry(handover: &'static handover::Handover) -> ! {
+    #[cfg(feature = "test-image")]
+    selftest::install();
+    kmain::run(handover)
+}
 
 #[cfg(not(target_os = "none"))]
 fn main() {

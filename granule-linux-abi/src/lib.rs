@@ -38,7 +38,3 @@ pub mod script;
 pub mod signals;
 pub mod start_stack;
 pub mod syscall;
-
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;

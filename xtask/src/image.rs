@@ -76,6 +76,11 @@ impl Fixed {
 
 /// Builds the kernel's ELF file, for all page sizes or one.
 pub(crate) fn build_kernel(fixed: Option<Fixed>) -> Result<PathBuf> {
+    build_with(fixed.map(|size| format!("fixed-{}", size.name())))
+}
+
+/// Builds the kernel's ELF file with a feature of its crate.
+fn build_with(feature: Option<String>) -> Result<PathBuf> {
     let mut arguments = vec![
         "-p".to_owned(),
         "granule-kernel".to_owned(),
@@ -84,7 +89,7 @@ pub(crate) fn build_kernel(fixed: Option<Fixed>) -> Result<PathBuf> {
         "--profile".to_owned(),
         "kernel".to_owned(),
     ];
-    arguments.extend(fixed.map(|size| format!("--features=fixed-{}", size.name())));
+    arguments.extend(feature.map(|feature| format!("--features={feature}")));
     build_executable(&arguments)
 }
 
@@ -93,6 +98,13 @@ pub(crate) fn build_kernel(fixed: Option<Fixed>) -> Result<PathBuf> {
 pub(crate) fn image(fixed: Option<Fixed>) -> Result<Image> {
     let path = path(fixed);
     build(fixed, &path).inspect_err(|_| drop(std::fs::remove_file(&path)))
+}
+
+/// As [`image`], for all page sizes and with the hooks for tests.
+pub(crate) fn test_image() -> Result<Image> {
+    let path = image_path().with_file_name("Image-test");
+    let built = build_with(Some("test-image".to_owned())).and_then(|elf| check(&elf, &path, None));
+    built.inspect_err(|_| drop(std::fs::remove_file(&path)))
 }
 
 /// Where the image for all page sizes goes, or that for one.
@@ -104,9 +116,13 @@ pub(crate) fn path(fixed: Option<Fixed>) -> PathBuf {
 }
 
 fn build(fixed: Option<Fixed>, to: &Path) -> Result<Image> {
-    let elf_path = build_kernel(fixed)?;
-    check_mmu_off(&elf_path)?;
-    let image = write(&elf_path, to, fixed)?;
+    check(&build_kernel(fixed)?, to, fixed)
+}
+
+/// Checks the MMU-off code of an ELF file and writes the image of it.
+fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
+    check_mmu_off(elf_path)?;
+    let image = write(elf_path, to, fixed)?;
     eprintln!("{}", image.line());
     Ok(image)
 }

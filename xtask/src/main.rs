@@ -5,15 +5,18 @@
 mod a64;
 mod boot;
 mod boots;
+mod check;
 mod ci;
 mod elf;
 mod entry;
+mod figures;
 mod fuzz;
 mod image;
 #[cfg(test)]
 mod islands;
 #[cfg(test)]
 mod layers;
+mod licences;
 mod matrix;
 mod miri;
 mod mmu_off;
@@ -22,6 +25,7 @@ mod page_constants;
 mod peers;
 mod pool;
 mod probe;
+mod programs;
 mod run;
 mod size;
 mod soak;
@@ -58,6 +62,9 @@ enum Command {
         /// Build for one page size only, into a file of its own: target/granule/Image-4k
         #[arg(long, value_name = "SIZE")]
         fixed: Option<image::Fixed>,
+        /// Build the image with the hooks for tests: target/granule/Image-test
+        #[arg(long, conflicts_with = "fixed")]
+        test: bool,
     },
     /// Build the user programs that tests run on the kernel
     User,
@@ -81,6 +88,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
+    Check,
+    /// Measure every figure of the documents and write it where it stands
+    Figures(figures::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -104,7 +115,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
-        Command::Image { fixed } => image::image(fixed).map(drop)?,
+        Command::Image { test: true, .. } => image::test_image().map(drop)?,
+        Command::Image { fixed, .. } => image::image(fixed).map(drop)?,
         Command::User => user::build()?,
         Command::Probe => probe::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
@@ -117,6 +129,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
+        Command::Check => return Ok(check::check()),
+        Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
         Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),

@@ -5,8 +5,10 @@ use std::sync::{Condvar, Mutex};
 
 use granule_cli::{Boot, Outcome, Request, boot};
 
+use crate::hooked::hooked;
+
 /// Guests that may still be started: each keeps several host threads busy, and more of them than two
-/// would only wait for each other, some until they time out.
+/// would only wait for each other.
 static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
 
 struct Turn;
@@ -35,7 +37,7 @@ impl Drop for Turn {
 pub(crate) fn ends(request: &Request, outcome: Outcome) -> Boot {
     let boot = {
         let _turn = Turn::take();
-        boot::run(request)
+        boot::run(&hooked(request))
     };
     assert_eq!(
         boot.outcome,

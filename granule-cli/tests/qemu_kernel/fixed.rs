@@ -80,11 +80,11 @@ fn everything_else_is_there_too() {
     for size in SIZES {
         let kernel = ok(&Request {
             smp: 2,
-            append: Some("granule.test=park granule.test=permissions".into()),
+            append: Some("granule.bench=permissions:1000".into()),
             ..with(size)
         });
         assert_eq!(kernel.number("cpus"), 2);
-        assert!(kernel.number("test.park.changes") > 0);
+        assert!(kernel.number("bench.page.random.stores") > 0);
     }
 }
 

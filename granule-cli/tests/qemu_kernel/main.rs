@@ -9,6 +9,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/hooked.rs"]
+mod hooked;
 #[path = "../common/image.rs"]
 mod image;
 

@@ -6,6 +6,7 @@ use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule_cli::{Outcome, Request, tree};
 use tempfile::TempDir;
 
+use crate::hooked::hooked;
 use crate::kernel::{self, Kernel};
 
 /// A tree that is being edited, and the machine it is for.
@@ -27,7 +28,7 @@ impl Crafted {
                 rodata: None,
                 linear_map: None,
                 append: None,
-                ..request.clone()
+                ..hooked(request)
             },
         };
         crafted.set("/chosen", "bootargs", request.bootargs().as_str());

@@ -10,6 +10,8 @@
 #[path = "../qemu_boot/guests.rs"]
 #[allow(dead_code, reason = "two of them are next kernels here")]
 mod guests;
+#[path = "../common/hooked.rs"]
+mod hooked;
 #[path = "../common/image.rs"]
 mod image;
 #[path = "../common/turn.rs"]

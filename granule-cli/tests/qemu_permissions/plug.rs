@@ -4,6 +4,7 @@ use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
 use granule_cli::{PageSize, Request, Rodata, tree};
 
+use crate::hooked::test_image;
 use crate::machine::{SIZES, machine, ok};
 
 const MIB: u64 = 1 << 20;
@@ -46,6 +47,7 @@ fn memory_that_the_tree_does_not_tell_of_is_added() {
         std::fs::write(&path, tree.to_dtb()).unwrap();
         // The tree has the words.
         request = Request {
+            image: Some(test_image()),
             dtb: Some(path),
             page_size: None,
             rodata: None,

@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/hooked.rs"]
+mod hooked;
 #[path = "../common/image.rs"]
 mod image;
 #[path = "../common/turn.rs"]

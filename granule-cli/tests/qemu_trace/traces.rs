@@ -6,6 +6,7 @@ use granule_cli::check::{self, Checked, Options};
 use granule_cli::{Boot, PageSize, Request, boot};
 use tempfile::TempDir;
 
+use crate::hooked::hooked;
 use crate::image::image;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
@@ -54,7 +55,7 @@ pub(crate) fn record(change: impl FnOnce(&mut Request)) -> Recorded {
     };
     change(&mut request);
     Recorded {
-        boot: boot::run(&request),
+        boot: boot::run(&hooked(&request)),
         path,
         _dir: dir,
     }

@@ -6,7 +6,7 @@
 //! `fault=1` makes it take an exception there.
 
 use granule::arch::IdRegisters;
-use granule::boot::words;
+use granule_boot::words;
 
 /// The registers that can be changed, in the order of [`Changes`].
 const REGISTERS: usize = 5;
@@ -60,7 +60,7 @@ impl Changes {
     };
 
     /// The registers as they are reported. Runs with the MMU off.
-    pub fn apply(&self, registers: &IdRegisters) -> IdRegisters {
+    pub fn apply(&self, registers: IdRegisters) -> IdRegisters {
         let [midr, mmfr0, mmfr1, mmfr2, isar0] = self.clear;
         let [set_midr, set_mmfr0, set_mmfr1, set_mmfr2, set_isar0] = self.set;
         IdRegisters {
@@ -159,7 +159,7 @@ mod tests {
         let line = "quiet arm64.fake_cpu=2:parange=0,tgran16=0,bbm=1,tlb=1 arm64.fake_cpu=3:midr=0x410fd034";
         let (two, bad) = changes(line, 2);
         assert_eq!(bad, 0);
-        let faked = two.apply(&ALL_ONES);
+        let faked = two.apply(ALL_ONES);
         assert_eq!(faked.mmfr0, !0xf0_000f);
         assert_eq!(faked.mmfr2, !(0xf << 52) | 1 << 52);
         assert_eq!(faked.isar0, !(0xf << 56) | 1 << 56);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(cpu.page_size(PageSize::K16), Support::No);
         assert_eq!(changes(line, 1), (Changes::NONE, 0));
         assert_eq!(
-            changes(line, 3).0.apply(&ALL_ONES).midr,
+            changes(line, 3).0.apply(ALL_ONES).midr,
             0xffff_ffff_410f_d034
         );
         let absent = changes("arm64.fake_cpu=1:absent=1", 1).0;
@@ -187,7 +187,7 @@ mod tests {
             let name = str::from_utf8(name).unwrap();
             let (made, bad) = changes(&format!("arm64.fake_cpu=1:{name}=1"), 1);
             assert_eq!(bad, 0);
-            let cpu = CpuFeatures::new(made.apply(&zero));
+            let cpu = CpuFeatures::new(made.apply(zero));
             match name {
                 "midr" => assert_eq!(cpu.midr(), 1),
                 "parange" => assert_eq!(cpu.pa_bits(), 36),

@@ -4,6 +4,7 @@
 pub mod handoff_note;
 pub mod next_tree;
 pub mod request;
+pub mod test_words;
 pub mod words;
 
 /// Bytes of a command line at most, with the NUL, as in Linux.

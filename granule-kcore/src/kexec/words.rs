@@ -1,19 +1,6 @@
-//! What the command line says of leaving: `granule.kexec=`, words with commas between them, and what
-//! `granule.test=kexec:` makes go wrong. Pure.
-//!
-//! | `granule.test=kexec:` | what it does |
-//! | --- | --- |
-//! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | the segment is to be there, whatever is there |
-//! | `flip@BIT` | changes that bit of the list once it is complete |
-//! | `frees@PAGES` | so many pages where each segment is to be become free while the next kernel is loaded, the kernel's just before the transitional tables are made |
-//! | `map@PAGES` | so many more pages are in the transitional tables when it is left |
-//! | `loosen@1` | the list's first page may be written when it is left |
-//! | `decay@BYTE` | changes that byte of all that is copied, after the last look at anything |
-//! | `stays@CPU` | firmware does not switch that CPU off |
-//! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
+//! What the command line says of leaving: `granule.kexec=`, words with commas between them. Pure.
 
-use super::handoff_note::NAMES;
-use granule::boot::words;
+use granule_boot::words;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,22 +9,6 @@ pub struct Words {
     pub uncached: bool,
     /// `digest`: digests what this kernel was given, once it is up.
     pub digest: bool,
-    /// Where segments are to be, for tests.
-    pub places: [Option<u64>; 3],
-    /// The bit that changes, for tests.
-    pub flip: Option<u64>,
-    /// Pages of places that become free meanwhile, for tests.
-    pub frees: Option<u64>,
-    /// Pages too many in the transitional tables, for tests.
-    pub map: Option<u64>,
-    /// Whether a page of them is writable that is not to be, for tests.
-    pub loosen: bool,
-    /// A byte of what is copied that changes, for tests.
-    pub decay: Option<u64>,
-    /// A CPU that does not go off, for tests.
-    pub stays: Option<u64>,
-    /// An interrupt that does not fall silent, for tests.
-    pub loud: Option<u64>,
 }
 
 /// Reads them; what is not understood is passed over, as all of the command line is.
@@ -51,39 +22,7 @@ pub fn read(line: &[u8]) -> Words {
             _ => {}
         }
     }
-    let test = words::find(line, b"granule.test=");
-    let test = test.and_then(|test| test.strip_prefix(b"kexec:"));
-    for word in test.unwrap_or_default().split(|byte| *byte == b',') {
-        let mut parts = word.splitn(2, |byte| *byte == b'@');
-        let (Some(what), Some(number)) = (parts.next(), parts.next().and_then(number)) else {
-            continue;
-        };
-        match what {
-            b"flip" => read.flip = Some(number),
-            b"frees" => read.frees = Some(number),
-            b"map" => read.map = Some(number),
-            b"loosen" => read.loosen = true,
-            b"decay" => read.decay = Some(number),
-            b"stays" => read.stays = Some(number),
-            b"loud" => read.loud = Some(number),
-            _ => {}
-        }
-        for (place, name) in read.places.iter_mut().zip(NAMES) {
-            if what == name.as_bytes() {
-                *place = Some(number);
-            }
-        }
-    }
     read
-}
-
-/// Hexadecimal with `0x`, else decimal.
-fn number(text: &[u8]) -> Option<u64> {
-    let text = str::from_utf8(text).ok()?;
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
 }
 
 #[cfg(test)]
@@ -93,29 +32,10 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_read_and_nothing_else() {
         assert_eq!(read(b"quiet"), Words::default());
-        assert_eq!(
-            read(b"granule.kexec= granule.test=kexec:"),
-            Words::default()
-        );
+        assert_eq!(read(b"granule.kexec="), Words::default());
         let both = read(b"granule.kexec=digest,uncached");
         assert!(both.uncached && both.digest);
         let one = read(b"granule.kexec=fast,digest,");
         assert!(!one.uncached && one.digest);
-        let test = read(b"granule.test=kexec:initrd@0x1000,tree@7,flip@9,kernel@x,other@1,tree");
-        assert_eq!(test.places, [None, Some(0x1000), Some(7)]);
-        assert_eq!(test.flip, Some(9));
-        let test = read(b"granule.test=kexec:loosen@1,map@2");
-        assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
-        let test = read(b"granule.test=kexec:frees@64");
-        assert_eq!((test.frees, test.flip), (Some(64), None));
-        let test = read(b"granule.test=kexec:decay@4096");
-        assert_eq!((test.decay, test.flip), (Some(4096), None));
-        let test = read(b"granule.test=kexec:stays@3,loud@27");
-        assert_eq!(
-            (test.stays, test.loud, test.loosen),
-            (Some(3), Some(27), false)
-        );
-        // Another test's.
-        assert_eq!(read(b"granule.test=flip@9"), Words::default());
     }
 }

@@ -10,7 +10,7 @@
 //! lock, prints, or follows a pointer into the linear map: a conflict in here would never end.
 
 use super::frame::Frame;
-use super::inject;
+use super::hook::ABORTS;
 use crate::smp::percpu;
 use crate::{cpu, panic};
 use core::sync::atomic::Ordering;
@@ -18,11 +18,13 @@ use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {
-    let Some(status) = syndrome::own_abort(frame.esr) else {
+    let Some(abort) = syndrome::own_abort(frame.esr) else {
         return false;
     };
-    let injected = syndrome::is_translation_fault(status) && inject::stands_for(frame.far);
-    if status != syndrome::TLB_CONFLICT && !injected {
+    let hook = ABORTS
+        .get()
+        .filter(|hook| abort.status.is_translation_fault() && hook.is_conflict(frame.far));
+    if !abort.status.is_tlb_conflict() && hook.is_none() {
         return false;
     }
     let this = percpu::this();
@@ -35,9 +37,8 @@ pub(super) fn handle(frame: &Frame) -> bool {
             ),
         );
     }
-    if injected {
-        inject::probe();
-        inject::mend();
+    if let Some(hook) = hook {
+        hook.before_conflict();
     }
     // At EL2 with E2H and TGE set the instruction is for EL2&0, the regime that we run in.
     cpu::tlbi_vmalle1_local();

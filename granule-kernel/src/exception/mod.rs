@@ -7,12 +7,11 @@
 
 #[cfg(target_os = "none")]
 mod conflict;
-#[cfg(target_os = "none")]
-pub(crate) mod conflict_test;
 mod frame;
-pub(crate) mod inject;
 #[cfg(target_os = "none")]
-pub(crate) mod spurious;
+pub(crate) mod hook;
+#[cfg(target_os = "none")]
+mod spurious;
 #[cfg(target_os = "none")]
 mod vectors;
 

@@ -20,7 +20,7 @@ pub(crate) struct StillOn {
 }
 
 impl StillOn {
-    /// For a test: as if this one stayed enabled.
+    /// One that stays enabled.
     pub(crate) const fn enabled(number: u32) -> Self {
         Self {
             number,

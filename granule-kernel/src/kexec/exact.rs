@@ -8,19 +8,15 @@
 
 use super::loaded::Loaded;
 use super::pages;
-use crate::console::println;
-use crate::memory::live::{self, Kernel};
+use crate::memory::live::Kernel;
 use crate::memory::reach::KernelReach;
 use crate::memory::supply::Supply;
 use crate::memory::walker::{self, Flush, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{
-    Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
-};
-use granule::kexec::{Extent, Record};
-use granule::table::{Counters, Entry, Leaves, TableError};
-use granule_kcore::kexec::words::Words;
+use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::table::{Counters, Entry, TableError};
+use granule_kexec::{Extent, Record};
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +28,7 @@ pub(crate) enum Use {
 
 impl Use {
     /// As what memory for it must be mapped, and not otherwise.
-    const fn attributes(self) -> Attributes {
+    pub(crate) const fn attributes(self) -> Attributes {
         Attributes::normal(match self {
             Self::Read => Permissions::READ,
             Self::Written => Permissions::READ_WRITE,
@@ -258,47 +254,7 @@ fn mapped_bytes(tables: &(dyn Tree + '_), mut each: impl FnMut(&Entry)) -> u64 {
     mapped
 }
 
-/// Does to the tables what a test asked for.
-pub(super) fn spoil(kernel: &Kernel, loaded: &Loaded, words: &Words) {
-    let [_, upper] = loaded.tables.transition.geometries;
-    let [_, root] = loaded.tables.transition.roots;
-    let counters = Counters::new();
-    let supply = Supply::Pages(live::table_pages(kernel));
-    let Ok(mut tables) = open(kernel, upper, root, &counters, supply) else {
-        return;
-    };
-    let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));
-    if let Some(pages) = words.map {
-        // The relocation code: executed where it is, and not in the linear map.
-        let code = loaded.way.code;
-        let attributes = Use::Written.attributes();
-        let bytes = pages.saturating_mul(kernel.page());
-        let done = tables.map(shown(code.0), code, bytes, attributes, Leaves::PAGES);
-        println!("granule: granule.test=kexec:map@{pages}: {done:?}");
-    }
-    if words.loosen {
-        let list = shown(loaded.list.head.0);
-        let mut found = None;
-        tables.visit_all(&mut |entry| {
-            let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
-            if entry.kind == Kind::Leaf && holds {
-                found = Some(*entry);
-            }
-            true
-        });
-        println!("granule: granule.test=kexec:loosen@1: {}", found.is_some());
-        if let Some(entry) = found {
-            let writable = Descriptor(entry.descriptor.0 & !READ_ONLY);
-            // SAFETY: what is mapped then is refused, which is what the test is for.
-            unsafe { tables.overwrite(&entry, writable) };
-        }
-    }
-}
-
-/// AP\[2\] of a descriptor.
-const READ_ONLY: u64 = 1 << 7;
-
-fn open<'a>(
+pub(crate) fn open<'a>(
     kernel: &Kernel,
     geometry: Geometry,
     root: PhysicalAddress,
@@ -311,7 +267,7 @@ fn open<'a>(
     };
     // SAFETY: the tables are pages of the page allocator, which the linear map shows.
     let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
-    let parts = walker::parts(root, capabilities, reach, counters, supply, Flush::Now);
+    let parts = walker::parts(capabilities, reach, counters, supply, Flush::Now);
     // SAFETY: a tree that was made for this root and geometry, which no CPU walks, and which nobody else
     // looks at or changes now: no task runs, and this CPU is the one that leaves.
     unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)

@@ -5,9 +5,9 @@
 //! that will be relied on, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump
 //! all can be undone: then the caller is told why, and the kernel goes on as it was.
 
-use super::exact::{self, Exact, Inexact};
+use super::exact::{Exact, Inexact};
+use super::hook::KEXEC;
 use super::loaded::Loaded;
-use super::machine::machine;
 use super::pages::{self, Words};
 use super::{Busy, begin, quiet};
 use crate::console::{self, println};
@@ -22,10 +22,10 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{Counts, EL2, Header, ListError, ListMemory, UNCACHED, relocate, verify};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::kexec::handoff_note::{self as note, Note};
 use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
+use granule_kexec::{Counts, EL2, Header, ListError, UNCACHED, relocate, verify};
 use granule_linux_abi::abi::Errno;
 
 /// Seconds that a task may take to leave its CPU.
@@ -185,8 +185,8 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
 fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
     loaded.verify().map_err(Stays::List)?;
-    if let Some(machine) = machine() {
-        exact::spoil(kernel, loaded, &machine.words);
+    if let Some(hook) = KEXEC.get() {
+        hook.before_check(kernel, loaded);
     }
     Exact::new(kernel, loaded)
         .run(|records| {
@@ -241,31 +241,10 @@ fn data_line() -> u64 {
     4 << (cpu::ctr_el0() >> 16 & 0xf)
 }
 
-/// Changes a byte of what is copied, for a test of who looks at it on arrival.
-fn decay(loaded: &Loaded, byte: u64) {
-    let mut before = 0;
-    let mut at = None;
-    let _ = verify(&Words, loaded.list.head, |record| {
-        if record.copies() {
-            let into = byte.wrapping_sub(before);
-            if into < record.bytes {
-                at = Some(record.source.wrapping_add(into));
-            }
-            before += record.bytes;
-        }
-    });
-    // A word at a time, as all of what is loaded was written.
-    if let Some(at) = at
-        && let Some(word) = Words.load(at & !7)
-    {
-        Words.store(at & !7, word ^ 1 << (8 * (at & 7)));
-    }
-}
-
 /// The point of no return. `stood`: how often a CPU had taken up a task when all stood still.
 fn go(loaded: &Loaded, header: &Header, call: u64, stood: u64) -> ! {
-    if let Some(byte) = machine().and_then(|machine| machine.words.decay) {
-        decay(loaded, byte);
+    if let Some(hook) = KEXEC.get() {
+        hook.before_jump(loaded);
     }
     let uncached = header.flags & UNCACHED != 0;
     let counts = Counts::of(&Words, loaded.list.head, header, data_line());

@@ -3,6 +3,7 @@
 //! what is refused at any point leaves nothing.
 
 use super::Request;
+use super::hook::KEXEC;
 use super::loaded::{Given, Loaded, Tables};
 use super::machine::{Machine, machine};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
@@ -16,16 +17,16 @@ use crate::user::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
-use granule::boot::words;
-use granule::kexec::image::IMAGE_ALIGN;
-use granule::kexec::{
-    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
-    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
-};
+use granule_boot::words;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::next_tree::{self, Changes, SEED_BYTES, Seeds};
 use granule_kcore::line::Line;
+use granule_kexec::image::IMAGE_ALIGN;
+use granule_kexec::{
+    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
+    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
+};
 
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
@@ -202,8 +203,8 @@ impl Loader<'_> {
             held,
         };
         loaded.seal(cpu::tcr_el1())?;
-        if let Some(bit) = self.machine.words.flip {
-            pages::flip(list.head.0 + bit / 8 % page.bytes(), (bit % 8) as u32);
+        if let Some(hook) = KEXEC.get() {
+            hook.sealed(&loaded.list);
         }
         Ok(loaded)
     }
@@ -255,7 +256,8 @@ impl Loader<'_> {
             Where::Anywhere => all,
         };
         let mut segments = Segments::new();
-        for (name, forced) in NAMES.into_iter().zip(self.machine.words.places) {
+        for name in NAMES {
+            let forced = KEXEC.get().and_then(|hook| hook.place(name));
             let bytes = match name {
                 KERNEL => self.request.kernel.len() as u64,
                 INITRD => match self.request.initrd {
@@ -369,13 +371,13 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// For a test: pages of the places that somebody uses still.
+    /// Pages of the places that somebody uses still, if a hook says so.
     fn in_use(&self, segments: &[Segment<'_>]) -> Result<ArrayVec<Held, MOST_SEGMENTS>, NoMemory> {
-        let Some(count) = self.machine.words.frees else {
+        let Some(hook) = KEXEC.get() else {
             return Ok(ArrayVec::new());
         };
         let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
-        places.map(|place| pages::in_use(&place, count)).collect()
+        places.filter_map(|place| hook.in_use(&place)).collect()
     }
 
     /// The tables that the relocation code runs on.

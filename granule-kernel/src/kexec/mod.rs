@@ -9,7 +9,8 @@
 //! Device tree, note, options and the request to the boot CPU are in `granule_kcore::kexec`.
 
 pub(crate) mod arrive;
-mod exact;
+pub(crate) mod exact;
+pub(crate) mod hook;
 pub(crate) mod leave;
 pub(crate) mod load;
 pub(crate) mod loaded;

@@ -9,16 +9,16 @@ use crate::user::frames::UserMemory;
 use crate::user::owned::Array;
 use arrayvec::ArrayVec;
 use granule::arch::PhysicalAddress;
-use granule::kexec::{Digest, Extent, ListMemory, Segment, relocate};
 use granule::space::UserFrames;
 use granule::table::{TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kexec::{Digest, Extent, ListMemory, Segment, relocate};
 
 /// Kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();
 
 /// The bytes of a page of this kernel's.
-pub(super) fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     live::kernel().map_or(0, live::Kernel::page)
 }
 
@@ -80,7 +80,7 @@ impl Runs {
 /// aside: others free memory while a kernel is loaded, also in the places, and what is taken there would
 /// be written over. They are held until all is taken, as they would be taken again.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     own: Runs,
     aside: Runs,
     places: ArrayVec<Extent, MOST_SEGMENTS>,
@@ -88,7 +88,7 @@ pub(super) struct Held {
 
 impl Held {
     /// None yet, for segments that are to be there.
-    pub(super) fn new() -> Result<Self, NoMemory> {
+    pub(crate) fn new() -> Result<Self, NoMemory> {
         Ok(Self {
             own: Runs::new()?,
             aside: Runs::new()?,
@@ -103,7 +103,7 @@ impl Held {
     }
 
     /// Takes all pages of an extent that are free, and tells of them in ascending order.
-    pub(super) fn take_free_in(
+    pub(crate) fn take_free_in(
         &mut self,
         extent: Extent,
         each: impl FnMut(Extent) -> Result<(), NoMemory>,
@@ -183,20 +183,6 @@ fn release_all(runs: &[Extent]) {
     for run in runs {
         pages::release(PhysicalAddress(run.start), run.bytes / page_bytes().max(1));
     }
-}
-
-/// For a test: pages in the midst of a place, every other one, which become free once the place was
-/// searched for free ones.
-pub(super) fn in_use(place: &Extent, count: u64) -> Result<Held, NoMemory> {
-    let mut held = Held::new()?;
-    let middle = place.start + place.bytes / 2 / page_bytes() * page_bytes();
-    for index in 0..count {
-        let page = Extent::new(middle + 2 * index * page_bytes(), page_bytes());
-        if place.holds(&page) {
-            held.take_free_in(page, |_| Ok(()))?;
-        }
-    }
-    Ok(held)
 }
 
 // SAFETY: pages of the page allocator, nobody else's until they are dropped; the linear map shows them
@@ -284,13 +270,4 @@ pub(super) fn is_code(page: PhysicalAddress) -> bool {
         .iter()
         .zip((page.0..).step_by(8))
         .all(|(word, at)| Words.load(at) == Some(u64::from_le_bytes(*word)))
-}
-
-/// Changes one bit of a page, for a test.
-pub(super) fn flip(byte: u64, bit: u32) {
-    let at = byte & !7;
-    let mut words = Words;
-    if let Some(word) = words.load(at) {
-        words.store(at, word ^ 1 << (8 * (byte & 7) as u32 + bit));
-    }
 }

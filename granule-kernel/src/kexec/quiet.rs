@@ -3,7 +3,7 @@
 //!
 //! No device writes to memory here: the UART and the interrupt controller are all that is driven.
 
-use super::machine::machine;
+use super::hook::{KEXEC, KexecHook};
 use crate::console::println;
 use crate::gic::quiet::StillOn;
 use crate::smp::percpu;
@@ -16,10 +16,10 @@ pub(super) fn devices() -> Result<(), StillOn> {
     let this = percpu::this();
     timer::off();
     counter::stop();
-    let loud = machine().and_then(|machine| machine.words.loud);
+    let loud = KEXEC.get().and_then(KexecHook::loud);
     let quiet = gic::quiet_cpu(this)
         .and_then(|()| gic::quiet_rest())
-        .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number as u32))));
+        .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number))));
     if quiet.is_err() {
         undo();
     }

@@ -3,8 +3,8 @@
 use super::messages::Kind;
 use crate::memory::pages::NoMemory;
 use core::fmt;
-use granule::kexec::{ImageError, ListError, Refusal, TransitionError};
 use granule_kcore::kexec::next_tree::TreeError;
+use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
 use granule_linux_abi::abi::Errno;
 
 /// What is wrong with a call itself.

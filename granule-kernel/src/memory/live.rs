@@ -150,7 +150,7 @@ impl Kernel {
         // alias, which never changes (`permissions` refuses it), what the boot reserved, and
         // frames that are allocated.
         let reach = unsafe { KernelReach::linear(self.placement.distance()) };
-        walker::parts(self.root, self.capabilities, reach, counters, supply, flush)
+        walker::parts(self.capabilities, reach, counters, supply, flush)
     }
 
     /// The tables, with pages from the page allocator or from `supply`.
@@ -184,9 +184,10 @@ pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelPar
     kernel.parts(counters, Supply::Pages(table_pages(kernel)), Flush::Now)
 }
 
-/// The kernel's tables for a test that plays with what it alone uses of them, and changes nothing
-/// else meanwhile: not under the lock, since it waits for other CPUs.
-pub(crate) fn open_for_test<'a>(
+/// The kernel's tables without their lock, for a self-test that waits for other CPUs while it changes
+/// what it alone uses.
+#[cfg(feature = "test-image")]
+pub(crate) fn open_unlocked<'a>(
     counters: &'a Counters,
     flush: Flush,
     supply: Option<Supply<'a>>,

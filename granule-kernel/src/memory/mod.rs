@@ -17,6 +17,7 @@
 
 pub(crate) mod fault;
 pub(crate) mod guard;
+pub(crate) mod hook;
 pub(crate) mod hotplug;
 pub(crate) mod live;
 pub(crate) mod map;
@@ -27,7 +28,6 @@ pub(crate) mod permissions;
 pub(crate) mod reach;
 pub(crate) mod release;
 pub(crate) mod rewrite;
-pub(crate) mod selftest;
 pub(crate) mod supply;
 pub(crate) mod table_pages;
 pub(crate) mod transition;

@@ -2,15 +2,15 @@
 //! hands over. Interrupts may take that lock: it masks them. What takes it for many pages at once, or
 //! seldom, stands once in the image and not in each caller.
 
+use super::hook::refuses_allocation;
 use super::{live, pagealloc};
 use crate::lock::Lock;
-use crate::user::alloc_failure;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
 use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
-use granule::memblock::Region;
+use granule_boot::memblock::Region;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
 use granule_kcore::frames::tables::Source;
@@ -109,7 +109,7 @@ fn fill(
 /// there is no such block.
 #[inline(never)]
 pub(crate) fn allocate(order: u32) -> Option<Frame> {
-    if alloc_failure::refuses() {
+    if refuses_allocation() {
         return None;
     }
     let (frame, size) = PAGES.with(|frames| Some((frames.allocate(order)?, frames.page_size())))?;
@@ -217,7 +217,7 @@ pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddres
 }
 
 fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<PhysicalAddress> {
-    if alloc_failure::refuses() {
+    if refuses_allocation() {
         return None;
     }
     let (frame, size) = PAGES.with(|frames| Some((take(frames)?, frames.page_size())))?;
@@ -255,7 +255,7 @@ pub(crate) type Run = (PhysicalAddress, u64);
 /// The first run of frames of a range that are free, each by itself; `Ok(None)` once none is. Long
 /// runs come in parts.
 pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemory> {
-    if alloc_failure::refuses() {
+    if refuses_allocation() {
         return Err(NoMemory);
     }
     let mut next = range.start;
@@ -290,7 +290,7 @@ pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemor
 /// Between one frame and `most` in one run, each by itself, wherever they are.
 #[inline(never)]
 pub(crate) fn allocate_run(most: u64) -> Result<Run, NoMemory> {
-    if alloc_failure::refuses() {
+    if refuses_allocation() {
         return Err(NoMemory);
     }
     let (size, run) = PAGES.with(|frames| {

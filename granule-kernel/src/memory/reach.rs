@@ -50,11 +50,6 @@ impl KernelReach {
             linear_distance: distance,
         }
     }
-
-    /// Where the linear map is, from what it maps.
-    pub(crate) const fn linear_distance(&self) -> u64 {
-        self.linear_distance
-    }
 }
 
 // SAFETY: the caller of `new` vouched for both mappings; tables are whole pages of them.

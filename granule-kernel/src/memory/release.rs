@@ -9,8 +9,8 @@ use crate::console::println;
 use crate::handover::Handover;
 use crate::image;
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::memblock::Error;
 use granule::table::{Counters, TableError};
+use granule_boot::memblock::Error;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout;
 
@@ -48,14 +48,7 @@ pub(crate) fn boot_leftovers(
         let root = crate::boot::root(handover.mmu.ttbr0, &lower);
         let supply = Supply::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
-        let parts = walker::parts(
-            root,
-            capabilities,
-            request.reach,
-            &counters,
-            supply,
-            Flush::Now,
-        );
+        let parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
         // SAFETY: this is the tree that TTBR0 holds, in the static pool, and nobody else
         // changes it.
         let mut tables = unsafe { walker::open(root, parts)? };

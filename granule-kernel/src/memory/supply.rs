@@ -17,7 +17,8 @@ pub(crate) enum Supply<'a> {
     Early(EarlyTables<'a>),
     /// The page allocator, and what is to be heard of its pages.
     Pages(TablePages<'a>),
-    /// For a test: a range, each page given once and never again.
+    /// A range, each page given once and never again.
+    #[cfg(feature = "test-image")]
     Range { next: PhysicalAddress, page: u64 },
 }
 
@@ -30,6 +31,7 @@ unsafe impl TableAllocator for Supply<'_> {
             Self::Arena(arena) => arena.reserve(tables),
             Self::Early(early) => early.reserve(tables),
             Self::Pages(pages) => pages.reserve(tables),
+            #[cfg(feature = "test-image")]
             Self::Range { .. } => true,
         }
     }
@@ -41,6 +43,7 @@ unsafe impl TableAllocator for Supply<'_> {
             Self::Arena(arena) => arena.allocate(most),
             Self::Early(early) => early.allocate(most),
             Self::Pages(pages) => pages.allocate(most),
+            #[cfg(feature = "test-image")]
             Self::Range { next, page } => {
                 let first = *next;
                 next.0 += *page;
@@ -52,7 +55,9 @@ unsafe impl TableAllocator for Supply<'_> {
     #[inline(never)]
     fn free(&mut self, table: PhysicalAddress) {
         match self {
-            Self::Nothing | Self::Range { .. } => {}
+            Self::Nothing => {}
+            #[cfg(feature = "test-image")]
+            Self::Range { .. } => {}
             Self::Arena(arena) => arena.free(table),
             Self::Early(early) => early.free(table),
             Self::Pages(pages) => pages.free(table),

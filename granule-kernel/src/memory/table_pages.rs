@@ -1,10 +1,10 @@
 //! Pages for the kernel's tables once it is up: from the page allocator, and back to it, those that
 //! the boot took elsewhere included.
 
+use super::hook::refuses_allocation;
 use super::live::Kernel;
 use super::pagealloc;
 use super::pages::Pages;
-use crate::user::alloc_failure;
 use granule::arch::PhysicalAddress;
 use granule::table::{TableAllocator, TableRun};
 use granule_kcore::frames::Frame;
@@ -32,14 +32,14 @@ impl<'k> TablePages<'k> {
 // SAFETY: gives what `Tables` gives, once it is valid where free pages are not.
 unsafe impl TableAllocator for TablePages<'_> {
     fn reserve(&mut self, tables: usize) -> bool {
-        if tables as u64 > self.inner.held() && alloc_failure::refuses() {
+        if tables as u64 > self.inner.held() && refuses_allocation() {
             return false;
         }
         self.inner.reserve(tables)
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        if self.inner.held() == 0 && alloc_failure::refuses() {
+        if self.inner.held() == 0 && refuses_allocation() {
             return None;
         }
         let run = self.inner.allocate(most)?;

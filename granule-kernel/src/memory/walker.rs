@@ -9,9 +9,10 @@
 //! ([`super::map`]), whose loops are over entries, and the code that runs with the MMU off, which
 //! may not call indirectly.
 
+use super::hook::Hooked;
 use super::reach::KernelReach;
 use super::supply::Supply;
-use crate::exception::inject::Injecting;
+#[cfg(feature = "test-image")]
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{Deref, DerefMut};
@@ -25,16 +26,19 @@ use granule::arch::page_size::Page16K;
 #[cfg(page_64k)]
 use granule::arch::page_size::Page64K;
 use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
-use granule::arch::{
-    Attributes, Descriptor, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress,
-};
+use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
 use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,
-    PageTables, Parts, PermissionChange, Piece, Reached, Sink, TableAllocator, TableError,
-    TableMemory, Traced, Visibility,
+    PageTables, Parts, PermissionChange, Piece, Reached, TableAllocator, TableError,
+};
+#[cfg(feature = "test-image")]
+use granule::{
+    arch::Descriptor,
+    table::{TableMemory, Visibility},
 };
 use granule_kcore::sizes;
+use granule_recorder::{Sink, Traced};
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +48,11 @@ pub(crate) enum Flush {
     /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change. To
     /// `memory::live` the same as [`Now`](Self::Now) where large leaves may not be split live.
     Later,
-    /// For tests: this CPU's only, and all of it.
+    /// On this CPU only, and all of its TLB.
+    #[cfg(feature = "test-image")]
     ThisCpu,
-    /// For tests: nobody hears of it.
+    /// On no CPU, ever.
+    #[cfg(feature = "test-image")]
     Nobody,
 }
 
@@ -85,15 +91,18 @@ impl<T: Maintenance> Maintenance for Upkeep<T> {
     fn tlbi(&mut self, op: TlbiOp) {
         match self.flush {
             Flush::Now => self.inner.tlbi(op),
+            Flush::Later => {}
+            #[cfg(feature = "test-image")]
             Flush::ThisCpu => bring_up::tlbi_vmalle1_local(),
-            Flush::Later | Flush::Nobody => {}
+            #[cfg(feature = "test-image")]
+            Flush::Nobody => {}
         }
     }
 }
 
 /// What the kernel's tables stand on: one type, whoever opens them.
 pub(crate) type KernelParts<'a> = Parts<
-    Traced<Counted<'a, Injecting<Reached<KernelReach>>>, Recorder>,
+    Traced<Counted<'a, Hooked>, Recorder>,
     Traced<Counted<'a, Supply<'a>>, Recorder>,
     Upkeep<Traced<Counted<'a, Hardware>, Recorder>>,
 >;
@@ -101,10 +110,8 @@ pub(crate) type KernelParts<'a> = Parts<
 /// The tables of one page size.
 type Walker<'a, P> = PageTables<P, KernelParts<'a>>;
 
-/// What tables of `capabilities`' geometry stand on. Only splits of live leaves in the tree below
-/// `root` can be chosen to look like a conflict (`exception::inject`).
+/// What tables of `capabilities`' geometry stand on.
 pub(crate) fn parts<'a>(
-    root: PhysicalAddress,
     capabilities: TlbCapabilities,
     reach: KernelReach,
     counters: &'a Counters,
@@ -113,7 +120,7 @@ pub(crate) fn parts<'a>(
 ) -> KernelParts<'a> {
     let geometry = capabilities.geometry;
     let sink = Recorder::of_this_cpu(geometry.page_size().bytes());
-    let memory = Injecting::new(Reached(reach), geometry, root, reach.linear_distance());
+    let memory = Hooked(Reached(reach));
     let hardware = Traced::new(Counted::new(Hardware::new(capabilities), counters), sink);
     Parts {
         memory: Traced::new(Counted::new(memory, counters), sink),
@@ -182,12 +189,13 @@ pub(crate) trait Tree {
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
     /// From here on a range is used as the tables say: for the trace.
     fn relied(&mut self, start: VirtualAddress, bytes: u64);
-    /// For a test: puts `descriptor` in the place of an entry that was met by
+    /// Puts `descriptor` in the place of an entry that was met by
     /// [`visit_all`](Self::visit_all), and invalidates the TLB for it.
     ///
     /// # Safety
     ///
     /// What is mapped then is the caller's to answer for.
+    #[cfg(feature = "test-image")]
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor);
 }
 
@@ -281,6 +289,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn relied(&mut self, start: VirtualAddress, bytes: u64) {
         Recorder::of_this_cpu(P::SIZE.bytes()).relied(start, bytes);
     }
+    #[cfg(feature = "test-image")]
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor) {
         let (start, bytes) = (entry.start, entry.bytes);
         let environment = self.environment();

@@ -13,15 +13,10 @@ use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
 /// Comes back if the CPU may turn its MMU on; else it waits for ever, the reason in its report.
 #[unsafe(no_mangle)]
 extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
-    if command.fake.absent != 0 {
-        wait();
-    }
-    if command.fake.fault != 0 {
-        // SAFETY: an undefined instruction, for a test of where that leads.
-        unsafe { core::arch::asm!("udf #0", options(nomem, nostack)) };
-    }
+    #[cfg(feature = "test-image")]
+    fail_as_asked(command);
     let report = command.report as *mut Report;
-    let registers = command.fake.apply(&IdRegisters {
+    let registers = command.disguise.apply(IdRegisters {
         midr: cpu::midr_el1(),
         mmfr0: cpu::id_aa64mmfr0_el1(),
         mmfr1: cpu::id_aa64mmfr1_el1(),
@@ -61,6 +56,18 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
             tell(report, &told, PARKED);
             wait();
         }
+    }
+}
+
+/// Stops without a word or takes an exception, if the disguise is that of such a CPU.
+#[cfg(feature = "test-image")]
+fn fail_as_asked(command: &Command) {
+    if command.disguise.absent != 0 {
+        wait();
+    }
+    if command.disguise.fault != 0 {
+        // SAFETY: an undefined instruction, which leads to `secondary_vectors`.
+        unsafe { core::arch::asm!("udf #0", options(nomem, nostack)) };
     }
 }
 

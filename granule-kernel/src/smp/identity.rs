@@ -65,14 +65,7 @@ pub(super) fn prepare(
     let root = boot::root(handover.mmu.ttbr0, &lower);
     let supply = Supply::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
-    let mut parts = walker::parts(
-        root,
-        capabilities,
-        request.reach,
-        &counters,
-        supply,
-        Flush::Now,
-    );
+    let mut parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = parts.allocate(1).ok_or(exhausted)?.first;
     // SAFETY: a page that was just allocated, for a table, which nobody else knows.

@@ -29,6 +29,10 @@ impl fmt::Debug for Job<'_> {
 /// Runs `work` on `others`, none of which may have a job, and `meanwhile` here; returns what that
 /// returned once all are done. `work` must end by itself, or because `meanwhile` told it to: one that
 /// takes `patience_s` seconds longer is a panic that names its CPU.
+#[cfg_attr(
+    not(feature = "test-image"),
+    allow(dead_code, reason = "the jobs there are today are self-tests")
+)]
 pub(crate) fn run_while<R>(
     others: CpuSet,
     patience_s: u64,

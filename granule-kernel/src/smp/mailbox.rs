@@ -10,10 +10,27 @@ use crate::handover::MmuConfig;
 use crate::mmu_off::cache;
 use core::cell::UnsafeCell;
 use granule::arch::IdRegisters;
-use granule::boot::words;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
-use granule_kcore::cpus::fake::Changes;
+
+/// What a CPU reports in the place of its own ID fields: in the test image what
+/// `arm64.fake_cpu=` says, as data, since a CPU with its MMU off can follow no hook.
+#[cfg(feature = "test-image")]
+pub(crate) use granule_kcore::cpus::fake::Changes as Disguise;
+
+/// Nothing: a CPU reports what it is.
+#[cfg(not(feature = "test-image"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Disguise;
+
+#[cfg(not(feature = "test-image"))]
+impl Disguise {
+    pub(crate) const NONE: Self = Self;
+
+    pub(crate) const fn apply(self, registers: IdRegisters) -> IdRegisters {
+        registers
+    }
+}
 
 /// For a CPU that comes up. Its physical address is what PSCI hands over in x0.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +49,8 @@ pub(crate) struct Command {
     pub(crate) mmu: MmuConfig,
     /// What the tables ask for. `None` only before the command is written.
     pub(crate) needs: Option<Needs>,
-    /// What the CPU is to pretend.
-    pub(crate) fake: Changes,
+    /// What the CPU is to report in the place of what it is.
+    pub(crate) disguise: Disguise,
 }
 
 /// Nothing was heard of it.
@@ -111,7 +128,7 @@ const NO_COMMAND: Command = Command {
         virt_offset: 0,
     },
     needs: None,
-    fake: Changes::NONE,
+    disguise: Disguise::NONE,
 };
 
 static COMMANDS: Boxes<Command> = Boxes([const { UnsafeCell::new(NO_COMMAND) }; MOST_CPUS]);
@@ -186,22 +203,4 @@ pub(crate) fn look(number: usize) -> Option<Report> {
 fn drop_lines(report: u64) {
     // This CPU never writes it, so cleaning writes nothing back.
     cache::clean_and_invalidate_to_poc(report..report + size_of::<Report>() as u64);
-}
-
-/// What `bootargs` makes CPU `number` pretend; tells of words that are not understood.
-pub(super) fn pretend(bootargs: &[u8], number: usize) -> Changes {
-    granule_kcore::cpus::fake::of_cpu(bootargs, number, |_| ())
-}
-
-/// Tells of `arm64.fake_cpu=` words that are not understood.
-pub(super) fn check_words(bootargs: &[u8]) {
-    if words::find(bootargs, b"arm64.fake_cpu=").is_none() {
-        return;
-    }
-    granule_kcore::cpus::fake::of_cpu(bootargs, 0, |bad| {
-        crate::console::println!(
-            "granule: arm64.fake_cpu={}: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
-            bad.value.escape_ascii()
-        );
-    });
 }

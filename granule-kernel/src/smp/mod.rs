@@ -9,14 +9,13 @@
 //! tables.
 
 pub(crate) mod check;
+pub(crate) mod hook;
 pub(crate) mod identity;
 pub(crate) mod jobs;
 pub(crate) mod mailbox;
 pub(crate) mod off;
 pub(crate) mod parking;
 pub(crate) mod percpu;
-pub(crate) mod registers;
 mod secondary;
-pub(crate) mod selftest;
 pub(crate) mod stacks;
 pub(crate) mod start;

@@ -5,10 +5,10 @@
 //! the interrupt controller quiet before. Nobody believes it: firmware is asked until it says so. In
 //! which order, and what is taken back, is [`offline`]'s.
 
+use super::hook::CPUS;
 use super::percpu::{self, PerCpu, STATE_GIVEN_UP, STATE_OFF, STATE_STAYS, STATE_UP};
 use super::start::{self, Failure};
 use crate::console::println;
-use crate::kexec::machine::machine;
 use crate::user::{registers, sched, timer};
 use crate::{counter, cpu, gic, ipi, psci};
 use core::fmt;
@@ -73,7 +73,8 @@ pub(super) fn go(this: &'static PerCpu) {
     counter::stop();
     // What of it does not fall silent is this CPU's, and goes with it.
     let _ = gic::quiet_cpu(this);
-    if !for_a_test_it_stays(this) {
+    let stays = CPUS.get().is_some_and(|hook| hook.stays(this.number()));
+    if !stays {
         psci::cpu_off();
     }
     if let Err(error) = gic::init_cpu(this) {
@@ -94,12 +95,6 @@ pub(super) fn go(this: &'static PerCpu) {
 fn claim(number: usize) -> bool {
     let one = CpuSet::one(number).0;
     ASKED.fetch_and(!one, Ordering::AcqRel) & one != 0
-}
-
-/// As if firmware had refused.
-fn for_a_test_it_stays(this: &PerCpu) -> bool {
-    let stays = machine().and_then(|machine| machine.words.stays);
-    stays == Some(this.number() as u64)
 }
 
 /// Switches all others off, one after the other, by the boot CPU; gives those that were on. Tasks

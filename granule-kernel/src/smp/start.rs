@@ -3,7 +3,8 @@
 //! Nothing here is fatal: a machine on which no other CPU can be started has one CPU, and the record
 //! says why.
 
-use super::mailbox::{self, Command, FITS};
+use super::hook::CPUS;
+use super::mailbox::{self, Command, Disguise, FITS};
 use super::percpu::{self, PerCpu, STATE_FAILED, STATE_GIVEN_UP, STATE_STARTING, STATE_UP};
 use super::stacks::{self, STACK_BYTES};
 use super::{identity, parking, secondary};
@@ -24,8 +25,8 @@ use core::sync::atomic::Ordering;
 use dtoolkit::fdt::Fdt;
 use granule::arch::errata::Errata;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
-use granule::memblock::Direction;
 use granule::table::{Counters, Leaves, Piece, TableError};
+use granule_boot::memblock::Direction;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::common::Common;
 use granule_kcore::cpus::compare::Needs;
@@ -88,7 +89,7 @@ pub(super) enum Obstacle {
     GicDriver(gic::Error),
     GicPageSize,
     Tables(TableError),
-    Memory(granule::memblock::Error),
+    Memory(granule_boot::memblock::Error),
     IdentityMap,
 }
 
@@ -167,7 +168,9 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
         }
         return started;
     }
-    mailbox::check_words(machine.bootargs);
+    if let Some(hook) = CPUS.get() {
+        hook.before_start(machine.bootargs);
+    }
     match prepare(machine, &fdt, &mut started) {
         Ok(needs) => {
             // Those that do not come up too: which of them will is not known yet.
@@ -328,7 +331,9 @@ fn start_one(
         argument: &raw const *cpu as u64,
         mmu: machine.handover.mmu,
         needs: Some(*needs),
-        fake: mailbox::pretend(machine.bootargs, number),
+        disguise: CPUS.get().map_or(Disguise::NONE, |hook| {
+            hook.disguise(machine.bootargs, number)
+        }),
     };
     let Some(command) = mailbox::leave(number, &command) else {
         return Err(Failure::Late(mailbox::NOT_ENTERED));

@@ -2,10 +2,11 @@
 //! over when that ends, with every frame counted before and after.
 
 use super::frames::UserMemory;
+use super::hook::TASKS;
 use super::owned::PageFrames;
 use super::switch::FpState;
 use super::task::{self, Own, Task, TaskBuilder};
-use super::{alloc_failure, entry, exec, memory, process_table, registers, sched, timer};
+use super::{entry, exec, memory, process_table, registers, sched, timer};
 use crate::console::println;
 use crate::kexec::leave;
 use crate::memory::pages::{self, Counted};
@@ -19,8 +20,8 @@ use granule::arch::errata::Workaround;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
-use granule::boot::words;
 use granule::space::{Settings, UserFrames, Wanted};
+use granule_boot::words;
 use granule_kcore::cpus::common::Common;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::process::Status;
@@ -74,7 +75,9 @@ impl fmt::Display for Failure {
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
-    alloc_failure::open(machine.bootargs);
+    if let Some(hook) = TASKS.get() {
+        hook.before_first(machine.bootargs);
+    }
     let Some(archive) = archive(machine) else {
         return Ok(());
     };

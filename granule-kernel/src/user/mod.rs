@@ -8,8 +8,8 @@
 //! [`stack`]; [`process_table`] is the one process table behind its lock, and [`env`](mod@env) is the
 //! calling process as system calls see it. [`process`] makes and ends processes, [`exec`] loads a program
 //! for [`execve`]. [`entry`] is where an exception of EL0 arrives, [`syscall`] has the system calls.
-//! [`init`] begins all this if there is an `/init`, and counts every frame when it is over.
-//! [`alloc_failure`] lets allocations fail where a test says.
+//! [`init`] begins all this if there is an `/init`, and counts every frame when it is over. [`hook`] is what
+//! tests change.
 
 pub(crate) mod idle;
 pub(crate) mod output;
@@ -20,8 +20,6 @@ pub(crate) mod waiters;
 #[cfg(target_os = "none")]
 pub(crate) mod access;
 #[cfg(target_os = "none")]
-pub(crate) mod alloc_failure;
-#[cfg(target_os = "none")]
 pub(crate) mod entry;
 #[cfg(target_os = "none")]
 pub(crate) mod env;
@@ -31,6 +29,8 @@ pub(crate) mod exec;
 pub(crate) mod execve;
 #[cfg(target_os = "none")]
 pub(crate) mod frames;
+#[cfg(target_os = "none")]
+pub(crate) mod hook;
 #[cfg(target_os = "none")]
 pub(crate) mod init;
 #[cfg(target_os = "none")]

@@ -1,6 +1,6 @@
 //! Processes: made by a copy of another one, ended, and asked how they ended.
 
-use super::alloc_failure;
+use super::hook::TASKS;
 use super::memory::AddressSpace;
 use super::owned::Boxed;
 use super::sched;
@@ -40,7 +40,9 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     let parent = current.task;
     process_table::with(|processes| processes.begin_fork(parent.place()));
     let builder = TaskBuilder::new(Some(parent)).ok_or(Errno::EAGAIN)?;
-    alloc_failure::inherit(parent, builder.task());
+    if let Some(hook) = TASKS.get() {
+        hook.forks(parent, builder.task());
+    }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
     let memory = if clone.vfork {
         space.share()

@@ -87,8 +87,8 @@ impl<F: Frames> Pipe<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::config;
     use crate::owned::host::{self, HostFrames};
+    use granule_testing::cases::config;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 

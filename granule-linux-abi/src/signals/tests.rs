@@ -1,6 +1,6 @@
 use super::*;
 use crate::abi::signal::{SA_ONSTACK, SI_USER, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2};
-use crate::cases::config;
+use granule_testing::cases::config;
 use proptest::prelude::*;
 
 const FROM_2: Cause = Cause::process(SI_USER, 2);

@@ -7,8 +7,8 @@
 
 use super::{Arguments, Outcome, kexec, memory, tasks};
 use crate::console::println;
-use crate::user::alloc_failure;
 use crate::user::execve;
+use crate::user::hook::TASKS;
 use crate::user::task::Current;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_linux_abi::abi::number;
@@ -43,13 +43,19 @@ fn function(number: u64) -> Option<Call> {
 pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
     let [a, b, c, d, e, f, _, _, number, ..] = current.frame.x;
     let arguments = [a, b, c, d, e, f];
+    let hook = TASKS.get().filter(|_| number == number::PRCTL);
+    let hooked = hook.and_then(|hook| hook.prctl(current.task, [a, b, c]));
+    if let Some(result) = hooked {
+        let [x0, ..] = &mut current.frame.x;
+        *x0 = result;
+        return None;
+    }
     let result = match number {
         number::RT_SIGRETURN => {
             // All registers come from the frame.
             deliver::sigreturn(current);
             return None;
         }
-        number::PRCTL if alloc_failure::is_asked(a) => Ok(alloc_failure::arm(current.task, b, c)),
         number::SIGALTSTACK => deliver::sigaltstack(current, a, b),
         _ => match function(number) {
             Some(function) => function(current, arguments).map_err(Fail::from),

@@ -3,7 +3,7 @@
 use crate::machine::Shared;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
-use granule_model::EventKind;
+use granule_model::Event;
 
 /// Where they begin.
 pub(super) const FIRST: u64 = 0x10_0000_0000;
@@ -110,7 +110,10 @@ unsafe impl UserFrames for Frames {
             self.left = self.left.saturating_add(1);
         }
         if let Some((address, bytes)) = self.concerned {
-            let relied = EventKind::Relied { address, bytes };
+            let relied = Event::Relied {
+                start: address,
+                bytes,
+            };
             self.world.borrow_mut().event(relied);
         }
     }

@@ -16,7 +16,7 @@ use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Area, Rights, Settings, Space, SpaceError};
 use granule::table::{Parts, TableAllocator, TableRun};
-use granule_model::{Access, AccessKind, EventKind, Outcome, Regime};
+use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -88,12 +88,12 @@ impl<P: Page> Processes<P> {
             .allocate(1)
             .map_or(PhysicalAddress(0), |run| run.first);
         let tables = SharedPages(Rc::new(RefCell::new(pages)));
-        world.borrow_mut().event(EventKind::FillDescriptors {
+        world.borrow_mut().event(Event::Store {
             address: idle.0,
-            count: P::SIZE.entries() as u64,
-            first: 0,
+            count: P::SIZE.entries() as u32,
+            descriptor: 0,
             step: 0,
-            order: granule_model::Order::Plain,
+            visibility: Visibility::Live,
         });
         let without = Shape {
             asid: Some(0),

@@ -1,0 +1,127 @@
+//! Conflict injection, as far as it is pure: the word `arm64.inject_conflict=`, and which stores split a
+//! leaf. What is done with that is in the kernel's `selftest`.
+
+use granule::arch::Descriptor;
+use granule::table::BitChange;
+
+/// The word on the command line.
+pub const KEY: &[u8] = b"arm64.inject_conflict=";
+
+/// Reads the word's value: a decimal number from 1 on.
+pub fn parse(value: &[u8]) -> Option<u64> {
+    let number = value.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then_some(u64::from(byte & 0xf))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    (number > 0).then_some(number)
+}
+
+/// Whether `address` is one of the `bytes` from `start`.
+pub const fn covers(start: u64, bytes: u64, address: u64) -> bool {
+    address.wrapping_sub(start) < bytes
+}
+
+/// Whether a store of `new` over `old` puts a table in the place of a block. At the last level,
+/// where the two bits mean something else, valid entries never differ in them.
+pub const fn links(old: Descriptor, new: Descriptor) -> bool {
+    old.0 & 0b11 == 0b01 && new.0 & 0b11 == 0b11
+}
+
+/// Whether `change` takes the contiguous hint from a group that begins with `first`.
+pub const fn ungroups(first: Descriptor, change: BitChange) -> bool {
+    first.is_valid()
+        && first.is_contiguous()
+        && change.concerns(first)
+        && !change.apply(first).is_contiguous()
+}
+
+/// What an entry that was stored without its valid bit means. A hidden one was meant like that.
+pub const fn meant(stored: Descriptor) -> Descriptor {
+    if stored.0 == 0 || stored.0 & Descriptor::HIDDEN != 0 {
+        stored
+    } else {
+        Descriptor(stored.0 | Descriptor::VALID)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_is_a_decimal_number_from_1_on() {
+        assert_eq!(parse(b"1"), Some(1));
+        assert_eq!(parse(b"0020"), Some(20));
+        assert_eq!(parse(b"18446744073709551615"), Some(u64::MAX));
+        for garbled in [
+            &b"0"[..],
+            b"00",
+            b"-1",
+            b"0x2",
+            b"1 ",
+            b"1,2",
+            b":",
+            b"18446744073709551616",
+        ] {
+            assert_eq!(parse(garbled), None, "{}", garbled.escape_ascii());
+        }
+        // An empty value is no number either.
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn a_range_covers_its_ends_and_nothing_beside_them() {
+        let (start, bytes) = (0xffff_8000_0020_0000, 0x20_0000);
+        assert!(covers(start, bytes, start));
+        assert!(covers(start, bytes, start + bytes - 1));
+        assert!(!covers(start, bytes, start - 1));
+        assert!(!covers(start, bytes, start + bytes));
+        assert!(!covers(start, 0, start));
+        // A range that ends with the address space.
+        assert!(covers(u64::MAX - 0xfff, 0x1000, u64::MAX));
+        assert!(!covers(u64::MAX - 0xfff, 0x1000, 0));
+    }
+
+    #[test]
+    fn only_a_table_over_a_block_is_a_split() {
+        let all = [0b00, 0b01, 0b10, 0b11].map(|low| Descriptor(0x4000_0000 | low));
+        for old in all {
+            for new in all {
+                let expected = old.0 & 3 == 1 && new.0 & 3 == 3;
+                assert_eq!(links(old, new), expected, "{old:?} {new:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_loses_its_hint_only_if_it_had_one_and_the_change_takes_it() {
+        let take = BitChange {
+            of: BitChange::LEAVES,
+            clear: Descriptor::CONTIGUOUS,
+            set: 0,
+        };
+        let other = BitChange {
+            of: BitChange::LEAVES,
+            clear: Descriptor::CONTIGUOUS,
+            set: Descriptor::CONTIGUOUS,
+        };
+        let grouped = Descriptor(0x4000_0000 | Descriptor::CONTIGUOUS | 0b11);
+        assert!(ungroups(grouped, take));
+        assert!(!ungroups(grouped, other));
+        assert!(!ungroups(Descriptor(0x4000_0003), take));
+        assert!(!ungroups(grouped.hidden(), take));
+    }
+
+    #[test]
+    fn what_was_stored_without_its_valid_bit_means_the_same_with_it() {
+        for valid in [
+            Descriptor(0x4000_0003),
+            Descriptor(0x4000_0001 | Descriptor::AP_READ_ONLY),
+        ] {
+            assert_eq!(meant(Descriptor(valid.0 & !Descriptor::VALID)), valid);
+            assert_eq!(meant(valid), valid);
+            assert_eq!(meant(valid.hidden()), valid.hidden());
+        }
+        assert_eq!(meant(Descriptor::INVALID), Descriptor::INVALID);
+    }
+}

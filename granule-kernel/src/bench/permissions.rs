@@ -1,0 +1,267 @@
+//! What changes of the linear map take: `granule.bench=permissions[:CHANGES]`, for `granule bench
+//! permissions`.
+//!
+//! One change of each size in the middle of a leaf, and so many random ones of that size everywhere
+//! (a million); after each of the two all is put back and merged, which must leave the map as it was.
+//! With `granule.count=instructions` the instructions of the calls are counted, and nothing round
+//! them.
+
+use super::copy;
+use super::support::{Block, Random, Snapshot, assert_as, ok};
+use crate::console::println;
+use crate::counter::InstructionCounter;
+use crate::memory::live::{self, Taken};
+use crate::memory::permissions::{self, LinearError};
+use crate::memory::{merge, pages};
+use arrayvec::ArrayVec;
+use core::ops::RangeInclusive;
+use granule::arch::{Kind, VirtualAddress};
+use granule_boot::words;
+
+const GIB: u64 = 1 << 30;
+/// Blocks of 1 GiB that are changed at most: the random changes reach as far.
+const MOST_BLOCKS: usize = 128;
+const CHANGES: u64 = 1_000_000;
+const SEED: u64 = 1;
+/// What is changed: its name, and its bytes (0 for one page).
+const SIZES: [(&str, u64); 4] = [("page", 0), ("k64", 64 << 10), ("m2", 2 << 20), ("g1", GIB)];
+
+/// Does what `bootargs` asks for.
+#[inline(never)]
+pub(crate) fn run(bootargs: &[u8], counter: Option<&InstructionCounter>) {
+    let Some(value) = words::find(bootargs, b"granule.bench=") else {
+        return;
+    };
+    let text = core::str::from_utf8(value).unwrap_or_default();
+    let (what, number) = text.split_once(':').unwrap_or((text, ""));
+    let number = |otherwise| match number {
+        "" => Ok(otherwise),
+        number => number.parse(),
+    };
+    match (what, number(CHANGES), number(copy::BYTES)) {
+        ("permissions", Ok(changes), _) => bench(changes, counter),
+        ("copy", _, Ok(bytes)) => copy::run(bytes, counter),
+        _ => println!(
+            "granule: granule.bench={text}: expected permissions or copy, or with `:` and a number; \
+             ignored"
+        ),
+    }
+}
+
+fn bench(changes: u64, counter: Option<&InstructionCounter>) {
+    let Some(kernel) = live::kernel() else { return };
+    let whole = Snapshot::take();
+    let mut blocks = ArrayVec::<Block, MOST_BLOCKS>::new();
+    let order = (GIB / kernel.page()).ilog2();
+    while !blocks.is_full()
+        && let Some(frame) = pages::allocate(order)
+    {
+        blocks.push(Block::of(frame, order));
+    }
+    // Not the last: leaves larger than it reach as far as there is memory.
+    let Some(middle) = blocks.get(blocks.len() / 2) else {
+        panic!("no free block of 1 GiB: the machine is too small for this benchmark");
+    };
+    let mut leaves = Leaves::new();
+    let before = Snapshot::take();
+    let meter = Meter { counter };
+    println!("@granule bench.changes={changes}");
+    println!("@granule bench.blocks={}", blocks.len());
+    for (name, bytes) in SIZES {
+        // A size that is no more than a page is the first one again.
+        if bytes > 0 && bytes <= kernel.page() {
+            continue;
+        }
+        let bytes = bytes.max(kernel.page());
+        println!("@granule bench.{name}.bytes={bytes}");
+        leaves.remember();
+        let pages = bytes / kernel.page();
+        // A third of the way, where only the change's own boundary is.
+        let start = VirtualAddress(middle.start + (GIB / 3) / bytes * bytes);
+        let single = meter.took(|| permissions::set_memory_ro(start, pages));
+        say(name, "single", &single, leaves.split());
+        ok("rw", permissions::set_memory_rw(start, pages));
+        let merged = meter.took(|| leaves.merge_round(start));
+        say(name, "single_merge", &merged, 0);
+        assert_as(&before, name);
+
+        let mut random = Random::new(SEED);
+        let counted = live::counted();
+        let mut instructions = 0;
+        for _ in 0..changes {
+            let block = blocks.get(random.below(blocks.len() as u64) as usize);
+            let at = random.below(GIB / bytes) * bytes;
+            let start = VirtualAddress(block.unwrap_or(middle).start + at);
+            let writable = random.below(2) == 0;
+            instructions += meter.instructions(|| {
+                if writable {
+                    permissions::set_memory_rw(start, pages)
+                } else {
+                    permissions::set_memory_ro(start, pages)
+                }
+            });
+        }
+        let all = Cost {
+            taken: live::counted().since(counted),
+            instructions,
+        };
+        say(name, "random", &all, leaves.split());
+        for block in &blocks {
+            ok(
+                "rw",
+                permissions::set_memory_rw(block.at(0), GIB / kernel.page()),
+            );
+        }
+        let merged = meter.took(|| leaves.merge(0, u64::MAX));
+        say(name, "random_merge", &merged, 0);
+        assert_as(&before, name);
+    }
+    leaves.block.free();
+    for block in blocks {
+        block.free();
+    }
+    assert_as(&whole, "after the benchmark");
+}
+
+/// What something took.
+struct Cost {
+    taken: Taken,
+    instructions: u64,
+}
+
+struct Meter<'c> {
+    counter: Option<&'c InstructionCounter>,
+}
+
+impl Meter<'_> {
+    /// Does it, and gives the instructions of that alone, 0 where they are not counted.
+    fn instructions(&self, work: impl FnOnce() -> Result<(), LinearError>) -> u64 {
+        let (result, count) = match self.counter {
+            Some(counter) => {
+                let (result, count) = counter.measure(work);
+                (result, ok("counting instructions", count))
+            }
+            None => (work(), 0),
+        };
+        ok("a change", result);
+        count
+    }
+
+    fn took(&self, work: impl FnOnce() -> Result<(), LinearError>) -> Cost {
+        let before = live::counted();
+        let instructions = self.instructions(work);
+        Cost {
+            taken: live::counted().since(before),
+            instructions,
+        }
+    }
+}
+
+fn say(size: &str, kind: &str, cost: &Cost, split: u64) {
+    let counts = &cost.taken.counts;
+    for (key, value) in [
+        ("leaves_split", split),
+        // Those that were given back, for merging.
+        ("tables", (counts.tables as i64).unsigned_abs()),
+        ("stores", counts.stores),
+        ("tlbi", counts.tlbi),
+        ("dsb", counts.dsb),
+        ("isb", counts.isb),
+        ("instructions", cost.instructions),
+        ("locks", cost.taken.locks),
+    ] {
+        println!("@granule bench.{size}.{kind}.{key}={value}");
+    }
+}
+
+/// The leaves of the map at some time, a contiguous group being one.
+struct Leaves {
+    block: Block,
+    count: usize,
+    /// From the first address of all to the last.
+    range: RangeInclusive<u64>,
+}
+
+/// In the word of a leaf's bytes: it is a group, of entries of so many bytes.
+const GROUP: u64 = 1;
+
+impl Leaves {
+    fn new() -> Self {
+        Self {
+            block: Block::new(4 << 20),
+            count: 0,
+            range: 0..=0,
+        }
+    }
+
+    /// Merges as far round an address as the largest leaf reaches.
+    fn merge_round(&self, address: VirtualAddress) -> Result<(), LinearError> {
+        let kernel = live::kernel();
+        let largest = kernel.and_then(|k| k.geometry.leaf_sizes().map(|size| size.bytes).max());
+        let mask = largest.unwrap_or(1) - 1;
+        self.merge(address.0 & !mask, address.0 | mask)
+    }
+
+    /// Merges between two addresses, as far as there is memory.
+    fn merge(&self, first: u64, last: u64) -> Result<(), LinearError> {
+        let page = live::kernel().map_or(1, |kernel| kernel.page());
+        let first = first.max(*self.range.start());
+        let last = last.min(*self.range.end());
+        merge::merge_linear_map(VirtualAddress(first), (last - first) / page + 1).map(|_| ())
+    }
+
+    fn words(&mut self) -> &mut [[u64; 2]] {
+        let room = self.block.bytes() as usize / size_of::<[u64; 2]>();
+        // SAFETY: the block is this value's own and writable RAM, in which any bytes are words.
+        unsafe { core::slice::from_raw_parts_mut(self.block.start as *mut [u64; 2], room) }
+    }
+
+    fn remember(&mut self) {
+        let words = self.words();
+        let mut count = 0;
+        let (mut low, mut high) = (u64::MAX, 0);
+        live::look(|kernel, _, tree| {
+            let group = |level| {
+                let mut sizes = kernel.geometry.leaf_sizes();
+                let found = sizes.find(|size| size.level == level && size.contiguous);
+                found.map_or(1, |size| size.bytes)
+            };
+            let (start, bytes) = (kernel.geometry.base(), kernel.geometry.span() / 2);
+            tree.visit(start, bytes, &mut |entry| {
+                let hint = entry.descriptor.is_contiguous();
+                let first = !hint || entry.start.0.is_multiple_of(group(entry.level));
+                if entry.kind == Kind::Leaf {
+                    low = low.min(entry.start.0);
+                    high = entry.start.0 + (entry.bytes - 1);
+                }
+                if entry.kind == Kind::Leaf && first {
+                    let Some(word) = words.get_mut(count) else {
+                        panic!("the map has more leaves than the benchmark can remember");
+                    };
+                    *word = [entry.start.0, entry.bytes | if hint { GROUP } else { 0 }];
+                    count += 1;
+                }
+                true
+            })
+        });
+        self.count = count;
+        self.range = low..=high;
+    }
+
+    /// How many of those remembered are no leaves any more.
+    fn split(&mut self) -> u64 {
+        let count = self.count;
+        let remembered = self.words().get(..count).unwrap_or_default();
+        let mut split = 0;
+        live::look(|_, _, tree| {
+            for [start, bytes] in remembered {
+                let now = tree.query(VirtualAddress(*start));
+                let whole = now.is_some_and(|now| {
+                    now.bytes == bytes & !GROUP && now.contiguous == (bytes & GROUP != 0)
+                });
+                split += u64::from(!whole);
+            }
+        });
+        split
+    }
+}

@@ -1,0 +1,181 @@
+//! What benchmarks and self-tests of the linear map work with: a snapshot of it, blocks of memory to
+//! change, and numbers without a pattern.
+
+use crate::memory::live;
+use crate::memory::pages::{self, Pages};
+use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
+use granule_kcore::frames::Frame;
+use granule_kcore::frames::tables::Source;
+
+/// The linear map as it is: every leaf, and what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// Of every leaf's address and descriptor, in order.
+    pub(crate) digest: u64,
+    pub(crate) leaves: u64,
+    pub(crate) hidden: u64,
+    /// Those of them in contiguous groups.
+    pub(crate) grouped: u64,
+    pub(crate) tables: u64,
+    /// Bytes mapped, hidden ones included.
+    pub(crate) bytes: u64,
+    /// Free frames of the page allocator.
+    pub(crate) free: u64,
+}
+
+impl Snapshot {
+    pub(crate) fn take() -> Self {
+        let mut seen = Self {
+            digest: 0xcbf2_9ce4_8422_2325,
+            leaves: 0,
+            hidden: 0,
+            grouped: 0,
+            tables: 0,
+            bytes: 0,
+            free: Pages.with(|frames| frames.free_frames()),
+        };
+        live::look(|kernel, _, tree| {
+            // Which free pages there are, and so which are invalid, changes with each table page.
+            let kept = if kernel.debug_pagealloc {
+                !(Descriptor::VALID | Descriptor::HIDDEN)
+            } else {
+                u64::MAX
+            };
+            let (start, bytes) = (kernel.geometry.base(), kernel.geometry.span() / 2);
+            tree.visit(start, bytes, &mut |entry| {
+                match entry.kind {
+                    Kind::Table => seen.tables += 1,
+                    Kind::Hidden => seen.hidden += 1,
+                    _ => seen.leaves += 1,
+                }
+                if entry.kind != Kind::Table {
+                    seen.bytes += entry.bytes;
+                    seen.grouped += u64::from(entry.descriptor.is_contiguous());
+                    for word in [entry.start.0, entry.bytes, entry.descriptor.0 & kept] {
+                        // FNV-1a, a word at a time.
+                        seen.digest = (seen.digest ^ word).wrapping_mul(0x100_0000_01b3);
+                    }
+                }
+                true
+            })
+        });
+        seen
+    }
+}
+
+#[cfg(feature = "test-image")]
+impl Snapshot {
+    /// Free frames if all tables of the linear map were given back.
+    pub(crate) const fn frames(&self) -> u64 {
+        self.free + self.tables
+    }
+}
+
+/// Panics unless the map is as `before`.
+#[track_caller]
+pub(crate) fn assert_as(before: &Snapshot, what: &str) {
+    let now = Snapshot::take();
+    assert!(now == *before, "{what}: {now:?}, expected {before:?}");
+}
+
+/// Panics, saying which call, unless it went well.
+#[track_caller]
+pub(crate) fn ok<T, E: core::fmt::Display>(what: &str, result: Result<T, E>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+/// Memory of the page allocator's, for a test.
+pub(crate) struct Block {
+    pub(crate) frame: Frame,
+    pub(crate) order: u32,
+    pub(crate) start: u64,
+    pub(crate) page: u64,
+}
+
+impl Block {
+    /// `bytes` bytes, a power of two of pages, naturally aligned.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let Some(kernel) = live::kernel() else {
+            panic!("the tables do not change yet");
+        };
+        let page = kernel.page();
+        let order = (bytes / page).ilog2();
+        let Some(frame) = pages::allocate(order) else {
+            panic!("no free block of {bytes:#x} bytes: the machine is too small for this test");
+        };
+        Self::of(frame, order)
+    }
+
+    /// `2^order` pages that were allocated.
+    pub(crate) fn of(frame: Frame, order: u32) -> Self {
+        let Some(kernel) = live::kernel() else {
+            panic!("the tables do not change yet");
+        };
+        let physical = frame.address(size());
+        let start = kernel.placement.virtual_address(physical);
+        let start = start.map_or(0, |start| start.0);
+        Self {
+            frame,
+            order,
+            start,
+            page: kernel.page(),
+        }
+    }
+
+    pub(crate) fn at(&self, page: u64) -> VirtualAddress {
+        VirtualAddress(self.start + page * self.page)
+    }
+
+    #[cfg(feature = "test-image")]
+    pub(crate) fn physical(&self) -> granule::arch::PhysicalAddress {
+        self.frame.address(size())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.page << self.order
+    }
+
+    pub(crate) fn free(self) {
+        ok(
+            "freeing a test's block",
+            pages::free(self.frame, self.order),
+        );
+    }
+}
+
+pub(crate) fn size() -> PageSize {
+    live::kernel().map_or(PageSize::MIN, |kernel| kernel.geometry.page_size())
+}
+
+/// xorshift64*: any spread will do, and the seed is in the record.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `end`, which is not 0.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 16) % end.max(1)
+    }
+
+    /// From 1 to `most`, each power of two about as often as any other.
+    #[cfg(feature = "test-image")]
+    pub(crate) fn length(&mut self, most: u64) -> u64 {
+        let bits = u64::from(most.max(1).ilog2()) + 1;
+        let end = 1u64 << (self.below(bits) + 1);
+        let length = end / 2 + self.below(end / 2);
+        length.clamp(1, most.max(1))
+    }
+}

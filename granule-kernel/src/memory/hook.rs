@@ -1,0 +1,187 @@
+//! The hooks of memory: table entries as they are stored, and allocations that may be refused.
+//!
+//! [`Hooked`] stands under every operation on the kernel's tables. Where no hook is installed it is
+//! its inner memory and nothing more.
+
+use super::reach::KernelReach;
+use crate::hook::Hook;
+use granule::arch::{Descriptor, PhysicalAddress};
+use granule::table::{BitChange, Reached, TableMemory, Visibility};
+
+/// Table memory as the kernel reaches it.
+pub(crate) type KernelMemory = Reached<KernelReach>;
+
+/// Changes how entries of live tables are stored. Private tables are never asked about.
+pub(crate) trait TableHook: Sync {
+    /// Whether entries are watched now. The other functions are called only while they are.
+    fn is_on(&self) -> bool;
+
+    /// What an entry that was read as `stored` means.
+    fn as_meant(&self, table: PhysicalAddress, index: usize, stored: Descriptor) -> Descriptor;
+
+    /// Comes before `count` entries are read in one go.
+    fn before_read(&self, table: PhysicalAddress, first: usize, count: usize);
+
+    /// Comes before `count` entries are written by `fill` or `exchange`.
+    fn before_write(&self, table: PhysicalAddress, first: usize, count: usize);
+
+    /// [`TableMemory::store`].
+    ///
+    /// # Safety
+    ///
+    /// As for that.
+    unsafe fn store(
+        &self,
+        memory: &mut KernelMemory,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    );
+
+    /// [`TableMemory::update`].
+    ///
+    /// # Safety
+    ///
+    /// As for that.
+    unsafe fn update(
+        &self,
+        memory: &mut KernelMemory,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize;
+}
+
+/// The hook of table entries.
+pub(crate) static TABLES: Hook<dyn TableHook> = Hook::new();
+
+/// Refuses allocations, as if memory had run out.
+pub(crate) trait AllocationHook: Sync {
+    /// Whether the allocation that is about to be made fails.
+    fn refuses(&self) -> bool;
+}
+
+/// The hook of frames, blocks of frames and reservations for tables.
+pub(crate) static ALLOCATIONS: Hook<dyn AllocationHook> = Hook::new();
+
+/// Whether the allocation that is about to be made is refused.
+#[inline(always)]
+pub(crate) fn refuses_allocation() -> bool {
+    ALLOCATIONS.get().is_some_and(AllocationHook::refuses)
+}
+
+/// The kernel's table memory, with the hook of table entries before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hooked(pub(crate) KernelMemory);
+
+#[inline(always)]
+fn watching() -> Option<&'static dyn TableHook> {
+    TABLES.get().filter(|hook| hook.is_on())
+}
+
+#[inline(always)]
+fn watching_live(visibility: Visibility) -> Option<&'static dyn TableHook> {
+    watching().filter(|_| visibility != Visibility::Private)
+}
+
+// SAFETY: every access goes to the inner memory, whose implementer vouched for it. A hook is handed
+// the caller's promise with the call, and answers for the entries that it changes on purpose.
+unsafe impl TableMemory for Hooked {
+    #[inline(always)]
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        // SAFETY: the caller's promise is handed on.
+        let stored = unsafe { self.0.load(table, index) };
+        match watching() {
+            Some(hook) => hook.as_meant(table, index, stored),
+            None => stored,
+        }
+    }
+
+    unsafe fn find_mapped(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> Option<usize> {
+        if let Some(hook) = watching() {
+            hook.before_read(table, first, count);
+        }
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.0.find_mapped(table, first, count) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            match watching_live(visibility) {
+                Some(hook) => hook.store(&mut self.0, table, index, descriptor, visibility),
+                None => self.0.store(table, index, descriptor, visibility),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        if let Some(hook) = watching_live(visibility) {
+            hook.before_write(table, index, 1);
+        }
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.0.exchange(table, index, descriptor, visibility) }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        if let Some(hook) = watching_live(visibility) {
+            hook.before_write(table, first, count);
+        }
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            self.0
+                .fill(table, first, count, descriptor, step, visibility);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            match watching_live(visibility) {
+                Some(hook) if count > 0 => {
+                    hook.update(&mut self.0, table, first, count, change, visibility)
+                }
+                _ => self.0.update(table, first, count, change, visibility),
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Tests of what several CPUs do together, asked for on the command line; each panics when something
+//! is wrong and adds its counts to the record.
+//!
+//! `granule.test=ipi`: calls from one CPU, then from every CPU at once, each answered exactly once;
+//! and calls that interrupt CPUs whose registers all hold something.
+//! `granule.test=park`: all others are parked while they work, a translation changes meanwhile
+//! without a word to them, and they come back to the new one. `granule.test=lines`: all print at
+//! once, and each line must come out whole. `granule.test=mute`: CPU 1 does not
+//! answer, which must end in a panic that names it. `granule.test=secondary-panic` and
+//! `secondary-overflow`: failures on CPU 1.
+
+use super::{failures, registers};
+use crate::console::println;
+use crate::memory::live::{self, Flush, Tree};
+use crate::memory::map::Request;
+use crate::memory::pages::Pages;
+use crate::smp::percpu::{self, PerCpu};
+use crate::smp::{jobs, parking};
+use crate::trace::bring_up;
+use crate::{cpu, ipi};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule::arch::{Attributes, Permissions, VirtualAddress};
+use granule::table::{Counters, Leaves, TableAllocator, TableError};
+use granule_boot::words;
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::frames::tables::Tables;
+use granule_kcore::layout;
+
+/// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
+/// has CPUs, a round costs as many turns of its scheduler.
+const ROUNDS: u64 = 800;
+/// Rounds of calls by every CPU at once, times the CPUs squared.
+const CROSS_ROUNDS: u64 = 400;
+/// Calls that interrupt each CPU while it holds its registers.
+const INTERRUPTIONS: u64 = 20;
+/// Times that all others are parked.
+const PARKINGS: u64 = 10;
+/// Seconds that a job may take.
+const PATIENCE_S: u64 = 30;
+
+/// Counters of each CPU.
+type Counts = [AtomicU64; MOST_CPUS];
+
+const fn counts() -> Counts {
+    [const { AtomicU64::new(0) }; MOST_CPUS]
+}
+
+fn add(counts: &Counts, cpu: &PerCpu) {
+    if let Some(count) = counts.get(cpu.number()) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn get(counts: &Counts, cpu: usize) -> u64 {
+    counts
+        .get(cpu)
+        .map_or(0, |count| count.load(Ordering::Relaxed))
+}
+
+/// Does what `bootargs` asks for.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
+    let words = words::words(bootargs).filter(|word| word.key == b"granule.test");
+    for word in words {
+        match word.value {
+            Some(b"ipi") => calls(),
+            Some(b"park") => match park(request) {
+                Ok(()) => {}
+                Err(error) => panic!("granule.test=park: {error}"),
+            },
+            Some(b"lines") => lines(),
+            Some(b"mute") => mute(),
+            Some(b"secondary-panic") => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
+            Some(b"secondary-overflow") => on_cpu_1(&|_| {
+                failures::overflow(1);
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// How often each CPU took a call, by its own count.
+fn answered(cpu: usize) -> u64 {
+    percpu::of(cpu).map_or(0, |cpu| cpu.calls.load(Ordering::Relaxed))
+}
+
+fn calls() {
+    let online = percpu::online();
+    let others = online.without(0);
+    let before: [u64; MOST_CPUS] = core::array::from_fn(answered);
+    let ran = counts();
+    let rounds = ROUNDS / online.len() as u64;
+    for round in 1..=rounds {
+        ipi::call(online, &|cpu| add(&ran, cpu));
+        for cpu in online.iter() {
+            assert_eq!(get(&ran, cpu), round, "calls that CPU {cpu} ran");
+        }
+    }
+    for cpu in others.iter() {
+        let before = before.get(cpu).copied().unwrap_or_default();
+        assert_eq!(
+            answered(cpu) - before,
+            rounds,
+            "calls that CPU {cpu} counted"
+        );
+    }
+    println!("@granule test.ipi.calls={}", rounds * others.len() as u64);
+
+    // Every CPU calls every other, all at once; one call starts the job on each.
+    let rounds = CROSS_ROUNDS / (online.len() * online.len()) as u64;
+    let before: [u64; MOST_CPUS] = core::array::from_fn(answered);
+    let ran = counts();
+    let call_all = |this: &'static PerCpu| {
+        for _ in 0..rounds {
+            ipi::call(online.without(this.number()), &|cpu| add(&ran, cpu));
+        }
+    };
+    if !others.is_empty() {
+        jobs::run_while(others, PATIENCE_S, &call_all, || call_all(percpu::this()));
+    }
+    let each = rounds * others.len() as u64;
+    let mut total = 0;
+    for cpu in online.iter() {
+        assert_eq!(get(&ran, cpu), each, "cross calls that CPU {cpu} ran");
+        let before = before.get(cpu).copied().unwrap_or_default();
+        let waking = u64::from(cpu != 0);
+        assert_eq!(
+            answered(cpu) - before,
+            each + waking,
+            "cross calls that CPU {cpu} counted"
+        );
+        total += each;
+    }
+    println!("@granule test.ipi.cross_calls={total}");
+    interruptions();
+}
+
+/// Calls while the others hold values in all their registers.
+fn interruptions() {
+    let others = percpu::online().without(0);
+    if others.is_empty() {
+        return;
+    }
+    let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
+    let ran = counts();
+    let work = |this: &'static PerCpu| {
+        holding.fetch_add(1, Ordering::Release);
+        let lost = registers::hold(&enough);
+        assert_eq!(
+            lost,
+            0,
+            "register that CPU {} lost to an interrupt",
+            this.number()
+        );
+    };
+    let interrupt = || {
+        while holding.load(Ordering::Acquire) < others.len() as u64 {
+            cpu::relax();
+        }
+        for _ in 0..INTERRUPTIONS {
+            ipi::call(others, &|cpu| add(&ran, cpu));
+        }
+        enough.store(1, Ordering::Release);
+    };
+    jobs::run_while(others, PATIENCE_S, &work, interrupt);
+    for cpu in others.iter() {
+        assert_eq!(get(&ran, cpu), INTERRUPTIONS, "interruptions of CPU {cpu}");
+    }
+    println!(
+        "@granule test.ipi.interruptions={}",
+        INTERRUPTIONS * others.len() as u64
+    );
+}
+
+/// Points the scratch page at `output`.
+pub(crate) fn point(tables: &mut dyn Tree, output: u64) -> Result<(), TableError> {
+    let page = tables.geometry().page_size().bytes();
+    let scratch = VirtualAddress(layout::SCRATCH_VADDR);
+    tables.unmap(scratch, page)?;
+    let output = granule::arch::PhysicalAddress(output);
+    let read = Attributes::normal(Permissions::READ);
+    tables.map(scratch, output, page, read, Leaves::PAGES)
+}
+
+pub(crate) fn read_scratch() -> u64 {
+    // SAFETY: mapped by the boot CPU before any CPU is asked to read it.
+    unsafe { (layout::SCRATCH_VADDR as *const u64).read_volatile() }
+}
+
+fn park(request: &Request<'_>) -> Result<(), TableError> {
+    // SAFETY: as for tables; the pages hold data for once.
+    let mut frames = unsafe { Tables::new(Pages) };
+    let mut allocate = || {
+        let exhausted = TableError::OutOfTables { needed: 1 };
+        Ok(frames.allocate(1).ok_or(exhausted)?.first.0)
+    };
+    let pages = [allocate()?, allocate()?];
+    for (number, page) in (0..).zip(pages) {
+        let address = page.wrapping_add(request.placement.distance()) as *mut u64;
+        // SAFETY: a page just allocated, mapped by the linear map.
+        unsafe { address.write_volatile(number) };
+    }
+    let [first, _] = pages;
+    let counters = Counters::new();
+    let open = |flush| live::open_unlocked(&counters, flush, None);
+    point(&mut *open(Flush::Now)?, first)?;
+    // From here on without a broadcast, which the parked CPUs must not need.
+    let mut tables = open(Flush::ThisCpu)?;
+
+    let online = percpu::online();
+    let others = online.without(0);
+    let before: [u64; MOST_CPUS] = core::array::from_fn(parked);
+    let (turns, stop, expected) = (counts(), AtomicBool::new(false), AtomicU64::new(0));
+    // Reads the page all the time, so that its translation is cached when the CPU is parked; what it
+    // reads must be the page of before or of after, and in the end of after.
+    let work = |this: &'static PerCpu| {
+        while !stop.load(Ordering::Acquire) {
+            let wanted = expected.load(Ordering::Acquire);
+            let seen = read_scratch();
+            let again = expected.load(Ordering::Acquire);
+            assert!(
+                seen == wanted || seen == again,
+                "CPU {} reads page {seen} after it was parked, expected page {wanted}",
+                this.number()
+            );
+            add(&turns, this);
+            cpu::relax();
+        }
+    };
+    let mut rounds = || {
+        let result = rounds(&mut *tables, pages, &turns, &expected);
+        stop.store(true, Ordering::Release);
+        result
+    };
+    if others.is_empty() {
+        rounds()?;
+    } else {
+        jobs::run_while(others, PATIENCE_S, &work, rounds)?;
+    }
+    let mut parkings = 0;
+    for cpu in others.iter() {
+        let before = before.get(cpu).copied().unwrap_or_default();
+        assert_eq!(
+            parked(cpu) - before,
+            PARKINGS,
+            "times that CPU {cpu} was parked"
+        );
+        parkings += PARKINGS;
+    }
+    println!("@granule test.park.parkings={parkings}");
+    println!("@granule test.park.changes={PARKINGS}");
+    Ok(())
+}
+
+fn parked(cpu: usize) -> u64 {
+    percpu::of(cpu).map_or(0, |cpu| cpu.parkings.load(Ordering::Relaxed))
+}
+
+/// Parks the others, changes the page, lets them go, until it was done often enough.
+fn rounds(
+    tables: &mut dyn Tree,
+    pages: [u64; 2],
+    turns: &Counts,
+    expected: &AtomicU64,
+) -> Result<(), TableError> {
+    let others = percpu::online().without(0);
+    for round in 1..=PARKINGS {
+        wait_for_a_turn(turns);
+        let number = round & 1;
+        let [even, odd] = pages;
+        let output = if number == 0 { even } else { odd };
+        parking::with_others_parked(|| {
+            let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
+            let start = cpu::counter_now();
+            let result = point(tables, output);
+            bring_up::tlbi_vmalle1_local();
+            expected.store(number, Ordering::Release);
+            // A millisecond, in which a CPU that runs would count thousands of turns.
+            while cpu::counter_now().wrapping_sub(start) < cpu::cntfrq_el0() / 1000 {
+                cpu::relax();
+            }
+            for cpu in others.iter() {
+                let before = before.get(cpu).copied().unwrap_or_default();
+                assert_eq!(
+                    get(turns, cpu),
+                    before,
+                    "turns of CPU {cpu}, which is parked"
+                );
+            }
+            result
+        })?;
+        let page = tables.geometry().page_size().bytes();
+        tables.relied(VirtualAddress(layout::SCRATCH_VADDR), page);
+        assert_eq!(read_scratch(), number, "the page that the boot CPU reads");
+    }
+    wait_for_a_turn(turns);
+    Ok(())
+}
+
+/// Until every other CPU has begun and ended a turn.
+fn wait_for_a_turn(turns: &Counts) {
+    let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
+    let start = cpu::counter_now();
+    for cpu in percpu::online().without(0).iter() {
+        let before = before.get(cpu).copied().unwrap_or_default();
+        while get(turns, cpu) < before + 2 {
+            assert!(
+                cpu::counter_now().wrapping_sub(start) < PATIENCE_S * cpu::cntfrq_el0(),
+                "CPU {cpu} does not go on after it was parked"
+            );
+            cpu::relax();
+        }
+    }
+}
+
+fn on_cpu_1(work: &(dyn Fn(&'static PerCpu) + Sync)) {
+    let one = CpuSet::one(1);
+    if percpu::online().contains(1) {
+        jobs::run_while(one, PATIENCE_S, work, || ());
+    }
+}
+
+/// Lines that each CPU prints.
+const LINES: u64 = 40;
+
+fn lines() {
+    let print = |this: &'static PerCpu| {
+        for line in 0..LINES {
+            // Several pieces, each of which another CPU could come between.
+            println!(
+                "granule: line {line} of CPU {} {:016x} ends",
+                this.number(),
+                line
+            );
+        }
+    };
+    let others = percpu::online().without(0);
+    if !others.is_empty() {
+        jobs::run_while(others, PATIENCE_S, &print, || print(percpu::this()));
+    }
+}
+
+/// CPU 1 lets no interrupt in any more.
+fn mute() {
+    let one = CpuSet::one(1);
+    let deaf = AtomicBool::new(false);
+    let work = |_: &'static PerCpu| {
+        let _ = cpu::mask_interrupts();
+        deaf.store(true, Ordering::Release);
+        cpu::halt();
+    };
+    if percpu::online().contains(1) {
+        jobs::run_while(one, PATIENCE_S, &work, || {
+            while !deaf.load(Ordering::Acquire) {
+                cpu::relax();
+            }
+            ipi::call(one, &|_| ());
+        });
+    }
+}

@@ -1,0 +1,300 @@
+//! Tests of TLB conflict aborts, asked for on the command line; each panics when something is wrong
+//! and adds its counts to the record.
+//!
+//! `granule.test=conflict`: splits a large leaf of the linear map live, again and again, each time
+//! with another of the splits that it takes looking like a conflict, which then meets a load, a
+//! store, an instruction fetch, the walker's own way to its tables, the stack of who splits, the
+//! stack of a thread that an interrupt comes to, or other CPUs at work; and an old translation must be
+//! forgotten. Each conflict must be dealt
+//! with once, and nothing be lost.
+//! `granule.test=conflict-again`: a second conflict while one is dealt with, which must end in a
+//! panic. `granule.test=splits`: splits and reads, for `arm64.inject_conflict=` to choose from.
+
+mod ground;
+mod stacks;
+
+use super::{calls, inject, registers};
+use crate::console::println;
+use crate::cpu;
+use crate::ipi;
+use crate::memory::live::{self, Flush};
+use crate::memory::map::Request;
+use crate::smp::{jobs, percpu};
+use core::arch::asm;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::table::{Counters, PermissionChange, TableError};
+use granule_boot::words;
+use granule_kcore::cpus::set::CpuSet;
+use ground::{Ground, PAGE_AT, read, seen_in, write};
+use stacks::{on_stack, wait_on_stack};
+
+/// Pages from the changed one to what else is used: for tables, a stack, and the other CPUs' data.
+const TABLES_AT: u64 = 160;
+const STACK_END_AT: u64 = 96;
+const OTHERS_AT: u64 = 128;
+/// Calls that interrupt a CPU on a stack in the linear map.
+const INTERRUPTIONS: u64 = 20;
+/// Seconds that a job may take.
+const PATIENCE_S: u64 = 30;
+
+/// Does what `bootargs` asks for.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
+    for word in words::words(bootargs).filter(|word| word.key == b"granule.test") {
+        let work: fn(&Ground<'_>) -> Result<(), TableError> = match word.value {
+            Some(b"conflict") => conflicts,
+            Some(b"conflict-again") => again,
+            Some(b"splits") => splits,
+            _ => continue,
+        };
+        if let Err(error) = Ground::prepare(request).and_then(|ground| work(&ground)) {
+            panic!("{}: {error}", word.value.unwrap_or_default().escape_ascii());
+        }
+    }
+}
+
+fn conflicts(ground: &Ground<'_>) -> Result<(), TableError> {
+    let (page, neighbour) = (ground.page(0), ground.page(1));
+    ground.each_split("load", None, 1, &mut |tables| {
+        write(page, 0x6c6f_6164);
+        ground.change(tables, false, false)?;
+        seen_in(|| {
+            assert_eq!(read(page), 0x6c6f_6164, "what a load reads");
+            Ok(())
+        })
+    })?;
+    ground.each_split("store", None, 1, &mut |tables| {
+        write(neighbour, 1);
+        ground.change(tables, false, false)?;
+        seen_in(|| {
+            write(neighbour, 0x7374_6f72);
+            assert_eq!(read(neighbour), 0x7374_6f72, "what a store wrote");
+            Ok(())
+        })
+    })?;
+    ground.each_split("fetch", None, 1, &mut |tables| {
+        let function = write_code(page);
+        ground.change(tables, false, true)?;
+        seen_in(|| {
+            assert_eq!(function(), 0x6665, "what the code gives");
+            Ok(())
+        })
+    })?;
+    let distance = ground.request.placement.distance();
+    let own = PhysicalAddress(ground.page(TABLES_AT).0.wrapping_sub(distance));
+    // The tables that are linked lie in what they translate.
+    ground.each_split("tables", Some(own), 1, &mut |tables| {
+        write(page, 2);
+        let seen = seen_in(|| ground.change(tables, false, false))?;
+        assert_eq!(read(page), 2);
+        Ok(seen)
+    })?;
+    let top = ground.page(STACK_END_AT).0;
+    ground.each_split("own_stack", None, 1, &mut |tables| {
+        write(page, 3);
+        let mut result = Ok(0);
+        on_stack(top, &mut || {
+            result = seen_in(|| ground.change(tables, false, false));
+        });
+        assert_eq!(read(page), 3);
+        result
+    })?;
+    flush(ground)?;
+    let others = percpu::online().without(0);
+    if let Some(other) = others.iter().next() {
+        let other = CpuSet::one(other);
+        interrupted_registers(ground, other);
+        interrupted_stack(ground, other)?;
+        crowd(ground, others)?;
+    }
+    Ok(())
+}
+
+/// What an emulator can show of the TLB being emptied: a translation that was changed without a word
+/// to the TLB is the new one once a conflict was dealt with.
+fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
+    let distance = ground.request.placement.distance();
+    let pages = [ground.page(2), ground.page(3)];
+    let [old, new] = pages.map(|page| page.0.wrapping_sub(distance));
+    ground.each_split("flush", None, 1, &mut |tables| {
+        for (page, number) in pages.into_iter().zip([6, 7]) {
+            write(page, number);
+        }
+        let counters = Counters::new();
+        let open = |flush| live::open_unlocked(&counters, flush, None);
+        calls::point(&mut *open(Flush::Now)?, old)?;
+        ground.change(tables, false, false)?;
+        let pending = inject::is_pending();
+        assert_eq!(calls::read_scratch(), 6, "the scratch page");
+        calls::point(&mut *open(Flush::Nobody)?, new)?;
+        let seen = seen_in(|| {
+            read(ground.page(0));
+            Ok(())
+        })?;
+        if pending {
+            assert_eq!(
+                calls::read_scratch(),
+                7,
+                "the scratch page after a conflict, when the TLB has forgotten the one before"
+            );
+        }
+        Ok(seen)
+    })
+}
+
+/// Interrupts of a CPU whose stack is elsewhere and whose registers all hold something.
+fn interrupted_registers(ground: &Ground<'_>, other: CpuSet) {
+    let top = ground.page(STACK_END_AT).0;
+    let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
+    let work = |_: &'static percpu::PerCpu| {
+        on_stack(top, &mut || {
+            holding.store(1, Ordering::Release);
+            let lost = registers::hold(&enough);
+            assert_eq!(lost, 0, "register lost to an interrupt on another stack");
+        });
+    };
+    jobs::run_while(other, PATIENCE_S, &work, || {
+        while holding.load(Ordering::Acquire) == 0 {
+            cpu::relax();
+        }
+        for _ in 0..INTERRUPTIONS {
+            ipi::call(other, &|_| ());
+        }
+        enough.store(1, Ordering::Release);
+    });
+    println!("@granule test.conflict.interruptions={INTERRUPTIONS}");
+}
+
+/// Another CPU waits on a stack in what is split, which it does not touch meanwhile; an interrupt comes
+/// and must not touch it either. Then it does.
+fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableError> {
+    let top = ground.page(STACK_END_AT).0;
+    ground.each_split("interrupted_stack", None, 1, &mut |tables| {
+        write(ground.page(0), 4);
+        let (ready, go, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let met = AtomicU64::new(0);
+        let work = |_: &'static percpu::PerCpu| {
+            let seen = seen_in(|| {
+                let whole = wait_on_stack(top, &ready, &go);
+                lost.store(!whole, Ordering::Relaxed);
+                Ok(())
+            });
+            met.store(seen.unwrap_or_default(), Ordering::Relaxed);
+        };
+        jobs::run_while(other, PATIENCE_S, &work, || {
+            while ready.load(Ordering::Acquire) == 0 {
+                cpu::relax();
+            }
+            let changed = ground.change(tables, false, false);
+            let before = percpu::tlb_conflicts();
+            let pending = inject::is_pending();
+            ipi::call(other, &|_| ());
+            assert_eq!(
+                (percpu::tlb_conflicts(), inject::is_pending()),
+                (before, pending),
+                "conflicts in an interrupt that has no business with the stack it came to"
+            );
+            go.store(1, Ordering::Release);
+            changed
+        })?;
+        assert!(
+            !lost.load(Ordering::Relaxed),
+            "the other CPU's stack is not what it was"
+        );
+        assert_eq!(read(ground.page(0)), 4);
+        Ok(met.load(Ordering::Relaxed))
+    })
+}
+
+/// All others write and read in what is split.
+fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
+    let most = percpu::online().len() as u64;
+    ground.each_split("crowd", None, most, &mut |tables| {
+        write(ground.page(0), 5);
+        let stop = AtomicBool::new(false);
+        let (turns, met) = (AtomicU64::new(0), AtomicU64::new(0));
+        let work = |this: &'static percpu::PerCpu| {
+            let mine = ground.page(OTHERS_AT + this.number() as u64);
+            let seen = seen_in(|| {
+                let mut turn = 0;
+                while !stop.load(Ordering::Acquire) {
+                    turn += 1;
+                    write(mine, turn);
+                    assert_eq!(read(mine), turn, "CPU {}", this.number());
+                    assert_eq!(read(ground.page(0)), 5, "CPU {}", this.number());
+                    turns.fetch_add(1, Ordering::Release);
+                    cpu::relax();
+                }
+                Ok(())
+            });
+            met.fetch_add(seen.unwrap_or_default(), Ordering::Relaxed);
+        };
+        jobs::run_while(others, PATIENCE_S, &work, || {
+            let wait = || {
+                let enough = turns.load(Ordering::Acquire) + 3 * others.len() as u64;
+                while turns.load(Ordering::Acquire) < enough {
+                    cpu::relax();
+                }
+            };
+            wait();
+            let changed = ground.change(tables, false, false);
+            wait();
+            stop.store(true, Ordering::Release);
+            changed
+        })?;
+        Ok(met.load(Ordering::Relaxed))
+    })
+}
+
+/// The handler itself runs into the split.
+fn again(ground: &Ground<'_>) -> Result<(), TableError> {
+    let counters = Counters::new();
+    let mut tables = ground.tables(None, &counters)?;
+    inject::set_probe(ground.page(1).0);
+    inject::arm(1);
+    ground.change(&mut *tables, false, false)?;
+    read(ground.page(0));
+    panic!("the handler met no second conflict");
+}
+
+/// Changes one page in each of several parts of the ground and reads it.
+fn splits(ground: &Ground<'_>) -> Result<(), TableError> {
+    let counters = Counters::new();
+    let mut tables = ground.tables(None, &counters)?;
+    let page = ground.page_bytes();
+    for part in 0..4u64 {
+        let start = VirtualAddress(ground.start.0 + part * (100 << 20) + PAGE_AT + page);
+        write(start, part);
+        let change = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::default()
+        };
+        tables.protect(start, page, change)?;
+        assert_eq!(read(start), part, "page {part}");
+    }
+    println!("@granule test.splits={}", inject::splits());
+    Ok(())
+}
+
+/// `mov w0, #0x6665; ret` in a page.
+fn write_code(page: VirtualAddress) -> extern "C" fn() -> u64 {
+    let code = page.0 as *mut u32;
+    // SAFETY: the page is ours and writable; both instructions are in one line of any cache. The
+    // caller makes it executable before it calls.
+    unsafe {
+        code.write_volatile(0x528c_cca0);
+        code.add(1).write_volatile(0xd65f_03c0);
+        asm!(
+            "dc cvau, {code}",
+            "dsb ish",
+            "ic ivau, {code}",
+            "dsb ish",
+            "isb",
+            code = in(reg) code,
+            options(nostack, preserves_flags)
+        );
+        core::mem::transmute::<*mut u32, extern "C" fn() -> u64>(code)
+    }
+}

@@ -1,0 +1,39 @@
+//! Drivers without a device, each of which requires the page sizes that its name says.
+
+use crate::console::println;
+use crate::drivers::{Driver, DriverHook};
+use granule::arch::PageSize::{self, K4, K16, K64};
+use granule_boot::choice::SizeSet;
+use granule_boot::driver::Requirement;
+use granule_boot::words;
+
+/// The drivers; each name is the word of `granule.test=`.
+static DRIVERS: [Driver; 5] = [
+    Driver::new("needs-4k", Requirement::Exactly(K4)),
+    Driver::new("needs-16k", Requirement::Exactly(K16)),
+    Driver::new("needs-64k", Requirement::Exactly(K64)),
+    Driver::new("needs-at-most-16k", Requirement::AtMost(K16)),
+    Driver::new(
+        "needs-4k-or-64k",
+        Requirement::OneOf(SizeSet::NONE.with(K4).with(K64)),
+    ),
+];
+
+/// Probes the driver that the command line names.
+pub(super) struct TestDrivers;
+
+impl DriverHook for TestDrivers {
+    fn probe(&self, bootargs: &[u8], running: PageSize) {
+        let asked = words::find(bootargs, b"granule.test=");
+        let wanted = |driver: &&Driver| asked == Some(driver.name.as_bytes());
+        if let Some(driver) = DRIVERS.iter().find(wanted)
+            && driver.probe(running)
+        {
+            println!("granule: driver {} is in use", driver.name);
+        }
+    }
+
+    fn drivers(&self) -> &'static [Driver] {
+        &DRIVERS
+    }
+}

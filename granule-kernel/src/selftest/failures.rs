@@ -1,0 +1,159 @@
+//! Deliberate failures, for tests of how failures are told.
+//!
+//! On the kernel's command line: `granule.test=panic` panics, `granule.test=exception`
+//! reads an address that nothing is mapped at, `granule.test=write-text` writes to the
+//! kernel's code, `granule.test=overflow` uses up the stack, `granule.test=overflow-task` that of
+//! the first task, before it is at EL0. Each must end in outcome `panic`.
+//!
+//! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its
+//! largest ones, and must end in outcome `self-check-failed`:
+//!
+//! | WHAT | the leaf | found by |
+//! |---|---|---|
+//! | `output` | points one leaf further | the walk |
+//! | `permission` | is executable beside writable | the walk |
+//! | `read-only` | is read-only | the walk |
+//! | `missing` | is invalid | the walk, by its bytes |
+//! | `hint` | has the other contiguous bit | the walk, by its count of leaves |
+//! | `translation` | points one leaf further, after the walk | the CPU's translations |
+//! | `pattern` | points one leaf further, after those too | the patterns |
+//!
+//! `granule.test=needs-4k` and its like are drivers for tests, in `drivers`. Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
+//! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
+//! counter's help, and say what came of it.
+
+use crate::console::println;
+use crate::counter::InstructionCounter;
+use crate::memory::walker::Tree;
+use crate::selfcheck::Stage;
+use core::sync::atomic::{AtomicBool, Ordering};
+use granule::arch::{Descriptor, Kind};
+use granule::linear::Placement;
+use granule::table::Entry;
+use granule_boot::words;
+
+/// Does what `bootargs` asks for, if it asks for a failure.
+pub(crate) fn run(bootargs: &[u8]) {
+    for word in bootargs.split(|byte| *byte == b' ') {
+        match word {
+            b"granule.test=panic" => panic!("granule.test=panic asked for this"),
+            b"granule.test=exception" => {
+                // Below the kernel's half and outside the identity map.
+                // SAFETY: none; it is to fault.
+                unsafe { core::ptr::read_volatile(0xdead_0000 as *const u32) };
+            }
+            b"granule.test=write-text" => {
+                // SAFETY: none; the image's text is mapped read-only, and it is to fault.
+                unsafe { core::ptr::write_volatile(crate::image::start() as *mut u32, 0) };
+            }
+            b"granule.test=overflow" => {
+                overflow(1);
+            }
+            b"granule.test=overflow-task" => TASK_OVERFLOWS.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a task is to use up its kernel stack.
+static TASK_OVERFLOWS: AtomicBool = AtomicBool::new(false);
+
+/// On the stack of a task that begins.
+pub(crate) fn task_begins() {
+    if TASK_OVERFLOWS.load(Ordering::Relaxed) {
+        overflow(1);
+    }
+}
+
+/// The loop of `granule.test=count`: a kilobyte of code, gone through until 2^33 are exceeded.
+const LOOP: u64 = 256;
+const ROUNDS: u64 = ((1 << 33) + (1 << 20)) / LOOP;
+
+/// Counts a long loop, if `bootargs` ask for that.
+pub(crate) fn count(bootargs: &[u8], counter: &InstructionCounter) {
+    let counter = match words::find(bootargs, b"granule.test=") {
+        Some(b"count") => *counter,
+        Some(b"count-alone") => counter.alone(),
+        _ => return,
+    };
+    let ((), counted) = counter.measure(|| {
+        // SAFETY: counts a register down.
+        unsafe {
+            core::arch::asm!(
+                "1:",
+                ".rept {nops}",
+                "nop",
+                ".endr",
+                "subs {n}, {n}, #1",
+                "b.ne 1b",
+                nops = const LOOP - 2,
+                n = inout(reg) ROUNDS => _,
+                options(nomem, nostack)
+            );
+        }
+    });
+    let instructions = LOOP * ROUNDS;
+    match counted {
+        Ok(counted) => println!("granule: a loop of {instructions}: counted {counted}"),
+        Err(lost) => println!("granule: a loop of {instructions}: not counted: {lost}"),
+    }
+}
+
+/// The bits of a stage 1 descriptor that are changed here.
+const READ_ONLY: u64 = 1 << 7;
+const CONTIGUOUS: u64 = 1 << 52;
+const NEVER_EXECUTE: u64 = 0b11 << 53;
+
+/// Corrupts the linear map before `stage` of the self-check, if `bootargs` ask for it then.
+pub(crate) fn corrupt(bootargs: &[u8], stage: Stage, tables: &mut dyn Tree, placement: &Placement) {
+    let what = words::find(bootargs, b"granule.test=").and_then(|w| w.strip_prefix(b"corrupt-"));
+    let Some(what) = what else { return };
+    let when = match what {
+        b"translation" => Stage::Translations,
+        b"pattern" => Stage::Patterns,
+        _ => Stage::Walk,
+    };
+    if when != stage {
+        return;
+    }
+    let mut largest: Option<Entry> = None;
+    tables.visit_all(&mut |entry| {
+        let in_linear = placement.physical_address(entry.start).is_some();
+        let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
+        if entry.kind == Kind::Leaf && in_linear && larger {
+            largest = Some(*entry);
+        }
+        true
+    });
+    let Some(entry) = largest else { return };
+    let old = entry.descriptor.0;
+    let new = match what {
+        b"output" | b"translation" | b"pattern" => old + entry.bytes,
+        b"permission" => old & !NEVER_EXECUTE,
+        b"read-only" => old | READ_ONLY,
+        b"missing" => 0,
+        b"hint" => old ^ CONTIGUOUS,
+        _ => {
+            println!(
+                "granule: granule.test=corrupt-{}: no such, ignored",
+                what.escape_ascii()
+            );
+            return;
+        }
+    };
+    for descriptor in [Descriptor::INVALID, Descriptor(new)] {
+        // SAFETY: what is mapped there now is wrong, which is what was asked for: the boot ends
+        // with the self-check.
+        unsafe { tables.overwrite(&entry, descriptor) };
+    }
+}
+
+/// Recurses until the stack ends. The volatile array keeps each call's frame.
+#[inline(never)]
+#[allow(unconditional_recursion, reason = "that is the point")]
+pub(crate) fn overflow(depth: u64) -> u64 {
+    let mut frame = [depth; 32];
+    // SAFETY: an element of a local array.
+    unsafe { (&raw mut frame[(depth % 32) as usize]).write_volatile(depth) };
+    overflow(depth + 1) + core::hint::black_box(&frame)[0]
+}

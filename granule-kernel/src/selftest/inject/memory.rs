@@ -1,0 +1,235 @@
+//! The hook of table entries: finds splits of live leaves in the kernel's tables and makes the chosen
+//! one look like a TLB conflict.
+
+use super::pending::{self, Chosen};
+use crate::cpu;
+use crate::memory::hook::{KernelMemory, TableHook};
+use crate::memory::live::Kernel;
+use granule::arch::page_size::Level;
+use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use granule::table::{BitChange, TableMemory, Visibility};
+use granule_kcore::conflict_injection::{links, meant, ungroups};
+
+/// Counts the splits of live leaves, of which one may be made to look like a TLB conflict.
+pub(crate) struct Injection;
+
+impl TableHook for Injection {
+    fn is_on(&self) -> bool {
+        pending::is_on()
+    }
+
+    #[cold]
+    fn as_meant(&self, table: PhysicalAddress, index: usize, stored: Descriptor) -> Descriptor {
+        if pending::concerns(entry(table, index), 1) {
+            meant(stored)
+        } else {
+            stored
+        }
+    }
+
+    #[cold]
+    fn before_read(&self, table: PhysicalAddress, first: usize, count: usize) {
+        if pending::concerns(entry(table, first), count) {
+            pending::mend();
+        }
+    }
+
+    #[cold]
+    fn before_write(&self, table: PhysicalAddress, first: usize, count: usize) {
+        let entry = entry(table, first);
+        if pending::concerns(entry, count) || pending::leads(entry, count) {
+            pending::mend();
+        }
+    }
+
+    #[cold]
+    unsafe fn store(
+        &self,
+        memory: &mut KernelMemory,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) {
+        // What leads to pending entries may lead elsewhere from now on, and their table be given
+        // back.
+        if pending::leads(entry(table, index), 1) {
+            pending::mend();
+        }
+        if pending::concerns(entry(table, index), 1) {
+            pending::change(entry(table, index), |_| descriptor);
+            return;
+        }
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            let old = memory.load(table, index);
+            let change = BitChange {
+                of: Descriptor::VALID,
+                clear: !0,
+                set: descriptor.0,
+            };
+            if !links(old, descriptor) || inject(memory, table, index, 1, old, change).is_none() {
+                memory.store(table, index, descriptor, visibility);
+            }
+        }
+    }
+
+    #[cold]
+    unsafe fn update(
+        &self,
+        memory: &mut KernelMemory,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            if pending::concerns(entry(table, first), count) {
+                return self.update_each(memory, table, first, count, change, visibility);
+            }
+            let old = memory.load(table, first);
+            let changed = if ungroups(old, change) {
+                inject(memory, table, first, count, old, change)
+            } else {
+                None
+            };
+            match changed {
+                Some(changed) => changed,
+                None => memory.update(table, first, count, change, visibility),
+            }
+        }
+    }
+}
+
+impl Injection {
+    /// [`TableMemory::update`] of entries of which some are pending.
+    ///
+    /// # Safety
+    ///
+    /// As for that.
+    unsafe fn update_each(
+        &self,
+        memory: &mut KernelMemory,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let mut changed = 0;
+        for index in first..first + count {
+            // SAFETY: the caller vouches for all of the entries.
+            unsafe {
+                let descriptor = self.as_meant(table, index, memory.load(table, index));
+                if change.concerns(descriptor) {
+                    let new = change.apply(descriptor);
+                    self.store(memory, table, index, new, visibility);
+                    changed += 1;
+                }
+            }
+        }
+        changed
+    }
+}
+
+/// The `count` entries from index `first` of `table`, if they are leaves of the linear map, of which
+/// the first is `descriptor`: such a leaf's address follows from its output, and a walk to that says
+/// at which level it is.
+fn find(
+    kernel: &Kernel,
+    memory: &KernelMemory,
+    table: PhysicalAddress,
+    first: usize,
+    count: usize,
+    descriptor: Descriptor,
+) -> Option<Chosen> {
+    let geometry = &kernel.geometry;
+    let size = geometry.page_size();
+    let mut level = geometry.start_level();
+    loop {
+        let output = geometry.address_of(descriptor, level);
+        let start = VirtualAddress(output.0.wrapping_add(kernel.placement.distance()));
+        if geometry.offset(start).is_some()
+            && let Some(path) = walk(kernel, memory, start, level, entry(table, first))
+        {
+            return Some(Chosen {
+                first: entry(table, first),
+                count,
+                start,
+                bytes: size.entry_bytes(level) * count as u64,
+                path,
+            });
+        }
+        if level.is_last() {
+            return None;
+        }
+        level = level.next();
+    }
+}
+
+/// The entries on the way to `start`, if the way leads to `wanted` at `level`.
+fn walk(
+    kernel: &Kernel,
+    memory: &KernelMemory,
+    start: VirtualAddress,
+    level: Level,
+    wanted: u64,
+) -> Option<[u64; Level::ALL.len()]> {
+    let geometry = &kernel.geometry;
+    let offset = geometry.offset(start)?;
+    let size = geometry.page_size();
+    let mut path = [0; Level::ALL.len()];
+    let mut steps = path.iter_mut();
+    let mut table = kernel.root;
+    let mut at = geometry.start_level();
+    while at != level {
+        let index = size.index(offset, at);
+        // SAFETY: the root, or a table that a table led to.
+        let descriptor = unsafe { memory.load(table, index) };
+        if !descriptor.is_table(at) {
+            return None;
+        }
+        *steps.next()? = entry(table, index);
+        table = geometry.address_of(descriptor, at);
+        at = at.next();
+    }
+    (entry(table, size.index(offset, level)) == wanted).then_some(path)
+}
+
+/// Counts a split of these entries. If it is the chosen one, changes them as `change` says, leaves
+/// them invalid, and gives how many those were. `None` if they are not in the kernel's linear map, or
+/// not the chosen ones.
+#[inline(never)]
+fn inject(
+    memory: &mut KernelMemory,
+    table: PhysicalAddress,
+    first: usize,
+    count: usize,
+    old: Descriptor,
+    change: BitChange,
+) -> Option<usize> {
+    let kernel = crate::memory::live::kernel()?;
+    let chosen = find(kernel, memory, table, first, count, old)?;
+    if !pending::count_split() {
+        return None;
+    }
+    let slot = pending::slot()?;
+    let shown = PhysicalAddress(chosen.first & !(kernel.page() - 1));
+    let shown = Descriptor::leaf(&kernel.geometry, Level::L3, shown, slot.attributes);
+    // Break before make (RDDMVT): the slot's output changes.
+    for descriptor in [Descriptor::INVALID, shown] {
+        // SAFETY: the slot's own entry, which only `prepare` and this write. One split at a
+        // time is chosen, and the one before is mended.
+        unsafe { memory.store(slot.table, slot.index, descriptor, Visibility::Live) };
+        cpu::tlbi_vmalle1_all();
+    }
+    // SAFETY: the slot shows the table; who called this is the only one who writes it.
+    Some(unsafe { pending::break_entries(&chosen, change.of, change.clear, change.set) })
+}
+
+/// The physical address of an entry.
+const fn entry(table: PhysicalAddress, index: usize) -> u64 {
+    table.0 + index as u64 * 8
+}

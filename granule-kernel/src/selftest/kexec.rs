@@ -1,0 +1,152 @@
+//! Damage to a next kernel that is loaded, and to what leaving for it relies on:
+//! `granule.test=kexec:`, whose words are in [`granule_kcore::kexec::test_words`].
+
+use crate::console::println;
+use crate::kexec::exact::{self, Use};
+use crate::kexec::hook::KexecHook;
+use crate::kexec::loaded::Loaded;
+use crate::kexec::pages::{self, Held, page_bytes};
+use crate::memory::live::{self, Kernel};
+use crate::memory::pages::NoMemory;
+use crate::memory::supply::Supply;
+use granule::arch::{Descriptor, Kind, VirtualAddress};
+use granule::table::{Counters, Leaves};
+use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kcore::kexec::test_words::{self, TestWords};
+use granule_kexec::{Extent, List, ListMemory, verify};
+
+/// AP\[2\] of a descriptor.
+const READ_ONLY: u64 = 1 << 7;
+
+static WORDS: spin::Once<TestWords> = spin::Once::new();
+
+/// Notes what the command line asks for.
+pub(super) fn note(bootargs: &[u8]) {
+    WORDS.call_once(|| test_words::read(bootargs));
+}
+
+fn words() -> TestWords {
+    WORDS.get().copied().unwrap_or_default()
+}
+
+/// Whether firmware is to refuse to switch CPU `number` off.
+pub(super) fn stays(number: usize) -> bool {
+    words().stays == Some(number as u64)
+}
+
+/// The damage that the words ask for.
+pub(super) struct Damage;
+
+impl KexecHook for Damage {
+    fn place(&self, name: &str) -> Option<u64> {
+        let mut places = NAMES.into_iter().zip(words().places);
+        places.find(|(each, _)| *each == name)?.1
+    }
+
+    fn in_use(&self, place: &Extent) -> Option<Result<Held, NoMemory>> {
+        Some(hold_middle(place, words().frees?))
+    }
+
+    fn sealed(&self, list: &List) {
+        if let Some(bit) = words().flip {
+            let byte = list.head.0 + bit / 8 % list.page.bytes();
+            flip(byte, (bit % 8) as u32);
+        }
+    }
+
+    fn before_check(&self, kernel: &Kernel, loaded: &Loaded) {
+        spoil(kernel, loaded, &words());
+    }
+
+    fn before_jump(&self, loaded: &Loaded) {
+        if let Some(byte) = words().decay {
+            decay(loaded, byte);
+        }
+    }
+
+    fn loud(&self) -> Option<u32> {
+        words().loud.map(|number| number as u32)
+    }
+}
+
+/// Pages in the midst of a place, every other one, which become free once the place was searched for
+/// free ones.
+fn hold_middle(place: &Extent, count: u64) -> Result<Held, NoMemory> {
+    let mut held = Held::new()?;
+    let middle = place.start + place.bytes / 2 / page_bytes() * page_bytes();
+    for index in 0..count {
+        let page = Extent::new(middle + 2 * index * page_bytes(), page_bytes());
+        if place.holds(&page) {
+            held.take_free_in(page, |_| Ok(()))?;
+        }
+    }
+    Ok(held)
+}
+
+/// Changes one bit of a page.
+fn flip(byte: u64, bit: u32) {
+    let at = byte & !7;
+    let mut words = pages::Words;
+    if let Some(word) = words.load(at) {
+        words.store(at, word ^ 1 << (8 * (byte & 7) as u32 + bit));
+    }
+}
+
+/// Changes the tables.
+fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
+    let [_, upper] = loaded.tables.transition.geometries;
+    let [_, root] = loaded.tables.transition.roots;
+    let counters = Counters::new();
+    let supply = Supply::Pages(live::table_pages(kernel));
+    let Ok(mut tables) = exact::open(kernel, upper, root, &counters, supply) else {
+        return;
+    };
+    let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));
+    if let Some(pages) = words.map {
+        // The relocation code: executed where it is, and not in the linear map.
+        let code = loaded.way.code;
+        let attributes = Use::Written.attributes();
+        let bytes = pages.saturating_mul(kernel.page());
+        let done = tables.map(shown(code.0), code, bytes, attributes, Leaves::PAGES);
+        println!("granule: granule.test=kexec:map@{pages}: {done:?}");
+    }
+    if words.loosen {
+        let list = shown(loaded.list.head.0);
+        let mut found = None;
+        tables.visit_all(&mut |entry| {
+            let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
+            if entry.kind == Kind::Leaf && holds {
+                found = Some(*entry);
+            }
+            true
+        });
+        println!("granule: granule.test=kexec:loosen@1: {}", found.is_some());
+        if let Some(entry) = found {
+            let writable = Descriptor(entry.descriptor.0 & !READ_ONLY);
+            // SAFETY: what is mapped then is refused, which is what the test is for.
+            unsafe { tables.overwrite(&entry, writable) };
+        }
+    }
+}
+
+/// Changes a byte of what is copied.
+fn decay(loaded: &Loaded, byte: u64) {
+    let mut before = 0;
+    let mut at = None;
+    let _ = verify(&pages::Words, loaded.list.head, |record| {
+        if record.copies() {
+            let into = byte.wrapping_sub(before);
+            if into < record.bytes {
+                at = Some(record.source.wrapping_add(into));
+            }
+            before += record.bytes;
+        }
+    });
+    // A word at a time, as all of what is loaded was written.
+    let mut words = pages::Words;
+    if let Some(at) = at
+        && let Some(word) = words.load(at & !7)
+    {
+        words.store(at & !7, word ^ 1 << (8 * (at & 7)));
+    }
+}

@@ -1,0 +1,131 @@
+//! The test image's own: self-tests, deliberate failures and fault injection, by words of the command
+//! line.
+//!
+//! Ordinary code names nothing here. Whatever a test changes it changes through a hook (`hook`), a
+//! trait that the changed part of the kernel owns; [`install`] puts the implementations in, and only
+//! the image of the feature `test-image` has them.
+//!
+//! | word | where |
+//! | --- | --- |
+//! | `granule.test=` with a failure of one CPU | [`failures`] |
+//! | `granule.test=` with calls, parking, failures of other CPUs | [`calls`] |
+//! | `granule.test=` with changes of the linear map | [`memory`] |
+//! | `granule.test=conflict` and its like | [`conflict`] |
+//! | `granule.test=needs-4k` and its like | [`drivers`] |
+//! | `granule.test=kexec:` | [`kexec`] |
+//! | `granule.test=scarce` | [`alloc_failure`] |
+//! | `arm64.inject_conflict=` | [`inject`] |
+//! | `arm64.fake_cpu=` | [`cpus`] |
+
+mod alloc_failure;
+mod calls;
+mod conflict;
+mod cpus;
+mod drivers;
+mod early_walk;
+mod failures;
+mod inject;
+mod kexec;
+mod memory;
+mod registers;
+
+pub(crate) use installed::install;
+
+mod installed {
+    use super::{
+        alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,
+    };
+    use crate::counter::InstructionCounter;
+    use crate::exception::hook::{ABORTS, AbortHook};
+    use crate::init::hook::{BOOT, BootHook};
+    use crate::memory::hook::{ALLOCATIONS, TABLES};
+    use crate::memory::map::Request;
+    use crate::memory::walker::Tree;
+    use crate::selfcheck::Stage;
+    use crate::user::hook::{TASKS, TaskHook};
+    use crate::user::task::Task;
+    use granule::linear::Placement;
+    use granule::table::TableError;
+
+    /// Installs every hook. The first thing that the test image does at its virtual address.
+    pub(crate) fn install() {
+        ABORTS.install(&Aborts);
+        ALLOCATIONS.install(&alloc_failure::Refusals);
+        BOOT.install(&Boot);
+        TABLES.install(&inject::Injection);
+        TASKS.install(&Tasks);
+        crate::drivers::MORE_DRIVERS.install(&drivers::TestDrivers);
+        crate::kexec::hook::KEXEC.install(&kexec::Damage);
+        crate::smp::hook::CPUS.install(&cpus::Cpus);
+    }
+
+    struct Boot;
+
+    impl BootHook for Boot {
+        fn console_is_up(&self, bootargs: &[u8]) {
+            kexec::note(bootargs);
+            failures::run(bootargs);
+        }
+
+        fn counter_is_up(&self, bootargs: &[u8], counter: &InstructionCounter) {
+            failures::count(bootargs, counter);
+        }
+
+        fn before_check(
+            &self,
+            bootargs: &[u8],
+            stage: Stage,
+            tables: &mut dyn Tree,
+            placement: &Placement,
+        ) {
+            failures::corrupt(bootargs, stage, tables, placement);
+        }
+
+        fn tables_are_up(&self, bootargs: &[u8]) -> Result<(), TableError> {
+            inject::init(bootargs)
+        }
+
+        fn boot_is_done(&self, request: &Request<'_>, bootargs: &[u8]) {
+            calls::run(request, bootargs);
+            conflict::run(request, bootargs);
+            memory::run(bootargs);
+        }
+    }
+
+    struct Aborts;
+
+    impl AbortHook for Aborts {
+        fn is_conflict(&self, address: u64) -> bool {
+            inject::stands_for(address)
+        }
+
+        fn before_conflict(&self) {
+            inject::probe();
+            inject::mend();
+        }
+
+        fn before_translation_fault(&self) {
+            early_walk::wait();
+        }
+    }
+
+    struct Tasks;
+
+    impl TaskHook for Tasks {
+        fn before_first(&self, bootargs: &[u8]) {
+            alloc_failure::open(bootargs);
+        }
+
+        fn begins(&self) {
+            failures::task_begins();
+        }
+
+        fn forks(&self, parent: &Task, child: &Task) {
+            alloc_failure::inherit(parent, child);
+        }
+
+        fn prctl(&self, task: &Task, [what, first, all]: [u64; 3]) -> Option<u64> {
+            alloc_failure::is_asked(what).then(|| alloc_failure::arm(task, first, all))
+        }
+    }
+}
