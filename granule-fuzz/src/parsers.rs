@@ -75,7 +75,7 @@ pub(crate) fn pretended_cpu(bytes: &[u8]) {
     let mut bad = 0;
     // The boot CPU never pretends.
     let none = fake::of_cpu(bytes, 0, |_| bad += 1);
-    assert_eq!(none.apply(&registers), registers);
+    assert_eq!(none.apply(registers), registers);
     let words = words::words(bytes).filter(|word| word.key == b"arm64.fake_cpu");
     assert!(bad <= words.count());
     // What is well formed does what it says, whatever stands before it.
@@ -84,7 +84,7 @@ pub(crate) fn pretended_cpu(bytes: &[u8]) {
     let mut line: Vec<u8> = rest.0.to_vec();
     line.retain(|byte| !b"\"\0-".contains(byte));
     line.extend(format!(" arm64.fake_cpu={cpu}:bbm={value:#x}").bytes());
-    let made = fake::of_cpu(&line, cpu, |_| ()).apply(&registers);
+    let made = fake::of_cpu(&line, cpu, |_| ()).apply(registers);
     assert_eq!(made.mmfr2, value << 52);
 }
 

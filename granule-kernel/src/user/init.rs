@@ -293,7 +293,8 @@ fn end() {
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
-    UserMemory.release(registers::take_nobody(), 1);
+    // A frame of no program: the root that no CPU has in a TTBR any more.
+    pages::release(registers::take_nobody(), 1);
     memory::close_numbers();
 }
 

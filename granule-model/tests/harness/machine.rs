@@ -9,7 +9,7 @@ pub(crate) use crate::environment::{Cpu, Memory};
 use crate::watch::Watch;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{Parts, TableAllocator, TableRun};
+use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
 use granule_model::{Event, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -192,13 +192,13 @@ unsafe impl TableAllocator for Pages {
         Some(run)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.left = self.left.saturating_add(1);
-        self.free.push(table.0);
+        self.free.push(table.address().0);
         let mut world = self.world.borrow_mut();
         world.tables -= 1;
         world.event(Event::Freed {
-            start: table.0,
+            start: table.address().0,
             bytes: self.bytes,
         });
     }

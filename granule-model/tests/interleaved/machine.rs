@@ -3,7 +3,7 @@
 use crate::environment::{Cpu, Gate, Memory};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
-use granule::table::{Parts, TableAllocator, TableRun};
+use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
 use granule_model::{Config, Event, Model};
 use shuttle::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -131,8 +131,8 @@ unsafe impl TableAllocator for Machine {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        let (address, bytes) = (table.0, PAGE);
+    fn free(&mut self, table: FreedTable) {
+        let (address, bytes) = (table.address().0, PAGE);
         self.event(Event::Freed {
             start: address,
             bytes,

@@ -15,6 +15,7 @@ use granule::arch::{
 use granule::space::{
     Access as Wish, Area, Rights, Settings, Space, SpaceError, UserFrames, Wanted,
 };
+use granule::table::FreedFrames;
 use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime};
 use granule_testing::cases::times;
 use shuttle::rand::{Rng, thread_rng};
@@ -98,9 +99,9 @@ unsafe impl UserFrames for Frames {
         }
     }
 
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
-        for at in 0..count {
-            let frame = PhysicalAddress(first.0 + at * PAGE);
+    fn release(&mut self, frames: FreedFrames) {
+        for at in 0..frames.count() {
+            let frame = PhysicalAddress(frames.first().0 + at * PAGE);
             self.with(frame, |frame| frame.owners -= 1);
         }
     }
@@ -282,7 +283,10 @@ impl Program {
                 assert_eq!(done, Ok(()));
                 // The child never runs. Until it ends, whoever writes gets a copy.
                 self.touch(cpu, page, Wish::Write);
-                self.kernel(cpu, |_, frames| child.destroy(frames));
+                self.kernel(cpu, |_, frames| {
+                    // SAFETY: no CPU was ever in the child.
+                    unsafe { child.destroy(frames) }
+                });
             }
         }
     }

@@ -15,7 +15,7 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
     Attributes, Geometry, Half, Page, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::table::{Leaves, PageTables, Parts, TableAllocator};
+use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator};
 use granule_kexec::steps::leave;
 use granule_kexec::{
     Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
@@ -359,7 +359,7 @@ unsafe impl TableAllocator for Quiet<'_> {
         self.0.take(most)
     }
 
-    fn free(&mut self, _table: PhysicalAddress) {}
+    fn free(&mut self, _table: FreedTable) {}
 }
 
 /// A program runs in the lower half, and has something else where the relocation code will be. Gives

@@ -7,7 +7,7 @@ use crate::shape::Shape;
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
 use granule::linear::Census;
 use granule::linear::direct::{self, Arena, HasArena};
-use granule::table::{Leaves, PageTables, Parts, TableAllocator, TableRun};
+use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator, TableRun};
 use granule_model::{Access, Event, Outcome};
 use std::rc::Rc;
 
@@ -55,9 +55,10 @@ unsafe impl TableAllocator for ArenaPages {
         Some(run)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
+        let address = table.address().0;
         self.arena.free(table);
-        let (address, bytes) = (table.0, self.geometry.page_size().bytes());
+        let bytes = self.geometry.page_size().bytes();
         let freed = Event::Freed {
             start: address,
             bytes,

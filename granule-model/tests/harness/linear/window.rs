@@ -13,7 +13,8 @@ use granule::arch::{
 use granule::linear::window::{Slot, WindowBuilder, Windows};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableRun, invalidate, publish,
+    FreedTable, Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableRun, invalidate,
+    publish,
 };
 use granule_model::{Access, Event, Outcome, Visibility};
 use std::rc::Rc;
@@ -136,7 +137,7 @@ unsafe impl TableAllocator for Fixmap {
         self.pages.allocate(most)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.pages.free(table);
     }
 }

@@ -3,6 +3,7 @@
 use crate::machine::Shared;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
+use granule::table::FreedFrames;
 use granule_model::Event;
 
 /// Where they begin.
@@ -103,9 +104,9 @@ unsafe impl UserFrames for Frames {
         }
     }
 
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
-        for frame in 0..count {
-            let index = self.index(PhysicalAddress(first.0 + frame * self.page));
+    fn release(&mut self, frames: FreedFrames) {
+        for frame in 0..frames.count() {
+            let index = self.index(PhysicalAddress(frames.first().0 + frame * self.page));
             self.owners[index] -= 1;
             self.left = self.left.saturating_add(1);
         }

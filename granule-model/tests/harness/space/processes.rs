@@ -15,7 +15,7 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Area, Rights, Settings, Space, SpaceError};
-use granule::table::{Parts, TableAllocator, TableRun};
+use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ unsafe impl TableAllocator for SharedPages {
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
         self.0.borrow_mut().allocate(most)
     }
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.0.borrow_mut().free(table);
     }
 }
@@ -330,7 +330,8 @@ impl<P: Page> Processes<P> {
         let done = parent.space.fork_into(&mut child.space, &mut self.frames);
         self.finish(Some(process));
         if let Err(error) = done {
-            child.space.destroy(&mut self.frames);
+            // SAFETY: no CPU was ever in the child.
+            unsafe { child.space.destroy(&mut self.frames) };
             return Err(error);
         }
         child.space.make_live();
@@ -363,7 +364,8 @@ impl<P: Page> Processes<P> {
         self.finish(None);
         self.switch(cpu, None);
         let one = self.all.swap_remove(process);
-        one.space.destroy(&mut self.frames);
+        // SAFETY: every CPU left the space above.
+        unsafe { one.space.destroy(&mut self.frames) };
         self.settle();
     }
 

@@ -1,12 +1,16 @@
-//! The one place that issues TLBIs, barriers and cache maintenance: an assembly island.
+//! TLBIs and barriers of the CPU that runs: all assembly of the library.
 //!
-//! Each function is one instruction (or one loop of one) and nothing decides here; what must be
-//! issued in which order is `table::flush`'s and the kernel's. Only for
-//! arm64 without an operating system below it, or the instructions trap.
+//! [`Hardware`] implements [`Maintenance`] for page tables that this machine uses. It stands above
+//! them: no other module of the library imports this one, so page tables issue instructions only
+//! through the trait, and a test, a model or a recorder can take the place of the hardware.
+//!
+//! A function here is one instruction and decides nothing. The order of barriers and TLBIs is decided
+//! in `table::flush` and by the kernel. At EL0 the TLBIs trap, so this module is for code that runs
+//! without an operating system below it.
 
-use super::attributes::Regime;
-use super::tlbi::{Reach, TlbCapabilities, TlbiOp};
-use crate::table::maintenance::Maintenance;
+use crate::arch::Regime;
+use crate::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
+use crate::table::Maintenance;
 use core::arch::asm;
 
 /// Issues one instruction without operand.
