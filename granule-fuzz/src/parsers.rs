@@ -7,9 +7,9 @@ use granule_boot::choice::Wish;
 use granule_boot::peek::{Tree, total_size};
 use granule_boot::words;
 use granule_cli::bench::user::lines;
+use granule_cli::boot::tree;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_cli::trace_area::TraceArea;
-use granule_cli::tree;
 use granule_kcore::cpus::fake;
 use granule_kcore::parameters::{Parameters, Problem, Rodata};
 use granule_model::trace::{Header, Reader, parse_line, write_event};
@@ -138,11 +138,11 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
 
 pub(crate) fn trace_line(bytes: &[u8]) {
     let line = String::from_utf8_lossy(bytes);
-    if let Ok(Some(event)) = parse_line(&line) {
+    if let Ok(Some((cpu, event))) = parse_line(&line) {
         // What was understood is written so that it is understood alike.
         let mut written = String::new();
-        assert!(write_event(&event, &mut written).is_ok(), "{line}");
-        assert_eq!(parse_line(&written), Ok(Some(event)), "{line}");
+        assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
+        assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
     }
     let _ = Header::parse(&line);
 }

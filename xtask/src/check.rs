@@ -13,8 +13,9 @@ use serde_json::Value;
 
 use crate::programs::{self, Program};
 use crate::steps::{self, Step, draws, packages, runs_on_host};
-use crate::workspace::{capture, metadata, root};
-use crate::{ci, pool, run};
+use crate::{ci, run};
+use xtask::pool;
+use xtask::workspace::{capture, metadata, root};
 
 /// Operations of the model's harness, which has 60 000 in `make test`.
 const OPERATIONS: u64 = 6_000;

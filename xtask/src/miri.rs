@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use crate::programs::{Sum, run_command};
 use crate::steps::{LIBRARIES, draws, package_named, targets};
-use crate::workspace::{self, metadata, root};
-use crate::{pool, tools};
+use crate::tools;
+use xtask::pool;
+use xtask::workspace::{self, metadata, root};
 
 /// Each of the libraries' test programs is a job of its own, as Miri uses one core; the one that takes
 /// longest begins first.

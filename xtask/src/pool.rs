@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 /// Boots at a time, and whatever else keeps one core busy. A guest with one CPU is one busy
 /// thread; the project's machines have two cores.
-pub(crate) const PARALLEL: usize = 2;
+pub const PARALLEL: usize = 2;
 
 /// What a job came to.
 #[derive(Debug)]
-pub(crate) struct Done<T> {
-    pub(crate) job: usize,
-    pub(crate) result: T,
-    pub(crate) time: Duration,
+pub struct Done<T> {
+    pub job: usize,
+    pub result: T,
+    pub time: Duration,
 }
 
 /// Runs the jobs `0..count`, `parallel` at a time, `each` hearing every result as it comes.
 /// Starts no further one once `each` returns false or `go_on` does.
-pub(crate) fn run<T: Send>(
+pub fn run<T: Send>(
     count: usize,
     parallel: usize,
     go_on: impl Fn() -> bool + Sync,

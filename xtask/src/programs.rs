@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::pool;
-use crate::workspace::{capture, cargo, show};
+use xtask::pool;
+use xtask::workspace::{capture, cargo, show};
 
 /// A program that libtest made.
 #[derive(Clone, Debug, PartialEq, Eq)]

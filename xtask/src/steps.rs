@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::programs::{self, Program};
-use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
-use crate::{boot, boots, image, licences, matrix, miri, pool, probe, user};
+use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
+use xtask::pool;
+use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -134,6 +135,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "properties, interleavings and the model harness at length",
         long: true,
         run: properties,
+    },
+    Step {
+        name: "figures",
+        what: "the documents' figures, those that are cheap to measure",
+        long: true,
+        run: figures::check_all,
     },
     Step {
         name: "peers",
@@ -281,9 +288,9 @@ pub(crate) fn runs_on_host(program: &Program) -> bool {
     ![user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package) && !boots_guests(program)
 }
 
-/// Integration tests of granule-cli whose names begin with `qemu`.
+/// The integration tests of granule-cli that are called `qemu`.
 fn boots_guests(program: &Program) -> bool {
-    program.package == CLI && program.kind == "test" && program.target.starts_with("qemu")
+    program.package == CLI && program.kind == "test" && program.target == "qemu"
 }
 
 /// The properties and interleavings of the host tests with other cases, and more of them; and the model
@@ -296,11 +303,10 @@ fn properties() -> Result<()> {
     programs::run(&programs, pool::PARALLEL, &[], &variables)
 }
 
-/// Its packages and its summary are its own; the last line of that says which of its checks failed.
+/// A program of its own, with packages that nothing else here needs; its last lines say which of its
+/// checks failed.
 fn peers() -> Result<()> {
-    let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("test-peers");
-    run(command)
+    run(cargo(&["run", "--quiet", "--package", "xtask-peers"]))
 }
 
 fn build_image() -> Result<()> {
@@ -340,11 +346,11 @@ fn qemu_matrix() -> Result<()> {
         (image::test_image as fn() -> _, " --test-image"),
         (|| image::image(None), ""),
     ] {
-        boots::run(&cases, &granule, &build()?, |verdict| {
+        boots::run(&cases, &granule, &build()?, |outcome| {
             ran += 1;
-            let case = &cases[verdict.case];
-            match verdict.wrong {
-                None => println!("ok ({:.1} s): {case}{option}", verdict.time.as_secs_f32()),
+            let case = &cases[outcome.case];
+            match outcome.wrong {
+                None => println!("ok ({:.1} s): {case}{option}", outcome.time.as_secs_f32()),
                 Some(wrong) => {
                     failed += 1;
                     println!("FAILED: granule boot {case}{option}: {wrong}");

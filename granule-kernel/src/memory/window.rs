@@ -10,15 +10,15 @@ use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
-use granule::arch::hw::Hardware;
 use granule::arch::page_size::Level;
 use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::forward;
+use granule::hw::Hardware;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::table::{
-    Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, TableRun, Visibility,
-    invalidate, publish,
+    Counters, FreedTable, Leaves, Maintenance, TableAllocator, TableError, TableMemory, TableRun,
+    Visibility, invalidate, publish,
 };
 use granule_boot::memblock::Direction;
 use granule_kcore::devicetree::memory::Memory;
@@ -372,8 +372,8 @@ unsafe impl TableAllocator for EarlyTables<'_> {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        let end = table.0 + self.page_bytes;
-        super::release::give_back(self.memory, self.firmware, table.0, end);
+    fn free(&mut self, table: FreedTable) {
+        let start = table.address().0;
+        super::release::give_back(self.memory, self.firmware, start, start + self.page_bytes);
     }
 }

@@ -6,8 +6,8 @@
 
 use crate::cpu;
 use crate::smp::mailbox::{Command, ENTERED, FITS, PARKED, Report};
-use granule::arch::hw;
 use granule::arch::{CpuFeatures, IdRegisters};
+use granule::hw;
 use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
 
 /// Comes back if the CPU may turn its MMU on; else it waits for ever, the reason in its report.

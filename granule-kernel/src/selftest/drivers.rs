@@ -3,8 +3,8 @@
 use crate::console::println;
 use crate::drivers::{Driver, DriverHook};
 use granule::arch::PageSize::{self, K4, K16, K64};
-use granule_boot::choice::SizeSet;
 use granule_boot::driver::Requirement;
+use granule_boot::sizes::SizeSet;
 use granule_kcore::parameters::Parameters;
 
 /// The drivers; each name is the word of `granule.test=`.

@@ -6,6 +6,7 @@ use crate::memory::pages;
 use core::arch::asm;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
+use granule::table::FreedFrames;
 
 /// All of them; the lock is the page allocator's.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +44,8 @@ unsafe impl UserFrames for UserMemory {
     }
 
     #[inline(never)]
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
-        pages::release(first, count);
+    fn release(&mut self, frames: FreedFrames) {
+        pages::release(frames.first(), frames.count());
     }
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {

@@ -17,11 +17,11 @@ use crate::smp::percpu;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use granule::arch::hw::{self, Hardware};
 use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
+use granule::hw::{self, Hardware};
 use granule::space::{
     Access, Area, Areas, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid,
     SpaceError, Stats, asid,
@@ -232,7 +232,8 @@ impl<P: Page> Drop for Typed<P> {
             // SAFETY: leaked by `make` or `enlarge`, once.
             drop(unsafe { Array::from_static(areas) });
         }
-        let _ = space.destroy(&mut UserMemory);
+        // SAFETY: nobody has the space any more, so no CPU is in it.
+        let _ = unsafe { space.destroy(&mut UserMemory) };
     }
 }
 
