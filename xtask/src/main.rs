@@ -7,6 +7,8 @@ mod boot;
 mod boots;
 mod check;
 mod ci;
+#[cfg(test)]
+mod documents;
 mod elf;
 mod entry;
 mod figures;

@@ -188,7 +188,7 @@ pub(super) const RUNS: &[Run] = &[
     .checked(),
     run(
         "peers",
-        &["cargo xtask test-peers --only bench"],
+        &["cargo run --package xtask-peers -- --only bench"],
         Phase::Alone,
         180,
     ),
