@@ -1,13 +1,15 @@
 # The commands a person types; what they do is in xtask (`cargo xtask --help`).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-peers soak image setup
+.PHONY: help run check test test-all test-peers soak image setup
 
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
-	@echo "make test   every test, host and QEMU (ONLY=step for one of them)"
+	@echo "make check  before each commit, 3 minutes: format, lints, tests of what changed, three boots"
+	@echo "make test   before each push, 12 minutes: every test, host and QEMU (ONLY=step for one of them)"
+	@echo "make test-all    what CI runs (.ci/run), 45 minutes: with Miri, long properties and Debian's kernels"
 	@echo "make test-peers  Debian's kernels and shell beside ours, and left for (fetches them by apt)"
-	@echo "make soak   the long form, resumable, at most six hours"
+	@echo "make soak   everything in full, resumable, at most six hours"
 	@echo "make image  build target/granule/Image"
 	@echo "make setup  install what is missing (run, test and soak do it too)"
 
@@ -24,6 +26,12 @@ run: setup
 
 test: setup
 	@cargo xtask test $(foreach step,$(ONLY),--only $(step))
+
+check: setup
+	@cargo xtask check
+
+test-all: setup
+	@cargo xtask test --all
 
 test-peers: setup
 	@cargo xtask test-peers $(PEERS)

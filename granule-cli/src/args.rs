@@ -232,7 +232,7 @@ pub struct BootArgs {
     #[command(flatten)]
     kexec: KexecArgs,
 
-    /// Seconds the guest may run
+    /// Seconds the guest may take, not counting what it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 

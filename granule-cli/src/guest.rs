@@ -1,7 +1,9 @@
-//! One run of QEMU: start it, stream the console, watch the clock and the boot
-//! record, and leave no process behind, whichever way it goes.
+//! One run of QEMU: start it, stream the console, watch the boot record and the
+//! guest's clock, and leave no process behind, whichever way it goes.
 //!
-//! What the run means is decided in `boot`.
+//! All time limits are of QEMU's own [`ProcessClock`]: the guest's time goes on while it
+//! runs or sleeps, and stands still while the host has no core for it. What the run
+//! means is decided in `judge`.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -17,22 +19,24 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::bootrec::BootRecord;
+use crate::clock::{ProcessClock, TICK};
 use crate::console::{Splitter, Tail};
 use crate::kexec::figures;
 use crate::qmp::{self, Place, Sight, Watch};
 use crate::records::Records;
-use granule::trace::Header;
+use granule_trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
 const LONGEST_SOCKET_DIR: usize = 90;
-/// How often the clock is looked at while the console is silent.
-const TICK: Duration = Duration::from_millis(50);
 /// A parked kernel that found a console on the way tells its reason there as
 /// well and powers off: it gets the time to finish its sentence.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// QEMU ends at once when the guest has powered off, unless it meets a request of
 /// ours just then: up to some version its `monitor_cleanup` then waits for ever.
 const POWER_OFF: Duration = Duration::from_secs(1);
+/// Longer than it takes to write a gigabyte: a QEMU that is asked for a trace and
+/// has not written it after so long hangs.
+const TRACE: Duration = Duration::from_secs(60);
 /// QEMU says little on standard error; a broken one must not fill our memory.
 const LONGEST_STDERR: u64 = 1 << 20;
 
@@ -41,7 +45,7 @@ const LONGEST_STDERR: u64 = 1 << 20;
 pub(crate) enum End {
     /// QEMU ended by itself.
     Exited(ExitStatus),
-    /// The time was up.
+    /// The guest used up the time it had.
     TimedOut,
     /// The boot record says that the kernel stopped for good.
     Parked(BootRecord),
@@ -70,6 +74,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) watch: Option<(UnixListener, Watch)>,
     /// Where in the next kernel's image its boot record lies, if there is one and it has one.
     pub(crate) next_boot_record: Option<u64>,
+    /// Time of the guest's own clock.
     pub(crate) timeout: Duration,
 }
 
@@ -99,7 +104,6 @@ enum Event {
 /// Runs QEMU to its end. The console goes to `sink` as it comes; a sink that
 /// fails is written to no more, which changes nothing about the run.
 pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) -> io::Result<Run> {
-    let started = Instant::now();
     let mut guest = Guest(spawn(&plan)?);
     let child = &mut guest.0;
     let (events, inbox) = mpsc::channel();
@@ -138,7 +142,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     let saves_trace = watch
         .as_ref()
         .is_some_and(|(_, watch)| watch.trace.is_some());
-    let mut watcher = watch.map(|(listener, place)| {
+    let watcher = watch.map(|(listener, place)| {
         thread::spawn(move || {
             qmp::watch(&listener, &place, &stopped, |sight| {
                 let _ = events.send(Event::Sight(sight));
@@ -149,8 +153,9 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     let mut seen = Seen::new(sink);
     let mut hops = 0;
     let mut memory = PeakMemory::new(child.id());
-    let mut parked: Option<(BootRecord, Instant)> = None;
-    let mut powered_off: Option<Instant> = None;
+    let mut clock = ProcessClock::start(child.id());
+    let mut parked: Option<(BootRecord, Duration)> = None;
+    let mut powered_off: Option<Duration> = None;
     let end = loop {
         match inbox.recv_timeout(TICK) {
             Ok(Event::Console(bytes)) => {
@@ -170,42 +175,46 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
             Ok(Event::Sight(Sight::Record(at, _))) if place.get() != Some(at) => (),
             Ok(Event::Sight(Sight::Record(_, Ok(record)))) if record.is_parked() => {
                 seen.boot_record = Some(record.clone());
-                parked.get_or_insert_with(|| (record, Instant::now()));
+                parked.get_or_insert_with(|| (record, clock.elapsed()));
             }
             Ok(Event::Sight(Sight::Record(_, record))) => {
                 seen.boot_record = record.ok().or(seen.boot_record);
             }
             Ok(Event::Sight(Sight::Trace(trace))) => seen.trace = Some(trace),
             Ok(Event::Sight(Sight::PoweredOff)) => {
-                powered_off.get_or_insert_with(Instant::now);
+                powered_off.get_or_insert(clock.elapsed());
             }
             Ok(Event::ConsoleEnded) | Err(RecvTimeoutError::Timeout) => (),
             // All senders gone: only QEMU's exit is left to wait for.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
         memory.look_now_and_then();
+        let now = clock.look();
         if let Some(status) = child.try_wait()? {
             break End::Exited(status);
         }
-        if powered_off.is_some_and(|since| since.elapsed() >= POWER_OFF) {
+        if powered_off.is_some_and(|since| now - since >= POWER_OFF) {
             // What the guest did is known; what QEMU would have said is not waited for.
             break End::Exited(ExitStatus::default());
         }
-        if let Some((record, _)) = parked.take_if(|(_, since)| since.elapsed() >= LAST_WORDS) {
+        if let Some((record, _)) = parked.take_if(|(_, since)| now - *since >= LAST_WORDS) {
             break End::Parked(record);
         }
         if interrupt.load(Ordering::Relaxed) {
             break End::Interrupted;
         }
-        if started.elapsed() >= timeout {
+        if now >= timeout {
             break End::TimedOut;
         }
     };
     memory.look();
     drop(stop);
-    if saves_trace && let Some(watcher) = watcher.take() {
+    if saves_trace && let Some(watcher) = &watcher {
         // What a guest recorded that did not come to its end is told as well.
-        let _ = watcher.join();
+        let until = clock.elapsed() + TRACE;
+        while !watcher.is_finished() && clock.look() < until {
+            thread::sleep(TICK);
+        }
     }
     // QEMU is gone after this, and with it the other ends of pipes and socket,
     // so that every thread comes to its end.
@@ -225,7 +234,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         }
     }
     let end = match (end, parked) {
-        // Killed by our clock or by QEMU's end, but parked it was.
+        // Ended by us or by QEMU's end, but parked it was.
         (End::TimedOut | End::Exited(_), Some((record, _))) if !seen.has_ended() => {
             End::Parked(record)
         }

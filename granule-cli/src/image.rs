@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use granule::kexec::image::{ImageError as HeaderError, ImageHeader, Looks};
+use granule_kexec::image::{ImageError as HeaderError, ImageHeader, Looks};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -197,7 +197,7 @@ fn find_upwards(start: &Path, image: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::kexec::image::HEADER_BYTES;
+    use granule_kexec::image::HEADER_BYTES;
 
     fn header(text_offset: u64, image_size: u64, flags: u64) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];

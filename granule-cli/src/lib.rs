@@ -25,6 +25,7 @@ pub mod bench;
 pub mod boot;
 pub mod bootrec;
 pub mod check;
+pub mod clock;
 mod console;
 pub mod cost;
 mod guest;

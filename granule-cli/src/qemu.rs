@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::clock::ProcessClock;
 use crate::raw::Layout;
 use crate::request::Request;
 
@@ -241,9 +242,9 @@ pub(crate) fn run_briefly(mut command: Command) -> io::Result<Output> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let deadline = Instant::now() + LIMIT;
+    let mut clock = ProcessClock::start(child.id());
     while child.try_wait()?.is_none() {
-        if Instant::now() >= deadline {
+        if clock.look() >= LIMIT {
             child.kill()?;
             child.wait()?;
             return Err(io::Error::new(

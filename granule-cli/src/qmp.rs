@@ -18,17 +18,13 @@ use serde_json::{Value, json};
 
 use crate::bootrec::{self, BootRecord};
 use crate::trace_area::TraceArea;
-use granule::trace::{Header, RECORD_WORDS};
+use granule_trace::{Header, RECORD_WORDS};
 
 /// A parked kernel waits; nobody notices a quarter of a second.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often a thread that waits for QEMU looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
-
-/// Longer than it takes to write a gigabyte: a QEMU that is asked for a trace and
-/// says nothing for so long hangs.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// What ends a conversation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,8 +61,9 @@ struct Qmp<'a> {
     stop: &'a Receiver<()>,
     /// Commands sent; an answer says which it is for.
     commands: u64,
-    /// Until when to wait although we are to stop.
-    last_orders: Option<Instant>,
+    /// Whether to wait for answers although we are to stop. Whoever runs QEMU ends it, and
+    /// with it the wait, if none comes.
+    last_orders: bool,
 }
 
 impl<'a> Qmp<'a> {
@@ -77,7 +74,7 @@ impl<'a> Qmp<'a> {
             partial: Vec::new(),
             stop,
             commands: 0,
-            last_orders: None,
+            last_orders: false,
         };
         let greeting = qmp.next(None)?.unwrap_or_default();
         qmp.run("qmp_capabilities", accepted(&greeting))?;
@@ -99,11 +96,7 @@ impl<'a> Qmp<'a> {
                     return Ok(Some(object));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let over = match self.last_orders {
-                        Some(until) => Instant::now() >= until,
-                        None => stopped(self.stop, Duration::ZERO),
-                    };
-                    if over {
+                    if !self.last_orders && stopped(self.stop, Duration::ZERO) {
                         return Err(Hangup::Gone);
                     }
                     if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -209,7 +202,7 @@ pub(crate) fn watch(
     };
     let hangup = watch_record(&mut qmp, watch, &mut report);
     if let Some(trace) = &watch.trace {
-        qmp.last_orders = Some(Instant::now() + SILENCE);
+        qmp.last_orders = true;
         report(Sight::Trace(save(&mut qmp, trace, &watch.scratch)));
         // With or without an answer: whoever waits for QEMU's end sees to it.
         let _ = qmp.run("quit", json!({}));

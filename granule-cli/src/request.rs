@@ -205,7 +205,7 @@ pub struct Request {
     pub qemu: PathBuf,
     /// Let the virtual clock count instructions.
     pub icount: bool,
-    /// How long the guest may run.
+    /// How long the guest may take, by its own clock ([`crate::clock`]).
     pub timeout: Duration,
     /// Have the kernel record a trace, and write it to this file.
     pub trace: Option<PathBuf>,

@@ -7,12 +7,12 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use granule::table::Visibility;
-use granule::trace::{self as raw, BarrierKind, Header, RECORD_WORDS, Record, System};
 use granule_model::trace::write_event;
 use granule_model::{
     Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope, Tlbi, trace,
 };
+use granule_trace::Visibility;
+use granule_trace::{self as raw, BarrierKind, Header, RECORD_WORDS, Record, System};
 use tempfile::NamedTempFile;
 
 /// A trace that was written.
@@ -161,8 +161,8 @@ fn kind(event: raw::Event) -> Option<EventKind> {
             visibility,
             ..
         } => EventKind::StoreDescriptor {
-            address: address.0,
-            value: descriptor.0,
+            address,
+            value: descriptor,
             order: order(visibility),
         },
         raw::Event::Store {
@@ -172,9 +172,9 @@ fn kind(event: raw::Event) -> Option<EventKind> {
             step,
             visibility,
         } => EventKind::FillDescriptors {
-            address: address.0,
+            address,
             count: count.into(),
-            first: descriptor.0,
+            first: descriptor,
             step,
             order: order(visibility),
         },
@@ -184,7 +184,7 @@ fn kind(event: raw::Event) -> Option<EventKind> {
             change,
             visibility,
         } => EventKind::UpdateDescriptors {
-            address: address.0,
+            address,
             count: count.into(),
             of: change.of,
             clear: change.clear,
@@ -192,11 +192,11 @@ fn kind(event: raw::Event) -> Option<EventKind> {
             order: order(visibility),
         },
         raw::Event::Obtained { start, bytes } => EventKind::TableObtained {
-            address: start.0,
+            address: start,
             bytes,
         },
         raw::Event::Freed { start, bytes } => EventKind::TableFreed {
-            address: start.0,
+            address: start,
             bytes,
         },
         raw::Event::Relied { start, bytes } => EventKind::Relied {
@@ -216,7 +216,7 @@ fn kind(event: raw::Event) -> Option<EventKind> {
             bytes,
         },
         raw::Event::Data { start, bytes } => EventKind::OtherStore {
-            address: start.0,
+            address: start,
             bytes,
             purpose: Purpose::Data,
         },
@@ -272,8 +272,7 @@ fn system(system: System, value: u64) -> Option<EventKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::arch::{Descriptor, PhysicalAddress, Regime, tlbi};
-    use granule::table::BitChange;
+    use granule_trace::BitChange;
 
     fn bytes(record: Record) -> [u8; 8 * RECORD_WORDS] {
         let mut bytes = [0; 8 * RECORD_WORDS];
@@ -292,12 +291,12 @@ mod tests {
 
     #[test]
     fn every_kind_of_record_has_its_line() {
-        let address = PhysicalAddress(0x4000_1008);
+        let address = 0x4000_1008;
         let store = |count, visibility| {
             line(raw::Event::Store {
                 address,
                 count,
-                descriptor: Descriptor(0x703),
+                descriptor: 0x703,
                 step: 4096,
                 visibility,
             })
@@ -342,7 +341,7 @@ mod tests {
         assert_eq!(line(raw::Event::Settled), "sync cpu2");
         let lines = raw::Event::Lines {
             instruction: System::DC_IVAC,
-            start: start.0,
+            start,
             bytes,
         };
         assert_eq!(line(lines), "dc cpu2 ivac 0x40001008 0x1000");
@@ -367,16 +366,8 @@ mod tests {
             assert!(line.contains(name) || name == "alle1", "{name}: {line}");
             assert_eq!(line.starts_with("tlbi "), system.is_tlbi(), "{line}");
         }
-        let (system, operand) = System::of_tlbi(
-            Regime::El1And0,
-            tlbi::TlbiOp::Range {
-                operand: 7,
-                reach: tlbi::Reach::LastLevel,
-                all_asids: true,
-            },
-        );
         assert_eq!(
-            line(raw::Event::System(system, operand)),
+            line(raw::Event::System(System::RVAALE1IS, 7)),
             "tlbi cpu2 rvaale1is 0x7"
         );
     }

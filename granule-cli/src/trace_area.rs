@@ -3,7 +3,7 @@
 
 use crate::image::RAM_BASE;
 use crate::sizes::show_size;
-use granule::boot::words;
+use granule_boot::words;
 
 /// The key of the word in bootargs.
 const KEY: &str = "granule.trace=";

@@ -14,10 +14,6 @@ mod records;
 mod replay;
 mod tables;
 
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
 /// A target: its name, as cargo-fuzz calls it, and the function.
 pub type Target = (&'static str, fn(&[u8]));
 

@@ -10,9 +10,9 @@ use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
-use granule::kexec::Extent;
 use granule_kcore::kexec::handoff_note;
 use granule_kcore::kexec::next_tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
+use granule_kexec::Extent;
 
 /// Bytes of a case that say what is changed; the others are the tree's.
 const MINE: usize = 120;

@@ -208,7 +208,7 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
             assert_eq!(ram.ram, ram.edges + ram.no_map + ram.mapped);
             for piece in memory.mapped() {
                 let aligned = (piece.start() | piece.end()).is_multiple_of(page_size.bytes());
-                let kept_off = |other: &&granule::memblock::Region| {
+                let kept_off = |other: &&granule_boot::memblock::Region| {
                     other.inside(piece.start(), piece.end()).is_none()
                 };
                 assert!(aligned && memory.no_map().iter().all(|one| kept_off(&one)));

@@ -3,9 +3,9 @@
 
 use crate::bytes::Bytes;
 use granule::arch::{IdRegisters, PageSize};
-use granule::boot::choice::Wish;
-use granule::boot::peek::{Tree, total_size};
-use granule::boot::words;
+use granule_boot::choice::Wish;
+use granule_boot::peek::{Tree, total_size};
+use granule_boot::words;
 use granule_cli::bench::user::lines;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_cli::trace_area::TraceArea;

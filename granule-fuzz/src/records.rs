@@ -3,8 +3,7 @@
 
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
-use granule::stamp::{Stamp, Units};
-use granule::trace::{Header, RECORD_WORDS, Record as TraceRecord};
+use granule_boot::stamp::{Stamp, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::record::{KEYS, Kind, Record};
@@ -13,6 +12,7 @@ use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
 use granule_kcore::trace::area::Area;
 use granule_model::trace::{parse_line, write_event};
+use granule_trace::{Header, RECORD_WORDS, Record as TraceRecord};
 
 pub(crate) fn console_record(bytes: &[u8]) {
     let mut record = Record::default();

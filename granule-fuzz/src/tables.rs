@@ -6,11 +6,11 @@ use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Kind, Page, Page4K, Page16K,
     Page64K, PageSize, PhysicalAddress, Regime, VirtualAddress, page_size::Level,
 };
-use granule::memblock::{Direction, LeftOut, Memblock};
 use granule::table::{
     BitChange, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
 };
 use granule::table::{Liveness, Parts, TableError};
+use granule_boot::memblock::{Direction, LeftOut, Memblock};
 
 /// A CPU that has everything, with 52 bits.
 fn cpu() -> CpuFeatures {

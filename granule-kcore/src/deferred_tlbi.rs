@@ -52,7 +52,7 @@ impl DeferredTlbi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::config;
+    use granule_testing::cases::config;
     use proptest::prelude::*;
 
     /// What is done with pages from and to.

@@ -10,10 +10,6 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
 
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
 pub mod conflict_injection;
 pub mod counter_wrap;
 pub mod cpus;

@@ -1,17 +1,25 @@
-//! The lock for what interrupts, calls between CPUs and parking come near: whoever holds it has
-//! interrupts masked, whoever waits for it lets them in.
+//! The spinlock, and its policies: what its holder and its waiters do with interrupts.
 //!
-//! Three things follow. A holder is never interrupted, so what an interrupt runs may take the lock
-//! too. A holder is never parked, so who parked all others finds every lock free. And a waiter with
-//! interrupts let in answers calls, so nobody who calls or parks waits for a waiter.
+//! [`RawLock`] is the lock alone; [`Lock`] has the value that it protects. A policy is a type:
 //!
-//! A waiter whose interrupts were masked already does *not* answer: it may hold another of these
-//! locks, half way through a change, or be answering a call. It need not, since holders wait for
-//! nobody but the holder of a further lock: locks are taken in one order, `memory::live` before
-//! `memory::pages` before the trace's and the console's.
+//! | policy | the holder | a waiter | a holder is stuck |
+//! | --- | --- | --- | --- |
+//! | [`AnswersCalls`] | has interrupts masked | has them as they were, and answers calls between CPUs | after ten seconds |
+//! | [`Masked`] | has interrupts masked | has them masked | after ten seconds |
+//! | [`Unmasked`] | has them as they were | has them as they were, and answers calls between CPUs | never |
 //!
-//! First come is not first served: a place in a queue could come up while its owner is parked, and
-//! all would wait for it.
+//! Code that may not wait at all, as in a panic, uses [`RawLock::try_acquire`], or takes the lock away
+//! ([`RawLock::seize`]).
+//!
+//! Three things follow from [`AnswersCalls`], the policy of most locks. A holder is never interrupted,
+//! so code that an interrupt runs may take the lock too. A holder is never parked, so a CPU that parked
+//! all others finds every lock free. And a waiter answers calls, so no CPU that calls or parks waits for
+//! a waiter. A waiter whose interrupts were masked before does *not* answer: it may hold another of these
+//! locks, half way through a change, or be answering a call. It need not, since holders wait for nothing
+//! but a further lock, and locks are taken in one order: `memory::live` before `memory::pages` before
+//! those of the trace and the console.
+//!
+//! There is no queue: a place in it could come up while its owner is parked, and all would wait.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -22,86 +30,172 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 pub trait Cpu {
     /// Its number.
     fn number() -> usize;
-    /// Masks interrupts; what [`restore`](Self::restore) needs to undo it.
+    /// Masks interrupts; what [`restore`](Self::restore) needs to undo that.
     fn mask() -> u64;
-    /// Goes back to what was before.
+    /// Makes interrupts as they were before [`mask`](Self::mask).
     fn restore(before: u64);
-    /// Whether interrupts were let in then.
-    fn were_let_in(before: u64) -> bool;
-    /// Once round the loop of a waiter, with interrupts as they were when it came.
-    fn wait(let_in: bool);
-    /// Any time.
+    /// The state of interrupts, as `mask` returns it.
+    fn interrupts() -> u64;
+    /// Whether interrupts are let in in that state.
+    fn are_let_in(state: u64) -> bool;
+    /// Answers calls from other CPUs, sooner than their interrupt would.
+    fn answer_calls();
+    /// Once round the loop of a waiter.
+    fn relax();
+    /// The time, in ticks of any clock.
     fn now() -> u64;
-    /// Whether it is so long ago that nobody will ever release the lock.
+    /// Whether that is so long ago that the lock will never be released.
     fn is_too_long_ago(time: u64) -> bool;
 }
 
-/// A value for one CPU at a time.
-pub struct Lock<T, C> {
-    /// One more than the holder's number; 0 for nobody.
-    holder: AtomicUsize,
-    value: UnsafeCell<T>,
-    cpu: PhantomData<fn() -> C>,
+/// What a lock's holder and waiters do with interrupts.
+pub trait Policy {
+    /// Whether the holder has interrupts masked.
+    const HOLDER_MASKS: bool;
+    /// Whether a waiter has interrupts as they were when it came, and answers calls if they are let in.
+    const WAITER_ANSWERS: bool;
+    /// Whether a holder is stuck that does not release the lock for ten seconds.
+    const HELD_FOR_SHORT: bool;
 }
 
-// SAFETY: `value` is reached only by who holds the lock, one CPU at a time and, as interrupts are
-// masked and `with` refuses to be entered twice, by one call on it.
-unsafe impl<T: Send, C> Sync for Lock<T, C> {}
+/// The holder has interrupts masked; a waiter answers calls.
+#[derive(Clone, Copy, Debug)]
+pub enum AnswersCalls {}
 
-impl<T, C> Lock<T, C> {
-    /// Free, round `value`.
-    pub const fn new(value: T) -> Self {
+impl Policy for AnswersCalls {
+    const HOLDER_MASKS: bool = true;
+    const WAITER_ANSWERS: bool = true;
+    const HELD_FOR_SHORT: bool = true;
+}
+
+/// Holder and waiters have interrupts masked: for a lock that is held for a few instructions.
+#[derive(Clone, Copy, Debug)]
+pub enum Masked {}
+
+impl Policy for Masked {
+    const HOLDER_MASKS: bool = true;
+    const WAITER_ANSWERS: bool = false;
+    const HELD_FOR_SHORT: bool = true;
+}
+
+/// Interrupts stay as they are: for a lock that no interrupt takes, and that is held for long.
+#[derive(Clone, Copy, Debug)]
+pub enum Unmasked {}
+
+impl Policy for Unmasked {
+    const HOLDER_MASKS: bool = false;
+    const WAITER_ANSWERS: bool = true;
+    const HELD_FOR_SHORT: bool = false;
+}
+
+/// A waiter gave up: the holder does not release the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The state of interrupts, for [`RawLock::seize`].
+    pub before: u64,
+}
+
+/// A spinlock without a value.
+pub struct RawLock<C, P = AnswersCalls> {
+    /// One more than the holder's number; 0 while the lock is free.
+    holder: AtomicUsize,
+    kind: PhantomData<fn() -> (C, P)>,
+}
+
+impl<C, P> Default for RawLock<C, P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C, P> RawLock<C, P> {
+    /// A free lock.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             holder: AtomicUsize::new(0),
-            value: UnsafeCell::new(value),
-            cpu: PhantomData,
+            kind: PhantomData,
         }
+    }
+
+    /// The number of the CPU that holds the lock.
+    pub fn holder(&self) -> Option<usize> {
+        self.holder.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
-impl<T, C: Cpu> Lock<T, C> {
-    /// Calls `work` with the value, once nobody else has it. `work` runs with interrupts masked,
-    /// must be short, and must wait for no other CPU.
+impl<C: Cpu, P: Policy> RawLock<C, P> {
+    /// Takes the lock once it is free; the state of interrupts before, for
+    /// [`release`](Self::release).
     ///
-    /// Panics when this CPU holds the lock already, and when it does not come free for ten seconds.
-    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let before = C::mask();
-        if !self.take() {
-            self.wait(before);
+    /// Panics when this CPU holds the lock already, and when the holder is stuck.
+    pub fn acquire(&self) -> u64 {
+        let before = Self::enter();
+        if !self.take() && !self.wait(before) {
+            self.complain();
         }
-        // SAFETY: just taken, by one or the other.
-        unsafe { self.run(before, work) }
+        before
     }
 
-    /// Takes it, with interrupts masked, when it comes free. `before` is how they were.
-    // Not in each place that takes a lock.
-    #[cold]
-    #[inline(never)]
-    fn wait(&self, before: u64) {
-        let start = C::now();
-        loop {
-            C::restore(before);
-            self.check(start);
-            C::wait(C::were_let_in(before));
-            C::mask();
-            if self.take() {
-                return;
-            }
+    /// As [`acquire`](Self::acquire), for code that goes on without the lock rather than panic.
+    ///
+    /// # Errors
+    ///
+    /// When the holder is stuck, or this CPU holds the lock already.
+    pub fn acquire_or_give_up(&self) -> Result<u64, Stuck> {
+        let before = Self::enter();
+        if self.take() || self.wait(before) {
+            Ok(before)
+        } else {
+            Err(Stuck { before })
         }
     }
 
-    /// As [`with`](Self::with), but only if nobody has the value now.
-    pub fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let before = C::mask();
+    /// Takes the lock if it is free now.
+    pub fn try_acquire(&self) -> Option<u64> {
+        let before = Self::enter();
         if self.take() {
-            // SAFETY: just taken.
-            return Some(unsafe { self.run(before, work) });
+            return Some(before);
         }
-        C::restore(before);
+        Self::leave(before);
         None
     }
 
-    /// Interrupts must be masked: between taking and masking the holder could be parked.
+    /// Releases the lock, and makes interrupts as they were.
+    ///
+    /// # Safety
+    ///
+    /// This CPU must hold the lock, and `before` come from taking it.
+    pub unsafe fn release(&self, before: u64) {
+        self.holder.store(0, Ordering::Release);
+        Self::leave(before);
+    }
+
+    /// Takes the lock away from its holder, if it has one.
+    ///
+    /// # Safety
+    ///
+    /// The holder must not come back to what the lock protects, or the caller must put up with that.
+    pub unsafe fn seize(&self) {
+        self.holder.store(C::number() + 1, Ordering::Relaxed);
+    }
+
+    fn enter() -> u64 {
+        if P::HOLDER_MASKS {
+            C::mask()
+        } else {
+            C::interrupts()
+        }
+    }
+
+    fn leave(before: u64) {
+        if P::HOLDER_MASKS {
+            C::restore(before);
+        }
+    }
+
+    /// For a policy that masks interrupts they must be masked: between taking and masking the holder
+    /// could be parked.
     fn take(&self) -> bool {
         let this = C::number() + 1;
         self.holder
@@ -109,39 +203,125 @@ impl<T, C: Cpu> Lock<T, C> {
             .is_ok()
     }
 
-    /// # Safety
-    ///
-    /// This CPU must hold the lock, with interrupts masked, and `before` be how they were.
-    unsafe fn run<R>(&self, before: u64, work: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: whoever holds the lock is the only one that reaches the value.
-        let result = work(unsafe { &mut *self.value.get() });
-        self.holder.store(0, Ordering::Release);
-        C::restore(before);
-        result
+    /// Takes the lock when it comes free; false if it does not. Interrupts are as a holder has them,
+    /// before and after.
+    // Not in each place that takes a lock.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self, before: u64) -> bool {
+        let start = C::now();
+        loop {
+            if P::WAITER_ANSWERS {
+                Self::leave(before);
+            }
+            if self.holder() == Some(C::number()) || self.is_stuck(start) {
+                let _ = Self::enter();
+                return false;
+            }
+            if P::WAITER_ANSWERS && C::are_let_in(before) {
+                C::answer_calls();
+            }
+            C::relax();
+            if P::WAITER_ANSWERS {
+                let _ = Self::enter();
+            }
+            if self.take() {
+                return true;
+            }
+        }
+    }
+
+    fn is_stuck(&self, start: u64) -> bool {
+        P::HELD_FOR_SHORT && self.holder().is_some() && C::is_too_long_ago(start)
     }
 
     #[cold]
-    fn check(&self, start: u64) {
-        let holder = self.holder.load(Ordering::Relaxed);
+    fn complain(&self) -> ! {
         let this = C::number();
-        assert!(
-            holder != this + 1,
-            "CPU {this} takes a lock that it holds already"
-        );
-        assert!(
-            holder == 0 || !C::is_too_long_ago(start),
-            "CPU {this} waits for a lock that CPU {} does not release",
-            holder.wrapping_sub(1)
-        );
+        match self.holder() {
+            Some(holder) if holder == this => {
+                panic!("CPU {this} takes a lock that it holds already")
+            }
+            holder => panic!(
+                "CPU {this} waits for a lock that CPU {} does not release",
+                holder.unwrap_or(this)
+            ),
+        }
     }
 }
 
-impl<T, C> fmt::Debug for Lock<T, C> {
+impl<C, P> fmt::Debug for RawLock<C, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.holder.load(Ordering::Relaxed) {
-            0 => write!(f, "Lock(free)"),
-            holder => write!(f, "Lock(CPU {})", holder - 1),
+        match self.holder() {
+            None => write!(f, "Lock(free)"),
+            Some(holder) => write!(f, "Lock(CPU {holder})"),
         }
+    }
+}
+
+/// A value for one CPU at a time.
+pub struct Lock<T: ?Sized, C, P = AnswersCalls> {
+    raw: RawLock<C, P>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached only by the CPU that holds the lock, and by one call on it, as a CPU that
+// holds the lock does not get it a second time.
+unsafe impl<T: ?Sized + Send, C, P> Sync for Lock<T, C, P> {}
+
+impl<T, C, P> Lock<T, C, P> {
+    /// A free lock round `value`.
+    pub const fn new(value: T) -> Self {
+        Self {
+            raw: RawLock::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+}
+
+impl<T: ?Sized, C: Cpu, P: Policy> Lock<T, C, P> {
+    /// Calls `work` with the value, once no other CPU has it. `work` must wait for no other CPU, and
+    /// be short if the policy masks interrupts.
+    ///
+    /// Panics as [`RawLock::acquire`] does.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        let before = self.raw.acquire();
+        // SAFETY: just taken.
+        unsafe { self.run(before, work) }
+    }
+
+    /// As [`with`](Self::with), but only if no CPU has the value now.
+    pub fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let before = self.raw.try_acquire()?;
+        // SAFETY: just taken.
+        Some(unsafe { self.run(before, work) })
+    }
+
+    /// The value, for code that has the lock to itself.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// The value, without the lock: for a part of it that never changes.
+    pub const fn get(&self) -> *mut T {
+        self.value.get()
+    }
+
+    /// # Safety
+    ///
+    /// This CPU must hold the lock, and `before` come from taking it.
+    unsafe fn run<R>(&self, before: u64, work: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: the CPU that holds the lock is the only one that reaches the value.
+        let result = work(unsafe { &mut *self.value.get() });
+        // SAFETY: the caller's promise.
+        unsafe { self.raw.release(before) };
+        result
+    }
+}
+
+impl<T: ?Sized, C, P> fmt::Debug for Lock<T, C, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
     }
 }
 

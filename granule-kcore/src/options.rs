@@ -4,8 +4,8 @@
 //! A word that cannot be granted falls back to the default, with a note that says so.
 
 use granule::arch::bbm::BbmLevel;
-use granule::boot::words;
 use granule::linear::{Barriers, Strategy};
+use granule_boot::words;
 
 /// What of the linear map is protected, and whether single pages may change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

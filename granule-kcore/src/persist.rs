@@ -7,7 +7,7 @@ use crate::trace::area::pair;
 use core::ops::Range;
 use granule::arch::{Geometry, PageSize};
 use granule::linear::Census;
-use granule::stamp::{self, Kind, Stamp, StampError, Units};
+use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
 
 /// Boots there were: nothing in it depends on a page size.
 const BOOTS: Kind = *b"gr-boots";

@@ -3,26 +3,27 @@
 //! `print!` and `println!` as in std. Before `init`, output goes nowhere.
 
 use crate::cpu;
+use crate::lock::RawMaskedLock;
 use crate::pl011::Pl011;
 use crate::smp::percpu;
 use crate::user::output::Guard;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 struct Console {
-    locked: AtomicBool,
+    lock: RawMaskedLock,
     uart: UnsafeCell<Option<Pl011>>,
     /// What programs write.
     guard: UnsafeCell<Guard>,
 }
 
-// SAFETY: `uart` and `guard` are reached only by who holds `locked`, or by the panicking CPU,
-// which nothing can take turns with any more.
+// SAFETY: `uart` and `guard` are reached only by the CPU that holds `lock`, or by the panicking CPU,
+// beside which no other CPU prints any more.
 unsafe impl Sync for Console {}
 
 static CONSOLE: Console = Console {
-    locked: AtomicBool::new(false),
+    lock: RawMaskedLock::new(),
     uart: UnsafeCell::new(None),
     guard: UnsafeCell::new(Guard::NEW),
 };
@@ -30,10 +31,6 @@ static CONSOLE: Console = Console {
 /// The CPU that panics, to which the console belongs from then on; `NOBODY` as a rule.
 static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 const NOBODY: usize = usize::MAX;
-
-/// Seconds that a printer waits for the lock. Its holder may have been stopped by an exception:
-/// output that is mixed up is better than none.
-const PATIENCE_S: u64 = 10;
 
 /// Takes `uart` for the console.
 pub(crate) fn init(uart: Pl011) {
@@ -88,18 +85,17 @@ pub(crate) fn read() -> Option<u8> {
 }
 
 fn with(work: impl FnOnce(Pl011, &mut Guard)) {
-    let masked = cpu::mask_interrupts();
-    let start = cpu::cntvct_el0();
-    let patience = PATIENCE_S * cpu::cntfrq_el0();
-    while CONSOLE.locked.swap(true, Ordering::Acquire) {
-        if cpu::cntvct_el0().wrapping_sub(start) > patience {
-            break;
-        }
-        cpu::relax();
-    }
+    let before = CONSOLE.lock.acquire_or_give_up().unwrap_or_else(|stuck| {
+        // SAFETY: an exception may have stopped the holder, and then it does not come back. If it
+        // does, output is mixed up, which is better than none.
+        unsafe { CONSOLE.lock.seize() };
+        stuck.before
+    });
     let owner = PANICKING.load(Ordering::Relaxed);
     if owner != NOBODY && owner != percpu::this().number() {
-        CONSOLE.locked.store(false, Ordering::Release);
+        // SAFETY: taken above.
+        unsafe { CONSOLE.lock.release(before) };
+        let _ = cpu::mask_interrupts();
         cpu::halt();
     }
     // SAFETY: read only; written once before there was anything to print.
@@ -107,8 +103,8 @@ fn with(work: impl FnOnce(Pl011, &mut Guard)) {
         // SAFETY: this CPU has the lock, or panics alone.
         work(uart, unsafe { &mut *CONSOLE.guard.get() });
     }
-    CONSOLE.locked.store(false, Ordering::Release);
-    cpu::restore_interrupts(masked);
+    // SAFETY: taken above.
+    unsafe { CONSOLE.lock.release(before) };
 }
 
 /// Waits until everything printed has left the UART.
@@ -128,7 +124,7 @@ pub(crate) fn take_over() {
         // gets the time to end its line.
         Ok(_) => {
             let start = cpu::cntvct_el0();
-            while CONSOLE.locked.load(Ordering::Relaxed)
+            while CONSOLE.lock.holder().is_some()
                 && cpu::cntvct_el0().wrapping_sub(start) < cpu::cntfrq_el0() / 10
             {
                 cpu::relax();
@@ -137,7 +133,11 @@ pub(crate) fn take_over() {
         Err(owner) if owner == this => {}
         Err(_) => cpu::halt(),
     }
-    CONSOLE.locked.store(false, Ordering::Release);
+    // SAFETY: a holder that is still there is put up with, as in `with`; interrupts stay as they are.
+    unsafe {
+        CONSOLE.lock.seize();
+        CONSOLE.lock.release(cpu::interrupts());
+    }
 }
 
 macro_rules! print {

@@ -214,6 +214,14 @@ pub(crate) fn mask_interrupts() -> u64 {
     daif
 }
 
+/// The state of interrupts, as [`mask_interrupts`] returns it.
+pub(crate) fn interrupts() -> u64 {
+    let daif: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, daif", out(reg) daif, options(nomem, nostack, preserves_flags)) };
+    daif
+}
+
 /// Goes back to what was before [`mask_interrupts`].
 pub(crate) fn restore_interrupts(daif: u64) {
     // SAFETY: a value that was read from the register.

@@ -9,8 +9,8 @@ use crate::hook::Hook;
 use crate::{gic, pl011, user};
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::PageSize;
-use granule::boot::choice::SizeSet;
-use granule::driver::{Mismatch, Requirement};
+use granule_boot::choice::SizeSet;
+use granule_boot::driver::{Mismatch, Requirement};
 
 /// A driver: what it is called, and which page sizes it can work with.
 pub(crate) struct Driver {

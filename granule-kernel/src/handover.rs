@@ -5,7 +5,7 @@
 //! since the tree is at one address now and at another later.
 
 use granule::arch::{CpuFeatures, IdRegisters};
-use granule::boot::choice::{PageSizeChoice, VaBitsChoice};
+use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
 use granule_kcore::trace::area::Area;
 
 /// How and where the CPU entered the image. The first six are stored by `entry`.

@@ -1,11 +1,23 @@
-//! The kernel's lock: [`granule_kcore::lock`] on the CPU that this code runs on.
+//! The kernel's locks: [`granule_kcore::lock`] on the CPU that this code runs on.
 
 use crate::smp::percpu;
 use crate::{cpu, ipi};
-use granule_kcore::lock::Cpu;
+use granule_kcore::lock::{AnswersCalls, Cpu, Masked, Unmasked};
 
-/// A value for one CPU at a time.
-pub(crate) type Lock<T> = granule_kcore::lock::Lock<T, ThisCpu>;
+/// A value that interrupts may reach too, for one CPU at a time; see [`AnswersCalls`].
+pub(crate) type Lock<T> = granule_kcore::lock::Lock<T, ThisCpu, AnswersCalls>;
+
+/// A value for one CPU at a time, for long, that no interrupt reaches; see [`Unmasked`].
+pub(crate) type UnmaskedLock<T> = granule_kcore::lock::Lock<T, ThisCpu, Unmasked>;
+
+/// A lock that is held for a few instructions; see [`Masked`].
+pub(crate) type MaskedLock<T> = granule_kcore::lock::Lock<T, ThisCpu, Masked>;
+
+/// [`MaskedLock`] without a value.
+pub(crate) type RawMaskedLock = granule_kcore::lock::RawLock<ThisCpu, Masked>;
+
+/// [`UnmaskedLock`] without a value.
+pub(crate) type RawUnmaskedLock = granule_kcore::lock::RawLock<ThisCpu, Unmasked>;
 
 /// The CPU that this code runs on.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +38,16 @@ impl Cpu for ThisCpu {
     fn restore(before: u64) {
         cpu::restore_interrupts(before);
     }
-    fn were_let_in(before: u64) -> bool {
-        before & IRQ == 0
+    fn interrupts() -> u64 {
+        cpu::interrupts()
     }
-    fn wait(let_in: bool) {
-        if let_in {
-            // Sooner than the interrupt, which comes too.
-            ipi::answer();
-        }
+    fn are_let_in(state: u64) -> bool {
+        state & IRQ == 0
+    }
+    fn answer_calls() {
+        ipi::answer();
+    }
+    fn relax() {
         cpu::relax();
     }
     fn now() -> u64 {

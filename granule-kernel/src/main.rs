@@ -21,10 +21,6 @@ mod handover;
 mod pl011;
 mod user;
 
-#[cfg(test)]
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
 #[cfg(target_os = "none")]
 mod bench;
 #[cfg(target_os = "none")]

@@ -3,7 +3,7 @@
 
 #[cfg(target_os = "none")]
 pub(crate) static DRIVER: crate::drivers::Driver =
-    crate::drivers::Driver::new("pl011", granule::driver::Requirement::Any);
+    crate::drivers::Driver::new("pl011", granule_boot::driver::Requirement::Any);
 
 const DR: usize = 0x00;
 const FR: usize = 0x18;

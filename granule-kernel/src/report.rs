@@ -15,8 +15,8 @@ use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
 use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
-use granule::boot::choice::SizeSet;
 use granule::table::Piece;
+use granule_boot::choice::SizeSet;
 use granule_kcore::persist::Left;
 
 fn say(key: &str, value: impl Display) {

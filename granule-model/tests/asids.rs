@@ -10,11 +10,8 @@
     reason = "a lock that is poisoned is a test that failed"
 )]
 
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
-use cases::times;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid, Word};
+use granule_testing::cases::times;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex, atomic};

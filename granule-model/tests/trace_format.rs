@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../granule/tests/common/cases.rs"]
-mod cases;
-
-use cases::config;
 use granule_model::trace::{Header, ReadError, Reader, parse_line, write_event};
 use granule_model::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope, Tlbi};
+use granule_testing::cases::config;
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -1,6 +1,6 @@
 //! PSCI, by the instruction that the tree names: which CPUs are on, and the machine's power.
 
-use granule::boot::peek::Conduit;
+use granule_boot::peek::Conduit;
 use smccc::{Call, Hvc, Smc};
 
 const AFFINITY_INFO: u32 = 0xc400_0004;

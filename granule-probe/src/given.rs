@@ -1,7 +1,7 @@
 //! What lies in memory, as addresses: digested a word at a time, as it is now.
 
 use core::arch::asm;
-use granule::kexec::Digest;
+use granule_kexec::Digest;
 
 /// One thing that this kernel was given.
 #[derive(Clone, Copy, Debug, Default)]

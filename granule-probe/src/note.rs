@@ -6,7 +6,7 @@
 //! complement, which is not stamped.
 
 use crate::given::Given;
-use granule::stamp::{self, Stamp};
+use granule_boot::stamp::{self, Stamp};
 
 const KIND: stamp::Kind = *b"gr-kexec";
 /// Words that are stamped, and the first of those about what was given.

@@ -7,7 +7,7 @@ use crate::given::{self, Given};
 use crate::head::{Entered, stop};
 use crate::note::{self, Note};
 use core::arch::asm;
-use granule::boot::peek::{Conduit, Token, Tree, total_size};
+use granule_boot::peek::{Conduit, Token, Tree, total_size};
 
 /// SCTLR: MMU on, data cache on.
 const SCTLR_M: u64 = 1 << 0;

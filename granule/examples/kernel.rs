@@ -3,8 +3,8 @@
 //! Run it with `cargo run --example kernel`, or `… -- 64k` to ask for a page size, as a boot
 //! loader's command line would. What happens here is what a kernel does at boot, in its order:
 //!
-//! 1. read the ID registers and choose a page size (`granule::boot`),
-//! 2. sort the RAM out (`granule::memblock`),
+//! 1. read the ID registers and choose a page size (`granule_boot`),
+//! 2. sort the RAM out (`granule_boot::memblock`),
 //! 3. leave the choice behind: one `dispatch` leads into code compiled for the size,
 //! 4. map the image and all of RAM, no page writable and executable, in either of them,
 //! 5. work out what to write into TCR, MAIR and TTBR1,
@@ -17,10 +17,10 @@ use granule::arch::{
     Attributes, CpuFeatures, Dispatch, Geometry, Half, IdRegisters, Kind, Level, Page, PageSize,
     Permissions, PhysicalAddress, Regime, VirtualAddress,
 };
-use granule::boot::choice::{PageSizeInputs, SizeSet, Wish, choose_page_size, choose_va_bits};
 use granule::linear::{Census, Placement};
-use granule::memblock::Memblock;
 use granule::table::{Counted, Counters, Leaves, PageTables, Piece};
+use granule_boot::choice::{PageSizeInputs, SizeSet, Wish, choose_page_size, choose_va_bits};
+use granule_boot::memblock::Memblock;
 use std::error::Error;
 
 /// Where the boot loader put the image, and what it consists of. Sections begin at multiples of

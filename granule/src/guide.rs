@@ -121,6 +121,6 @@
 //!   shares (`xtask/src/page_constants.rs`): no constant named like a page size, no number that is
 //!   the bytes, mask or shift of one, but for a list in which each has its reason. A kernel that has
 //!   drivers of its own does well to have the same.
-//! - What another kernel left behind, under another size: [`stamp`](crate::stamp).
-//! - What a device, its firmware or its driver can do: [`driver`](crate::driver), asked when it is
-//!   probed.
+//! - What another kernel left behind, under another size: `granule_boot::stamp`.
+//! - What a device, its firmware or its driver can do: `granule_boot::driver`, asked when
+//!   it is probed.

@@ -13,12 +13,12 @@
 //!   traits: reach a table's memory, get and free table pages, issue barriers and TLBIs.
 //! - [`linear`]: the linear map of all RAM.
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
-//! - [`boot`]: what must be decided before the first table exists, by code that may not panic.
-//! - [`memblock`]: early memory.
-//! - [`kexec`]: leaving one kernel for another with the MMU on.
-//! - [`stamp`]: what is put before data that the next boot reads, perhaps with another page size.
-//! - [`driver`]: which page sizes a driver can work with.
 //! - [`guide`]: how a page size is kept from being assumed, with examples.
+//!
+//! What a kernel needs round its page tables is in crates that stand on this one: `granule-boot`
+//! (the choice of a page size, the device tree before the MMU is on, early memory),
+//! `granule-kexec` (leaving for another kernel) and `granule-recorder` (a trace of what the tables
+//! were told).
 //!
 //! # An example
 //!
@@ -85,13 +85,7 @@
 #![deny(clippy::exhaustive_enums)]
 
 pub mod arch;
-pub mod boot;
-pub mod driver;
 pub mod guide;
-pub mod kexec;
 pub mod linear;
-pub mod memblock;
 pub mod space;
-pub mod stamp;
 pub mod table;
-pub mod trace;

@@ -3,10 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "common/cases.rs"]
-mod cases;
-
-use cases::config;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, IdRegisters, Level, Page,
@@ -18,6 +14,7 @@ use granule::table::{
     Counters, Counts, Leaves, Liveness, Maintenance, NoCpu, PageTables, Parts, Piece, Reach,
     Reached, TableAllocator, TableError, TableRun, invalidate, publish,
 };
+use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::cell::Cell;
 

@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn maintenance_is_known_by_its_number() {
-        use granule::trace::System;
+        use granule_trace::System;
         for (word, text, expected) in [
             (0xd5033fdf, "isb", Some(0x19fe)),
             (0xd503379f, "dsb nsh", Some(0x19bc)),

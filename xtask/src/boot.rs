@@ -1,20 +1,15 @@
 //! Boots through the `granule` program and reads the JSON object it prints.
 //!
 //! The contract is `granule boot --json`'s (docs/boot-json.md): one object on standard
-//! output, also on failure. What is expected of it is for the callers to say.
+//! output, also on failure; `granule` ends a guest that hangs. What is expected of it is for the callers to say.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::workspace::{build_executable, root, run_for};
-
-/// How long one boot may take before `granule boot` gives it up. The largest case takes
-/// a few seconds on an idle machine; this is for a loaded one.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+use crate::workspace::{build_executable, root, show};
 
 /// Builds `granule` and returns its path. Boots run in parallel, and `cargo run` would
 /// make them wait for each other's locks.
@@ -25,7 +20,7 @@ pub(crate) fn build_cli() -> Result<PathBuf> {
 /// One finished boot.
 #[derive(Debug)]
 pub(crate) struct Boot {
-    /// The exit code; `None` after a signal or past the deadline.
+    /// The exit code; `None` after a signal.
     pub(crate) exit: Option<i32>,
     /// The JSON object, or why there is none.
     pub(crate) record: Result<Value, String>,
@@ -39,23 +34,21 @@ pub(crate) fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result
     command
         .args(["boot", "--json", "--image"])
         .arg(image)
-        .arg(format!("--timeout={}", BOOT_LIMIT.as_secs()))
         .args(arguments)
-        .current_dir(root());
-    // `granule` ends the guest itself; the margin is for a `granule` that hangs.
-    let finished = run_for(command, BOOT_LIMIT + Duration::from_secs(30))?;
-    let record = match serde_json::from_str::<Value>(&finished.stdout) {
+        .current_dir(root())
+        .stdin(Stdio::null());
+    let finished = command
+        .output()
+        .with_context(|| format!("cannot start `{}`", show(&command)))?;
+    let record = match serde_json::from_slice::<Value>(&finished.stdout) {
         Ok(value) if value.is_object() => Ok(value),
         Ok(_) => Err("standard output is not a JSON object".to_owned()),
         Err(error) => Err(format!("standard output is not one JSON object: {error}")),
     };
-    let last = finished
-        .stderr
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&finished.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
     Ok(Boot {
-        exit: finished.status.and_then(|status| status.code()),
+        exit: finished.status.code(),
         record,
         last_line: last.unwrap_or("").trim().to_owned(),
     })
@@ -83,7 +76,7 @@ impl Boot {
         let reason = record.get("reason").and_then(Value::as_str).unwrap_or("");
         let exit = match self.exit {
             Some(code) => format!("exit {code}"),
-            None => "ended by a signal or at the deadline".to_owned(),
+            None => "ended by a signal".to_owned(),
         };
         let last = if self.last_line.contains(reason) {
             ""

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: runs the steps in order, times them, and sums up. A failed step
-//! does not stop the others: one run tells all that is wrong.
+//! Runs steps in order, times them, and sums up: `cargo xtask test`, and others with steps of their own. A
+//! failed step does not stop the others: one run tells all that is wrong.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ pub(crate) struct Options {
     /// Run only this step; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Run the long steps too, as CI does
+    #[arg(long)]
+    all: bool,
     /// List the steps and run none
     #[arg(long)]
     list: bool,
@@ -20,39 +23,66 @@ pub(crate) struct Options {
 
 /// Runs what was chosen. The last line is `N passed, N failed`.
 pub(crate) fn test(options: &Options) -> Result<ExitCode> {
-    let steps = choose(&options.only)?;
+    let steps = choose(options)?;
     if options.list {
         for step in steps {
-            println!("{:13} {}", step.name, step.what);
+            let long = if step.long { " (--all)" } else { "" };
+            println!("{:13} {}{long}", step.name, step.what);
         }
         return Ok(ExitCode::SUCCESS);
     }
+    Ok(run(steps))
+}
+
+/// Runs the steps in order and sums up.
+pub(crate) fn run<'a>(steps: impl IntoIterator<Item = &'a Step>) -> ExitCode {
     let mut results = Vec::new();
     for step in steps {
         println!("\n=== {}: {}", step.name, step.what);
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), children_cpu_time());
         let result = (step.run)();
-        let time = start.elapsed();
+        let (time, cpu) = (start.elapsed(), children_cpu_time().saturating_sub(cpu));
         match &result {
             Ok(()) => println!("=== {} passed in {}", step.name, seconds(time)),
             Err(error) => println!("=== {} FAILED in {}: {error:#}", step.name, seconds(time)),
         }
-        results.push((
-            step.name,
-            result.err().map(|error| format!("{error:#}")),
+        results.push(Ended {
+            name: step.name,
+            error: result.err().map(|error| format!("{error:#}")),
             time,
-        ));
+            cpu,
+        });
     }
     print!("{}", summary(&results));
-    let failed = results.iter().any(|(_, error, _)| error.is_some());
-    Ok(if failed {
+    if results.iter().any(|ended| ended.error.is_some()) {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
-    })
+    }
 }
 
-fn choose(only: &[String]) -> Result<Vec<&'static Step>> {
+/// What a step came to.
+#[derive(Debug)]
+struct Ended {
+    name: &'static str,
+    error: Option<String>,
+    time: Duration,
+    /// CPU time of all it started, which a busy machine does not add to.
+    cpu: Duration,
+}
+
+/// CPU time of all children that have ended (`cutime` and `cstime` of proc(5), in hundredths of a
+/// second); nothing where there is no `/proc`.
+fn children_cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let words = behind_name.split_ascii_whitespace().skip(13).take(2);
+    let hundredths: u64 = words.filter_map(|word| word.parse::<u64>().ok()).sum();
+    Duration::from_millis(10 * hundredths)
+}
+
+fn choose(options: &Options) -> Result<Vec<&'static Step>> {
+    let only = &options.only;
     if let Some(unknown) = only
         .iter()
         .find(|name| STEPS.iter().all(|step| step.name != **name))
@@ -65,7 +95,10 @@ fn choose(only: &[String]) -> Result<Vec<&'static Step>> {
     }
     Ok(STEPS
         .iter()
-        .filter(|s| only.is_empty() || only.iter().any(|n| n == s.name))
+        .filter(|step| match only.is_empty() {
+            true => options.all || !step.long,
+            false => only.iter().any(|name| name == step.name),
+        })
         .collect())
 }
 
@@ -73,19 +106,25 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f32())
 }
 
-fn summary(results: &[(&str, Option<String>, Duration)]) -> String {
+fn summary(results: &[Ended]) -> String {
     use std::fmt::Write;
-    let mut text = "\n".to_owned();
-    for (name, error, time) in results {
-        let mark = if error.is_some() { "FAILED" } else { "ok" };
+    let mut text = format!("\n{:20} {:>9} {:>9}\n", "", "time", "CPU time");
+    for ended in results {
+        let mark = if ended.error.is_some() {
+            "FAILED"
+        } else {
+            "ok"
+        };
+        let (time, cpu) = (seconds(ended.time), seconds(ended.cpu));
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{name:13} {mark:6} {:>9}", seconds(*time));
+        let _ = writeln!(text, "{:13} {mark:6} {time:>9} {cpu:>9}", ended.name);
     }
-    let total: Duration = results.iter().map(|(_, _, time)| *time).sum();
-    let _ = writeln!(text, "{:13} {:6} {:>9}", "total", "", seconds(total));
+    let total = |of: fn(&Ended) -> Duration| seconds(results.iter().map(of).sum());
+    let (time, cpu) = (total(|ended| ended.time), total(|ended| ended.cpu));
+    let _ = writeln!(text, "{:20} {time:>9} {cpu:>9}", "total");
     let failed: Vec<_> = results
         .iter()
-        .filter_map(|(n, e, _)| Some((n, e.as_ref()?)))
+        .filter_map(|ended| Some((ended.name, ended.error.as_ref()?)))
         .collect();
     for (name, error) in &failed {
         let _ = writeln!(text, "failed: {name}: {error}");
@@ -106,28 +145,44 @@ mod tests {
     #[test]
     fn the_summary_ends_in_the_count() {
         let second = Duration::from_secs(1);
+        let ended = |name, error: Option<&str>, time| Ended {
+            name,
+            error: error.map(str::to_owned),
+            time,
+            cpu: 2 * time,
+        };
         let text = summary(&[
-            ("fmt", None, second),
-            ("doc", Some("a warning".to_owned()), 2 * second),
+            ended("fmt", None, second),
+            ended("doc", Some("a warning"), 2 * second),
         ]);
         assert!(text.contains("failed: doc: a warning"), "{text}");
-        assert!(text.contains("3.0 s"), "{text}");
+        assert!(text.contains("3.0 s     6.0 s"), "{text}");
         assert_eq!(text.lines().last(), Some("1 passed, 1 failed"));
     }
 
     #[test]
     fn steps_are_chosen_by_name_in_their_order() {
-        let names = |only: &[&str]| {
-            let only: Vec<_> = only.iter().map(|n| (*n).to_owned()).collect();
-            choose(&only).map(|steps| steps.iter().map(|s| s.name).collect::<Vec<_>>())
+        let names = |only: &[&str], all| {
+            let options = Options {
+                only: only.iter().map(|name| (*name).to_owned()).collect(),
+                all,
+                list: false,
+            };
+            choose(&options).map(|steps| steps.iter().map(|s| s.name).collect::<Vec<_>>())
         };
-        assert_eq!(names(&[]).unwrap().len(), STEPS.len());
-        assert_eq!(names(&["miri", "fmt"]).unwrap(), ["fmt", "miri"]);
-        assert!(
-            names(&["nope"])
-                .unwrap_err()
-                .to_string()
-                .contains("qemu-matrix")
-        );
+        assert_eq!(names(&[], true).unwrap().len(), STEPS.len());
+        assert!(!names(&[], false).unwrap().contains(&"miri"));
+        assert_eq!(names(&["miri", "fmt"], false).unwrap(), ["fmt", "miri"]);
+        let error = names(&["nope"], false).unwrap_err().to_string();
+        assert!(error.contains("qemu-matrix"), "{error}");
+    }
+
+    #[test]
+    fn cpu_time_of_children_is_counted() {
+        let before = children_cpu_time();
+        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
+        let mut shell = std::process::Command::new("sh");
+        assert!(shell.args(["-c", script]).status().unwrap().success());
+        assert!(!cfg!(target_os = "linux") || children_cpu_time() > before);
     }
 }

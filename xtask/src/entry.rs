@@ -4,7 +4,7 @@
 //!
 //! Order by address is what is compared; which branch is taken when is for people to read.
 
-use granule::trace::{Barrier, BarrierKind, System};
+use granule_trace::{Barrier, BarrierKind, System};
 
 use crate::a64;
 use crate::elf::Program;

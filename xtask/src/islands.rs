@@ -61,6 +61,10 @@ fn unsafe_code_and_assembly_stand_where_the_document_says() {
     let mut found = BTreeSet::new();
     for package in [
         "granule",
+        "granule-boot",
+        "granule-kexec",
+        "granule-trace",
+        "granule-recorder",
         "granule-kcore",
         "granule-kernel",
         "granule-probe",

@@ -5,6 +5,7 @@
 mod a64;
 mod boot;
 mod boots;
+mod check;
 mod ci;
 mod elf;
 mod entry;
@@ -14,6 +15,7 @@ mod image;
 mod islands;
 #[cfg(test)]
 mod layers;
+mod licences;
 mod matrix;
 mod miri;
 mod mmu_off;
@@ -22,6 +24,7 @@ mod page_constants;
 mod peers;
 mod pool;
 mod probe;
+mod programs;
 mod run;
 mod size;
 mod soak;
@@ -84,6 +87,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
+    Check,
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -121,6 +126,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
+        Command::Check => return Ok(check::check()),
         Command::Test(options) => return ci::test(&options),
         Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),

@@ -1,47 +1,49 @@
-//! The library's tests under Miri: which programs of tests there are, and running them beside each
+//! The libraries' tests under Miri: which programs of tests there are, and running them beside each
 //! other. What Miri leaves out is said in the tests.
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::steps::{LIBRARY, draws, package_named, targets};
-use crate::tools;
-use crate::workspace::{self, metadata, root, run_tests, show};
+use crate::programs::{Sum, run_command};
+use crate::steps::{LIBRARIES, draws, package_named, targets};
+use crate::workspace::{self, metadata, root};
+use crate::{pool, tools};
 
-/// Each of the library's test programs is a job of its own, as Miri uses one core; the one that takes
+/// Each of the libraries' test programs is a job of its own, as Miri uses one core; the one that takes
 /// longest begins first.
 pub(crate) fn run() -> Result<()> {
     let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
     let metadata = metadata()?;
-    let mut jobs = jobs(package_named(&metadata, LIBRARY)?, slow);
+    let mut jobs = Vec::new();
+    for library in LIBRARIES {
+        jobs.extend(self::jobs(package_named(&metadata, library)?, slow));
+    }
+    jobs.sort_by_key(|job| !job.iter().any(|word| word == LONGEST));
     // Once for all: jobs beside each other would wait for each other's build.
-    workspace::run(command(&["--lib", "--tests", "--no-run"])?)?;
-    jobs.reverse();
-    let (waiting, passed) = (Mutex::new(jobs), AtomicU64::new(0));
-    let lane = || -> Result<()> {
-        loop {
-            let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some(job) = job else { return Ok(()) };
-            let job: Vec<_> = job.iter().map(String::as_str).collect();
-            let command = command(&job)?;
-            println!("$ {}", show(&command));
-            passed.fetch_add(run_tests(command)?, Ordering::Relaxed);
-        }
-    };
-    let ended = std::thread::scope(|scope| {
-        let lanes = [(); LANES].map(|()| scope.spawn(lane));
-        lanes.map(|lane| {
-            lane.join()
-                .unwrap_or_else(|_| bail!("a lane of Miri panicked"))
-        })
-    });
-    ended.into_iter().collect::<Result<Vec<()>>>()?;
-    ensure!(passed.into_inner() > 0, "no test was run under Miri");
-    Ok(())
+    let mut all = Vec::from(["--lib", "--tests", "--no-run"]);
+    all.extend(LIBRARIES.iter().flat_map(|library| ["-p", library]));
+    workspace::run(command(&all)?)?;
+    let mut sum = Sum::default();
+    let mut broken = Ok(());
+    pool::run(
+        jobs.len(),
+        LANES,
+        || true,
+        |job| {
+            let job: Vec<_> = jobs[job].iter().map(String::as_str).collect();
+            run_command(command(&job)?)
+        },
+        |done| {
+            match done.result {
+                Ok(ended) => sum.add(ended),
+                Err(error) => broken = Err(error),
+            }
+            true
+        },
+    );
+    broken.and(sum.result())
 }
 
 /// Jobs of Miri beside each other: as many as the machines that tests are made for have cores.
@@ -54,7 +56,7 @@ fn command(arguments: &[&str]) -> Result<Command> {
     let nightly = tools::nightly()?;
     let mut command = Command::new("rustup");
     command
-        .args(["run", &nightly, "cargo", "miri", "test", "-p", LIBRARY])
+        .args(["run", &nightly, "cargo", "miri", "test"])
         .arg("--all-features")
         .args(arguments)
         .current_dir(root())
@@ -71,21 +73,22 @@ fn command(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What each job adds to Miri's command, the longest first.
+/// What each job of a package adds to Miri's command.
 fn jobs(package: &Value, slow: bool) -> Vec<Vec<String>> {
-    let mut tests = targets(package, "test");
-    tests.sort_by_key(|name| name != LONGEST);
-    let mut jobs: Vec<Vec<String>> = tests
-        .into_iter()
-        .map(|name| vec!["--test".to_owned(), name])
-        .collect();
-    jobs.push(vec!["--lib".to_owned()]);
+    let name = package["name"].as_str().unwrap_or_default();
+    let job = |words: &[&str]| -> Vec<String> {
+        let words = [&["-p", name], words].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let tests = targets(package, "test");
+    let mut jobs: Vec<_> = tests.iter().map(|test| job(&["--test", test])).collect();
+    jobs.push(job(&["--lib"]));
     if slow {
         for job in &mut jobs {
             job.extend(["--", "--ignored"].map(str::to_owned));
         }
     } else {
-        jobs.push(vec!["--doc".to_owned()]);
+        jobs.push(job(&["--doc"]));
     }
     jobs
 }
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn there_is_a_job_for_each_test_program_and_its_slow_tests_only_where_asked() {
-        let package = json!({"targets": [
+        let package = json!({"name": "granule", "targets": [
             {"name": "granule", "kind": ["lib"]},
             {"name": "architecture", "kind": ["test"]},
             {"name": "operations", "kind": ["test"]},
@@ -116,14 +119,19 @@ mod tests {
             let jobs = jobs(&package, slow).into_iter();
             jobs.map(|job| job.join(" ")).collect::<Vec<_>>()
         };
-        let usual = ["--test operations", "--test architecture", "--lib", "--doc"];
+        let usual = [
+            "-p granule --test architecture",
+            "-p granule --test operations",
+            "-p granule --lib",
+            "-p granule --doc",
+        ];
         assert_eq!(jobs(false), usual);
         assert_eq!(jobs(true).len(), 3);
         assert!(jobs(true).iter().all(|job| job.ends_with(" -- --ignored")));
         assert!(!is_slow(None).unwrap() && is_slow(Some("slow")).unwrap());
         assert!(is_slow(Some("all")).is_err());
         let metadata = metadata().unwrap();
-        let tests = targets(package_named(&metadata, LIBRARY).unwrap(), "test");
+        let tests = targets(package_named(&metadata, LIBRARIES[0]).unwrap(), "test");
         assert!(tests.iter().any(|name| name == LONGEST));
     }
 }

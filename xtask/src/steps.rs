@@ -1,108 +1,153 @@
-//! The steps of `cargo xtask test`: what each of them runs. Order, selection and summary
-//! are `ci`'s.
+//! The steps of `cargo xtask test` and `cargo xtask check`: what each of them runs. Order, selection and
+//! summary are `ci`'s.
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, run_tests, show};
-use crate::{boot, boots, image, matrix, miri, probe, tools, user};
+use crate::programs::{self, Program};
+use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
+use crate::{boot, boots, image, licences, matrix, miri, pool, probe, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
+    /// Whether `make test` leaves it to `.ci/run`.
+    pub(crate) long: bool,
     pub(crate) run: fn() -> Result<()>,
 }
 
+/// As many cases as `make test` has, for the step `properties`.
+const LONG_TIMES: u32 = 4;
+/// Operations of the model harness there.
+const LONG_OPERATIONS: u64 = 240_000;
+
 const KERNEL: &str = "granule-kernel";
 pub(crate) const LIBRARY: &str = "granule";
+/// The crates that a kernel links: `no_std`, published, and under Miri. A crate stands behind those that
+/// it depends on.
+pub(crate) const LIBRARIES: [&str; 5] = [
+    LIBRARY,
+    "granule-trace",
+    "granule-boot",
+    "granule-kexec",
+    "granule-recorder",
+];
 const CLI: &str = "granule-cli";
+const TESTING: &str = "granule-testing";
 
 /// Cheap ones first, so that a slip is told early.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "fmt",
         what: "rustfmt agrees with every file",
+        long: false,
         run: fmt,
     },
     Step {
         name: "clippy",
         what: "no warning in the host crates",
+        long: false,
         run: clippy,
     },
     Step {
         name: "clippy-kernel",
         what: "no warning in the kernel and the probe",
+        long: false,
         run: clippy_kernel,
     },
     Step {
         name: "features",
-        what: "the library with each feature alone and none",
+        what: "the libraries with each feature alone and none",
+        long: false,
         run: features,
     },
     Step {
         name: "examples",
         what: "the library's examples compile",
+        long: false,
         run: examples,
     },
     Step {
         name: "doc",
         what: "documentation without a warning",
+        long: false,
         run: doc,
     },
     Step {
         name: "host-tests",
         what: "unit, integration and doc tests",
+        long: false,
         run: host_tests,
     },
     Step {
         name: "image",
         what: "the kernel image and its MMU-off code",
+        long: false,
         run: build_image,
     },
     Step {
         name: "user",
         what: "the user programs",
+        long: false,
         run: build_user,
     },
     Step {
         name: "probe",
         what: "the probe and its code, all of it MMU-off",
+        long: false,
         run: build_probe,
     },
     Step {
         name: "qemu-tests",
         what: "granule-cli's tests that boot guests",
+        long: false,
         run: qemu_tests,
     },
     Step {
         name: "qemu-matrix",
         what: "a pairwise sample of the QEMU matrix",
+        long: false,
         run: qemu_matrix,
     },
     Step {
         name: "package",
-        what: "the library packages and builds alone",
+        what: "the libraries package and build alone",
+        long: false,
         run: package,
     },
     Step {
         name: "licences",
-        what: "licences, bans and sources by cargo-deny",
-        run: licences,
+        what: "licences and sources of all dependencies",
+        long: false,
+        run: licences::check,
     },
     Step {
         name: "miri",
-        what: "the library's tests under Miri",
+        what: "the libraries' tests under Miri",
+        long: true,
         run: miri::run,
+    },
+    Step {
+        name: "properties",
+        what: "properties, interleavings and the model harness at length",
+        long: true,
+        run: properties,
+    },
+    Step {
+        name: "peers",
+        what: "Debian's kernels and shell beside this kernel",
+        long: true,
+        run: peers,
     },
 ];
 
-fn fmt() -> Result<()> {
+pub(crate) fn fmt() -> Result<()> {
     run(cargo(&["fmt", "--all", "--", "--check"]))
 }
 
-fn clippy() -> Result<()> {
+pub(crate) fn clippy() -> Result<()> {
     // The kernel among them, built for the host: that is where its tests are.
     let scope = ["--workspace", "--all-targets", "--all-features"];
     let mut command = cargo(&["clippy"]);
@@ -110,7 +155,7 @@ fn clippy() -> Result<()> {
     run(command)
 }
 
-fn clippy_kernel() -> Result<()> {
+pub(crate) fn clippy_kernel() -> Result<()> {
     run(cargo(&[
         "clippy",
         "-p",
@@ -125,18 +170,19 @@ fn clippy_kernel() -> Result<()> {
     ]))
 }
 
-/// Where the library runs there is no std to fall back on, so its own target is checked.
+/// Where the libraries run there is no std to fall back on, so their own target is checked.
 fn features() -> Result<()> {
     let metadata = metadata()?;
-    let package = package_named(&metadata, LIBRARY)?;
-    for feature in feature_sets(package) {
-        let mut command = cargo(&["check", "-p", LIBRARY, "--no-default-features"]);
-        command
-            .args(["--target", KERNEL_TARGET])
-            .arg(format!("--features={feature}"));
-        println!("$ {}", show(&command));
-        command.env("RUSTFLAGS", "-D warnings");
-        run(command)?;
+    for library in LIBRARIES {
+        for feature in feature_sets(package_named(&metadata, library)?) {
+            let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
+            command
+                .args(["--target", KERNEL_TARGET])
+                .arg(format!("--features={feature}"));
+            println!("$ {}", show(&command));
+            command.env("RUSTFLAGS", "-D warnings");
+            run(command)?;
+        }
     }
     Ok(())
 }
@@ -165,8 +211,8 @@ fn examples() -> Result<()> {
 }
 
 /// One call for each package: the library and the program are both called `granule`, and
-/// cargo warns where one call documents two things of one name. The library once more for
-/// its own target, where it has modules that the host does not.
+/// cargo warns where one call documents two things of one name. The libraries once more for
+/// their own target, where they have modules that the host does not.
 fn doc() -> Result<()> {
     let metadata = metadata()?;
     let mut failures = Vec::new();
@@ -180,7 +226,9 @@ fn doc() -> Result<()> {
             run(command)
         };
         let results = match name {
-            LIBRARY => vec![document(&[]), document(&["--target", KERNEL_TARGET])],
+            _ if LIBRARIES.contains(&name) => {
+                vec![document(&[]), document(&["--target", KERNEL_TARGET])]
+            }
             // Nobody links the others; their documentation is for who works on them.
             KERNEL | probe::PACKAGE => vec![document(&[
                 "--document-private-items",
@@ -212,45 +260,47 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
         })
 }
 
-/// All tests but those that boot guests; these are integration tests of granule-cli whose
-/// names begin with `qemu`.
+/// All tests but those that boot guests, and the examples in documentation.
 fn host_tests() -> Result<()> {
-    let metadata = metadata()?;
-    let mut failures = Vec::new();
-    for package in packages(&metadata)? {
-        let name = package["name"]
-            .as_str()
-            .context("a package without a name")?;
-        // Programs for EL0 and a kernel: what they do is tested there, by `qemu-tests`.
-        if [user::PACKAGE, probe::PACKAGE].contains(&name) {
-            continue;
-        }
-        let mut command = cargo(&["test", "-p", name]);
-        command.envs(draws());
-        let has_library = !targets(package, "lib").is_empty();
-        match name {
-            // On the host the kernel's binary is the tests of what is pure in it.
-            KERNEL => drop(command.arg("--bins")),
-            CLI => {
-                command.arg("--bins").args(has_library.then_some("--lib"));
-                let host = targets(package, "test")
-                    .into_iter()
-                    .filter(|t| !boots_guests(t));
-                command.args(host.flat_map(|test| ["--test".to_owned(), test]));
-            }
-            _ => drop(command.arg("--all-features")),
-        }
-        match run_tests(command) {
-            Ok(0) => failures.push(anyhow!("{name} has no tests")),
-            Ok(_) => {}
-            Err(error) => failures.push(error),
-        }
-    }
-    all_of(failures)
+    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let draws: Vec<_> = draws().collect();
+    let tests = programs::run(&programs, pool::PARALLEL, &[], &draws);
+    let mut doc = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
+    doc.envs(draws);
+    let examples = programs::run_command(doc).and_then(|sum| sum.result());
+    all_of(
+        [tests, examples]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect(),
+    )
 }
 
-fn boots_guests(test: &str) -> bool {
-    test.starts_with("qemu")
+/// Programs for EL0 and the probe are tested by the guests that run them.
+pub(crate) fn runs_on_host(program: &Program) -> bool {
+    ![user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package) && !boots_guests(program)
+}
+
+/// Integration tests of granule-cli whose names begin with `qemu`.
+fn boots_guests(program: &Program) -> bool {
+    program.package == CLI && program.kind == "test" && program.target.starts_with("qemu")
+}
+
+/// The properties and interleavings of the host tests with other cases, and more of them; and the model
+/// harness with more operations. The soak has still more.
+fn properties() -> Result<()> {
+    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let mut variables: Vec<_> = draws().collect();
+    variables.push(("GRANULE_TIMES", LONG_TIMES.to_string()));
+    variables.push(("GRANULE_HARNESS_OPERATIONS", LONG_OPERATIONS.to_string()));
+    programs::run(&programs, pool::PARALLEL, &[], &variables)
+}
+
+/// Its packages and its summary are its own; the last line of that says which of its checks failed.
+fn peers() -> Result<()> {
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    command.arg("test-peers");
+    run(command)
 }
 
 fn build_image() -> Result<()> {
@@ -266,16 +316,6 @@ fn build_probe() -> Result<()> {
 }
 
 fn qemu_tests() -> Result<()> {
-    let metadata = metadata()?;
-    let tests = targets(package_named(&metadata, CLI)?, "test");
-    let guests: Vec<_> = tests
-        .into_iter()
-        .filter(|test| boots_guests(test))
-        .collect();
-    ensure!(
-        !guests.is_empty(),
-        "{CLI} has no integration tests named qemu*: nothing was booted"
-    );
     // The tests boot these files; a build that fails leaves none. That for all page sizes last, so
     // that its ELF file is the one that is left.
     for size in image::Fixed::ALL {
@@ -285,18 +325,10 @@ fn qemu_tests() -> Result<()> {
     image::image(None)?;
     user::build()?;
     probe::build()?;
-    let mut command = cargo(&["test", "-p", CLI]);
-    command.args(
-        guests
-            .into_iter()
-            .flat_map(|test| ["--test".to_owned(), test]),
-    );
-    command.args(["--", "--test-threads=2"]);
-    ensure!(
-        run_tests(command)? > 0,
-        "no test that boots a guest was run"
-    );
-    Ok(())
+    let programs = programs::choose(programs::build()?, "tests that boot guests", boots_guests)?;
+    // A guest is a busy thread: as many tests at a time as there are cores.
+    let threads = format!("--test-threads={}", pool::PARALLEL);
+    programs::run(&programs, 1, &[&threads], &[])
 }
 
 fn qemu_matrix() -> Result<()> {
@@ -327,9 +359,16 @@ fn qemu_matrix() -> Result<()> {
     Ok(())
 }
 
-/// Packages without a warning and builds from the package alone.
+/// Package without a warning and build from the packages alone. The library of page tables needs no other
+/// crate and goes alone, too; each of the others is built from packages of those that it depends on.
 fn package() -> Result<()> {
-    let mut command = cargo(&["package", "-p", LIBRARY, "--all-features"]);
+    package_of(&[LIBRARY])?;
+    package_of(&LIBRARIES)
+}
+
+fn package_of(libraries: &[&str]) -> Result<()> {
+    let mut command = cargo(&["package", "--all-features"]);
+    command.args(libraries.iter().flat_map(|library| ["-p", library]));
     let mut git = std::process::Command::new("git");
     git.args(["status", "--porcelain"]).current_dir(root());
     if !capture(git)?.trim().is_empty() {
@@ -354,24 +393,7 @@ fn package() -> Result<()> {
     Ok(())
 }
 
-/// The advisory database is left out: it changes without the project, and fetching it
-/// would make a test depend on the day.
-fn licences() -> Result<()> {
-    let mut command = std::process::Command::new(tools::cargo_deny()?);
-    command
-        .args([
-            "--workspace",
-            "--all-features",
-            "check",
-            "licenses",
-            "bans",
-            "sources",
-        ])
-        .current_dir(root());
-    run(command)
-}
-
-fn packages(metadata: &Value) -> Result<&Vec<Value>> {
+pub(crate) fn packages(metadata: &Value) -> Result<&Vec<Value>> {
     metadata["packages"]
         .as_array()
         .context("`cargo metadata` told no packages")
@@ -409,20 +431,22 @@ mod tests {
         let package = json!({
             "features": {"default": [], "count": [], "std": []},
             "targets": [
-                {"name": "qemu_boot", "kind": ["test"]},
+                {"name": "check", "kind": ["test"]},
                 {"name": "usage", "kind": ["test"]},
                 {"name": "granule", "kind": ["lib"]},
             ],
         });
         assert_eq!(feature_sets(&package), ["", "count", "std"]);
-        assert_eq!(targets(&package, "test"), ["qemu_boot", "usage"]);
-        assert!(boots_guests("qemu_boot") && !boots_guests("usage"));
+        assert_eq!(targets(&package, "test"), ["check", "usage"]);
     }
 
     #[test]
     fn this_workspace_has_the_packages_the_steps_name() {
         let metadata = metadata().unwrap();
-        for name in [KERNEL, LIBRARY, CLI, probe::PACKAGE] {
+        for name in LIBRARIES
+            .into_iter()
+            .chain([KERNEL, CLI, TESTING, probe::PACKAGE])
+        {
             package_named(&metadata, name).unwrap();
         }
         assert!(package_named(&metadata, "no-such-package").is_err());

@@ -10,14 +10,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show, target_dir};
+use crate::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show};
 
 /// The oldest QEMU that the tests are run with (Debian 12's).
 const QEMU_AT_LEAST: (u32, u32) = (7, 2);
 const QEMU: &str = "qemu-system-aarch64";
-
-/// The cargo-deny that the licence step uses when none is installed.
-const CARGO_DENY: &str = "0.20.2";
 
 /// The dated nightly for Miri and fuzzing; rustc built from the commits of the day before.
 const NIGHTLY: &str = "nightly-2026-05-20";
@@ -216,46 +213,6 @@ fn qemu_version(text: &str) -> Option<(u32, u32)> {
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(minor.len());
     Some((major, minor[..digits].parse().ok()?))
-}
-
-/// cargo-deny: the one in PATH, else one of a fixed version built into the target folder.
-/// A debug build does (it takes a minute, an optimised one several).
-pub(crate) fn cargo_deny() -> Result<PathBuf> {
-    if let Some(found) = find_program("cargo-deny") {
-        return Ok(found);
-    }
-    let folder = target_dir()
-        .join("granule")
-        .join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = folder.join("bin").join("cargo-deny");
-    if !program.is_file() {
-        let mut install = Command::new("cargo");
-        install
-            .args([
-                "install",
-                "--locked",
-                "--debug",
-                "--quiet",
-                "--version",
-                CARGO_DENY,
-            ])
-            .arg("--root")
-            .arg(&folder)
-            .arg("--target-dir")
-            .arg(folder.join("build"))
-            .arg("cargo-deny")
-            .current_dir(root())
-            // The debug information would be most of what is written.
-            .env("CARGO_PROFILE_DEV_DEBUG", "0");
-        eprintln!(
-            "granule: cargo-deny is not installed; about to run: {}",
-            show(&install)
-        );
-        run(install)?;
-        // The build folder is a thousand files that nothing needs again; it is only space.
-        let _ = std::fs::remove_dir_all(folder.join("build"));
-    }
-    Ok(program)
 }
 
 /// The nightly toolchain for Miri and fuzzing, with its components: `GRANULE_NIGHTLY`, else the dated

@@ -1,7 +1,7 @@
 //! Where things are, and how other programs are run: the workspace's folders, `cargo`
 //! calls and child processes with a deadline.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -75,38 +75,6 @@ pub(crate) fn capture(mut command: Command) -> Result<String> {
         output.status
     );
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed no UTF-8"))
-}
-
-/// Runs `cargo test` or the like to its end, its output going where ours goes, and returns
-/// how many tests passed: a run of no test must not read as a run that passed.
-pub(crate) fn run_tests(mut command: Command) -> Result<u64> {
-    let text = show(&command);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start `{text}`"))?;
-    let mut passed = 0;
-    let pipe = child
-        .stdout
-        .take()
-        .context("the child has no standard output")?;
-    for line in BufReader::new(pipe).lines() {
-        let line = line.with_context(|| format!("cannot read what `{text}` prints"))?;
-        println!("{line}");
-        passed += passed_in(&line);
-    }
-    let status = child.wait()?;
-    ensure!(status.success(), "`{text}` failed ({status})");
-    Ok(passed)
-}
-
-/// The tests that a line of libtest's summary counts as passed.
-pub(crate) fn passed_in(line: &str) -> u64 {
-    let count = || {
-        let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
-        rest.split_once(" passed")?.0.parse().ok()
-    };
-    count().unwrap_or(0)
 }
 
 /// Builds and returns the path of the one executable that cargo made.
@@ -213,18 +181,6 @@ mod tests {
             (finished.stdout.as_str(), finished.stderr.as_str()),
             ("out\n", "err\n")
         );
-    }
-
-    #[test]
-    fn passed_tests_are_counted() {
-        let line = "test result: ok. 54 passed; 0 failed; 0 ignored; 0 measured";
-        assert_eq!(passed_in(line), 54);
-        assert_eq!(passed_in("test result: FAILED. 3 passed; 1 failed"), 3);
-        assert_eq!(passed_in("running 5 tests"), 0);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "echo 'test result: ok. 2 passed; 0 failed'; echo x"]);
-        assert_eq!(run_tests(shell).unwrap(), 2);
-        assert!(run_tests(Command::new("false")).is_err());
     }
 
     #[test]

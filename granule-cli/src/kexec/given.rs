@@ -1,7 +1,7 @@
 //! What the next kernel is given, as the host has it: the files' bytes and their digests, and whether the
 //! kernels that said what they gave and got mean the same.
 
-use granule::kexec::Digest;
+use granule_kexec::Digest;
 
 use super::figures::Hop;
 

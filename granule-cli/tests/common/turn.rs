@@ -8,7 +8,7 @@ use granule_cli::{Boot, Outcome, Request, boot};
 use crate::hooked::hooked;
 
 /// Guests that may still be started: each keeps several host threads busy, and more of them than two
-/// would only wait for each other, some until they time out.
+/// would only wait for each other.
 static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
 
 struct Turn;

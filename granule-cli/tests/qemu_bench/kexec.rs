@@ -133,7 +133,7 @@ fn each_way_does_what_its_sizes_say() {
 /// Each load and store is an instruction; beside them there is one of the loop for sixteen, the
 /// operations on lines, and at most 800 for what is done once and for each record. So what was measured
 /// says whether what is told was done. Of which memory they are the interpreted code shows
-/// (`granule/tests/kexec/count.rs`).
+/// (`granule-kexec/tests/kexec/count.rs`).
 fn accesses_are_those_executed(row: &Row, told: &Value) {
     let [cached, device] =
         ["accesses_cached", "accesses_device"].map(|key| told[key].as_u64().unwrap());

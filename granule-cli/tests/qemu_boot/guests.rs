@@ -70,6 +70,15 @@ pub(crate) fn prints_and_spins(text: &str) -> Vec<u8> {
     image(&code, &nul(text), 1 << 20)
 }
 
+/// Prints a text and then waits for interrupts that never come.
+pub(crate) fn prints_and_sleeps(text: &str) -> Vec<u8> {
+    let mut code = vec![X9_UART, adr(10, 7)];
+    code.extend(PRINT);
+    code.push(0xd503_207f); // wfi
+    code.push(0x17ff_ffff); // b .-4
+    image(&code, &nul(text), 1 << 20)
+}
+
 /// A boot record as it stands in an image file.
 fn boot_record(reason: u32, message: &str) -> Vec<u8> {
     let mut record = b"GRANULE-BOOTREC\0".to_vec();
@@ -99,18 +108,18 @@ pub(crate) fn touches_4_gib_here_and_there(el: u8) -> Vec<u8> {
     image(&code, &[], 1 << 20)
 }
 
-/// Turns round `2^27` times, prints by how much the virtual counter went on
+/// Turns round `65536 * turns` times, prints by how much the virtual counter went on
 /// meanwhile, 8 bytes, and powers off. It has a boot record, so that it is
 /// looked at while it runs.
-pub(crate) fn prints_the_time_of_a_loop(el: u8) -> Vec<u8> {
+pub(crate) fn prints_the_time_of_a_loop(turns: u16, el: u8) -> Vec<u8> {
     let mut code = vec![
         X9_UART,
-        0xd2a1_000a, // movz x10, #0x0800, lsl #16
-        0xd53b_e04c, // mrs x12, cntvct_el0
-        0xf100_054a, // subs x10, x10, #1
-        0x54ff_ffe1, // b.ne .-4
-        0xd53b_e04d, // mrs x13, cntvct_el0
-        0xcb0c_01ad, // sub x13, x13, x12
+        0xd2a0_000a | u32::from(turns) << 5, // movz x10, #turns, lsl #16
+        0xd53b_e04c,                         // mrs x12, cntvct_el0
+        0xf100_054a,                         // subs x10, x10, #1
+        0x54ff_ffe1,                         // b.ne .-4
+        0xd53b_e04d,                         // mrs x13, cntvct_el0
+        0xcb0c_01ad,                         // sub x13, x13, x12
     ];
     code.extend(prints_register(13));
     code.extend(power_off(el));

@@ -2,8 +2,9 @@
 //! of a few instructions in place of the kernel.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
@@ -75,7 +76,9 @@ fn with_icount_on_several_cpus() {
 
 #[test]
 fn with_icount_the_counter_counts_instructions_although_the_guest_is_watched() {
-    let done = boot_guest(&guests::prints_the_time_of_a_loop(2), |r| r.icount = true);
+    let done = boot_guest(&guests::prints_the_time_of_a_loop(1 << 11, 2), |r| {
+        r.icount = true
+    });
     let ticks = u64::from_le_bytes(done.console.as_slice().try_into().unwrap());
     // Two instructions a turn, one a nanosecond, 16 ns a tick of QEMU's 62.5 MHz
     // counter; the reading of it is good to one tick.
@@ -133,6 +136,52 @@ fn a_guest_that_spins_is_ended_in_time_and_says_how_far_it_came() {
         "granule: timeout: no end after 5 s; the kernel had said: stuck"
     );
     assert_eq!(done.console_text(), "here\n");
+}
+
+#[test]
+fn a_guest_that_sleeps_for_ever_is_ended_too() {
+    let done = boot_guest(&guests::prints_and_sleeps("here\n"), |r| {
+        r.timeout = Duration::from_secs(3);
+    });
+    assert_eq!(done.last_line(), "granule: timeout: no end after 3 s");
+    assert_eq!(done.console_text(), "here\n");
+}
+
+#[test]
+fn a_slow_guest_beside_busy_loops_is_not_hung() {
+    let slow = guests::prints_the_time_of_a_loop(1 << 13, 2);
+    let quiet = Instant::now();
+    let done = boot_guest(&slow, |_| ());
+    let quiet = quiet.elapsed();
+    assert_eq!(done.console.len(), 8, "{}", done.last_line());
+    // A wall clock would run out: the guest has a core for a fifth of the time.
+    let _busy = Busy::loops();
+    let done = boot_guest(&slow, |r| r.timeout = 2 * quiet);
+    assert_eq!(done.console.len(), 8, "{}", done.last_line());
+    assert_ne!(done.outcome, Outcome::Timeout, "{}", done.last_line());
+}
+
+/// Four processes a core that do nothing but use it.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn loops() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let start = |_| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "while :; do :; done"]).spawn().unwrap()
+        };
+        Self((0..4 * cores).map(start).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 #[test]

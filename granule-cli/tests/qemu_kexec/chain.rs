@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use granule::kexec::Digest;
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_kexec::Digest;
 use serde_json::{Value, json};
 
 use crate::image::image;

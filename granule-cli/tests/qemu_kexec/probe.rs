@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use granule::kexec::Digest;
 use granule_cli::{Kexec, Outcome, PageSize, Request};
+use granule_kexec::Digest;
 use tempfile::NamedTempFile;
 
 use crate::image::built;

@@ -6,7 +6,7 @@
 //! `fault=1` makes it take an exception there.
 
 use granule::arch::IdRegisters;
-use granule::boot::words;
+use granule_boot::words;
 
 /// The registers that can be changed, in the order of [`Changes`].
 const REGISTERS: usize = 5;

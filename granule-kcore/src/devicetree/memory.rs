@@ -8,7 +8,7 @@ use core::ops::Range;
 use dtoolkit::error::FdtErrorKind;
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
-use granule::memblock::{self, Memblock, Region};
+use granule_boot::memblock::{self, Memblock, Region};
 
 /// Ranges that early memory can hold of each kind.
 pub const MOST_RANGES: usize = 128;

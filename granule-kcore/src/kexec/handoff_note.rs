@@ -1,6 +1,6 @@
 //! The note: what a kernel that leaves tells the next one, in a page that both keep. Its bytes, pure.
 //!
-//! The page begins with a stamp ([`granule::stamp`], kind `gr-kexec`, units bytes, with the page size
+//! The page begins with a stamp ([`granule_boot::stamp`], kind `gr-kexec`, units bytes, with the page size
 //! of who wrote it); its data are words of 64 bits, little-endian:
 //!
 //! | word | what |
@@ -13,7 +13,7 @@
 //! | 5 | DSBs |
 //! | 6 | TLBIs |
 //! | 7 | bit 0: the MMU is off while it copies; bit 1: the next kernel begins at EL2 by way of EL1 |
-//! | 8 to 10 | the kernel: where it is to be, its bytes, their digest ([`granule::kexec::Digest`]) |
+//! | 8 to 10 | the kernel: where it is to be, its bytes, their digest ([`granule_kexec::Digest`]) |
 //! | 11 to 13 | the initramfs, all 0 if there is none |
 //! | 14 to 16 | the device tree |
 //!
@@ -24,7 +24,7 @@
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule::arch::PageSize;
-use granule::stamp::{self, Kind, Stamp, StampError, Units};
+use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
 
 /// What the data is.
 const KIND: Kind = *b"gr-kexec";

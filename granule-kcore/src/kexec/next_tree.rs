@@ -8,7 +8,7 @@
 
 use super::handoff_note as note;
 use core::fmt;
-use granule::kexec::Extent;
+use granule_kexec::Extent;
 
 const MAGIC: u32 = 0xd00d_feed;
 const HEADER: usize = 40;

@@ -12,7 +12,7 @@
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::handoff_note::NAMES;
-use granule::boot::words;
+use granule_boot::words;
 
 /// What the words ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What the command line says of leaving: `granule.kexec=`, words with commas between them. Pure.
 
-use granule::boot::words;
+use granule_boot::words;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The lock under every order of steps that shuttle draws, on CPUs that can be parked wherever
 //! interrupts are let in, and nowhere else.
 
-use super::{Cpu, Lock};
-use crate::cases::times;
+use super::{AnswersCalls, Cpu, Lock, Masked, Policy, RawLock, Unmasked};
+use granule_testing::cases::times;
 
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -18,6 +18,7 @@ const MOST_STEPS: usize = 100_000;
 
 shuttle::thread_local! {
     static NUMBER: Cell<usize> = Cell::new(0);
+    static IMPATIENT: Cell<bool> = Cell::new(false);
     static MASKED: Cell<bool> = Cell::new(false);
     static MACHINE: Cell<Option<&'static Machine>> = Cell::new(None);
 }
@@ -73,20 +74,23 @@ impl Cpu for Modelled {
         shuttle::thread::yield_now();
         Self::interrupt();
     }
-    fn were_let_in(before: u64) -> bool {
-        before == 0
+    fn interrupts() -> u64 {
+        u64::from(MASKED.with(Cell::get))
     }
-    fn wait(let_in: bool) {
-        if let_in {
-            Self::answer();
-        }
+    fn are_let_in(state: u64) -> bool {
+        state == 0
+    }
+    fn answer_calls() {
+        Self::answer();
+    }
+    fn relax() {
         shuttle::thread::yield_now();
     }
     fn now() -> u64 {
         0
     }
     fn is_too_long_ago(_: u64) -> bool {
-        false
+        IMPATIENT.with(Cell::get)
     }
 }
 
@@ -99,6 +103,7 @@ fn run(test: impl Fn() + Send + Sync + 'static) {
 fn be(number: usize, machine: Option<&'static Machine>) {
     NUMBER.with(|own| own.set(number));
     MASKED.with(|masked| masked.set(false));
+    IMPATIENT.with(|impatient| impatient.set(false));
     MACHINE.with(|own| own.set(machine));
 }
 
@@ -109,10 +114,9 @@ fn add(value: &mut u64) {
     *value = before + 1;
 }
 
-#[test]
-fn one_cpu_at_a_time_has_the_value() {
+fn one_cpu_at_a_time<P: Policy + 'static>() {
     run(|| {
-        let lock = Arc::new(Lock::<u64, Modelled>::new(0));
+        let lock = Arc::new(Lock::<u64, Modelled, P>::new(0));
         let cpus: Vec<_> = (0..CPUS)
             .map(|number| {
                 let lock = Arc::clone(&lock);
@@ -136,6 +140,62 @@ fn one_cpu_at_a_time_has_the_value() {
         }
         be(0, None);
         assert_eq!(lock.with(|value| *value), 3 * CPUS as u64);
+    });
+}
+
+#[test]
+fn one_cpu_at_a_time_has_the_value() {
+    one_cpu_at_a_time::<AnswersCalls>();
+    one_cpu_at_a_time::<Masked>();
+    one_cpu_at_a_time::<Unmasked>();
+}
+
+/// Interrupts while the lock is held: masked, or as they were.
+#[test]
+fn a_holder_has_interrupts_as_its_policy_says() {
+    fn masked_inside<P: Policy>() -> bool {
+        Lock::<(), Modelled, P>::new(()).with(|()| MASKED.with(Cell::get))
+    }
+    run(|| {
+        be(0, None);
+        assert!(masked_inside::<AnswersCalls>() && masked_inside::<Masked>());
+        assert!(!masked_inside::<Unmasked>() && !MASKED.with(Cell::get));
+        let _ = Modelled::mask();
+        assert!(masked_inside::<Unmasked>() && MASKED.with(Cell::get));
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_may_take_the_lock_away() {
+    run(|| {
+        let lock = RawLock::<Modelled, Masked>::new();
+        be(1, None);
+        let _ = lock.acquire();
+        be(2, None);
+        IMPATIENT.with(|impatient| impatient.set(true));
+        assert!(lock.try_acquire().is_none());
+        assert!(!MASKED.with(Cell::get));
+        let stuck = lock.acquire_or_give_up().unwrap_err();
+        assert!(MASKED.with(Cell::get) && lock.holder() == Some(1));
+        // SAFETY: nothing is behind the lock.
+        unsafe { lock.seize() };
+        assert_eq!(lock.holder(), Some(2));
+        // SAFETY: just taken.
+        unsafe { lock.release(stuck.before) };
+        assert_eq!((lock.holder(), MASKED.with(Cell::get)), (None, false));
+    });
+}
+
+#[test]
+#[should_panic(expected = "CPU 2 waits for a lock that CPU 1 does not release")]
+fn a_holder_that_is_stuck_is_named() {
+    run(|| {
+        let lock = RawLock::<Modelled, Masked>::new();
+        be(1, None);
+        let _ = lock.acquire();
+        be(2, None);
+        IMPATIENT.with(|impatient| impatient.set(true));
+        let _ = lock.acquire();
     });
 }
 

@@ -3,7 +3,7 @@
 //! Pure, and run with the MMU off: nothing here formats or panics.
 
 use crate::layout;
-use granule::boot::words;
+use granule_boot::words;
 
 /// RAM for the records; no bytes when none are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

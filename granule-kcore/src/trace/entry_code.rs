@@ -4,7 +4,7 @@
 //! A trace tells these lists, and the check of the finished kernel (`cargo xtask image`) compares them
 //! with the instructions that are there. There are no values here: the kernel adds them.
 
-use granule::trace::{Barrier, System};
+use granule_trace::{Barrier, System};
 
 /// An instruction that a trace has a record for. Those by address are in a loop over lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

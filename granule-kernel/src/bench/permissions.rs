@@ -16,7 +16,7 @@ use crate::memory::{merge, pages};
 use arrayvec::ArrayVec;
 use core::ops::RangeInclusive;
 use granule::arch::{Kind, VirtualAddress};
-use granule::boot::words;
+use granule_boot::words;
 
 const GIB: u64 = 1 << 30;
 /// Blocks of 1 GiB that are changed at most: the random changes reach as far.

@@ -24,7 +24,7 @@ mod driver {
     use core::fmt;
     use core::ops::Range;
     use core::sync::atomic::{AtomicU32, Ordering};
-    use granule::driver::Requirement;
+    use granule_boot::driver::Requirement;
     use granule_kcore::cpus::set::CpuSet;
 
     pub(crate) static V2_DRIVER: Driver = Driver::new("gic-v2", Requirement::Any);

@@ -5,16 +5,16 @@
 
 use super::driver::{CALL, Error};
 use super::quiet::{Registers, StillOn};
-use crate::cpu;
+use crate::lock::MaskedLock;
 use crate::smp::percpu::{self, PerCpu};
 use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};
 use arm_gic::{IntId, InterruptGroup};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::cpus::set::CpuSet;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 static CPU_INTERFACE: AtomicU64 = AtomicU64::new(0);
-static LOCKED: AtomicBool = AtomicBool::new(false);
+static LOCK: MaskedLock<()> = MaskedLock::new(());
 
 /// GICD_ITARGETSR0: of an SGI it reads as the CPU interface of who reads.
 const ITARGETSR0: u64 = 0x800;
@@ -34,21 +34,16 @@ pub(super) unsafe fn take(distributor: u64, cpu_interface: u64) {
 }
 
 fn with<R>(work: impl FnOnce(&mut GicV2<'_>) -> R) -> R {
-    let masked = cpu::mask_interrupts();
-    while LOCKED.swap(true, Ordering::Acquire) {
-        cpu::relax();
-    }
-    // SAFETY: `take`'s caller vouched for the addresses; under the lock there is no other driver.
-    let mut gic = unsafe {
-        GicV2::new(
-            DISTRIBUTOR.load(Ordering::Relaxed) as *mut _,
-            CPU_INTERFACE.load(Ordering::Relaxed) as *mut _,
-        )
-    };
-    let result = work(&mut gic);
-    LOCKED.store(false, Ordering::Release);
-    cpu::restore_interrupts(masked);
-    result
+    LOCK.with(|()| {
+        // SAFETY: `take`'s caller vouched for the addresses; under the lock there is no other driver.
+        let mut gic = unsafe {
+            GicV2::new(
+                DISTRIBUTOR.load(Ordering::Relaxed) as *mut _,
+                CPU_INTERFACE.load(Ordering::Relaxed) as *mut _,
+            )
+        };
+        work(&mut gic)
+    })
 }
 
 /// This CPU's interface, and the distributor, which it does no harm to set up again.

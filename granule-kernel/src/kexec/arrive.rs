@@ -10,11 +10,11 @@ use crate::{cpu, image};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};
-use granule::kexec::Digest;
 use granule::linear::Placement;
 use granule_kcore::devicetree::memory as tree;
 use granule_kcore::kexec::handoff_note::{self as note, Note, Read};
 use granule_kcore::kexec::words;
+use granule_kexec::Digest;
 
 /// The counter just before the first line on the console.
 static CONSOLE: AtomicU64 = AtomicU64::new(0);

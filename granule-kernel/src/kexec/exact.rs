@@ -15,8 +15,8 @@ use crate::memory::walker::{self, Flush, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::kexec::{Extent, Record};
 use granule::table::{Counters, Entry, TableError};
+use granule_kexec::{Extent, Record};
 
 /// What the relocation does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

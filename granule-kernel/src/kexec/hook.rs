@@ -6,7 +6,7 @@ use super::pages::Held;
 use crate::hook::Hook;
 use crate::memory::live::Kernel;
 use crate::memory::pages::NoMemory;
-use granule::kexec::{Extent, List};
+use granule_kexec::{Extent, List};
 
 /// Changes what is loaded and how it is left for.
 pub(crate) trait KexecHook: Sync {

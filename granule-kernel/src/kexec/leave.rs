@@ -23,10 +23,10 @@ use crate::user::task::{self, Task};
 use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::kexec::{Counts, EL2, Header, ListError, UNCACHED, relocate, verify};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::kexec::handoff_note::{self as note, Note};
 use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
+use granule_kexec::{Counts, EL2, Header, ListError, UNCACHED, relocate, verify};
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;

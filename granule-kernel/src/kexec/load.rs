@@ -17,16 +17,16 @@ use crate::user::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
-use granule::boot::words;
-use granule::kexec::image::IMAGE_ALIGN;
-use granule::kexec::{
-    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
-    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
-};
+use granule_boot::words;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::next_tree::{self, Changes, SEED_BYTES, Seeds};
 use granule_kcore::line::Line;
+use granule_kexec::image::IMAGE_ALIGN;
+use granule_kexec::{
+    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
+    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
+};
 
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 

@@ -7,9 +7,9 @@ use crate::memory::live::{self, Kernel};
 use crate::memory::transition;
 use core::fmt;
 use granule::arch::PhysicalAddress;
-use granule::kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 use granule::table::Counters;
 use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 
 /// One thing that it is given. Without bytes it is not.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,9 +6,9 @@ use crate::memory::live::pointer;
 use crate::{boot, persist};
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
-use granule::kexec::{Extent, Ground};
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
 use granule_kcore::kexec::words::{self, Words};
+use granule_kexec::{Extent, Ground};
 
 type Extents = ArrayVec<Extent, MOST_RANGES>;
 

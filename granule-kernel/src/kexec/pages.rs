@@ -9,10 +9,10 @@ use crate::user::frames::UserMemory;
 use crate::user::owned::Array;
 use arrayvec::ArrayVec;
 use granule::arch::PhysicalAddress;
-use granule::kexec::{Digest, Extent, ListMemory, Segment, relocate};
 use granule::space::UserFrames;
 use granule::table::{TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
+use granule_kexec::{Digest, Extent, ListMemory, Segment, relocate};
 
 /// Kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();

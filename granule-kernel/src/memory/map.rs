@@ -17,15 +17,14 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::trust::Decision;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::{WindowBuilder, Windows};
-use granule::linear::{
-    Arena, Barriers, Census, Placement, Published, Strategy, TracedWindows, direct,
-};
-use granule::memblock::{self, Direction};
+use granule::linear::{Arena, Barriers, Census, Placement, Published, Strategy, direct};
 use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
+use granule_boot::memblock::{self, Direction};
 use granule_kcore::counter_wrap::Lost;
 use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
 use granule_kcore::options::Rodata;
 use granule_kcore::sizes;
+use granule_recorder::TracedWindows;
 
 /// Banks and holes between them, and the two edges of the protected part of the image.
 pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;

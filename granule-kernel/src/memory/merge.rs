@@ -18,8 +18,8 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::geometry::LeafSize;
 use granule::arch::page_size::Level;
 use granule::arch::{Kind, VirtualAddress};
-use granule::boot::words;
 use granule::table::{Leaves, Merged, TableError};
+use granule_boot::words;
 use granule_kcore::cpus::set::CpuSet;
 
 /// Parts of a second that a range is left alone before it is merged: who changes one page changes

@@ -7,7 +7,7 @@
 use super::live::{self, Flush, Kernel};
 use super::pages::Pages;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::boot::words;
+use granule_boot::words;
 use granule_kcore::frames::tables::Source;
 
 /// Whether the command line asks for it.

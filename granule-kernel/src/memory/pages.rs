@@ -10,7 +10,7 @@ use core::fmt;
 use core::ops::Range;
 use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
-use granule::memblock::Region;
+use granule_boot::memblock::Region;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
 use granule_kcore::frames::tables::Source;

@@ -9,8 +9,8 @@ use crate::console::println;
 use crate::handover::Handover;
 use crate::image;
 use granule::arch::{Half, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::memblock::Error;
 use granule::table::{Counters, TableError};
+use granule_boot::memblock::Error;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout;
 

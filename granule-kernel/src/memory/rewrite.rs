@@ -16,8 +16,8 @@ use core::fmt;
 use granule::arch::PhysicalAddress;
 use granule::arch::trust::Decision;
 use granule::linear::Census;
-use granule::memblock::{self, Direction};
 use granule::table::{Leaves, TableError};
+use granule_boot::memblock::{self, Direction};
 use granule_kcore::devicetree::memory::Memory;
 
 /// Why the map cannot be rewritten. The tables are as they were; the plan of them is not.

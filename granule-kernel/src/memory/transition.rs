@@ -4,9 +4,9 @@
 use super::walker::KernelParts;
 use granule::arch::Dispatch;
 use granule::arch::page_size::Page;
-use granule::kexec::{self, Needs, Transition, TransitionError};
 use granule::table::Maintenance;
 use granule_kcore::sizes;
+use granule_kexec::{Needs, Transition, TransitionError};
 
 /// Makes them. See [`kexec::build`].
 pub(crate) fn build(
@@ -27,7 +27,7 @@ impl Dispatch for Build<'_> {
     type Output = Result<Transition, TransitionError>;
 
     fn run<P: Page>(self) -> Self::Output {
-        kexec::build::<P, _>(self.parts, self.needs)
+        granule_kexec::build::<P, _>(self.parts, self.needs)
     }
 }
 
@@ -47,6 +47,6 @@ impl Dispatch for Free<'_> {
     type Output = ();
 
     fn run<P: Page>(self) {
-        kexec::free::<P, _>(self.parts, self.transition);
+        granule_kexec::free::<P, _>(self.parts, self.transition);
     }
 }

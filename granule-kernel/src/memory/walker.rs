@@ -30,7 +30,7 @@ use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, V
 use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,
-    PageTables, Parts, PermissionChange, Piece, Reached, Sink, TableAllocator, TableError, Traced,
+    PageTables, Parts, PermissionChange, Piece, Reached, TableAllocator, TableError,
 };
 #[cfg(feature = "test-image")]
 use granule::{
@@ -38,6 +38,7 @@ use granule::{
     table::{TableMemory, Visibility},
 };
 use granule_kcore::sizes;
+use granule_recorder::{Sink, Traced};
 
 /// Whether, and where, the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,14 @@ use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
-use granule::memblock::Direction;
 use granule::table::{
-    Counters, Leaves, Maintenance, Sink, TableAllocator, TableError, TableMemory, TableRun,
-    Visibility, invalidate, publish,
+    Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, TableRun, Visibility,
+    invalidate, publish,
 };
+use granule_boot::memblock::Direction;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
+use granule_recorder::Sink;
 
 /// The slots; the table that translates them is reached, table pages are had (from early memory,
 /// mapped or not) and the TLB is kept by `parts`.

@@ -1,6 +1,6 @@
 //! The device tree with the MMU off: from an address to what the boot needs of it first.
 //!
-//! The looking itself is the library's (`granule::boot`), which works on bytes; here an address
+//! The looking itself is the library's (`granule_boot`), which works on bytes; here an address
 //! that a boot loader gave becomes bytes that may be read, and what is found becomes plain
 //! values that outlive the MMU's switch.
 
@@ -10,9 +10,9 @@ use super::record::Reason;
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use crate::image;
 use granule::arch::PageSize;
-use granule::boot::choice::{self, PageSizeInputs, SizeSet};
-use granule::boot::peek::{Peek, Range, Tree, TreeError, total_size};
-use granule::boot::{firmware, machines, peek, words};
+use granule_boot::choice::{self, PageSizeInputs, SizeSet};
+use granule_boot::peek::{Peek, Range, Tree, TreeError, total_size};
+use granule_boot::{firmware, machines, peek, words};
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use smccc::{Call, Hvc, Smc};

@@ -16,12 +16,11 @@ use granule::arch::{
     Regime, VirtualAddress,
 };
 use granule::linear::Arena;
-use granule::table::{
-    BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Traced, Visibility,
-};
+use granule::table::{BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Visibility};
 use granule_kcore::layout;
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
+use granule_recorder::Traced;
 
 /// What was built.
 pub(super) struct BootTables {

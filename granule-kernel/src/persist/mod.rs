@@ -1,6 +1,6 @@
 //! What one boot leaves for the next in RAM that survives a reset: `granule.persist=START,BYTES`.
 //!
-//! The next boot may have another page size, so all of it is stamped (`granule::stamp`). Two things
+//! The next boot may have another page size, so all of it is stamped (`granule_boot::stamp`). Two things
 //! are left: how often the machine was booted, which is readable under every page size, and what
 //! the linear map was like, which means something under its own page size only and is refused under
 //! another one. [`granule_kcore::persist`] has the bytes; here is where the RAM is.
@@ -8,7 +8,7 @@
 use core::ops::Range;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
-use granule::boot::words;
+use granule_boot::words;
 use granule_kcore::persist as area;
 
 pub(crate) use in_ram::find;
@@ -25,11 +25,11 @@ mod in_ram {
     use crate::memory::map::LinearMap;
     use crate::mmu_off::cache;
     use granule::arch::{Geometry, PhysicalAddress};
-    use granule::boot::words;
-    use granule::kexec::Extent;
     use granule::linear::Placement;
+    use granule_boot::words;
     use granule_kcore::devicetree::memory::Memory;
     use granule_kcore::persist::{self as area, Figures, Left};
+    use granule_kexec::Extent;
 
     /// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
     #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use crate::user::MOST_TASKS;
 use crate::user::sched;
 use crate::user::task::Task;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule::boot::words;
+use granule_boot::words;
 
 /// The first argument of the `prctl`: "GRAN" in ASCII, which no other has.
 const WHAT: u64 = 0x4752_414e;

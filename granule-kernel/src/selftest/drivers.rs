@@ -3,9 +3,9 @@
 use crate::console::println;
 use crate::drivers::{Driver, DriverHook};
 use granule::arch::PageSize::{self, K4, K16, K64};
-use granule::boot::choice::SizeSet;
-use granule::boot::words;
-use granule::driver::Requirement;
+use granule_boot::choice::SizeSet;
+use granule_boot::driver::Requirement;
+use granule_boot::words;
 
 /// The drivers; each name is the word of `granule.test=`.
 static DRIVERS: [Driver; 5] = [

@@ -28,9 +28,9 @@ use crate::memory::walker::Tree;
 use crate::selfcheck::Stage;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{Descriptor, Kind};
-use granule::boot::words;
 use granule::linear::Placement;
 use granule::table::Entry;
+use granule_boot::words;
 
 /// Does what `bootargs` asks for, if it asks for a failure.
 pub(crate) fn run(bootargs: &[u8]) {

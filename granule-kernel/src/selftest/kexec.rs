@@ -10,10 +10,10 @@ use crate::memory::live::{self, Kernel};
 use crate::memory::pages::NoMemory;
 use crate::memory::supply::Supply;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
-use granule::kexec::{Extent, List, ListMemory, verify};
 use granule::table::{Counters, Leaves};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::test_words::{self, TestWords};
+use granule_kexec::{Extent, List, ListMemory, verify};
 
 /// AP\[2\] of a descriptor.
 const READ_ONLY: u64 = 1 << 7;

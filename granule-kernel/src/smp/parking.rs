@@ -7,11 +7,12 @@
 
 use super::identity;
 use super::percpu::{self, PerCpu};
+use crate::lock::RawUnmaskedLock;
 use crate::trace::bring_up;
 use crate::user::sched;
 use crate::{cpu, image, ipi};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 
 /// Seconds for the others to get there, as for any call.
@@ -44,8 +45,8 @@ static CONTROL: Control = Control {
     }; MOST_CPUS],
 };
 
-/// Whether some CPU is parking the others.
-static BUSY: AtomicBool = AtomicBool::new(false);
+/// Held by the CPU that is parking the others.
+static BUSY: RawUnmaskedLock = RawUnmaskedLock::new();
 
 /// For `head::parked`.
 pub(crate) const SLOT_PARKED: usize = offset_of!(Slot, parked);
@@ -91,11 +92,14 @@ pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
         !sched::is_open(),
         "CPUs cannot be parked while they run programs"
     );
-    // Who is parking the others parks us too.
-    while BUSY.swap(true, Ordering::Acquire) {
-        ipi::answer();
+    // The CPU that is parking the others parks this one too, with interrupts masked or not.
+    let before = loop {
+        match BUSY.try_acquire() {
+            Some(before) => break before,
+            None => ipi::answer(),
+        }
         cpu::relax();
-    }
+    };
     let others = percpu::online().without(percpu::this().number());
     // Only the CPU that is busy changes it.
     let epoch = CONTROL.released.load(Ordering::Relaxed) + 1;
@@ -119,7 +123,8 @@ pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
         cpu::restore_interrupts(masked);
         result
     });
-    BUSY.store(false, Ordering::Release);
+    // SAFETY: taken above.
+    unsafe { BUSY.release(before) };
     result
 }
 

@@ -25,8 +25,8 @@ use core::sync::atomic::Ordering;
 use dtoolkit::fdt::Fdt;
 use granule::arch::errata::Errata;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
-use granule::memblock::Direction;
 use granule::table::{Counters, Leaves, Piece, TableError};
+use granule_boot::memblock::Direction;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::common::Common;
 use granule_kcore::cpus::compare::Needs;
@@ -89,7 +89,7 @@ pub(super) enum Obstacle {
     GicDriver(gic::Error),
     GicPageSize,
     Tables(TableError),
-    Memory(granule::memblock::Error),
+    Memory(granule_boot::memblock::Error),
     IdentityMap,
 }
 

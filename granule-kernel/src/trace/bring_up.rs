@@ -13,12 +13,12 @@ use super::routine::{Teller, before_tables, with_tables};
 use crate::cpu;
 use crate::smp::mailbox::{Command, Report};
 use granule::arch::hw;
-use granule::trace::{Barrier, Event, System};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, INVALIDATE, PARK, PARK_CODE, SECONDARY_ENTRY,
     SETUP_EL2, SETUP_RUN_LEVEL, When,
 };
+use granule_trace::{Barrier, Event, System};
 
 /// The registers of a CPU that goes off the tables and comes back.
 #[derive(Clone, Copy, Debug)]

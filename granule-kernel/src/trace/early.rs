@@ -5,9 +5,9 @@
 
 use crate::mmu_off::cache;
 use core::ops::Range;
-use granule::table::{Sink, TableEvent};
-use granule::trace::{Event, Header, RECORD_WORDS, Record};
 use granule_kcore::trace::area::Area;
+use granule_recorder::Sink;
+use granule_trace::{Event, Header, RECORD_WORDS, Record};
 
 /// Records that may be made before the MMU is on. The boot tables take a few hundred; what is
 /// more counts as lost, and the whole trace as not complete.
@@ -83,7 +83,17 @@ impl Early {
     }
 
     /// Records an event.
+    ///
+    /// Always inlined: each caller has one kind of event, so its encoding folds. A function that
+    /// encodes every kind would jump through a table, which code that runs with the MMU off must
+    /// not contain.
+    #[inline(always)]
     pub(crate) fn push(&self, event: Event) {
+        self.put_record(Record::new(0, event));
+    }
+
+    #[inline(never)]
+    fn put_record(&self, record: Record) {
         if !self.area.is_wanted() {
             return;
         }
@@ -93,7 +103,7 @@ impl Early {
             return;
         }
         let first = Header::WORDS as u64 + count * RECORD_WORDS as u64;
-        for (index, word) in Record::new(0, event).0.into_iter().enumerate() {
+        for (index, word) in record.0.into_iter().enumerate() {
             self.put(first + index as u64, word);
         }
         self.put(Header::RECORDS as u64, count + 1);
@@ -114,13 +124,12 @@ impl Sink for Early {
         action(self)
     }
 
-    #[inline(never)]
-    fn record(&self, event: TableEvent) {
-        match Event::of_private_table(event, self.page_bytes) {
-            Some(event) => self.push(event),
-            // Boot tables have none of these; should that change, the trace says that it is not
-            // whole.
-            None => self.lose(),
-        }
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    #[inline(always)]
+    fn record(&self, event: Event) {
+        self.push(event);
     }
 }

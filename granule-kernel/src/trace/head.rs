@@ -10,10 +10,10 @@ use super::routine::{Teller, before_tables, with_tables};
 use crate::handover::{EntryInfo, MmuConfig};
 use crate::image;
 use crate::mmu_off::record;
-use granule::trace::Event;
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
 };
+use granule_trace::Event;
 
 impl Early {
     /// `mmu_off::record` changes the boot record, which cleans it before and after its state.

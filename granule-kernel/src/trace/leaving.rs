@@ -1,12 +1,12 @@
 //! What the CPU that leaves does once it cannot record any more: told before it does it.
 //!
 //! The relocation code reaches nothing but its page, the list and what it copies. What it does is
-//! known before, step by step (`granule::kexec::steps`), and this CPU is the only one that runs.
+//! known before, step by step (`granule_kexec::steps`), and this CPU is the only one that runs.
 
 use super::recorder;
 use granule::arch::PhysicalAddress;
-use granule::kexec::{Extent, Header, ListMemory, Ranges, Recorder, UNCACHED, steps, verify};
-use granule::trace::Event;
+use granule_kexec::{Extent, Header, ListMemory, Ranges, Recorder, UNCACHED, steps, verify};
+use granule_trace::Event;
 
 /// Places that are cleaned, at most: with more, all stores are told.
 const MOST_PLACES: usize = 16;
@@ -36,7 +36,7 @@ pub(crate) fn leaves(
             }
         });
         let told = |at: u64| {
-            let line = Extent::new(at, granule::kexec::LINE as u64);
+            let line = Extent::new(at, granule_kexec::LINE as u64);
             all || cleaned.all().iter().any(|place| place.holds(&line))
         };
         let emit = |event: Event| trace.push(event);

@@ -3,20 +3,19 @@
 //! What no lock can be held for, because the CPU that does it cannot reach the records then, is
 //! written down by [`bring_up`](super::bring_up).
 
-use crate::cpu;
+use crate::lock::RawMaskedLock;
 use crate::mmu_off::cache;
 use crate::smp::percpu;
 use core::cell::UnsafeCell;
-use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
-use granule::table::{Sink, TableEvent};
-use granule::trace::{Event, Header, RECORD_WORDS, Record};
 use granule_kcore::layout;
 use granule_kcore::trace::area::Area;
+use granule_recorder::Sink;
+use granule_trace::{Event, Header, RECORD_WORDS, Record};
 
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {
-    locked: AtomicBool,
+    lock: RawMaskedLock,
     /// What happens from here on is no part of the trace.
     closed: AtomicBool,
     /// The first word of the area in its window; null where nothing is recorded.
@@ -24,11 +23,11 @@ struct Buffer {
 }
 
 // SAFETY: `words` is written once, before a recorder exists, and what it points to only while
-// `locked` is held.
+// `lock` is held.
 unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer {
-    locked: AtomicBool::new(false),
+    lock: RawMaskedLock::new(),
     closed: AtomicBool::new(false),
     words: UnsafeCell::new(core::ptr::null_mut()),
 };
@@ -154,18 +153,19 @@ impl Sink for Recorder {
     // change an entry too, and would wait for whom it interrupted.
     #[inline(never)]
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
-        let masked = cpu::mask_interrupts();
-        while BUFFER.locked.swap(true, Ordering::Acquire) {
-            spin_loop();
-        }
+        let before = BUFFER.lock.acquire();
         let result = action(self);
-        BUFFER.locked.store(false, Ordering::Release);
-        cpu::restore_interrupts(masked);
+        // SAFETY: taken above.
+        unsafe { BUFFER.lock.release(before) };
         result
     }
 
-    fn record(&self, event: TableEvent) {
-        self.push(Event::of_table(event, self.page_bytes));
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    fn record(&self, event: Event) {
+        self.push(event);
     }
 }
 

@@ -7,9 +7,8 @@ use super::early::Early;
 use super::recorder::Recorder;
 use crate::handover::MmuConfig;
 use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
-use granule::arch::PhysicalAddress;
-use granule::trace::{Event, System};
 use granule_kcore::trace::entry_code::{Routine, Step, When};
+use granule_trace::{Event, System};
 
 /// What takes events.
 pub(super) trait Teller {
@@ -41,10 +40,7 @@ pub(super) trait Teller {
 
     /// Bytes that someone reads past the caches were stored.
     fn data(&self, start: u64, bytes: u64) {
-        self.push(Event::Data {
-            start: PhysicalAddress(start),
-            bytes,
-        });
+        self.push(Event::Data { start, bytes });
     }
 }
 

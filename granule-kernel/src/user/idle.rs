@@ -53,7 +53,7 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::times;
+    use granule_testing::cases::times;
     use shuttle::rand::{Rng, thread_rng};
     use shuttle::sync::{Arc, Condvar, Mutex};
 

@@ -25,8 +25,8 @@ use granule::arch::errata::Workaround;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
-use granule::boot::words;
 use granule::space::{Settings, UserFrames, Wanted};
+use granule_boot::words;
 use granule_kcore::cpus::common::Common;
 
 /// The most bits of address that programs have: those that expect pointers to have more are rare,

@@ -10,14 +10,13 @@ use super::frames::UserMemory;
 use super::owned::{Array, Boxed};
 use super::registers;
 use crate::cpu;
-use crate::lock::Lock;
+use crate::lock::{Lock, UnmaskedLock};
 use crate::memory::live;
 use crate::memory::table_pages::TablePages;
 use crate::smp::percpu;
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use granule::arch::hw::{self, Hardware};
 use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
@@ -99,11 +98,10 @@ struct Typed<P: Page>(Option<Space<'static, P, Environment>>);
 /// A space, and who has it. The last who gives it up drops it.
 struct Shared<T: ?Sized> {
     users: AtomicUsize,
-    locked: AtomicBool,
     asid: SpaceAsid,
     /// How to drop it: [`AddressSpace`] does not know what it is.
     drop: unsafe fn(NonNull<()>),
-    tables: UnsafeCell<T>,
+    tables: UnmaskedLock<T>,
 }
 
 /// An address space, shared by who has it.
@@ -174,10 +172,9 @@ fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
     let _ = areas.leak();
     Boxed::new(Shared {
         users: AtomicUsize::new(1),
-        locked: AtomicBool::new(false),
         asid: SpaceAsid::none(),
         drop: drop_typed::<P>,
-        tables: UnsafeCell::new(Typed(Some(space))),
+        tables: UnmaskedLock::new(Typed(Some(space))),
     })
 }
 
@@ -332,13 +329,7 @@ impl AddressSpace {
 
 impl<T: Tables + ?Sized> Shared<T> {
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        while self.locked.swap(true, Ordering::Acquire) {
-            cpu::relax();
-        }
-        // SAFETY: whoever has locked it is the only one that reaches the tables.
-        let result = work(unsafe { &mut *self.tables.get() });
-        self.locked.store(false, Ordering::Release);
-        result
+        self.tables.with(work)
     }
 }
 

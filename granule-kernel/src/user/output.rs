@@ -48,7 +48,7 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::config;
+    use granule_testing::cases::config;
     use proptest::prelude::*;
 
     fn through(guard: &mut Guard, text: &[u8]) -> Vec<u8> {

@@ -7,7 +7,7 @@ use crate::cpu;
 use crate::drivers::Driver;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
-use granule::driver::Requirement;
+use granule_boot::driver::Requirement;
 
 pub(crate) static DRIVER: Driver = Driver::new("arm-timer", Requirement::Any);
 

@@ -121,7 +121,7 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::times;
+    use granule_testing::cases::times;
     use shuttle::sync::atomic::{AtomicBool, AtomicUsize};
     use shuttle::sync::{Arc, Mutex};
 

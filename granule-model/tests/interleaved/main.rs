@@ -8,8 +8,6 @@
     reason = "a lock that is poisoned is a test that failed"
 )]
 
-#[path = "../../../granule/tests/common/cases.rs"]
-mod cases;
 mod machine;
 mod spaces;
 mod tables;

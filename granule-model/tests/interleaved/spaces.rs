@@ -5,7 +5,6 @@
 //! Whatever an access finds at any moment is a frame that is the page's: not one that was given back,
 //! nor one that has come to be another page's since.
 
-use crate::cases::times;
 use crate::environment::{Gate, turn_on};
 use crate::machine::{Environment, Machine, PAGE, Shared};
 use granule::arch::bbm::BbmLevel;
@@ -19,6 +18,7 @@ use granule::space::{
 use granule_model::{
     Access, AccessKind, Barrier, Event, EventKind, Model, Outcome, Regime, TlbiScope,
 };
+use granule_testing::cases::times;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};

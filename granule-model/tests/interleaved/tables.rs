@@ -2,7 +2,6 @@
 //! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
 //! meanwhile is what one of them maps there, or nothing.
 
-use crate::cases::times;
 use crate::environment::{Gate, turn_on};
 use crate::machine::{Environment, Machine, PAGE, Shared};
 use granule::arch::{
@@ -11,6 +10,7 @@ use granule::arch::{
 };
 use granule::table::{Leaves, PageTables};
 use granule_model::{Access, Barrier, Event, EventKind, Outcome, TlbiScope};
+use granule_testing::cases::times;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
 use shuttle::{Runner, thread};

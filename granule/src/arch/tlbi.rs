@@ -6,6 +6,7 @@
 //! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP): the stride is that
 //! of the entries, never of the group.
 
+use super::attributes::Regime;
 use super::geometry::{Geometry, VirtualAddress};
 use super::page_size::{Level, PageSize};
 
@@ -83,6 +84,43 @@ pub enum TlbiOp {
         /// Every address space, whatever the operand's ASID.
         all_asids: bool,
     },
+}
+
+impl TlbiOp {
+    /// The SYS instruction of a regime that does the operation: op0, op1, CRn, CRm and op2 as a
+    /// number of 16 bits, as MSR and SYS have them in bits 20 to 5; and the value of its register.
+    ///
+    /// A regime with one privilege has no ASIDs, so an operation on one of them is on all.
+    #[must_use]
+    pub const fn instruction(self, regime: Regime) -> (u16, u64) {
+        let op1 = match regime {
+            Regime::El1And0 => 0,
+            Regime::El2 => 4,
+            Regime::El3 => 6,
+        };
+        let has_asids = regime.has_user();
+        let (crm, op2, operand) = match self {
+            Self::All => (3, 0, 0),
+            Self::Asid { operand } if has_asids => (3, 2, operand),
+            Self::Asid { .. } => (3, 0, 0),
+            Self::Address {
+                operand,
+                reach,
+                all_asids,
+            } => (3, address_op2(reach, all_asids && has_asids), operand),
+            Self::Range {
+                operand,
+                reach,
+                all_asids,
+            } => (2, address_op2(reach, all_asids && has_asids), operand),
+        };
+        (1 << 14 | op1 << 11 | 8 << 7 | crm << 3 | op2, operand)
+    }
+}
+
+/// op2 of the forms by address and by range: 1, with a bit for every ASID and one for leaves only.
+const fn address_op2(reach: Reach, all_asids: bool) -> u16 {
+    1 | (all_asids as u16) << 1 | (matches!(reach, Reach::LastLevel) as u16) << 2
 }
 
 /// TTL's and TG's encoding of the granule: 01 4K, 10 16K, 11 64K.

@@ -199,12 +199,6 @@ impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     }
 }
 
-impl<A: HasArena, S: crate::table::Sink> HasArena for crate::table::Traced<A, S> {
-    fn arena(&mut self) -> Option<&mut Arena> {
-        self.inner().arena()
-    }
-}
-
 impl<M, A: HasArena, T> HasArena for Parts<M, A, T> {
     fn arena(&mut self) -> Option<&mut Arena> {
         self.allocator.arena()

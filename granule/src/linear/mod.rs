@@ -12,7 +12,6 @@ pub mod direct;
 pub mod expected;
 pub mod placement;
 pub mod strategy;
-mod traced;
 pub mod window;
 
 pub use census::Census;
@@ -20,4 +19,3 @@ pub use direct::Arena;
 pub use expected::{Expected, expected};
 pub use placement::Placement;
 pub use strategy::{Barriers, Published, Strategy};
-pub use traced::TracedWindows;

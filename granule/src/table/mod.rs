@@ -30,7 +30,6 @@ mod query;
 pub mod reach;
 mod release;
 mod split;
-mod traced;
 mod unmap;
 
 pub use allocator::{TableAllocator, TableRun};
@@ -44,7 +43,6 @@ pub use merge::Merged;
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
 pub use reach::{Offset, Reach, Reached};
-pub use traced::{NoSink, Sink, TableEvent, Traced};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -264,9 +262,15 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(tables)
     }
 
-    /// Goes on with a new, empty tree that no CPU can reach yet. The one before stays as it is, known
-    /// by its root only; it is still the one where this fails.
-    pub(crate) fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
+    /// Continues with a new, empty tree that no CPU can reach yet. The tree before stays as it is; its
+    /// [`root`](Self::root) is the only way back to it. Code that makes several trees of one page size
+    /// thus has one instance of [`PageTables`].
+    ///
+    /// # Errors
+    ///
+    /// When the geometry has another page size, or there is no page for the root. The tree before is
+    /// then still the current one.
+    pub fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
         if geometry.page_size() != P::SIZE {
             return Err(TableError::WrongPageSize {
                 geometry: geometry.page_size(),
@@ -292,13 +296,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Turns to another tree that no CPU can reach, one that was made in the same environment and is known
-    /// by its root. The one before stays as it is.
+    /// Continues with another tree that no CPU can reach. The tree before stays as it is.
     ///
     /// # Safety
     ///
-    /// As for [`from_root`](Self::from_root); `geometry` has this page size.
-    pub(crate) const unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
+    /// As for [`from_root`](Self::from_root), in the same environment; `geometry` has this page size.
+    pub const unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
         self.root = root;
         self.geometry = geometry;
         self.liveness = Liveness::Private;

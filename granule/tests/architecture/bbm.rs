@@ -1,9 +1,9 @@
 //! Which changes need break-before-make: rule RWHZWS's table with a column for each BBM level.
 
-use crate::common::cases::config;
-use crate::common::shape::{LARGE, PLAIN};
 use granule::arch::bbm::{BbmLevel, Change, classify};
 use granule::arch::{Geometry, Half, Level, PageSize};
+use granule_testing::cases::config;
+use granule_testing::shape::{LARGE, PLAIN};
 use proptest::prelude::*;
 
 const LEVELS: [BbmLevel; 4] = [

@@ -1,12 +1,12 @@
 //! Descriptor bits, one by one, and addresses in each of the three formats.
 
-use crate::common::cases::config;
-use crate::common::shape::{LARGE, PLAIN, WIDE_INPUT};
-use crate::common::walk::Arch;
 use granule::arch::{
     Attributes, Descriptor, Geometry, Half, Kind, Level, MemoryType, PageSize, Permissions,
     PhysicalAddress, Regime, Shareability,
 };
+use granule_testing::cases::config;
+use granule_testing::shape::{LARGE, PLAIN, WIDE_INPUT};
+use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
 use PageSize::{K4, K16, K64};
@@ -353,10 +353,10 @@ proptest! {
     #[test]
     fn round_trip(
         word in any::<u64>(),
-        shape in 0..crate::common::shape::all().len(),
+        shape in 0..granule_testing::shape::all().len(),
         level in 1..=3_i32,
     ) {
-        let geometry = crate::common::shape::all()[shape];
+        let geometry = granule_testing::shape::all()[shape];
         let arch = Arch::of(&geometry);
         prop_assume!(level >= arch.start_level() && arch.leaf_allowed(level));
         let at = Level::ALL[(level + 1) as usize];

@@ -1,8 +1,8 @@
 //! ID register fields, value by value.
 
-use crate::common::shape::{Cpu, LARGE, PLAIN};
 use granule::arch::features::{Support, TlbiFeature};
 use granule::arch::{CpuFeatures, IdRegisters, PageSize};
+use granule_testing::shape::{Cpu, LARGE, PLAIN};
 
 fn mmfr0(value: u64) -> CpuFeatures {
     CpuFeatures::new(IdRegisters {

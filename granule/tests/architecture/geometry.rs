@@ -1,10 +1,10 @@
 //! Page sizes, levels, start levels, blocks and contiguous groups, row by row.
 
-use crate::common::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 use granule::arch::{
     Dispatch, Geometry, GeometryError, Half, Level, OutputFormat, Page, PageSize, Regime,
     VirtualAddress,
 };
+use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
 use PageSize::{K4, K16, K64};
 

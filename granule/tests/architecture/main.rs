@@ -10,9 +10,6 @@
     reason = "test fixtures print what they need to"
 )]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bbm;
 mod descriptors;
 mod errata;

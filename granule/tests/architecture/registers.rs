@@ -1,8 +1,8 @@
 //! TCR, MAIR and TTBR, field by field.
 
-use crate::common::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 use granule::arch::registers::{Mair, Tcr, TcrSingle, Ttbr};
 use granule::arch::{Half, PageSize, PhysicalAddress, Regime};
+use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
 use PageSize::{K4, K16, K64};
 

@@ -1,14 +1,14 @@
 //! TLBI operands bit by bit, and plans expanded back into what they invalidate.
 
-use crate::common::cases::config;
-use crate::common::order::{Covered, decode};
-use crate::common::shape::{self, LARGE, PLAIN};
-use crate::common::walk::Arch;
 use granule::arch::tlbi::{
     Invalidation, Reach, TlbCapabilities, TlbiOp, address_operand, asid_operand, plan,
     range_granules,
 };
 use granule::arch::{Geometry, Half, Level, PageSize, VirtualAddress};
+use granule_testing::cases::config;
+use granule_testing::order::{Covered, decode};
+use granule_testing::shape::{self, LARGE, PLAIN};
+use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
 use PageSize::{K4, K16, K64};

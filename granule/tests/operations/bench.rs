@@ -1,14 +1,14 @@
 //! Tables under test together with everything that watches them.
 
-use crate::common::host::{self, Event, Host, HostEnvironment, Runs};
-use crate::common::order::{Judged, Operation};
-use crate::common::walk::{Arch, Tree};
 use crate::reference::Reference;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
 use granule::linear::Census;
 use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
+use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
+use granule_testing::order::{Judged, Operation};
+use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

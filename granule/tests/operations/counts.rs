@@ -4,13 +4,13 @@
 //! or 8192 entries, and each entry of a new table is stored exactly once.
 
 use crate::bench::Setting;
-use crate::common::host::{self, Event, Host};
-use crate::common::shape::{LARGE, PLAIN};
 use granule::arch::{
     Attributes, Geometry, Half, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
     PhysicalAddress, VirtualAddress,
 };
 use granule::table::{Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange};
+use granule_testing::host::{self, Event, Host};
+use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 

@@ -1,8 +1,6 @@
 //! Every way an operation can be refused, with the exact answer.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::{self, Host};
-use crate::common::shape::{LARGE, PLAIN};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     Attributes, Half, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
@@ -10,6 +8,8 @@ use granule::arch::{
 };
 use granule::linear::Census;
 use granule::table::{Holes, Leaves, Liveness, PageTables, PermissionChange, Piece, TableError};
+use granule_testing::host::{self, Host};
+use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange {
@@ -116,7 +116,7 @@ fn outside_the_space() {
 )]
 fn output_too_large() {
     // 40 bits of physical address; then 52, where the format holds them.
-    let small = crate::common::shape::Cpu {
+    let small = granule_testing::shape::Cpu {
         parange: 2,
         ..PLAIN
     };

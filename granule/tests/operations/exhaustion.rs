@@ -4,9 +4,6 @@
 //! barrier issued, and the error must say how many tables the operation takes.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::{self, Event, Host, Runs};
-use crate::common::shape::{self, LARGE, PLAIN};
-use crate::common::walk::Arch;
 use crate::split::{only, pairs, shapes};
 use granule::arch::geometry::LeafSize;
 use granule::arch::{
@@ -14,6 +11,9 @@ use granule::arch::{
     PhysicalAddress,
 };
 use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
+use granule_testing::host::{self, Event, Host, Runs};
+use granule_testing::shape::{self, LARGE, PLAIN};
+use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange {

@@ -2,8 +2,6 @@
 //! many TLBIs, and that nothing else changes.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::{self, Event};
-use crate::common::shape::PLAIN;
 use granule::arch::{
     Attributes, Descriptor, Half, Kind, Page, Page4K, Page16K, Page64K, Permissions,
     PhysicalAddress, VirtualAddress,
@@ -11,6 +9,8 @@ use granule::arch::{
 use granule::table::{
     BitChange, Counted, Counters, Leaves, Parts, TableError, TableMemory, Visibility, flip,
 };
+use granule_testing::host::{self, Event};
+use granule_testing::shape::PLAIN;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -4,9 +4,9 @@
 //! bits in it follow each other.
 
 use crate::bench::{Bench, Setting};
-use crate::common::shape::LARGE;
 use granule::arch::{Attributes, Dispatch, Geometry, Half, Page, Page4K, PageSize, Permissions};
 use granule::table::Leaves;
+use granule_testing::shape::LARGE;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 

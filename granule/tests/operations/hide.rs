@@ -1,12 +1,12 @@
 //! Hidden leaves: places that are taken, but translate nothing.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::Event;
-use crate::common::shape::PLAIN;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{Reach, TlbiOp};
 use granule::arch::{Attributes, Half, Page4K, PageSize, Permissions};
 use granule::table::{Holes, Leaves, Merged, PermissionChange, TableError};
+use granule_testing::host::Event;
+use granule_testing::shape::PLAIN;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange {

@@ -5,10 +5,6 @@
 //! invalidations, and that translations stay as they were, is judged by replay.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::{self, Event, Host};
-use crate::common::order::{Judged, Operation};
-use crate::common::shape::PLAIN;
-use crate::common::walk::{Arch, Leaf};
 use crate::split::{only, pairs, shapes};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::geometry::LeafSize;
@@ -17,6 +13,10 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::table::{Counted, Counters, Counts, Leaves, PageTables, TableError, Visibility};
+use granule_testing::host::{self, Event, Host};
+use granule_testing::order::{Judged, Operation};
+use granule_testing::shape::PLAIN;
+use granule_testing::walk::{Arch, Leaf};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ: Attributes = Attributes::normal(Permissions::READ);

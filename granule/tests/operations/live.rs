@@ -4,13 +4,13 @@
 //! TLBI, DSB ISH, ISB) and operand layout; nothing is computed by the library.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::Event;
-use crate::common::shape::{LARGE, PLAIN};
 use granule::arch::tlbi::{Reach, TlbiOp};
 use granule::arch::{
     Attributes, Half, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
 };
 use granule::table::{Holes, Leaves, PermissionChange, Piece};
+use granule_testing::host::Event;
+use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange {

@@ -9,9 +9,6 @@
     reason = "test fixtures print what they need to"
 )]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bench;
 mod counts;
 mod errors;

@@ -2,12 +2,12 @@
 //! is done on live tables.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::Event;
-use crate::common::shape::{LARGE, PLAIN};
-use crate::common::walk::Tree;
 use granule::arch::tlbi::{Reach, TlbiOp};
 use granule::arch::{Attributes, Half, Level, Page4K, PageSize, Permissions};
 use granule::table::{Holes, Leaves, Merged, PermissionChange};
+use granule_testing::host::Event;
+use granule_testing::shape::{LARGE, PLAIN};
+use granule_testing::walk::Tree;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const RO: Attributes = Attributes::normal(Permissions {

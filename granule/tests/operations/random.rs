@@ -1,16 +1,16 @@
 //! Random sequences of operations on every shape, compared with the reference after each step.
 
 use crate::bench::{Bench, Setting};
-use crate::common::cases::config;
-use crate::common::host::Runs;
-use crate::common::shape;
-use crate::common::walk::Arch;
 use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
 use granule::arch::{
     Attributes, Dispatch, Geometry, Kind, OutputFormat, Page, PageSize, Shareability,
 };
 use granule::table::{Leaves, TableError};
+use granule_testing::cases::config;
+use granule_testing::host::Runs;
+use granule_testing::shape;
+use granule_testing::walk::Arch;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

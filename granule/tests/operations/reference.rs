@@ -3,10 +3,10 @@
 //! The rules are those of the operations' documentation; the leaves are chosen by
 //! [`Arch::greedy`].
 
-use crate::common::walk::{Arch, Leaf, Tree};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
 use granule::table::{Holes, Leaves, Merged, PermissionChange, Piece, TableError};
+use granule_testing::walk::{Arch, Leaf, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One leaf entry as it should be.

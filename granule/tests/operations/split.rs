@@ -4,9 +4,6 @@
 //! contiguous group, levels between two sizes); that the translations stay right is the bench's.
 
 use crate::bench::{Bench, Setting};
-use crate::common::host::{self, Event, Host};
-use crate::common::shape::{self, LARGE, PLAIN};
-use crate::common::walk::Arch;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::geometry::LeafSize;
 use granule::arch::tlbi::{Reach, TlbiOp};
@@ -17,6 +14,9 @@ use granule::arch::{
 use granule::table::{
     Counted, Counters, Counts, Holes, Leaves, Merged, PageTables, PermissionChange, TableError,
 };
+use granule_testing::host::{self, Event, Host};
+use granule_testing::shape::{self, LARGE, PLAIN};
+use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const WRITABLE: PermissionChange = PermissionChange {

@@ -1,8 +1,8 @@
 //! The steps of random sequences: what there is to do, where, and how likely each is.
 
-use crate::common::walk::Arch;
 use granule::arch::{Attributes, Level, MemoryType, Permissions, Shareability};
 use granule::table::{Holes, Leaves, PermissionChange};
+use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
 /// A multiple of one of the shape's leaf sizes, give or take some pages.

@@ -1,8 +1,8 @@
 //! Areas against a plain list of pages, and the storage that they have room in.
 
-use crate::common::cases::config;
 use granule::arch::VirtualAddress;
 use granule::space::{Area, Areas, Rights, SpaceError};
+use granule_testing::cases::config;
 use proptest::prelude::*;
 
 const PAGES: u64 = 40;

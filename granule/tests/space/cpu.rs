@@ -1,9 +1,9 @@
 //! A CPU that runs a program: walks, checks permissions, and updates entries as TCR.HA and TCR.HD
 //! say. Bit positions are those of the architecture's descriptor table.
 
-use crate::common::host::Host;
-use crate::common::walk::Arch;
 use granule::space::Access;
+use granule_testing::host::Host;
+use granule_testing::walk::Arch;
 
 /// What a program's access came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

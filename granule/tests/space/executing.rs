@@ -1,11 +1,11 @@
 //! Pages that may be executed no more, on a CPU that must be shown them invalid before (Cortex-A715
 //! 2645198): not one of them goes from one valid entry to the other.
 
-use crate::common::host::Event;
-use crate::common::shape::PLAIN;
 use crate::world::World;
 use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
 use granule::space::{Access, Rights, Settings};
+use granule_testing::host::Event;
+use granule_testing::shape::PLAIN;
 use std::collections::BTreeMap;
 
 /// Takes the right to execute from pages, some of them in a group; gives how many entries went from

@@ -1,9 +1,9 @@
 //! Running out of memory at each allocation that an operation makes.
 
-use crate::common::shape::{LARGE, PLAIN};
 use crate::world::{World, ran_out};
 use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
 use granule::space::{Access, Rights, Settings, SpaceError};
+use granule_testing::shape::{LARGE, PLAIN};
 
 /// Tries an operation with no table and no frame, then with one more of one, until it is done.
 /// Gives how often it was refused.

@@ -1,12 +1,12 @@
 //! The contiguous hint: when it comes and goes, and what hardware noted in between.
 
-use crate::common::host::Event;
-use crate::common::shape::{LARGE, PLAIN};
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Half, Page, Page4K, PageSize};
 use granule::space::{Access, Fault, Rights, Settings};
 use granule::table::Visibility;
+use granule_testing::host::Event;
+use granule_testing::shape::{LARGE, PLAIN};
 
 const HARDWARE: Settings = Settings {
     hardware_access: true,

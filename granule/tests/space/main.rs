@@ -11,9 +11,6 @@
     reason = "test fixtures print what they need to"
 )]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod areas;
 mod asids;
 mod cpu;

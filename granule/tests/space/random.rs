@@ -1,11 +1,11 @@
 //! Random sequences of what programs and their kernel do.
 
-use crate::common::cases::config;
-use crate::common::shape::{LARGE, PLAIN};
 use crate::world::{World, ran_out};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
 use granule::space::{Access, Rights, Settings, SpaceError};
+use granule_testing::cases::config;
+use granule_testing::shape::{LARGE, PLAIN};
 use proptest::prelude::*;
 
 /// What is done; pages count from the beginning of a window.

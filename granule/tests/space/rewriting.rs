@@ -1,10 +1,10 @@
 //! Pages that may be written again: at once where nobody else has them, at the first write else.
 
-use crate::common::shape::{LARGE, PLAIN};
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
 use granule::space::{Access, Fault, Rights, Settings};
+use granule_testing::shape::{LARGE, PLAIN};
 
 const HARDWARE: Settings = Settings {
     hardware_access: true,

@@ -1,7 +1,5 @@
 //! Spaces that share frames, with all that watches them.
 
-use crate::common::host::{self, Host, HostEnvironment, Runs};
-use crate::common::walk::Arch;
 use crate::cpu::{self, Hardware, Outcome};
 use crate::frames::Frames;
 use crate::reference::{Page as Known, Reference};
@@ -9,6 +7,8 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
 use granule::space::{Access, Area, Fault, Rights, Settings, Space, SpaceError};
 use granule::table::TableError;
+use granule_testing::host::{self, Host, HostEnvironment, Runs};
+use granule_testing::walk::Arch;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicPtr;
@@ -338,7 +338,7 @@ impl<P: Page> World<P> {
         &self,
         number: usize,
         known: &Known,
-        leaf: &crate::common::walk::Leaf,
+        leaf: &granule_testing::walk::Leaf,
         space: &Tested<P>,
     ) {
         let what = format!("{leaf:x?} of {number}, {known:?}");
@@ -365,7 +365,7 @@ impl<P: Page> World<P> {
     }
 
     /// Members of a group are all there, and alike but for what hardware does.
-    fn check_groups(&self, leaves: &[crate::common::walk::Leaf]) {
+    fn check_groups(&self, leaves: &[granule_testing::walk::Leaf]) {
         let members = self.arch.contiguous(3);
         let bytes = members * self.page();
         let grouped: Vec<_> = leaves

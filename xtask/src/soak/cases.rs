@@ -132,8 +132,15 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Steps that another case contains, with which.
-const CONTAINED: &[(&str, &str)] = &[("qemu-matrix", "the boots of the whole matrix")];
+/// Steps that are no cases, with what contains them.
+const CONTAINED: &[(&str, &str)] = &[
+    ("qemu-matrix", "the boots of the whole matrix"),
+    ("properties", "properties and model, with more cases"),
+    (
+        "peers",
+        "nothing: Debian's packages change while a soak goes on",
+    ),
+];
 
 /// Steps that take more than a minute, with how many.
 const LONG: &[(&str, f32)] = &[
@@ -224,6 +231,14 @@ fn properties(seed: u64) -> Case {
         "--no-fail-fast",
         "-p",
         "granule",
+        "-p",
+        "granule-boot",
+        "-p",
+        "granule-kexec",
+        "-p",
+        "granule-recorder",
+        "-p",
+        "granule-trace",
         "-p",
         "granule-model",
         "-p",

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::stop::Stop;
-use crate::workspace::{passed_in, root};
+use crate::programs::passed_in;
+use crate::workspace::root;
 
 /// A program, as a case runs it.
 #[derive(Clone, Debug)]

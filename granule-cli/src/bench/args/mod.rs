@@ -48,7 +48,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64")]
     qemu: PathBuf,
 
-    /// Seconds that one boot may take
+    /// Seconds that one boot may take, not counting what it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 

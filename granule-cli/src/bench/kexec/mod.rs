@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use granule::kexec::copy_accesses;
+use granule_kexec::copy_accesses;
 use serde_json::Value;
 
 use super::progress::Bar;

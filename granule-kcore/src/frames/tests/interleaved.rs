@@ -4,10 +4,10 @@
 
 use super::super::tables::{Source, Tables};
 use super::super::{Frame, Frames, metadata::metadata_words};
-use crate::cases::times;
 use core::mem::MaybeUninit;
 use granule::arch::PageSize;
 use granule::table::TableAllocator;
+use granule_testing::cases::times;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
 use shuttle::{Config, Runner};

@@ -2,7 +2,7 @@
 //! numbers and a map of allocated blocks.
 
 use super::*;
-use crate::cases::config;
+use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,8 +2,8 @@
 //! each compared with a map of frames to their owners.
 
 use super::*;
-use crate::cases::config;
 use crate::frames::metadata::CHUNK_ENTRIES;
+use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

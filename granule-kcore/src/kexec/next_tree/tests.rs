@@ -1,9 +1,9 @@
 use super::*;
-use crate::cases::config;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
+use granule_testing::cases::config;
 use proptest::prelude::*;
 
 const OLD: Extent = Extent::new(0x4800_0000, 0x1_0000);

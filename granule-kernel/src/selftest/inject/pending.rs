@@ -12,8 +12,8 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
-use granule::boot::words;
 use granule::table::{Leaves, TableError};
+use granule_boot::words;
 use granule_kcore::conflict_injection::{KEY, covers, meant, parse};
 use granule_kcore::layout;
 

@@ -34,7 +34,7 @@ use crate::memory::live;
 use crate::smp::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
-use granule::boot::words;
+use granule_boot::words;
 
 /// Does what `bootargs` asks for. Not part of the boot's frame, and none of the tests is: with all
 /// of them in one the boot's stack would be too small.

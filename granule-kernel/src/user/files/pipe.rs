@@ -86,8 +86,8 @@ impl Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::config;
     use crate::user::owned::host;
+    use granule_testing::cases::config;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 

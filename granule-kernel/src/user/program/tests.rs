@@ -1,7 +1,7 @@
 //! Small ELF files made by hand, sound ones and those that break one rule each.
 
 use super::*;
-use crate::cases::config;
+use granule_testing::cases::config;
 use proptest::prelude::*;
 
 const PLACE: Place = Place {

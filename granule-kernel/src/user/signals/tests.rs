@@ -1,8 +1,8 @@
 use super::*;
-use crate::cases::config;
 use crate::user::abi::signal::{
     SA_ONSTACK, SI_USER, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2,
 };
+use granule_testing::cases::config;
 use proptest::prelude::*;
 
 const FROM_2: Cause = Cause::process(SI_USER, 2);

@@ -2,13 +2,13 @@
 //! has to lead to where it should under everything that TLBs may hold, and bytes are moved.
 
 use crate::machine::Shared;
-use granule::kexec::LINE;
-use granule::kexec::steps::Machine;
-use granule::trace::{Barrier, BarrierKind, System};
+use granule_kexec::LINE;
+use granule_kexec::steps::Machine;
 use granule_model::{
     Access, AccessKind, Barrier as ModelBarrier, CacheOp, EventKind, Order, Outcome, Purpose,
     Register, Scope, Tlbi,
 };
+use granule_trace::{Barrier, BarrierKind, System};
 use std::collections::HashMap;
 
 /// What the steps are left with when an access went wrong.

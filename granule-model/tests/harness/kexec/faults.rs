@@ -51,7 +51,7 @@ fn the_next_kernel_finds_its_bytes_and_no_rule_is_broken() {
 }
 
 /// What is planted in the list or the tables, and what is said then. The library refuses to make
-/// such lists, and to follow one that is changed: `granule/tests/kexec`.
+/// such lists, and to follow one that is changed: `granule-kexec/tests/kexec`.
 #[test]
 fn each_wrong_record_is_found() {
     let record = |number, change| Plan {

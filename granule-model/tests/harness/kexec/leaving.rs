@@ -15,12 +15,12 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
     Attributes, Geometry, Half, Page, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::kexec::steps::leave;
-use granule::kexec::{
+use granule::table::{Leaves, PageTables, Parts, TableAllocator};
+use granule_kexec::steps::leave;
+use granule_kexec::{
     Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
     reached,
 };
-use granule::table::{Leaves, PageTables, Parts, TableAllocator};
 use granule_model::{Access, Barrier, EventKind, Purpose, Register, Scope};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;

@@ -6,7 +6,7 @@ use super::events::stored;
 use super::leaving::Plan;
 use crate::machine::Shared;
 use crate::random::Random;
-use granule::kexec::{Clean, Digest, Extent, Segment};
+use granule_kexec::{Clean, Digest, Extent, Segment};
 use granule_model::Purpose;
 
 /// RAM that the linear maps show.

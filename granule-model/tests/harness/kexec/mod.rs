@@ -1,5 +1,5 @@
 //! Leaving one kernel for another on the model: the steps of the relocation code, as
-//! `granule::kexec::steps` has them, with the transitional tables, the switch to them, and caches.
+//! `granule_kexec::steps` has them, with the transitional tables, the switch to them, and caches.
 //!
 //! [`leaving`] is what is left, for what is [`loaded`]; [`cpu`] executes the steps, with the data they
 //! move, and what is done beside them are [`events`]. [`faults`] has what goes wrong without breaking a

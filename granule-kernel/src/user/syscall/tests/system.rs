@@ -1,7 +1,7 @@
 //! What libraries ask at their start, and every call with arguments that make no sense.
 
 use super::*;
-use crate::cases::config;
+use granule_testing::cases::config;
 
 #[test]
 fn what_libraries_ask_at_their_start_is_answered() {

@@ -1,0 +1,74 @@
+//! What an arm64 kernel must know before and just after its first page table exists.
+//!
+//! The page size must be known when the first table is built, and the command line that names it lies
+//! in the device tree. So a kernel reads the tree with the MMU off. This crate has the code for that:
+//!
+//! - [`peek`] finds a few facts in the tree.
+//! - [`words`] splits the command line.
+//! - [`firmware`] lists the calls that firmware may be asked with.
+//! - [`machines`] is the table of machines that ask for a page size, or forbid one.
+//! - [`choice`] turns all of these into a page size and a size of virtual addresses.
+//!
+//! Three more modules serve a kernel whose page size was chosen in this way:
+//!
+//! - [`memblock`] is early memory: banks, reservations, a first allocator.
+//! - [`driver`] tells which page sizes a driver can work with.
+//! - [`stamp`] marks data that the next boot reads, perhaps under another page size.
+//!
+//! Everything is pure: bytes and register values in, plain values out.
+//!
+//! ```
+//! use granule::arch::PageSize::{K4, K16, K64};
+//! use granule_boot::choice::SizeSet;
+//!
+//! // The sizes that this CPU and this build of the kernel both have.
+//! let cpu = SizeSet::NONE.with(K4).with(K64);
+//! let both = SizeSet::ALL.and(cpu);
+//! assert!(both.has(K64) && !both.has(K16));
+//! ```
+//!
+//! # Rules for code that runs with the MMU off
+//!
+//! With stage 1 off every data access is Device-nGnRnE (RPPDBS): an unaligned access faults, and
+//! exclusives are not guaranteed to work. There is no vector table that could report a panic. So the
+//! first five modules
+//! - read the tree byte by byte, and are compiled with strict alignment,
+//! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow, no
+//!   `unwrap`. `Display` is implemented for later, when there is a console,
+//! - use neither atomics nor a heap.
+//!
+//! Their results must not hold pointers into the image, because a pointer made with the MMU off is a
+//! physical address. The choices are therefore plain values, texts are looked up when they are
+//! printed, and only [`peek::Peek`] borrows (from the tree).
+
+#![no_std]
+#![deny(missing_docs)]
+// A program that uses the library must still compile after a case is added.
+#![deny(clippy::exhaustive_enums)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::string_slice,
+        clippy::arithmetic_side_effects,
+        clippy::integer_division,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::todo
+    )
+)]
+
+pub mod choice;
+pub mod driver;
+pub mod firmware;
+pub mod machines;
+pub mod memblock;
+pub mod peek;
+pub mod stamp;
+pub mod words;
+
+mod bytes;
+
+pub use bytes::Text;

@@ -1,0 +1,309 @@
+//! Early memory: which RAM there is, what of it is taken, and a first allocator.
+//!
+//! It knows three lists of address ranges, each sorted and merged: the banks of RAM, what is
+//! reserved (the image, the device tree, what firmware keeps, what was allocated here), and what
+//! must never be mapped (no-map). It keeps them to the byte, as they were told, and rounds only
+//! what it gives out: banks inward to whole pages, because a page half of which is not RAM must
+//! not be mapped, and no-map ranges outward, because a mapped page must not reach into them.
+//! Rounding is last because two banks that meet in the middle of a page make one whole page.
+//!
+//! Nothing here touches the memory it speaks of, nothing is allocated (each list has room for
+//! `N` ranges and says when that is too few), and nothing panics whatever the ranges are: they
+//! come from firmware. The kernel's page allocator takes over with [`Memblock::free_pages`].
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::integer_division,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic
+    )
+)]
+
+mod error;
+mod pieces;
+mod regions;
+
+pub use error::{Error, List};
+pub use pieces::Pieces;
+pub use regions::Region;
+
+use granule::arch::PageSize;
+use regions::Regions;
+
+/// Which end of memory an allocation is taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Direction {
+    /// The lowest address that fits.
+    BottomUp,
+    /// The highest address that fits.
+    TopDown,
+}
+
+/// Why RAM is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeftOut {
+    /// It lies beyond the physical addresses that the CPU can issue.
+    BeyondPhysical,
+    /// It lies beyond what the linear map has virtual addresses for.
+    BeyondVirtual,
+}
+
+/// Where the bytes of RAM are. `ram = edges + no_map + mapped` and `mapped = reserved + free`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// All RAM of the banks that is not left out, counted once where banks overlap.
+    pub ram: u64,
+    /// RAM that does not fill a page.
+    pub edges: u64,
+    /// RAM in no-map ranges, rounded outward to pages.
+    pub no_map: u64,
+    /// RAM that is to be mapped.
+    pub mapped: u64,
+    /// What of `mapped` is reserved.
+    pub reserved: u64,
+    /// What of `mapped` can still be allocated.
+    pub free: u64,
+    /// Bytes that more than one bank had.
+    pub overlapping: u64,
+    /// Bytes of reserved ranges where there is no RAM.
+    pub reserved_outside_ram: u64,
+    /// RAM left out because the CPU cannot address it.
+    pub beyond_physical: u64,
+    /// RAM left out because the linear map has no virtual addresses for it.
+    pub beyond_virtual: u64,
+}
+
+/// Banks, reserved and no-map ranges, up to `N` of each.
+#[derive(Clone, Debug)]
+pub struct Memblock<const N: usize = 128> {
+    page_size: PageSize,
+    banks: Regions<N>,
+    reserved: Regions<N>,
+    no_map: Regions<N>,
+    overlapping: u64,
+    beyond_physical: u64,
+    beyond_virtual: u64,
+}
+
+impl<const N: usize> Memblock<N> {
+    /// No memory at all, to be given out in pages of `page_size`.
+    #[must_use]
+    pub const fn new(page_size: PageSize) -> Self {
+        Self {
+            page_size,
+            banks: Regions::EMPTY,
+            reserved: Regions::EMPTY,
+            no_map: Regions::EMPTY,
+            overlapping: 0,
+            beyond_physical: 0,
+            beyond_virtual: 0,
+        }
+    }
+
+    /// The page size that edges are rounded to.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Adds a bank of RAM, and says how many of its bytes other banks have already had. Banks
+    /// that overlap or touch become one. A bank of no bytes adds nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overflow`] and [`Error::TooManyRegions`]; nothing has changed then.
+    pub fn add_bank(&mut self, start: u64, size: u64) -> Result<u64, Error> {
+        let Some(bank) = Region::of(start, size)? else {
+            return Ok(0);
+        };
+        let overlap = self
+            .banks
+            .insert(bank)
+            .map_err(|full| full.of(List::Banks))?;
+        self.overlapping = self.overlapping.saturating_add(overlap);
+        Ok(overlap)
+    }
+
+    /// Reserves a range: it is mapped like other RAM, but never allocated. Reserving twice, and
+    /// reserving where there is no RAM, is allowed; see [`Memblock::reserved_outside_ram`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overflow`] and [`Error::TooManyRegions`]; nothing has changed then.
+    pub fn reserve(&mut self, start: u64, size: u64) -> Result<(), Error> {
+        let Some(region) = Region::of(start, size)? else {
+            return Ok(());
+        };
+        self.reserved
+            .insert(region)
+            .map_err(|full| full.of(List::Reserved))?;
+        Ok(())
+    }
+
+    /// Marks a range as never to be mapped, and so never to be allocated either.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overflow`] and [`Error::TooManyRegions`]; nothing has changed then.
+    pub fn mark_no_map(&mut self, start: u64, size: u64) -> Result<(), Error> {
+        let Some(region) = Region::of(start, size)? else {
+            return Ok(());
+        };
+        self.no_map
+            .insert(region)
+            .map_err(|full| full.of(List::NoMap))?;
+        Ok(())
+    }
+
+    /// Gives a reserved range back, whether it was allocated or told to
+    /// [`reserve`](Memblock::reserve). A range of no bytes is nothing to give back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReserved`] unless all of it is reserved, [`Error::Overflow`], and
+    /// [`Error::TooManyRegions`] where it would tear a range in two; nothing has changed then.
+    pub fn free(&mut self, start: u64, size: u64) -> Result<(), Error> {
+        let Some(region) = Region::of(start, size)? else {
+            return Ok(());
+        };
+        if !self.reserved.covers(region) {
+            return Err(Error::NotReserved { start, size });
+        }
+        self.reserved
+            .remove(region)
+            .map_err(|full| full.of(List::Reserved))?;
+        Ok(())
+    }
+
+    /// Leaves out all RAM at and above `limit`, and says how many bytes that is.
+    pub fn truncate(&mut self, limit: u64, why: LeftOut) -> u64 {
+        self.keep_only(0, limit, why)
+    }
+
+    /// Leaves out all RAM below `start` and at and above `end`, and says how many bytes that is.
+    pub fn keep_only(&mut self, start: u64, end: u64, why: LeftOut) -> u64 {
+        let removed = self.banks.clip(start, end);
+        let total = match why {
+            LeftOut::BeyondPhysical => &mut self.beyond_physical,
+            LeftOut::BeyondVirtual => &mut self.beyond_virtual,
+        };
+        *total = total.saturating_add(removed);
+        removed
+    }
+
+    /// Takes `size` bytes of free RAM, aligned to `align`, inside `start..end`, and reserves them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] if there is no such place, [`Error::BadRequest`] if there is nothing
+    /// to take or `align` is no power of two, and [`Error::TooManyRegions`]; nothing has changed
+    /// then.
+    pub fn allocate(
+        &mut self,
+        size: u64,
+        align: u64,
+        within: core::ops::Range<u64>,
+        direction: Direction,
+    ) -> Result<u64, Error> {
+        if size == 0 || !align.is_power_of_two() {
+            return Err(Error::BadRequest { size, align });
+        }
+        let mut place = None;
+        for piece in self.free_ranges() {
+            let Some(piece) = piece.inside(within.start, within.end) else {
+                continue;
+            };
+            match direction {
+                Direction::BottomUp => {
+                    place = piece.lowest(size, align);
+                    if place.is_some() {
+                        break;
+                    }
+                }
+                Direction::TopDown => place = piece.highest(size, align).or(place),
+            }
+        }
+        let start = place.ok_or(Error::OutOfMemory { size, align })?;
+        self.reserve(start, size)?;
+        Ok(start)
+    }
+
+    /// The banks as they were told, merged.
+    #[must_use]
+    pub fn banks(&self) -> &[Region] {
+        self.banks.as_slice()
+    }
+
+    /// The reserved ranges as they were told, merged.
+    #[must_use]
+    pub fn reserved(&self) -> &[Region] {
+        self.reserved.as_slice()
+    }
+
+    /// The no-map ranges as they were told, merged.
+    #[must_use]
+    pub fn no_map(&self) -> &[Region] {
+        self.no_map.as_slice()
+    }
+
+    /// The RAM that is to be mapped, in whole pages and ascending: the banks rounded inward,
+    /// without the no-map ranges rounded outward.
+    #[must_use]
+    pub fn mapped(&self) -> Pieces<'_> {
+        let page = self.page_size.bytes();
+        Pieces::of(self.banks())
+            .whole(page)
+            .without_pages_of(self.no_map(), page)
+    }
+
+    /// The RAM that can be allocated, to the byte and ascending: what is
+    /// [`mapped`](Memblock::mapped) and not reserved.
+    #[must_use]
+    pub fn free_ranges(&self) -> Pieces<'_> {
+        self.mapped().without(self.reserved())
+    }
+
+    /// The free RAM in whole pages, for the page allocator that takes over.
+    pub fn free_pages(&self) -> impl Iterator<Item = Region> {
+        let page = self.page_size.bytes();
+        self.free_ranges()
+            .filter_map(move |piece| piece.rounded_inward(page))
+    }
+
+    /// What is reserved where there is no RAM: a mistake in a device tree, and harmless.
+    #[must_use]
+    pub fn reserved_outside_ram(&self) -> Pieces<'_> {
+        Pieces::of(self.reserved()).without(self.banks())
+    }
+
+    /// Where all the bytes are.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let ram = bytes(self.banks().iter().copied());
+        let whole = bytes(Pieces::of(self.banks()).whole(self.page_size.bytes()));
+        let mapped = bytes(self.mapped());
+        let free = bytes(self.free_ranges());
+        Totals {
+            ram,
+            edges: ram.saturating_sub(whole),
+            no_map: whole.saturating_sub(mapped),
+            mapped,
+            reserved: mapped.saturating_sub(free),
+            free,
+            overlapping: self.overlapping,
+            reserved_outside_ram: bytes(self.reserved_outside_ram()),
+            beyond_physical: self.beyond_physical,
+            beyond_virtual: self.beyond_virtual,
+        }
+    }
+}
+
+fn bytes(regions: impl Iterator<Item = Region>) -> u64 {
+    regions.fold(0, |sum, region| sum.saturating_add(region.len()))
+}

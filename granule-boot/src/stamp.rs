@@ -1,0 +1,462 @@
+//! The stamp on data that outlives a boot: which page size it was written under, and whether that
+//! matters to who reads it.
+//!
+//! Where the page size is chosen at boot, the next kernel may run with another one. Data that
+//! counts in pages (frame numbers, swap slots, lists of what is handed over) would then be misread.
+//! A [`Stamp`] goes before such data. Whoever reads it asks [`Stamp::check`], which refuses another
+//! page size by a line for people; data whose [`Units`] are bytes is readable under every size; and
+//! a reader that can convert asks the stamp what a number of the writer's means in bytes
+//! ([`Stamp::bytes`]) or in its own pages ([`Stamp::pages`]).
+//!
+//! Fixed layout, little-endian, [`BYTES`] long, no padding:
+//!
+//! | at | bytes | what |
+//! | --- | --- | --- |
+//! | 0 | 8 | `GRANSTMP` |
+//! | 8 | 4 | version, 1 |
+//! | 12 | 4 | units: 1 bytes, 2 pages |
+//! | 16 | 8 | what the data is: [`Stamp::kind`] |
+//! | 24 | 8 | page size of the writer, in bytes |
+//! | 32 | 8 | bytes of data behind the stamp |
+//! | 40 | 4 | CRC-32 of the data |
+//! | 44 | 4 | CRC-32 of the 44 bytes before |
+//!
+//! The checksums find what decayed, was cut short or was never written, not what somebody forged.
+//! Where the data lies, and who writes it, is not known here.
+//!
+//! ```
+//! use granule::arch::PageSize::{K4, K64};
+//! use granule_boot::stamp::{BYTES, Stamp, Units};
+//!
+//! let data = [7, 0, 0, 0]; // page number 7
+//! let stamp = Stamp::new(*b"my-pages", Units::Pages, K4, &data);
+//! let bytes = stamp.to_bytes();
+//!
+//! // The next boot.
+//! let stamp = Stamp::read(&bytes, *b"my-pages")?;
+//! assert!(stamp.verify(&data).is_ok() && stamp.check(K4).is_ok());
+//! assert!(stamp.check(K64).is_err());
+//! // Or, by who can convert: page 7 of 4K lies in page 0 of 64K.
+//! assert_eq!(stamp.bytes(7), Some(0x7000));
+//! assert_eq!(stamp.pages(7, 1, K64), Some(0..1));
+//! # Ok::<(), granule_boot::stamp::StampError>(())
+//! ```
+
+use core::fmt;
+use core::ops::Range;
+use granule::arch::PageSize;
+
+/// Bytes of a stamp.
+pub const BYTES: usize = 48;
+
+const MAGIC: [u8; 8] = *b"GRANSTMP";
+const VERSION: u32 = 1;
+/// Where the stamp's own checksum is: over all before it.
+const OWN_CRC: usize = 44;
+
+/// What numbers in the data count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Units {
+    /// Bytes, or nothing that depends on a page size: readable under every one.
+    Bytes,
+    /// Pages of the writer's size, or anything else that means something under that size only.
+    Pages,
+}
+
+/// A tag by which a reader tells its data from another's.
+pub type Kind = [u8; 8];
+
+/// What is said of data that lies behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    kind: Kind,
+    units: Units,
+    page_size: PageSize,
+    length: u64,
+    checksum: u32,
+}
+
+impl Stamp {
+    /// The stamp for `data`, written under pages of `page_size`.
+    #[must_use]
+    pub fn new(kind: Kind, units: Units, page_size: PageSize, data: &[u8]) -> Self {
+        let mut checksum = Checksum::new();
+        checksum.add(data);
+        Self::of_pieces(kind, units, page_size, checksum)
+    }
+
+    /// The same for data that is not in one piece: `data` was given all of it.
+    #[must_use]
+    pub const fn of_pieces(kind: Kind, units: Units, page_size: PageSize, data: Checksum) -> Self {
+        Self {
+            kind,
+            units,
+            page_size,
+            length: data.length,
+            checksum: data.value(),
+        }
+    }
+
+    /// The stamp as it is stored, before its data.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        let units: u32 = match self.units {
+            Units::Bytes => 1,
+            Units::Pages => 2,
+        };
+        let mut bytes = [0; BYTES];
+        let mut put = |at: usize, field: &[u8]| {
+            for (to, from) in bytes.iter_mut().skip(at).zip(field) {
+                *to = *from;
+            }
+        };
+        put(0, &MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(12, &units.to_le_bytes());
+        put(16, &self.kind);
+        put(24, &self.page_size.bytes().to_le_bytes());
+        put(32, &self.length.to_le_bytes());
+        put(40, &self.checksum.to_le_bytes());
+        let own = Checksum::of(bytes.get(..OWN_CRC).unwrap_or_default());
+        for (to, from) in bytes.iter_mut().skip(OWN_CRC).zip(own.to_le_bytes()) {
+            *to = from;
+        }
+        bytes
+    }
+
+    /// Reads the stamp that `bytes` begin with; what is behind it is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// No stamp, one that cannot be read, or one on data of another kind.
+    pub fn read(bytes: &[u8], kind: Kind) -> Result<Self, StampError> {
+        let found = bytes.len();
+        let Some((bytes, _)) = bytes.split_first_chunk::<BYTES>() else {
+            return Err(StampError::Truncated {
+                needed: BYTES as u64,
+                found: found as u64,
+            });
+        };
+        if field::<8>(bytes, 0) != MAGIC {
+            return Err(StampError::NoStamp);
+        }
+        // Before the checksum: another version may have its own somewhere else.
+        let version = u32::from_le_bytes(field(bytes, 8));
+        if version != VERSION {
+            return Err(StampError::UnknownVersion { found: version });
+        }
+        let own = Checksum::of(bytes.get(..OWN_CRC).unwrap_or_default());
+        if u32::from_le_bytes(field(bytes, OWN_CRC)) != own {
+            return Err(StampError::Corrupted { what: "stamp" });
+        }
+        let units = match u32::from_le_bytes(field(bytes, 12)) {
+            1 => Units::Bytes,
+            2 => Units::Pages,
+            found => return Err(StampError::UnknownUnits { found }),
+        };
+        let page_bytes = u64::from_le_bytes(field(bytes, 24));
+        let Some(page_size) = PageSize::from_bytes(page_bytes) else {
+            return Err(StampError::UnknownPageSize { bytes: page_bytes });
+        };
+        let stamp = Self {
+            kind: field(bytes, 16),
+            units,
+            page_size,
+            length: u64::from_le_bytes(field(bytes, 32)),
+            checksum: u32::from_le_bytes(field(bytes, 40)),
+        };
+        if stamp.kind != kind {
+            return Err(StampError::OtherKind {
+                expected: kind,
+                found: stamp.kind,
+            });
+        }
+        Ok(stamp)
+    }
+
+    /// Reads a stamp and the data behind it, which is whole. Whether the reader's page size may
+    /// read it [`check`](Self::check) says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read) and [`verify`](Self::verify).
+    pub fn open(bytes: &[u8], kind: Kind) -> Result<(Self, &[u8]), StampError> {
+        let stamp = Self::read(bytes, kind)?;
+        let data = bytes.get(BYTES..).unwrap_or_default();
+        let whole = usize::try_from(stamp.length)
+            .ok()
+            .and_then(|length| data.get(..length));
+        let Some(data) = whole else {
+            return Err(StampError::Truncated {
+                needed: stamp.length,
+                found: data.len() as u64,
+            });
+        };
+        stamp.verify(data)?;
+        Ok((stamp, data))
+    }
+
+    /// Whether `data` is what was stamped.
+    ///
+    /// # Errors
+    ///
+    /// It is shorter or longer, or its checksum is another.
+    pub fn verify(&self, data: &[u8]) -> Result<(), StampError> {
+        let mut checksum = Checksum::new();
+        checksum.add(data);
+        self.verify_pieces(checksum)
+    }
+
+    /// The same for data that is not in one piece: `data` was given all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`verify`](Self::verify).
+    pub const fn verify_pieces(&self, data: Checksum) -> Result<(), StampError> {
+        if data.length != self.length {
+            return Err(StampError::Truncated {
+                needed: self.length,
+                found: data.length,
+            });
+        }
+        if data.value() != self.checksum {
+            return Err(StampError::Corrupted { what: "data" });
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel that runs with this page size may read the data as it is.
+    ///
+    /// # Errors
+    ///
+    /// It counts in pages of another size.
+    pub fn check(&self, running: PageSize) -> Result<(), StampError> {
+        if self.units == Units::Bytes || self.page_size == running {
+            return Ok(());
+        }
+        Err(StampError::OtherPageSize {
+            written: self.page_size,
+            running,
+        })
+    }
+
+    /// What the data is, as its writer named it.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What numbers in the data count.
+    #[must_use]
+    pub const fn units(&self) -> Units {
+        self.units
+    }
+
+    /// The page size that the data was written under.
+    #[must_use]
+    pub const fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Bytes of data.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// A number of the writer's, a page's or how many, in bytes. None if that is beyond 64 bits.
+    #[must_use]
+    pub const fn bytes(&self, number: u64) -> Option<u64> {
+        match self.units {
+            Units::Bytes => Some(number),
+            Units::Pages => number.checked_mul(self.page_size.bytes()),
+        }
+    }
+
+    /// So many of the writer's units from `first` on, as pages of `running`: every page that has a
+    /// byte of them, none for none. None if that is beyond 64 bits.
+    ///
+    /// With larger pages these are more bytes than the writer meant: right for memory to keep off,
+    /// wrong for memory to give away.
+    #[must_use]
+    pub const fn pages(&self, first: u64, count: u64, running: PageSize) -> Option<Range<u64>> {
+        let (Some(start), Some(length)) = (self.bytes(first), self.bytes(count)) else {
+            return None;
+        };
+        let Some(end) = start.checked_add(length) else {
+            return None;
+        };
+        let first = start >> running.shift();
+        let (Some(last), 1..) = (end.checked_sub(1), length) else {
+            return Some(first..first);
+        };
+        // Below 2^52, as a page has 12 bits or more: no overflow.
+        Some(first..(last >> running.shift()).saturating_add(1))
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    for (to, from) in field.iter_mut().zip(bytes.iter().skip(at)) {
+        *to = *from;
+    }
+    field
+}
+
+/// CRC-32 (that of Ethernet and zip) of data that comes piece by piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Checksum {
+    state: u32,
+    length: u64,
+}
+
+impl Checksum {
+    /// Of nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            state: u32::MAX,
+            length: 0,
+        }
+    }
+
+    /// Goes on with `data`.
+    pub fn add(&mut self, data: &[u8]) {
+        for byte in data {
+            let index = (self.state as u8 ^ byte) as usize;
+            // The index has 8 bits and the table 256 entries.
+            self.state = self.state >> 8 ^ TABLE.get(index).copied().unwrap_or_default();
+        }
+        self.length = self.length.wrapping_add(data.len() as u64);
+    }
+
+    const fn value(self) -> u32 {
+        !self.state
+    }
+
+    fn of(data: &[u8]) -> u32 {
+        let mut checksum = Self::new();
+        checksum.add(data);
+        checksum.value()
+    }
+}
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The remainder of each byte, by the reversed polynomial.
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated when it is compiled, where a panic is an error of the build"
+)]
+static TABLE: [u32; 256] = {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut value = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            value = value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 };
+            bit += 1;
+        }
+        table[byte] = value;
+        byte += 1;
+    }
+    table
+};
+
+/// Why data is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StampError {
+    /// There are fewer bytes than there must be, or another number of them.
+    Truncated {
+        /// How many there must be.
+        needed: u64,
+        /// How many there are.
+        found: u64,
+    },
+    /// It does not begin with a stamp.
+    NoStamp,
+    /// A stamp of a version that is not known here.
+    UnknownVersion {
+        /// Which.
+        found: u32,
+    },
+    /// A checksum is wrong.
+    Corrupted {
+        /// Whose: `stamp` or `data`.
+        what: &'static str,
+    },
+    /// The data counts in something that is not known here.
+    UnknownUnits {
+        /// The number of it.
+        found: u32,
+    },
+    /// The stamp names a page size that there is none of.
+    UnknownPageSize {
+        /// In bytes.
+        bytes: u64,
+    },
+    /// The data is somebody else's.
+    OtherKind {
+        /// What was looked for.
+        expected: Kind,
+        /// What it is.
+        found: Kind,
+    },
+    /// The data counts in pages of another size than the kernel has that reads it.
+    OtherPageSize {
+        /// The writer's.
+        written: PageSize,
+        /// The reader's.
+        running: PageSize,
+    },
+}
+
+impl fmt::Display for StampError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { needed, found } => write!(
+                f,
+                "cut short or overlong: {found} bytes where {needed} were expected; have it written again"
+            ),
+            Self::NoStamp => f.write_str(
+                "no stamp: expected GRANSTMP in the first 8 bytes; nothing was stored here, or something else was",
+            ),
+            Self::UnknownVersion { found } => write!(
+                f,
+                "a stamp of version {found}, and only {VERSION} is known here; read it with what wrote it"
+            ),
+            Self::Corrupted { what } => write!(
+                f,
+                "the {what} is corrupted: its checksum is wrong; have it written again"
+            ),
+            Self::UnknownUnits { found } => write!(
+                f,
+                "the stamp's units are {found}, expected 1 (bytes) or 2 (pages); read it with what wrote it"
+            ),
+            Self::UnknownPageSize { bytes } => write!(
+                f,
+                "the stamp's page size is {bytes} bytes, expected 4096, 16384 or 65536; read it with what wrote it"
+            ),
+            Self::OtherKind { expected, found } => write!(
+                f,
+                "the stamp says {}, expected {}; this is somebody else's data",
+                found.escape_ascii(),
+                expected.escape_ascii()
+            ),
+            Self::OtherPageSize { written, running } => write!(
+                f,
+                "written under {written} pages, and this kernel runs with {running}: not read; boot with arm64.pagesize={written} to read it"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for StampError {}

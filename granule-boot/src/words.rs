@@ -1,0 +1,157 @@
+//! The kernel command line, split into words as Linux splits it.
+//!
+//! Words are separated by white space; a double quote makes white space part of the word until
+//! the next double quote; quotes round a whole word or round its value are not part of it. What
+//! follows the word `--` is meant for the first user program and not read here. Where a key is
+//! given more than once the last one counts, so that a person can append to a line that a boot
+//! loader already filled.
+
+use super::Text;
+use super::bytes::{after, same, split_once};
+use super::choice::Wish;
+use granule::arch::PageSize;
+
+/// The key of the page size on the command line.
+pub const PAGE_SIZE_KEY: &[u8] = b"arm64.pagesize=";
+/// The key of the VA size on the command line.
+pub const VA_BITS_KEY: &[u8] = b"arm64.vabits=";
+
+/// The words of a command line, up to its end, a NUL or the word `--`.
+#[must_use]
+pub fn words(line: &[u8]) -> Words<'_> {
+    Words { rest: line }
+}
+
+/// Iterator over the words of a command line; made by [`words`].
+#[derive(Clone, Debug)]
+pub struct Words<'a> {
+    rest: &'a [u8],
+}
+
+/// One word of a command line: `key` or `key=value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word<'a> {
+    /// What stands before the first `=`, or the whole word.
+    pub key: &'a [u8],
+    /// What stands after the first `=`, without the quotes round it; `None` where there is no `=`.
+    pub value: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = Word<'a>;
+
+    fn next(&mut self) -> Option<Word<'a>> {
+        while let Some((first, rest)) = self.rest.split_first() {
+            if !is_space(*first) {
+                break;
+            }
+            self.rest = rest;
+        }
+        let mut quoted = false;
+        let end = self.rest.iter().position(|byte| {
+            quoted ^= *byte == b'"';
+            *byte == 0 || (is_space(*byte) && !quoted)
+        });
+        let (word, rest) = self
+            .rest
+            .split_at_checked(end.unwrap_or(self.rest.len()))
+            .unwrap_or_default();
+        self.rest = rest;
+        if word.is_empty() || same(word, b"--") {
+            self.rest = &[];
+            return None;
+        }
+        let (whole, was_quoted) = match word.split_first() {
+            Some((b'"', inside)) => (unclosed(inside), true),
+            _ => (word, false),
+        };
+        Some(match split_once(whole, b'=') {
+            None => Word {
+                key: whole,
+                value: None,
+            },
+            Some((key, value)) if was_quoted => Word {
+                key,
+                value: Some(value),
+            },
+            Some((key, value)) => Word {
+                key,
+                value: Some(unquoted(value)),
+            },
+        })
+    }
+}
+
+/// A value without the quotes round it.
+fn unquoted(value: &[u8]) -> &[u8] {
+    match value.split_first() {
+        Some((b'"', inside)) => unclosed(inside),
+        _ => value,
+    }
+}
+
+/// What follows an opening quote, without the closing one. That one may be missing: the end of
+/// the line closes every quote.
+fn unclosed(inside: &[u8]) -> &[u8] {
+    match inside.split_last() {
+        Some((b'"', text)) => text,
+        _ => inside,
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+/// The value of the last word with this key. The key is given with its `=`, as in `b"rodata="`.
+#[must_use]
+pub fn find<'a>(line: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let mut found = None;
+    for word in words(line) {
+        let named = after(key, word.key).is_some_and(|rest| same(rest, b"="));
+        if named && word.value.is_some() {
+            found = word.value;
+        }
+    }
+    found
+}
+
+/// What the command line says about the page size: `arm64.pagesize=4k`, `16k` or `64k`.
+#[must_use]
+pub fn page_size(line: &[u8]) -> Wish<PageSize> {
+    let Some(text) = find(line, PAGE_SIZE_KEY) else {
+        return Wish::Absent;
+    };
+    for size in PageSize::ALL {
+        if same(text, size.name().as_bytes()) {
+            return Wish::Wanted(size);
+        }
+    }
+    Wish::Garbled(Text::new(text))
+}
+
+/// What the command line says about the VA size: `arm64.vabits=` and a decimal number. Whether
+/// the number is a VA size is for [`choice`](super::choice) to say.
+#[must_use]
+pub fn va_bits(line: &[u8]) -> Wish<u32> {
+    let Some(text) = find(line, VA_BITS_KEY) else {
+        return Wish::Absent;
+    };
+    match decimal(text) {
+        Some(bits) => Wish::Wanted(bits),
+        None => Wish::Garbled(Text::new(text)),
+    }
+}
+
+/// A decimal number, and nothing but digits.
+fn decimal(text: &[u8]) -> Option<u32> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut number = 0_u32;
+    for byte in text {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit <= 9)?;
+        number = number.checked_mul(10)?.checked_add(u32::from(digit))?;
+    }
+    Some(number)
+}

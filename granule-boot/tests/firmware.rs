@@ -1,0 +1,109 @@
+//! Asking firmware what the machine is: only what the answers before allow, at any age of firmware.
+
+// What is tested here has no unsafe code.
+#![cfg(not(miri))]
+#![allow(clippy::unwrap_used)]
+
+mod trees;
+
+use granule::arch::PageSize::{K4, K16, K64};
+use granule_boot::choice::{PageSizeInputs, SizeSet, Source, Wish, choose_page_size};
+use granule_boot::firmware::soc_id;
+use granule_boot::machines::{Identity, find};
+use trees::{node, peek, tree, virt};
+
+const GRACE: u32 = 0x036b_0241;
+const NOT_SUPPORTED: u32 = u32::MAX;
+
+/// Function, first argument and the answer of a firmware that has everything, in order.
+const ALL: [((u32, u32), u32); 5] = [
+    ((0x8400_0000, 0), 0x1_0001),
+    ((0x8400_000a, 0x8000_0000), 0),
+    ((0x8000_0000, 0), 0x1_0002),
+    ((0x8000_0001, 0x8000_0002), 0),
+    ((0x8000_0002, 0), GRACE),
+];
+
+/// Asks a firmware that answers so, and tells what it was asked.
+fn asked(dtb: &[u8], answers: &[((u32, u32), u32)]) -> (Option<u32>, Vec<(u32, u32)>) {
+    let psci = peek(dtb).psci.unwrap();
+    let mut asked = vec![];
+    let soc = soc_id(&psci, |function, argument| {
+        asked.push((function, argument));
+        let found = answers
+            .iter()
+            .find(|(call, _)| *call == (function, argument));
+        found.unwrap().1
+    });
+    (soc, asked)
+}
+
+#[test]
+fn the_identity_is_asked_for_step_by_step() {
+    let (soc, calls) = asked(&virt(), &ALL);
+    assert_eq!(soc, Some(GRACE));
+    assert_eq!(calls, ALL.map(|(call, _)| call));
+}
+
+/// After an answer that says there is no more, nothing more is asked: older firmware may take a
+/// call that it does not know for an undefined instruction.
+#[test]
+fn nothing_is_asked_that_may_not_exist() {
+    for (step, answer) in [
+        (0, 0x0_0002), // PSCI 0.2
+        (0, NOT_SUPPORTED),
+        (1, NOT_SUPPORTED),
+        (2, 0x1_0000), // SMCCC 1.0
+        (2, 0x1_0001),
+        (2, NOT_SUPPORTED),
+        (3, NOT_SUPPORTED),
+        (4, NOT_SUPPORTED),
+        (4, 0x8000_0000),
+    ] {
+        let mut answers = ALL;
+        answers[step].1 = answer;
+        let (soc, calls) = asked(&virt(), &answers);
+        assert_eq!((soc, calls.len()), (None, step + 1), "{step} {answer:#x}");
+    }
+    for (compatible, calls) in [
+        (&b"arm,psci\0"[..], 0),
+        (b"", 0),
+        (b"arm,psci-0.2\0arm,psci\0", 5),
+        (b"arm,psci-1.0\0", 5),
+    ] {
+        let properties = [("compatible", compatible), ("method", &b"smc\0"[..])];
+        let dtb = tree(&[], vec![node("psci", &properties, vec![])]);
+        assert_eq!(asked(&dtb, &ALL).1.len(), calls, "{compatible:?}");
+    }
+}
+
+/// From the firmware's answer to the page size, as on Grace, whose CPU has all three.
+#[test]
+fn grace_gets_its_page_size_by_what_firmware_says() {
+    let choose = |soc, command_line| {
+        let identity = Identity {
+            compatible: [&b"nvidia,unheard-of"[..]].into_iter(),
+            midr: Some(0x410f_d4f0),
+            soc,
+        };
+        let choice = choose_page_size(&PageSizeInputs {
+            cpu: SizeSet::from_iter([K4, K16, K64]),
+            built: SizeSet::ALL,
+            command_line,
+            machine: find(&identity),
+            build_default: None,
+        })
+        .unwrap();
+        assert!(choice.notes.is_empty());
+        (choice.size, choice.source)
+    };
+    let soc = asked(&virt(), &ALL).0;
+    assert_eq!(choose(soc, Wish::Absent), (K64, Source::MachineTable));
+    assert_eq!(choose(soc, Wish::Wanted(K16)), (K16, Source::CommandLine));
+    // The same core in another maker's machine.
+    assert_eq!(
+        choose(Some(0x043b_0001), Wish::Absent),
+        (K4, Source::Fallback)
+    );
+    assert_eq!(choose(None, Wish::Absent), (K4, Source::Fallback));
+}

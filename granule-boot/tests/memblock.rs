@@ -1,0 +1,504 @@
+//! Early memory against a bitmap that does the same the slow and obvious way, and at the edges
+//! of the address space.
+
+// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
+// which has nothing to find.
+#![cfg(not(miri))]
+
+use granule::arch::PageSize;
+use granule_boot::memblock::{Direction, Error, LeftOut, List, Memblock, Region};
+use granule_testing::cases::config;
+use proptest::prelude::*;
+
+/// The addresses of the bitmap: this many units of 1 KiB, from `BASE` up.
+const UNITS: usize = 160;
+const UNIT: u64 = 1 << 10;
+const BASE: u64 = 0x4000_0000;
+/// Few enough that a list runs full.
+const CAPACITY: usize = 5;
+
+type Bits = [bool; UNITS];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Bank(usize, usize),
+    Reserve(usize, usize),
+    NoMap(usize, usize),
+    Free(usize, usize),
+    KeepOnly(usize, usize),
+    Allocate {
+        size: usize,
+        align_shift: u32,
+        from: usize,
+        to: usize,
+        top_down: bool,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let range = || (0..UNITS, 0..40_usize);
+    let step = prop_oneof![
+        3 => range().prop_map(|(at, len)| Step::Bank(at, len)),
+        3 => range().prop_map(|(at, len)| Step::Reserve(at, len)),
+        2 => range().prop_map(|(at, len)| Step::NoMap(at, len / 4)),
+        3 => range().prop_map(|(at, len)| Step::Free(at, len / 4)),
+        1 => (0..UNITS / 4, UNITS / 2..UNITS).prop_map(|(from, to)| Step::KeepOnly(from, to)),
+        5 => (1..24_usize, 0..6_u32, 0..UNITS / 2, UNITS / 2..UNITS, any::<bool>()).prop_map(
+            |(size, align_shift, from, to, top_down)| Step::Allocate {
+                size, align_shift, from, to, top_down,
+            }
+        ),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// The slow and obvious way.
+#[derive(Clone, Debug)]
+struct Model {
+    units_per_page: usize,
+    banks: Bits,
+    reserved: Bits,
+    no_map: Bits,
+    overlapping: usize,
+    left_out: usize,
+}
+
+impl Model {
+    fn units(at: usize, len: usize) -> std::ops::Range<usize> {
+        at..(at + len).min(UNITS)
+    }
+
+    fn mapped(&self) -> Bits {
+        let mut mapped = [false; UNITS];
+        for page in 0..UNITS / self.units_per_page {
+            let units = page * self.units_per_page..(page + 1) * self.units_per_page;
+            let good = units.clone().all(|unit| self.banks[unit])
+                && !units.clone().any(|unit| self.no_map[unit]);
+            mapped[units].fill(good);
+        }
+        mapped
+    }
+
+    fn whole_pages(&self) -> usize {
+        let mut all_mapped = self.clone();
+        all_mapped.no_map = [false; UNITS];
+        count(&all_mapped.mapped())
+    }
+
+    fn free(&self) -> Bits {
+        let mut free = self.mapped();
+        for (free, reserved) in free.iter_mut().zip(self.reserved) {
+            *free &= !reserved;
+        }
+        free
+    }
+
+    fn place(&self, step: &Step) -> Option<usize> {
+        let Step::Allocate {
+            size,
+            align_shift,
+            from,
+            to,
+            top_down,
+        } = *step
+        else {
+            unreachable!()
+        };
+        let free = self.free();
+        let mut places = (from..to.saturating_sub(size - 1)).filter(|at| {
+            (BASE + *at as u64 * UNIT).is_multiple_of(UNIT << align_shift)
+                && free[*at..*at + size].iter().all(|free| *free)
+        });
+        if top_down {
+            places.next_back()
+        } else {
+            places.next()
+        }
+    }
+}
+
+fn count(bits: &Bits) -> usize {
+    bits.iter().filter(|bit| **bit).count()
+}
+
+fn runs(bits: &Bits) -> usize {
+    (0..UNITS)
+        .filter(|at| bits[*at] && (*at == 0 || !bits[at - 1]))
+        .count()
+}
+
+/// Ranges as bits; fails if they are not ascending and apart.
+fn bits(regions: impl IntoIterator<Item = Region>) -> Bits {
+    let mut bits = [false; UNITS];
+    let mut last_end = None;
+    for region in regions {
+        assert!(
+            last_end.is_none_or(|end| end < region.start()),
+            "{region} touches the one before"
+        );
+        last_end = Some(region.end());
+        for address in (region.start()..region.end()).step_by(UNIT as usize) {
+            bits[((address - BASE) / UNIT) as usize] = true;
+        }
+    }
+    bits
+}
+
+/// The model after an operation on one of its lists, if the list then has room.
+fn changed(
+    model: &Model,
+    list: impl Fn(&mut Model) -> &mut Bits,
+    units: std::ops::Range<usize>,
+    value: bool,
+) -> Result<Model, ()> {
+    let mut after = model.clone();
+    list(&mut after)[units].fill(value);
+    if runs(list(&mut after)) > CAPACITY {
+        Err(())
+    } else {
+        Ok(after)
+    }
+}
+
+fn run(page_size: PageSize, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut memory = Memblock::<CAPACITY>::new(page_size);
+    let mut model = Model {
+        units_per_page: (page_size.bytes() / UNIT) as usize,
+        banks: [false; UNITS],
+        reserved: [false; UNITS],
+        no_map: [false; UNITS],
+        overlapping: 0,
+        left_out: 0,
+    };
+    for step in steps {
+        let address = |at: usize| BASE + at as u64 * UNIT;
+        let expect = match step {
+            Step::Bank(at, len) => {
+                let units = Model::units(*at, *len);
+                let overlap = model.banks[units.clone()]
+                    .iter()
+                    .filter(|bit| **bit)
+                    .count();
+                let got = memory.add_bank(address(*at), units.len() as u64 * UNIT);
+                let after = changed(&model, |model| &mut model.banks, units, true);
+                prop_assert_eq!(got.ok(), after.as_ref().ok().map(|_| overlap as u64 * UNIT));
+                after.map(|mut model| {
+                    model.overlapping += overlap;
+                    model
+                })
+            }
+            Step::Reserve(at, len) => {
+                let units = Model::units(*at, *len);
+                let got = memory.reserve(address(*at), units.len() as u64 * UNIT);
+                let after = changed(&model, |model| &mut model.reserved, units, true);
+                prop_assert_eq!(got.is_ok(), after.is_ok());
+                after
+            }
+            Step::NoMap(at, len) => {
+                let units = Model::units(*at, *len);
+                let got = memory.mark_no_map(address(*at), units.len() as u64 * UNIT);
+                let after = changed(&model, |model| &mut model.no_map, units, true);
+                prop_assert_eq!(got.is_ok(), after.is_ok());
+                after
+            }
+            Step::Free(at, len) => {
+                let units = Model::units(*at, *len);
+                let got = memory.free(address(*at), units.len() as u64 * UNIT);
+                if !model.reserved[units.clone()].iter().all(|bit| *bit) {
+                    prop_assert!(matches!(got, Err(Error::NotReserved { .. })), "{:?}", got);
+                    Err(())
+                } else {
+                    let after = changed(&model, |model| &mut model.reserved, units, false);
+                    prop_assert_eq!(got.is_ok(), after.is_ok());
+                    after
+                }
+            }
+            Step::KeepOnly(from, to) => {
+                let got = memory.keep_only(address(*from), address(*to), LeftOut::BeyondVirtual);
+                let mut after = model.clone();
+                after.banks[..*from].fill(false);
+                after.banks[*to..].fill(false);
+                let removed = count(&model.banks) - count(&after.banks);
+                after.left_out += removed;
+                prop_assert_eq!(got, removed as u64 * UNIT);
+                Ok(after)
+            }
+            Step::Allocate {
+                size,
+                align_shift,
+                from,
+                to,
+                top_down,
+            } => {
+                let bytes = *size as u64 * UNIT;
+                let got = memory.allocate(
+                    bytes,
+                    UNIT << align_shift,
+                    address(*from)..address(*to),
+                    if *top_down {
+                        Direction::TopDown
+                    } else {
+                        Direction::BottomUp
+                    },
+                );
+                match model.place(step) {
+                    None => {
+                        let align = UNIT << align_shift;
+                        prop_assert_eq!(got, Err(Error::OutOfMemory { size: bytes, align }));
+                        Err(())
+                    }
+                    Some(at) => {
+                        let after =
+                            changed(&model, |model| &mut model.reserved, at..at + size, true);
+                        prop_assert_eq!(got.ok(), after.as_ref().ok().map(|_| address(at)));
+                        after
+                    }
+                }
+            }
+        };
+        // An operation that failed must have changed nothing.
+        if let Ok(after) = expect {
+            model = after;
+        }
+        prop_assert_eq!(bits(memory.banks().iter().copied()), model.banks);
+        prop_assert_eq!(bits(memory.reserved().iter().copied()), model.reserved);
+        prop_assert_eq!(bits(memory.no_map().iter().copied()), model.no_map);
+        prop_assert_eq!(bits(memory.mapped()), model.mapped());
+        prop_assert_eq!(bits(memory.free_ranges()), model.free());
+        for page in memory.free_pages() {
+            prop_assert!(page.start().is_multiple_of(page_size.bytes()));
+            prop_assert!(page.end().is_multiple_of(page_size.bytes()));
+        }
+        let mut free_pages = [false; UNITS];
+        for (page, free) in model.free().chunks(model.units_per_page).enumerate() {
+            let start = page * model.units_per_page;
+            free_pages[start..start + free.len()].fill(free.iter().all(|bit| *bit));
+        }
+        prop_assert_eq!(bits(memory.free_pages()), free_pages);
+
+        let totals = memory.totals();
+        let units = |bytes: u64| (bytes / UNIT) as usize;
+        prop_assert_eq!(units(totals.ram), count(&model.banks));
+        prop_assert_eq!(units(totals.mapped), count(&model.mapped()));
+        prop_assert_eq!(units(totals.free), count(&model.free()));
+        prop_assert_eq!(
+            units(totals.edges),
+            count(&model.banks) - model.whole_pages()
+        );
+        prop_assert_eq!(totals.ram, totals.edges + totals.no_map + totals.mapped);
+        prop_assert_eq!(totals.mapped, totals.reserved + totals.free);
+        prop_assert_eq!(units(totals.overlapping), model.overlapping);
+        prop_assert_eq!(units(totals.beyond_virtual), model.left_out);
+        let outside = (0..UNITS)
+            .filter(|at| model.reserved[*at] && !model.banks[*at])
+            .count();
+        prop_assert_eq!(units(totals.reserved_outside_ram), outside);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(config(600, 1))]
+
+    #[test]
+    fn agrees_with_a_bitmap_at_4k(steps in steps()) {
+        run(PageSize::K4, &steps)?;
+    }
+
+    #[test]
+    fn agrees_with_a_bitmap_at_16k(steps in steps()) {
+        run(PageSize::K16, &steps)?;
+    }
+
+    #[test]
+    fn never_panics_whatever_the_ranges_are(
+        ranges in prop::collection::vec((0..3_u8, extreme(), extreme()), 1..30),
+        requests in prop::collection::vec((extreme(), extreme(), extreme(), extreme()), 1..10),
+    ) {
+        let mut memory = Memblock::<8>::new(PageSize::K64);
+        for (list, start, size) in ranges {
+            let result = match list {
+                0 => memory.add_bank(start, size).map(|_| ()),
+                1 => memory.reserve(start, size),
+                _ => memory.mark_no_map(start, size),
+            };
+            if start.checked_add(size).is_none() {
+                prop_assert_eq!(result, Err(Error::Overflow { start, size }));
+            }
+            if let Err(error) = result {
+                one_line(&error);
+            }
+        }
+        for (size, align, from, to) in requests {
+            for direction in [Direction::BottomUp, Direction::TopDown] {
+                match memory.allocate(size, align, from..to, direction) {
+                    Ok(at) => {
+                        prop_assert!(at >= from && at + size <= to && at.is_multiple_of(align));
+                        memory.free(at, size).unwrap();
+                    }
+                    Err(error) => one_line(&error),
+                }
+            }
+        }
+        let _ = memory.free_pages().count();
+        let _ = memory.totals();
+        memory.truncate(1 << 48, LeftOut::BeyondPhysical);
+        prop_assert!(memory.mapped().all(|piece| piece.end() <= 1 << 48));
+    }
+}
+
+/// Addresses and sizes near powers of two and near the end of the address space.
+fn extreme() -> impl Strategy<Value = u64> {
+    (0..=64_u32, -3_i64..=3).prop_map(|(shift, offset)| {
+        1_u64
+            .checked_shl(shift)
+            .unwrap_or(0)
+            .wrapping_add_signed(offset)
+    })
+}
+
+fn one_line(error: &Error) {
+    let text = error.to_string();
+    assert!(!text.is_empty() && !text.contains('\n'), "{text:?}");
+}
+
+fn spans(regions: impl IntoIterator<Item = Region>) -> Vec<(u64, u64)> {
+    regions
+        .into_iter()
+        .map(|region| (region.start(), region.end()))
+        .collect()
+}
+
+#[test]
+fn banks_round_inward_and_no_map_rounds_outward() {
+    let mut memory: Memblock = Memblock::new(PageSize::K64);
+    memory.add_bank(0x4000_0400, 0x10_0000).unwrap();
+    memory.mark_no_map(0x4004_ffff, 2).unwrap();
+    assert_eq!(
+        spans(memory.mapped()),
+        [(0x4001_0000, 0x4004_0000), (0x4006_0000, 0x4010_0000)],
+        "both pages that the two bytes touch are left out, and the part pages at the ends"
+    );
+    let totals = memory.totals();
+    assert_eq!(totals.edges, 0x1_0000, "0xfc00 bytes below and 0x400 above");
+    assert_eq!(totals.no_map, 0x2_0000);
+}
+
+#[test]
+fn banks_that_meet_inside_a_page_make_it_whole() {
+    let mut memory: Memblock = Memblock::new(PageSize::K4);
+    memory.add_bank(0x4000_0000, 0x1800).unwrap();
+    memory.add_bank(0x4000_1800, 0x800).unwrap();
+    assert_eq!(spans(memory.mapped()), [(0x4000_0000, 0x4000_2000)]);
+    assert_eq!(memory.totals().overlapping, 0);
+    assert_eq!(memory.add_bank(0x4000_1000, 0x2000), Ok(0x1000));
+    assert_eq!(memory.totals().overlapping, 0x1000);
+}
+
+#[test]
+fn says_what_it_left_out() {
+    let mut memory: Memblock = Memblock::new(PageSize::K4);
+    memory.add_bank(1 << 30, 1 << 30).unwrap();
+    memory.add_bank(1 << 40, 1 << 30).unwrap();
+    memory.add_bank(1 << 55, 1 << 30).unwrap();
+    assert_eq!(memory.truncate(1 << 48, LeftOut::BeyondPhysical), 1 << 30);
+    let window = (1 << 30, (1 << 40) + (1 << 29));
+    assert_eq!(
+        memory.keep_only(window.0, window.1, LeftOut::BeyondVirtual),
+        1 << 29
+    );
+    let totals = memory.totals();
+    assert_eq!(
+        (totals.beyond_physical, totals.beyond_virtual),
+        (1 << 30, 1 << 29)
+    );
+    assert_eq!(totals.ram, (1 << 30) + (1 << 29));
+}
+
+#[test]
+fn tolerates_reservations_outside_ram() {
+    let mut memory: Memblock = Memblock::new(PageSize::K4);
+    memory.reserve(0x3fff_f000, 0x2000).unwrap();
+    memory.reserve(0x9000_0000, 0x1000).unwrap();
+    memory.add_bank(0x4000_0000, 0x1_0000).unwrap();
+    assert_eq!(
+        spans(memory.reserved_outside_ram()),
+        [(0x3fff_f000, 0x4000_0000), (0x9000_0000, 0x9000_1000)]
+    );
+    assert_eq!(spans(memory.free_ranges()), [(0x4000_1000, 0x4001_0000)]);
+}
+
+#[test]
+fn refuses_what_cannot_be() {
+    let mut memory: Memblock<2> = Memblock::new(PageSize::K4);
+    assert_eq!(
+        memory.add_bank(0x1000, 0),
+        Ok(0),
+        "a bank of no bytes is no bank"
+    );
+    let overflow = Error::Overflow {
+        start: u64::MAX,
+        size: 1,
+    };
+    assert_eq!(memory.add_bank(u64::MAX, 1), Err(overflow));
+    memory.add_bank(0x1000, 0x1000).unwrap();
+    memory.add_bank(0x3000, 0x1000).unwrap();
+    let full = Error::TooManyRegions {
+        list: List::Banks,
+        start: 0x5000,
+        capacity: 2,
+    };
+    assert_eq!(memory.add_bank(0x5000, 0x1000), Err(full));
+    assert_eq!(
+        full.to_string(),
+        "memblock: no room for the bank at 0x5000, the limit is 2"
+    );
+    assert_eq!(
+        memory.add_bank(0x2000, 0x1000),
+        Ok(0),
+        "what closes a gap needs no room"
+    );
+    assert_eq!(spans(memory.banks().iter().copied()), [(0x1000, 0x4000)]);
+
+    let all = 0..u64::MAX;
+    for (size, align) in [(0, 1), (1, 0), (1, 3)] {
+        let refused = memory.allocate(size, align, all.clone(), Direction::BottomUp);
+        assert_eq!(refused, Err(Error::BadRequest { size, align }));
+    }
+    // Both ends of the free RAM are taken: a place in the middle finds no room in the list.
+    memory.reserve(0x1000, 0x400).unwrap();
+    memory.reserve(0x3c00, 0x400).unwrap();
+    let middle = memory.allocate(0x1000, 0x1000, all.clone(), Direction::BottomUp);
+    let full = Error::TooManyRegions {
+        list: List::Reserved,
+        start: 0x2000,
+        capacity: 2,
+    };
+    assert_eq!(middle, Err(full));
+    assert_eq!(
+        memory.allocate(0x400, 1, all, Direction::BottomUp),
+        Ok(0x1400)
+    );
+}
+
+#[test]
+fn a_bank_at_address_zero_is_ram() {
+    let mut memory: Memblock = Memblock::new(PageSize::K4);
+    memory.add_bank(0, 0x2000).unwrap();
+    let all = 0..u64::MAX;
+    assert_eq!(
+        memory.allocate(0x1000, 0x1000, all.clone(), Direction::BottomUp),
+        Ok(0)
+    );
+    assert_eq!(
+        memory.allocate(0x1000, 0x1000, all.clone(), Direction::TopDown),
+        Ok(0x1000)
+    );
+    let none = Error::OutOfMemory { size: 1, align: 1 };
+    assert_eq!(memory.allocate(1, 1, all, Direction::TopDown), Err(none));
+    memory.free(0, 0x2000).unwrap();
+    assert_eq!(
+        memory.free(0, 1),
+        Err(Error::NotReserved { start: 0, size: 1 })
+    );
+}

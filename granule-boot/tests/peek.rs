@@ -1,0 +1,436 @@
+//! What the first look into the device tree finds in sound trees.
+
+// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
+// which has nothing to find.
+#![cfg(not(miri))]
+#![allow(clippy::unwrap_used)]
+
+mod trees;
+
+use dtoolkit::model::DeviceTreeNode;
+use granule_boot::peek::{Conduit, Console, ConsoleError, Range, Tree, total_size};
+use trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
+
+#[test]
+fn finds_all_in_a_tree_like_qemus() {
+    let bytes = virt();
+    assert_eq!(total_size(&bytes[..8]), Ok(bytes.len() as u32));
+    let peek = peek(&bytes);
+    assert_eq!(peek.bootargs, b"quiet arm64.pagesize=64k");
+    assert_eq!(
+        peek.console,
+        Ok(Console {
+            base: 0x900_0000,
+            is_pl011: true
+        })
+    );
+    assert_eq!(strings(peek.compatible), ["linux,dummy-virt"]);
+    assert!(peek.compatible.has(b"linux,dummy-virt") && !peek.compatible.has(b"linux"));
+    let psci = peek.psci.unwrap();
+    assert_eq!(psci.method, Some(Conduit::Hvc));
+    assert_eq!(strings(psci.compatible), ["arm,psci-1.0", "arm,psci-0.2"]);
+    assert_eq!(peek.damage, None);
+}
+
+#[test]
+fn an_empty_tree_has_nothing_and_is_sound() {
+    let bytes = tree(&[], vec![]);
+    let peek = peek(&bytes);
+    assert!(peek.bootargs.is_empty() && peek.psci.is_none());
+    assert_eq!(peek.console, Err(ConsoleError::NotNamed));
+    assert_eq!(peek.compatible.count(), 0);
+    assert_eq!(peek.damage, None);
+}
+
+/// A tree with a console at `path`, and `stdout-path` as given.
+fn console(stdout: &[u8], aliases: &[(&str, &[u8])], children: Vec<DeviceTreeNode>) -> Vec<u8> {
+    let chosen = node("chosen", &[("stdout-path", stdout)], vec![]);
+    let aliases = node("aliases", aliases, vec![]);
+    tree(&TWO_CELLS, [vec![chosen, aliases], children].concat())
+}
+
+fn uart(name: &str, compatible: &[u8], reg: &[u32]) -> DeviceTreeNode {
+    node(
+        name,
+        &[("compatible", compatible), ("reg", &cells(reg))],
+        vec![],
+    )
+}
+
+#[test]
+fn stdout_path_is_a_path_or_an_alias_with_or_without_options() {
+    let aliases: &[(&str, &[u8])] = &[
+        ("serial1", b"/uart@2000\0"),
+        ("serial0", b"/uart@1000\0"),
+        ("serial", b"/nowhere\0"),
+        ("loop", b"loop\0"),
+        ("fast", b"/uart@1000:115200\0"),
+    ];
+    let uarts = || {
+        vec![
+            node(
+                "other",
+                &[("ranges", b"")],
+                vec![uart("uart@1000", b"x\0", &[7, 7, 7])],
+            ),
+            uart("uart@1000", b"arm,pl011\0", &[0, 0x1000, 0, 0x1000]),
+            uart("uart@2000", b"ns16550a\0", &[1, 0x2000, 0, 0x1000]),
+        ]
+    };
+    let first = Ok(Console {
+        base: 0x1000,
+        is_pl011: true,
+    });
+    let second = Ok(Console {
+        base: 0x1_0000_2000,
+        is_pl011: false,
+    });
+    for (stdout, expected) in [
+        (&b"/uart@1000\0"[..], first),
+        (b"/uart@1000:115200n8\0", first),
+        (b"//uart@1000/\0", first),
+        (b"/uart\0", first),
+        (b"/uart@2000\0", second),
+        (b"serial0\0", first),
+        (b"serial0:115200n8\0", first),
+        (b"serial1:9600\0", second),
+        (b"fast\0", first),
+        (b"serial0", first),
+        (b"serial\0", Err(ConsoleError::NoSuchNode)),
+        (b"serial2\0", Err(ConsoleError::NoSuchAlias)),
+        (b"loop\0", Err(ConsoleError::NoSuchNode)),
+        (b"\0", Err(ConsoleError::NoSuchAlias)),
+        (b"", Err(ConsoleError::NoSuchAlias)),
+        (b"/\0", Err(ConsoleError::NoAddress)),
+        (b"/uart@3000\0", Err(ConsoleError::NoSuchNode)),
+        (b"/uart@1000/uart@1000\0", Err(ConsoleError::NoSuchNode)),
+        (b"/uar\0", Err(ConsoleError::NoSuchNode)),
+    ] {
+        let bytes = console(stdout, aliases, uarts());
+        let found = peek(&bytes);
+        assert_eq!(found.console, expected, "{}", stdout.escape_ascii());
+        assert_eq!(found.damage, None);
+    }
+}
+
+/// The console of a tree where it lies on a bus with these properties.
+fn on_a_bus(properties: &[(&str, &[u8])], reg: &[u32]) -> Result<Console, ConsoleError> {
+    let mut bus = node("soc", properties, vec![uart("uart@0", b"arm,pl011\0", reg)]);
+    // What is beside and below the node must not be taken for it.
+    bus.add_child(uart("uart@9", b"x\0", &[9, 9, 9, 9]));
+    let decoy = node("socket", &[], vec![uart("uart@0", b"x\0", &[7, 7, 7, 7])]);
+    let bytes = console(b"/soc/uart@0\0", &[], vec![decoy, bus]);
+    peek(&bytes).console
+}
+
+#[test]
+fn addresses_pass_through_the_buses_above() {
+    let found = |base| {
+        Ok(Console {
+            base,
+            is_pl011: true,
+        })
+    };
+    let one: [(&str, &[u8]); 2] = [
+        ("#address-cells", &[0, 0, 0, 1]),
+        ("#size-cells", &[0, 0, 0, 1]),
+    ];
+    let [two_a, two_s] = TWO_CELLS;
+    let [one_a, one_s] = one;
+    let empty = ("ranges", &[][..]);
+
+    // Identity, with the cells of the bus and not those of the root.
+    assert_eq!(
+        on_a_bus(&[two_a, two_s, empty], &[1, 2, 0, 4]),
+        found(0x1_0000_0002)
+    );
+    assert_eq!(
+        on_a_bus(&[one_a, one_s, empty], &[0x3f20_1000, 0x1000]),
+        found(0x3f20_1000)
+    );
+    // A bus that says nothing has two address cells.
+    assert_eq!(on_a_bus(&[empty], &[1, 2, 0]), found(0x1_0000_0002));
+    // As on a Raspberry Pi 4: child, parent and size in 1, 2 and 1 cells.
+    let ranges = cells(&[
+        0x7e00_0000,
+        0,
+        0xfe00_0000,
+        0x180_0000,
+        0x4000_0000,
+        4,
+        0xff80_0000,
+        0x80_0000,
+    ]);
+    let pi = [one_a, one_s, ("ranges", &ranges[..])];
+    assert_eq!(on_a_bus(&pi, &[0x7e20_1000, 0x200]), found(0xfe20_1000));
+    assert_eq!(on_a_bus(&pi, &[0x4000_0004, 0x200]), found(0x4_ff80_0004));
+    assert_eq!(
+        on_a_bus(&pi, &[0x7f80_0000, 0x200]),
+        Err(ConsoleError::NoAddress),
+        "past the end"
+    );
+    assert_eq!(
+        on_a_bus(&pi, &[0x7dff_ffff, 0x200]),
+        Err(ConsoleError::NoAddress)
+    );
+    // Nothing that can be translated.
+    let no_address = Err(ConsoleError::NoAddress);
+    assert_eq!(
+        on_a_bus(&[one_a, one_s], &[0, 0]),
+        no_address,
+        "no ranges: not the CPU's"
+    );
+    assert_eq!(on_a_bus(&[one_a, one_s, empty], &[]), no_address, "no reg");
+    let three = ("#address-cells", &[0, 0, 0, 3][..]);
+    assert_eq!(
+        on_a_bus(&[three, two_s, empty], &[0, 0, 0, 0, 0]),
+        no_address
+    );
+    assert_eq!(
+        on_a_bus(&[("#address-cells", b""), empty], &[0, 0, 0]),
+        no_address
+    );
+    let short = [one_a, one_s, ("ranges", &ranges[..12])];
+    assert_eq!(on_a_bus(&short, &[0x7e20_1000, 0x200]), no_address);
+    let overflow = cells(&[0, u32::MAX, u32::MAX, u32::MAX]);
+    assert_eq!(
+        on_a_bus(&[one_a, one_s, ("ranges", &overflow)], &[1, 1]),
+        no_address
+    );
+}
+
+#[test]
+fn a_path_goes_back_where_it_led_astray() {
+    // Both buses are called soc; only the second has the console, and says nothing of its cells.
+    let one_cell = [
+        ("#address-cells", &[0, 0, 0, 1][..]),
+        ("#size-cells", &[0, 0, 0, 1]),
+    ];
+    let astray = node("inner", &one_cell, vec![uart("uart", b"x\0", &[7, 7])]);
+    let other = node("other", &[], vec![astray]);
+    let children = vec![
+        node(
+            "soc@1",
+            &one_cell,
+            vec![other, node("inner", &one_cell, vec![])],
+        ),
+        node(
+            "soc@2",
+            &[("ranges", b"")],
+            vec![node(
+                "inner",
+                &[("ranges", b"")],
+                vec![uart("uart", b"arm,pl011\0", &[1, 5, 5])],
+            )],
+        ),
+    ];
+    let bytes = console(b"/soc/inner/uart\0", &[], children);
+    assert_eq!(
+        peek(&bytes).console,
+        Ok(Console {
+            base: 0x1_0000_0005,
+            is_pl011: true
+        })
+    );
+}
+
+#[test]
+fn an_alias_below_another_node_is_none() {
+    let decoy = node(
+        "soc",
+        &[],
+        vec![node("aliases", &[("x", b"/uart@1000\0")], vec![])],
+    );
+    let chosen = node("chosen", &[("stdout-path", b"x\0")], vec![]);
+    let bytes = tree(
+        &TWO_CELLS,
+        vec![
+            decoy,
+            chosen,
+            uart("uart@1000", b"arm,pl011\0", &[0, 0x1000, 0, 0x1000]),
+        ],
+    );
+    assert_eq!(peek(&bytes).console, Err(ConsoleError::NoSuchAlias));
+}
+
+#[test]
+fn a_console_deeper_than_any_bus_is_not_found() {
+    let mut deep = uart("uart", b"arm,pl011\0", &[0, 5, 0, 5]);
+    let mut path = String::from("/uart\0");
+    for _ in 0..12 {
+        deep = node(
+            "bus",
+            &[TWO_CELLS[0], TWO_CELLS[1], ("ranges", b"")],
+            vec![deep],
+        );
+        path.insert_str(0, "/bus");
+    }
+    let bytes = console(path.as_bytes(), &[], vec![deep]);
+    assert_eq!(peek(&bytes).console, Err(ConsoleError::NoSuchNode));
+    assert_eq!(peek(&bytes).damage, None);
+}
+
+#[test]
+fn only_top_level_nodes_count() {
+    let inner = |name: &str| {
+        node(
+            name,
+            &[
+                ("bootargs", b"inner\0"),
+                ("stdout-path", b"/x\0"),
+                ("method", b"smc\0"),
+            ],
+            vec![],
+        )
+    };
+    let outer = node(
+        "soc",
+        &[("compatible", b"inner\0")],
+        vec![inner("chosen"), inner("psci")],
+    );
+    let bytes = tree(&[("bootargs", b"root\0")], vec![outer]);
+    let peek = peek(&bytes);
+    assert!(peek.bootargs.is_empty() && peek.psci.is_none() && peek.compatible.count() == 0);
+    assert_eq!(peek.console, Err(ConsoleError::NotNamed));
+}
+
+#[test]
+fn psci_with_an_unknown_method_has_none() {
+    for (method, expected) in [
+        (&b"smc\0"[..], Some(Conduit::Smc)),
+        (b"smc", Some(Conduit::Smc)),
+        (b"hv\0", None),
+        (b"hvcc\0", None),
+        (b"", None),
+    ] {
+        let bytes = tree(&[], vec![node("psci", &[("method", method)], vec![])]);
+        assert_eq!(peek(&bytes).psci.unwrap().method, expected);
+    }
+}
+
+/// A child of `/reserved-memory`.
+fn reserved(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
+    node(name, properties, vec![])
+}
+
+fn no_map(root: &[DeviceTreeNode]) -> Vec<(u64, u64)> {
+    let bytes = tree(&TWO_CELLS, root.to_vec());
+    let tree = Tree::new(&bytes).unwrap();
+    tree.no_map()
+        .map(|range| (range.start, range.bytes))
+        .collect()
+}
+
+#[test]
+fn no_map_ranges_are_found_and_only_those() {
+    let wide = cells(&[1, 0x2000, 0, 0x1000, 2, 0, 1, 0x10]);
+    let plain = cells(&[0, 0x8000, 0, 0x1000]);
+    let mut deep = reserved("deep@1", &[("reg", &plain)]);
+    // What is below a child is not the child.
+    deep.add_child(reserved("no@8000", &[("no-map", b""), ("reg", &plain)]));
+    let children = vec![
+        reserved("two@2000", &[("no-map", b""), ("reg", &wide)]),
+        reserved("kept@8000", &[("reg", &plain)]),
+        deep,
+        reserved("after@8000", &[("reg", &plain), ("no-map", b"")]),
+        reserved("cut@0", &[("reg", &plain[..15]), ("no-map", b"")]),
+        reserved("none", &[("no-map", b"")]),
+        reserved(
+            "off@8000",
+            &[("no-map", b""), ("reg", &plain), ("status", b"disabled\0")],
+        ),
+        reserved(
+            "on@0",
+            &[
+                ("status", b"okay\0"),
+                ("no-map", b""),
+                ("reg", &cells(&[0; 4])),
+            ],
+        ),
+    ];
+    let decoy = node(
+        "reserved",
+        &TWO_CELLS,
+        vec![reserved("x@8000", &[("no-map", b""), ("reg", &plain)])],
+    );
+    let below = node(
+        "soc",
+        &[],
+        vec![node("reserved-memory", &TWO_CELLS, children.clone())],
+    );
+    let real = node("reserved-memory", &TWO_CELLS, children);
+    assert_eq!(
+        no_map(&[decoy, real, below]),
+        [
+            (0x1_0000_2000, 0x1000),
+            (2 << 32, 0x1_0000_0010),
+            (0x8000, 0x1000),
+            (0, 0)
+        ]
+    );
+    assert_eq!(no_map(&[]), []);
+}
+
+#[test]
+fn no_map_ranges_have_the_cells_of_their_node() {
+    let with = |address: u8, size: u8, reg: &[u32]| {
+        let child = reserved("a@1", &[("no-map", b""), ("reg", &cells(reg))]);
+        no_map(&[node(
+            "reserved-memory",
+            &[
+                ("#address-cells", &[0, 0, 0, address]),
+                ("#size-cells", &[0, 0, 0, size]),
+            ],
+            vec![child],
+        )])
+    };
+    assert_eq!(with(1, 1, &[1, 2, 3, 4]), [(1, 2), (3, 4)]);
+    assert_eq!(with(2, 1, &[1, 2, 3]), [((1 << 32) + 2, 3)]);
+    assert_eq!(with(2, 2, &[0, 2, 1, 4, 5]), [(2, (1 << 32) + 4)]);
+    for (address, size) in [(0, 1), (1, 0), (3, 2), (2, 3), (255, 255)] {
+        assert_eq!(with(address, size, &[1; 8]), []);
+    }
+}
+
+#[test]
+fn no_map_ends_where_a_tree_is_cut_off() {
+    let reg = cells(&[0, 0x8000, 0, 0x1000]);
+    let child = reserved("a@1", &[("no-map", b""), ("reg", &reg)]);
+    let bytes = tree(
+        &TWO_CELLS,
+        vec![node("reserved-memory", &TWO_CELLS, vec![child])],
+    );
+    let mut found = 0;
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x5a;
+        if let Ok(tree) = Tree::new(&damaged) {
+            found += tree.no_map().take(100).count();
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn ranges_meet_where_they_share_a_byte() {
+    let range = |start, bytes| Range { start, bytes };
+    for (a, b, meets) in [
+        (range(0x1000, 0x1000), range(0x2000, 1), false),
+        (range(0x1000, 0x1001), range(0x2000, 1), true),
+        (range(0x1000, 0x1000), range(0, u64::MAX), true),
+        (range(0x1000, 0x1000), range(0x1800, 0), false),
+        (range(u64::MAX, 1), range(0, 1), false),
+        (range(u64::MAX - 7, 8), range(u64::MAX, 1), true),
+    ] {
+        assert_eq!(a.meets(b), meets, "{a:x?} {b:x?}");
+        assert_eq!(b.meets(a), meets, "{b:x?} {a:x?}");
+    }
+    assert_eq!(
+        range(0x1_2345, 0x1_0000).outward(0x1_0000),
+        range(0x1_0000, 0x2_0000)
+    );
+    assert_eq!(
+        range(0x1_0000, 0x1_0000).outward(0x1000),
+        range(0x1_0000, 0x1_0000)
+    );
+}

@@ -1,0 +1,115 @@
+//! What the relocation code executes: counted by going through its steps with the list that it will
+//! be given, before it is.
+//!
+//! Record by record, as they lie in memory, so a barrier for each record would be counted as often.
+//! Of a record's bytes only the first round of the loop is gone through, and its operations on lines
+//! count for all of them. There is no barrier in a round: one would be counted once a record, which
+//! is not how often it is executed, and is not the number that tests expect either.
+
+use super::header::{Header, ListMemory};
+use super::layout::{LINE, MOST_LINE, RECORD_BYTES};
+use super::steps::{self, Machine};
+use core::mem::size_of;
+use granule::arch::PhysicalAddress;
+use granule_trace::{Barrier, BarrierKind, System};
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// DSBs, of any kind.
+    pub dsb: u64,
+    /// TLBIs.
+    pub tlbi: u64,
+    /// Operations on cache lines, of any kind.
+    pub lines: u64,
+}
+
+impl Counts {
+    /// Of the list whose first page is at `head`, on a CPU whose smallest data cache line has `line`
+    /// bytes, a power of two. The list was [verified](fn@super::verify), and this is its header.
+    #[must_use]
+    pub fn of(memory: &impl ListMemory, head: PhysicalAddress, header: &Header, line: u64) -> Self {
+        let mut counting = Counting {
+            memory,
+            head: head.0,
+            distance: header.distance,
+            line,
+            mmu_off: false,
+            rounds: 1,
+            counts: Self::default(),
+        };
+        // The steps are long, and nobody waits for a count: one of them, and calls.
+        let machine: &mut dyn Machine = &mut counting;
+        steps::leave(machine, head.0.wrapping_add(header.distance));
+        counting.counts
+    }
+}
+
+/// Loads and stores that copying so many bytes takes: 16 bytes each, by pairs of registers. To Normal
+/// Cacheable memory with the MMU on, and to Device memory on the uncached way. Beside them the
+/// code loads its header with seven and each record with two, links and the end too, each time that
+/// it goes through the list; operations on lines load and store nothing.
+#[must_use]
+pub const fn copy_accesses(bytes_copied: u64) -> u64 {
+    const PAIR: u64 = 16;
+    2 * (bytes_copied / PAIR)
+}
+
+struct Counting<'a, M> {
+    memory: &'a M,
+    head: u64,
+    distance: u64,
+    line: u64,
+    mmu_off: bool,
+    /// Of the record that is gone through: for one operation that is met there are so many.
+    rounds: u64,
+    counts: Counts,
+}
+
+/// Where a record has its bytes.
+const BYTES: u64 = 2 * size_of::<u64>() as u64;
+const _: () = assert!((size_of::<Header>() as u64).is_multiple_of(RECORD_BYTES));
+
+impl<M: ListMemory> Machine for Counting<'_, M> {
+    /// Where there is no memory the list ends: it was verified, so that does not happen.
+    fn word(&mut self, address: u64) -> u64 {
+        let distance = if self.mmu_off { 0 } else { self.distance };
+        let at = address.wrapping_sub(distance);
+        let word = self.memory.load(at).unwrap_or_default();
+        let in_header = at.wrapping_sub(self.head) < size_of::<Header>() as u64;
+        if in_header || at % RECORD_BYTES != BYTES {
+            return word;
+        }
+        // A line, of the longer kind: it divides a record's bytes.
+        let round = self.line.clamp(LINE as u64, MOST_LINE).min(word.max(1));
+        self.rounds = word / round;
+        round.min(word)
+    }
+    fn system(&mut self, system: System, operand: u64) {
+        let on_lines = [System::DC_CVAC, System::DC_CIVAC, System::DC_IVAC].contains(&system);
+        let counts = &mut self.counts;
+        if on_lines {
+            counts.lines = counts.lines.saturating_add(self.rounds);
+        } else if system.is_tlbi() {
+            counts.tlbi += 1;
+        } else if system == System::SCTLR_EL1 {
+            self.mmu_off = operand & 1 == 0;
+        }
+    }
+    fn barrier(&mut self, barrier: Barrier) {
+        self.counts.dsb += u64::from(barrier.kind == BarrierKind::Dsb);
+    }
+    fn move_line(&mut self, _to: u64, _from: u64) {}
+    fn line_bytes(&mut self) -> u64 {
+        self.line
+    }
+    fn tcr(&mut self) -> u64 {
+        0
+    }
+    fn mask(&mut self) {}
+    fn vectors(&mut self, _address: u64) {}
+    fn branch(&mut self, _address: u64) {}
+    fn set_el2_vectors(&mut self, _number: u64, _address: u64) {}
+    fn enter_el2(&mut self) {}
+    fn sctlr_el2(&mut self, _value: u64) {}
+}

@@ -1,0 +1,23 @@
+//! Leaving one kernel for another, on the host: header, segments, plan, list, tables, and the
+//! relocation code, whose assembly is executed here one instruction at a time.
+//!
+//! Caches and TLBs are not looked at here: that is what the model's tests do with the same steps.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+#![allow(
+    missing_debug_implementations,
+    reason = "test fixtures print what they need to"
+)]
+
+mod assembly;
+mod count;
+mod digest;
+mod image;
+mod list;
+mod machine;
+mod plan;
+mod ranges;
+mod routine;
+mod segments;
+mod tables;
+mod world;

@@ -1,0 +1,105 @@
+//! Physical memory as a map of words, and pages out of it.
+
+use granule::arch::{PageSize, PhysicalAddress};
+use granule::table::{TableAllocator, TableRun};
+use granule_kexec::{Extent, ListMemory};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// RAM of the tests: 64 MiB, with a hole from 48 to 52 MiB.
+pub const RAM: [Extent; 2] = [
+    Extent::new(0x4000_0000, 48 << 20),
+    Extent::new(0x4340_0000, 12 << 20),
+];
+
+/// Memory, in which every word has a value of its own until it is written.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub written: BTreeMap<u64, u64>,
+}
+
+/// What a word is that nobody has written.
+pub fn untouched(address: u64) -> u64 {
+    (address ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Memory {
+    pub fn read(&self, address: u64) -> u64 {
+        assert_eq!(address % 8, 0, "{address:#x} is read");
+        assert!(is_ram(address), "{address:#x} is read, and is no RAM");
+        self.written
+            .get(&address)
+            .copied()
+            .unwrap_or_else(|| untouched(address))
+    }
+
+    pub fn write(&mut self, address: u64, word: u64) {
+        assert_eq!(address % 8, 0, "{address:#x} is written");
+        assert!(is_ram(address), "{address:#x} is written, and is no RAM");
+        self.written.insert(address, word);
+    }
+}
+
+pub fn is_ram(address: u64) -> bool {
+    RAM.iter()
+        .any(|bank| bank.start <= address && address - bank.start < bank.bytes)
+}
+
+impl ListMemory for Memory {
+    fn load(&self, address: u64) -> Option<u64> {
+        is_ram(address).then(|| self.read(address))
+    }
+
+    fn store(&mut self, address: u64, word: u64) {
+        self.write(address, word);
+    }
+}
+
+/// Pages for the list, a few at a time and not in order.
+pub struct Pages {
+    pub free: Vec<u64>,
+    /// How many are still given out; what is reserved counts.
+    pub budget: usize,
+    pub out: BTreeSet<u64>,
+    /// `reserve` says yes to whatever is asked for.
+    pub lies: bool,
+}
+
+impl Pages {
+    /// `count` pages from `first` on, every second one.
+    pub fn new(page: PageSize, first: u64, count: u64) -> Self {
+        let all = (0..count).map(|index| first + 2 * index * page.bytes());
+        Self {
+            free: all.rev().collect(),
+            budget: usize::MAX,
+            out: BTreeSet::new(),
+            lies: false,
+        }
+    }
+}
+
+// SAFETY: pages come from a list, in which each is once; nobody reaches them by pointers.
+unsafe impl TableAllocator for Pages {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.lies || tables <= self.budget.min(self.free.len())
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        assert!(most > 0);
+        if self.budget == 0 {
+            return None;
+        }
+        let first = self.free.pop()?;
+        self.budget -= 1;
+        assert!(self.out.insert(first));
+        Some(TableRun {
+            first: PhysicalAddress(first),
+            count: 1,
+        })
+    }
+
+    fn free(&mut self, table: PhysicalAddress) {
+        assert!(self.out.remove(&table.0), "{table} was not given out");
+        self.budget = self.budget.saturating_add(1);
+        self.free.push(table.0);
+    }
+}

@@ -1,0 +1,30 @@
+//! Wrappers that record what page tables do: every store, table, barrier and TLBI, in order.
+//!
+//! [`Traced`] wraps an implementation of any of the three traits of `granule::table`.
+//! [`TracedWindows`] wraps the fixmap slots through which a linear map is made. Both make events of
+//! `granule-trace` and give them to a [`Sink`]. A sink may be a buffer, a file or a model.
+//!
+//! The sink is a type, so a wrapper with [`NoSink`] adds no code. A sink can also be on or off at
+//! run time ([`Sink::is_active`]). One instance of the walker then serves both cases, at the price
+//! of one test for each call, and a call stores a whole run of entries. The recording code is out of
+//! line, which keeps the path without recording short.
+//!
+//! ```
+//! use granule::table::NoCpu;
+//! use granule_recorder::{NoSink, Traced};
+//!
+//! // No event is recorded, and the wrapper takes no space.
+//! let _ = Traced::new((), NoSink);
+//! assert_eq!(size_of::<Traced<NoCpu, NoSink>>(), size_of::<NoCpu>());
+//! ```
+
+#![no_std]
+#![deny(missing_docs)]
+
+mod sink;
+mod table;
+mod window;
+
+pub use sink::{NoSink, Sink};
+pub use table::Traced;
+pub use window::TracedWindows;

@@ -1,0 +1,446 @@
+//! What a recording wrapper tells, against what the host under it notes by itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+#![allow(
+    missing_debug_implementations,
+    reason = "test fixtures print what they need to"
+)]
+
+use granule::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
+use granule::arch::{
+    Attributes, Descriptor, Dispatch, Half, Level, Page, Page4K, PageSize, Permissions,
+    PhysicalAddress, Regime, VirtualAddress,
+};
+use granule::linear::window::{Entries, Slot, Windows};
+use granule::table::{
+    BitChange, Holes, Leaves, Maintenance, PageTables, Parts, PermissionChange, Visibility,
+};
+use granule_recorder::{NoSink, Sink, Traced, TracedWindows};
+use granule_testing::host::{self, Event as Noted, Host};
+use granule_testing::shape::PLAIN;
+use granule_trace::{Barrier, Event, System};
+use std::cell::{Cell, RefCell};
+
+/// Keeps the events, and sees that each is recorded from within one call.
+#[derive(Default)]
+struct Kept {
+    events: RefCell<Vec<Event>>,
+    inside: Cell<bool>,
+    off: bool,
+    page_bytes: u64,
+}
+
+impl Sink for &Kept {
+    fn is_active(&self) -> bool {
+        !self.off
+    }
+
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        assert!(!self.off, "taken though it is off");
+        assert!(
+            !self.inside.replace(true),
+            "nested: a lock would be taken twice"
+        );
+        let result = action(self);
+        self.inside.set(false);
+        result
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    fn record(&self, event: Event) {
+        assert!(self.inside.get(), "recorded outside of the lock");
+        self.events.borrow_mut().push(event);
+    }
+}
+
+/// What happened, in words that both sides have.
+#[derive(Debug, PartialEq)]
+enum Word {
+    Noted(Noted),
+    /// Encoding and operand of a TLBI.
+    Tlbi(u16, u64),
+}
+
+/// The host's notes, reservations left out: no event tells these.
+fn noted(notes: Vec<Noted>) -> Vec<Word> {
+    let notes = notes.into_iter();
+    notes
+        .filter_map(|note| match note {
+            Noted::Reserve(_) => None,
+            Noted::Tlbi(op) => {
+                let (encoding, operand) = op.instruction(Regime::El1And0);
+                Some(Word::Tlbi(encoding, operand))
+            }
+            other => Some(Word::Noted(other)),
+        })
+        .collect()
+}
+
+/// The host's words for the events, after all of them.
+fn expected(events: &[Event], host: &Host, page_bytes: u64) -> Vec<Word> {
+    let place = |address: u64| {
+        let table = address & !(page_bytes - 1);
+        (table, ((address - table) / 8) as usize)
+    };
+    let mut expected = Vec::new();
+    for event in events {
+        expected.push(Word::Noted(match *event {
+            Event::Store {
+                address,
+                count,
+                descriptor,
+                step,
+                visibility,
+            } => {
+                let (table, first) = place(address);
+                Noted::Store {
+                    table,
+                    first,
+                    count: count as usize,
+                    descriptor,
+                    step,
+                    visibility: seen_by(visibility),
+                }
+            }
+            // The host notes which entries were valid; both end in the same memory.
+            Event::Update {
+                address,
+                count,
+                change,
+                visibility,
+            } => {
+                let (table, first) = place(address);
+                expected.extend(
+                    (first..first + count as usize)
+                        .map(|index| (index, host.word(table, index)))
+                        .filter(|(_, now)| {
+                            now & change.set == change.set && now & change.clear & !change.set == 0
+                        })
+                        .map(|(index, descriptor)| {
+                            Word::Noted(Noted::Change {
+                                table,
+                                index,
+                                descriptor,
+                                visibility: seen_by(visibility),
+                            })
+                        }),
+                );
+                continue;
+            }
+            Event::Obtained { start, bytes } => Noted::Allocate {
+                first: start,
+                count: (bytes / page_bytes) as usize,
+            },
+            Event::Freed { start, bytes } => {
+                assert_eq!(bytes, page_bytes);
+                Noted::Free(start)
+            }
+            Event::Barrier(Barrier::DSB_ISHST) => Noted::DsbIshst,
+            Event::Barrier(Barrier::DSB_ISH) => Noted::DsbIsh,
+            Event::Barrier(Barrier::ISB) => Noted::Isb,
+            Event::System(system, operand) => {
+                expected.push(Word::Tlbi(system.0, operand));
+                continue;
+            }
+            other => panic!("{other:?}"),
+        }));
+    }
+    expected
+}
+
+/// The walker's word for the event's.
+fn seen_by(visibility: granule_trace::Visibility) -> Visibility {
+    match visibility {
+        granule_trace::Visibility::Private => Visibility::Private,
+        granule_trace::Visibility::Live => Visibility::Live,
+        granule_trace::Visibility::Publish => Visibility::Publish,
+        granule_trace::Visibility::Exchange => Visibility::Exchange,
+        other => panic!("{other:?}"),
+    }
+}
+
+struct Compare;
+
+impl Dispatch for Compare {
+    type Output = usize;
+
+    fn run<P: Page>(self) -> usize {
+        let geometry = PLAIN.geometry(P::SIZE, 48, Half::Upper);
+        let host = Host::new(&geometry, 0x4000_0000, 64);
+        let capabilities = TlbCapabilities {
+            geometry,
+            range: false,
+            level_hint: true,
+            repeat: false,
+        };
+        let inner = host::environment(&host, capabilities);
+        let kept = Kept {
+            page_bytes: P::SIZE.bytes(),
+            ..Kept::default()
+        };
+        let environment = Parts {
+            memory: Traced::new(inner.memory, &kept),
+            allocator: Traced::new(inner.allocator, &kept),
+            maintenance: Traced::new(inner.maintenance, &kept),
+        };
+        let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+        tables.make_live();
+        let (page, start) = (P::SIZE.bytes(), geometry.base());
+        let mut seen = 0;
+        let mut compare = |what: &str| {
+            let events = kept.events.take();
+            let noted = noted(host.take_events());
+            assert_eq!(expected(&events, &host, page), noted, "{what} {}", P::SIZE);
+            assert!(!events.is_empty(), "{what}");
+            seen += events.len();
+        };
+        compare("new and live");
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        let output = PhysicalAddress(0x8000_0000);
+        tables
+            .map(start, output, 40 * page, attributes, Leaves::PAGES)
+            .unwrap();
+        compare("map");
+        let change = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::default()
+        };
+        let middle = VirtualAddress(start.0 + 3 * page);
+        tables
+            .protect(middle, 5 * page, change, Holes::Refuse)
+            .unwrap();
+        compare("protect");
+        tables.unmap(middle, page).unwrap();
+        // Clearing all bits leaves nothing to tell the entry by: it is as the host says.
+        let events = kept.events.take();
+        assert!(
+            events
+                .iter()
+                .any(|event| matches!(event, Event::Update { count: 1, .. }))
+        );
+        host.take_events();
+        seen
+    }
+}
+
+#[test]
+fn what_is_recorded_is_what_the_host_notes() {
+    for size in PageSize::ALL {
+        assert!(size.dispatch(Compare) > 10, "{size}");
+    }
+}
+
+/// Slots that do nothing.
+struct Still(TlbCapabilities);
+
+impl Maintenance for Still {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.0
+    }
+    fn dsb_ishst(&mut self) {}
+    fn dsb_ish(&mut self) {}
+    fn isb(&mut self) {}
+    fn tlbi(&mut self, _op: TlbiOp) {}
+}
+
+// SAFETY: nothing is reached, and nothing is claimed to be.
+unsafe impl Windows for Still {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        VirtualAddress(0x1000 * (slot.number() + 1) as u64)
+    }
+    fn close_series(&mut self, _count: usize) {}
+    fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
+    fn close(&mut self, _slot: Slot) {}
+    unsafe fn load(&self, _slot: Slot, _index: usize) -> Descriptor {
+        Descriptor::INVALID
+    }
+    unsafe fn store(&mut self, _slot: Slot, _index: usize, _descriptor: Descriptor) {}
+}
+
+#[test]
+fn stores_through_slots_are_recorded_by_their_table() {
+    let kept = Kept::default();
+    let capabilities = TlbCapabilities {
+        geometry: PLAIN.geometry(PageSize::K4, 48, Half::Upper),
+        range: false,
+        level_hint: false,
+        repeat: false,
+    };
+    let mut windows = TracedWindows::new(Still(capabilities), &kept);
+    let slots = [
+        (Slot::Level(Level::L2), PhysicalAddress(0xa000)),
+        (Slot::Level(Level::L3), PhysicalAddress(0xb000)),
+        (Slot::Series(0), PhysicalAddress(0xc000)),
+        (Slot::Series(15), PhysicalAddress(0xd000)),
+    ];
+    for (slot, table) in slots {
+        windows.open(slot, table);
+    }
+    let relied = Event::Relied {
+        start: 0x4000,
+        bytes: 4096,
+    };
+    assert_eq!(kept.events.borrow().first(), Some(&relied));
+    let stored = |table: PhysicalAddress, first: u64, count, descriptor, step| Event::Store {
+        address: table.0 + 8 * first,
+        count,
+        descriptor,
+        step,
+        visibility: granule_trace::Visibility::Live,
+    };
+    for (slot, table) in slots {
+        kept.events.take();
+        let mut entries = Entries {
+            first: 9,
+            count: 3,
+            descriptor: Descriptor(0x1003),
+            step: 0x1000,
+            barriers: false,
+        };
+        // SAFETY: nothing is stored.
+        unsafe {
+            windows.store(slot, 7, Descriptor(3));
+            windows.zero(slot);
+            assert_eq!(windows.write(slot, &entries), entries.count);
+            entries.barriers = true;
+            assert_eq!(windows.write(slot, &entries), entries.count);
+        }
+        // What has barriers between its entries is told entry by entry, so that they stand there.
+        let expected = [
+            stored(table, 7, 1, 3, 0),
+            stored(table, 0, 512, 0, 0),
+            stored(table, 9, 3, 0x1003, 0x1000),
+            stored(table, 9, 1, 0x1003, 0x1000),
+            stored(table, 10, 1, 0x2003, 0x1000),
+            stored(table, 11, 1, 0x3003, 0x1000),
+        ];
+        assert_eq!(kept.events.take(), expected);
+    }
+}
+
+/// Maps, changes and unmaps, recorded in `kept`; what the host noted of it.
+fn some_work(kept: &Kept) -> Vec<Noted> {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let host = Host::new(&geometry, 0x4000_0000, 64);
+    let capabilities = TlbCapabilities {
+        geometry,
+        range: false,
+        level_hint: true,
+        repeat: false,
+    };
+    let inner = host::environment(&host, capabilities);
+    let environment = Parts {
+        memory: Traced::new(inner.memory, kept),
+        allocator: Traced::new(inner.allocator, kept),
+        maintenance: Traced::new(inner.maintenance, kept),
+    };
+    let mut tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
+    tables.make_live();
+    let (start, output) = (geometry.base(), PhysicalAddress(0x8000_0000));
+    let attributes = Attributes::normal(Permissions::READ_WRITE);
+    let bytes = 40 << 12;
+    tables
+        .map(start, output, bytes, attributes, Leaves::PAGES)
+        .unwrap();
+    let change = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::default()
+    };
+    tables.protect(start, bytes, change, Holes::Refuse).unwrap();
+    tables.unmap(start, bytes).unwrap();
+    (&kept).relied(start, bytes);
+    host.take_events()
+}
+
+#[test]
+fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
+    let on = Kept::default();
+    let off = Kept {
+        off: true,
+        ..Kept::default()
+    };
+    assert_eq!(some_work(&on), some_work(&off));
+    assert!(!on.events.take().is_empty());
+    assert!(off.events.take().is_empty());
+
+    let capabilities = TlbCapabilities {
+        geometry: PLAIN.geometry(PageSize::K4, 48, Half::Upper),
+        range: false,
+        level_hint: false,
+        repeat: false,
+    };
+    let mut windows = TracedWindows::new(Still(capabilities), &off);
+    let slot = Slot::Level(Level::L3);
+    let entries = Entries {
+        first: 9,
+        count: 3,
+        descriptor: Descriptor(0x1003),
+        step: 0x1000,
+        barriers: true,
+    };
+    windows.open(slot, PhysicalAddress(0x9000));
+    // SAFETY: nothing is stored.
+    unsafe {
+        windows.store(slot, 7, Descriptor(3));
+        windows.zero(slot);
+        assert_eq!(windows.write(slot, &entries), entries.count);
+    }
+    assert!(off.events.take().is_empty());
+}
+
+#[test]
+fn no_sink_has_no_size() {
+    assert_eq!(size_of::<Traced<u64, NoSink>>(), size_of::<u64>());
+    NoSink.relied(VirtualAddress(0), 1);
+}
+
+/// The constants that a reader of a trace has for TLBIs are the instructions that page tables ask for.
+#[test]
+fn each_tlbi_is_told_by_its_name() {
+    use Reach::{AllLevels, LastLevel};
+    use Regime::{El1And0, El2, El3};
+    let address = |reach, all_asids| TlbiOp::Address {
+        operand: 5,
+        reach,
+        all_asids,
+    };
+    let range = |reach, all_asids| TlbiOp::Range {
+        operand: 5,
+        reach,
+        all_asids,
+    };
+    let asid = TlbiOp::Asid { operand: 5 };
+    for (regime, op, name) in [
+        (El1And0, TlbiOp::All, "vmalle1is"),
+        (El1And0, asid, "aside1is"),
+        (El1And0, address(AllLevels, false), "vae1is"),
+        (El1And0, address(AllLevels, true), "vaae1is"),
+        (El1And0, address(LastLevel, false), "vale1is"),
+        (El1And0, address(LastLevel, true), "vaale1is"),
+        (El1And0, range(AllLevels, false), "rvae1is"),
+        (El1And0, range(AllLevels, true), "rvaae1is"),
+        (El1And0, range(LastLevel, false), "rvale1is"),
+        (El1And0, range(LastLevel, true), "rvaale1is"),
+        (El2, TlbiOp::All, "alle2is"),
+        (El2, asid, "alle2is"),
+        (El2, address(AllLevels, false), "vae2is"),
+        (El2, address(LastLevel, true), "vale2is"),
+        (El2, range(AllLevels, true), "rvae2is"),
+        (El2, range(LastLevel, false), "rvale2is"),
+        (El3, TlbiOp::All, "alle3is"),
+        (El3, asid, "alle3is"),
+        (El3, address(AllLevels, true), "vae3is"),
+        (El3, address(LastLevel, false), "vale3is"),
+        (El3, range(AllLevels, false), "rvae3is"),
+        (El3, range(LastLevel, true), "rvale3is"),
+    ] {
+        let (encoding, operand) = op.instruction(regime);
+        assert_eq!(System(encoding).name(), Some(name), "{regime:?} {op:?}");
+        assert_eq!(operand, if name.contains("all") { 0 } else { 5 }, "{name}");
+    }
+    assert_eq!(granule_trace::BitChange::LEAVES, BitChange::LEAVES);
+    assert_eq!(granule_trace::BitChange::VALID, Descriptor::VALID);
+}

@@ -1,0 +1,34 @@
+//! What a CPU does to its own translation, as records of a fixed size in memory.
+//!
+//! A kernel writes the records, and a tool on another machine reads them from the kernel's memory.
+//! This crate defines the events ([`Event`]), their encoding in four words ([`Record`]), the head of
+//! the buffer that holds them ([`Header`]), and the encodings of system registers and instructions
+//! ([`System`]). It has no dependencies, so that a writer and a reader need nothing else to agree.
+//!
+//! Encoding is shifts and stores. It cannot fail, and code that runs with the MMU off can use it.
+//! Writing the words into a buffer, in one order for several CPUs, is the kernel's task.
+//! The meaning of a sequence of events is the reader's.
+//!
+//! ```
+//! use granule_trace::{Event, Record, System};
+//!
+//! // CPU 1 wrote TTBR0_EL1.
+//! let event = Event::System(System::TTBR0_EL1, 0x4000_0000);
+//! let record = Record::new(1, event);
+//! assert_eq!(record.event(), Ok((1, event)));
+//! ```
+
+#![no_std]
+#![deny(missing_docs)]
+// A program that uses the library must still compile after a case is added.
+#![deny(clippy::exhaustive_enums)]
+
+mod buffer;
+mod record;
+mod system;
+
+pub use buffer::{Header, HeaderError};
+pub use record::{
+    Barrier, BarrierKind, BitChange, Event, RECORD_WORDS, Record, RecordError, Visibility,
+};
+pub use system::System;

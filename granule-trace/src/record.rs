@@ -1,0 +1,465 @@
+//! One event as four words.
+//!
+//! | word | bits | what |
+//! |---|---|---|
+//! | 0 | 7:0 | kind |
+//! | 0 | 15:8 | detail: how a store was made and of which entries, which barrier |
+//! | 0 | 31:16 | CPU |
+//! | 0 | 63:32 | count of descriptors, or encoding of a system register or instruction |
+//! | 1 to 3 | | as the kind has them |
+
+use super::system::System;
+
+/// 64-bit words of a record.
+pub const RECORD_WORDS: usize = 4;
+
+/// Which barrier instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum BarrierKind {
+    /// Waits for what came before to be complete.
+    Dsb,
+    /// Orders what came before and what comes after.
+    Dmb,
+    /// What comes after is fetched and translated anew.
+    Isb,
+}
+
+/// A barrier instruction with its option.
+///
+/// A struct, not an enum with an option in it: [`Event`] would take over the cases of that, and a
+/// choice between so many is compiled to a jump through a table, which code that runs with the
+/// MMU off must not contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Barrier {
+    /// The instruction.
+    pub kind: BarrierKind,
+    /// CRm of the instruction: 15 for SY, 11 for ISH, 7 for NSH, one less for stores only.
+    pub option: u8,
+}
+
+impl Barrier {
+    /// DSB SY.
+    pub const DSB_SY: Self = Self::dsb(0b1111);
+    /// DSB ISH.
+    pub const DSB_ISH: Self = Self::dsb(0b1011);
+    /// DSB ISHST.
+    pub const DSB_ISHST: Self = Self::dsb(0b1010);
+    /// DSB NSHST.
+    pub const DSB_NSHST: Self = Self::dsb(0b0110);
+    /// DSB NSH.
+    pub const DSB_NSH: Self = Self::dsb(0b0111);
+    /// DMB SY.
+    pub const DMB_SY: Self = Self {
+        kind: BarrierKind::Dmb,
+        option: 0b1111,
+    };
+    /// ISB.
+    pub const ISB: Self = Self {
+        kind: BarrierKind::Isb,
+        option: 0b1111,
+    };
+
+    const fn dsb(option: u8) -> Self {
+        let kind = BarrierKind::Dsb;
+        Self { kind, option }
+    }
+}
+
+/// Who may see a table while an entry of it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Visibility {
+    /// No walker: the table is not linked yet.
+    Private,
+    /// Walkers may read the entry at any time: it is stored whole.
+    Live,
+    /// As [`Live`](Self::Live), by a store-release: a walker that sees this store sees every store
+    /// made before.
+    Publish,
+    /// As [`Live`](Self::Live), in one step with loading what was there.
+    Exchange,
+}
+
+/// A change of some bits of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitChange {
+    /// The change concerns an entry if any of these bits is set in it: [`VALID`](Self::VALID),
+    /// [`HIDDEN`](Self::HIDDEN), or both.
+    pub of: u64,
+    /// The bits that are cleared first.
+    pub clear: u64,
+    /// The bits that are set then.
+    pub set: u64,
+}
+
+impl BitChange {
+    /// The bit of a descriptor that makes it valid.
+    pub const VALID: u64 = 1 << 0;
+    /// The software bit of a descriptor that is invalid for a while and keeps its other bits.
+    pub const HIDDEN: u64 = 1 << 63;
+    /// Both.
+    pub const LEAVES: u64 = Self::VALID | Self::HIDDEN;
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// `count` descriptors were stored from `address` on: `descriptor`, `descriptor + step` and
+    /// so on.
+    Store {
+        /// Physical address of the first entry.
+        address: u64,
+        /// How many.
+        count: u32,
+        /// The first.
+        descriptor: u64,
+        /// What is added, wrapping, for each that follows.
+        step: u64,
+        /// How they were stored.
+        visibility: Visibility,
+    },
+    /// Bits were changed of those among `count` descriptors from `address` on that the change
+    /// concerns.
+    Update {
+        /// Physical address of the first entry.
+        address: u64,
+        /// How many.
+        count: u32,
+        /// The change.
+        change: BitChange,
+        /// How they were stored.
+        visibility: Visibility,
+    },
+    /// Memory was obtained for tables.
+    Obtained {
+        /// Physical address of the first byte.
+        start: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Table memory was given back.
+    Freed {
+        /// Physical address of the first byte.
+        start: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// From here on the CPU uses a range of virtual addresses as the tables say.
+    Relied {
+        /// The first address.
+        start: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// From here on the CPU uses all that the tables say.
+    Settled,
+    /// A barrier.
+    Barrier(Barrier),
+    /// A register was written, or an instruction with at most one operand executed.
+    System(System, u64),
+    /// An instruction on every cache line that holds a byte of a range of physical addresses.
+    Lines {
+        /// The instruction.
+        instruction: System,
+        /// The first address.
+        start: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Bytes were stored that are no descriptors, and that code which runs with the MMU off reads.
+    Data {
+        /// The first byte's physical address.
+        start: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// An event and the CPU it happened on, encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record(pub [u64; RECORD_WORDS]);
+
+/// Why words are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is no such kind.
+    Kind(u8),
+    /// The kind has no such detail.
+    Detail(u8),
+}
+
+impl core::fmt::Display for RecordError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Kind(kind) => write!(f, "{kind} is the kind of no record"),
+            Self::Detail(detail) => write!(f, "the record's kind has no detail {detail}"),
+        }
+    }
+}
+
+impl core::error::Error for RecordError {}
+
+const STORE: u8 = 1;
+const OBTAINED: u8 = 2;
+const FREED: u8 = 3;
+/// And `DMB`, `ISB` after it, in the order of [`BarrierKind`].
+const DSB: u8 = 4;
+const DMB: u8 = DSB + BarrierKind::Dmb as u8;
+const ISB: u8 = DSB + BarrierKind::Isb as u8;
+const SYSTEM: u8 = 7;
+const LINES: u8 = 8;
+const DATA: u8 = 9;
+const UPDATE: u8 = 10;
+const RELIED: u8 = 11;
+const SETTLED: u8 = 12;
+
+/// The detail of a record that stores descriptors.
+const fn how(visibility: Visibility) -> u8 {
+    match visibility {
+        Visibility::Private => 0,
+        Visibility::Live => 1,
+        Visibility::Publish => 2,
+        Visibility::Exchange => 3,
+    }
+}
+
+/// In the detail of an update: valid entries were changed.
+const OF_VALID: u8 = 1 << 2;
+/// In the detail of an update: hidden entries were changed.
+const OF_HIDDEN: u8 = 1 << 3;
+
+/// In the detail of an update: which entries were changed.
+const fn of(bits: u64) -> u8 {
+    let valid = bits & BitChange::VALID != 0;
+    let hidden = bits & BitChange::HIDDEN != 0;
+    (valid as u8 * OF_VALID) | (hidden as u8 * OF_HIDDEN)
+}
+
+/// The other way.
+const fn entries(of: u8) -> u64 {
+    let valid = (of & OF_VALID != 0) as u64 * BitChange::VALID;
+    let hidden = (of & OF_HIDDEN != 0) as u64 * BitChange::HIDDEN;
+    valid | hidden
+}
+
+/// The other way round than [`how`].
+const fn visibility(detail: u8) -> Option<Visibility> {
+    match detail {
+        0 => Some(Visibility::Private),
+        1 => Some(Visibility::Live),
+        2 => Some(Visibility::Publish),
+        3 => Some(Visibility::Exchange),
+        _ => None,
+    }
+}
+
+impl Record {
+    /// Encodes.
+    ///
+    /// Always inlined, so that it folds where the kind of the event is known. That leaves no jump
+    /// through a table, which code that runs with the MMU off must not contain.
+    #[must_use]
+    #[inline(always)]
+    pub const fn new(cpu: u16, event: Event) -> Self {
+        let (kind, detail, more, words) = match event {
+            Event::Store {
+                address,
+                count,
+                descriptor,
+                step,
+                visibility,
+            } => {
+                let words = [address, descriptor, step];
+                (STORE, how(visibility), count, words)
+            }
+            Event::Update {
+                address,
+                count,
+                change,
+                visibility,
+            } => {
+                let words = [address, change.clear, change.set];
+                (UPDATE, how(visibility) | of(change.of), count, words)
+            }
+            Event::Obtained { start, bytes } => (OBTAINED, 0, 0, [start, bytes, 0]),
+            Event::Freed { start, bytes } => (FREED, 0, 0, [start, bytes, 0]),
+            Event::Barrier(Barrier { kind, option }) => (DSB + kind as u8, option, 0, [0; 3]),
+            Event::System(system, value) => (SYSTEM, 0, system.0 as u32, [value, 0, 0]),
+            Event::Lines {
+                instruction,
+                start,
+                bytes,
+            } => (LINES, 0, instruction.0 as u32, [start, bytes, 0]),
+            Event::Data { start, bytes } => (DATA, 0, 0, [start, bytes, 0]),
+            Event::Relied { start, bytes } => (RELIED, 0, 0, [start, bytes, 0]),
+            Event::Settled => (SETTLED, 0, 0, [0; 3]),
+        };
+        let first = kind as u64 | (detail as u64) << 8 | (cpu as u64) << 16 | (more as u64) << 32;
+        let [a, b, c] = words;
+        Self([first, a, b, c])
+    }
+
+    /// Decodes: the CPU and the event.
+    ///
+    /// # Errors
+    ///
+    /// When the words are no record.
+    pub const fn event(&self) -> Result<(u16, Event), RecordError> {
+        let [first, a, b, c] = self.0;
+        let detail = (first >> 8) as u8;
+        let more = (first >> 32) as u32;
+        let start = a;
+        let event = match first as u8 {
+            STORE | UPDATE => {
+                let is_store = first as u8 == STORE;
+                let of = if is_store {
+                    0
+                } else {
+                    detail & (OF_VALID | OF_HIDDEN)
+                };
+                let Some(visibility) = visibility(detail & !of) else {
+                    return Err(RecordError::Detail(detail));
+                };
+                let (address, count) = (start, more);
+                if is_store {
+                    Event::Store {
+                        address,
+                        count,
+                        descriptor: b,
+                        step: c,
+                        visibility,
+                    }
+                } else {
+                    Event::Update {
+                        address,
+                        count,
+                        change: BitChange {
+                            of: entries(of),
+                            clear: b,
+                            set: c,
+                        },
+                        visibility,
+                    }
+                }
+            }
+            OBTAINED => Event::Obtained { start, bytes: b },
+            FREED => Event::Freed { start, bytes: b },
+            kind @ (DSB | DMB | ISB) if detail < 16 => {
+                let kind = match kind {
+                    DSB => BarrierKind::Dsb,
+                    DMB => BarrierKind::Dmb,
+                    _ => BarrierKind::Isb,
+                };
+                Event::Barrier(Barrier {
+                    kind,
+                    option: detail,
+                })
+            }
+            DSB | DMB | ISB => return Err(RecordError::Detail(detail)),
+            SYSTEM => Event::System(System(more as u16), a),
+            LINES => Event::Lines {
+                instruction: System(more as u16),
+                start: a,
+                bytes: b,
+            },
+            DATA => Event::Data { start, bytes: b },
+            RELIED => Event::Relied { start: a, bytes: b },
+            SETTLED => Event::Settled,
+            kind => return Err(RecordError::Kind(kind)),
+        };
+        Ok(((first >> 16) as u16, event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    #[test]
+    fn every_event_comes_back() {
+        let start = 0x000f_ffff_ffff_fff8;
+        let mut events = std::vec![
+            Event::Obtained {
+                start,
+                bytes: 1 << 40
+            },
+            Event::Freed { start, bytes: 4096 },
+            Event::Barrier(Barrier::ISB),
+            Event::System(System::TTBR1_EL1, u64::MAX),
+            Event::Lines {
+                instruction: System::DC_IVAC,
+                start: u64::MAX - 7,
+                bytes: 8,
+            },
+            Event::Data { start, bytes: 1 },
+            Event::Relied {
+                start: u64::MAX,
+                bytes: 1,
+            },
+            Event::Settled,
+        ];
+        for option in 0..16 {
+            for kind in [BarrierKind::Dsb, BarrierKind::Dmb, BarrierKind::Isb] {
+                events.push(Event::Barrier(Barrier { kind, option }));
+            }
+        }
+        for visibility in [
+            Visibility::Private,
+            Visibility::Live,
+            Visibility::Publish,
+            Visibility::Exchange,
+        ] {
+            events.push(Event::Store {
+                address: start,
+                count: u32::MAX,
+                descriptor: u64::MAX,
+                step: 1 << 63,
+                visibility,
+            });
+        }
+        for of in [BitChange::VALID, BitChange::HIDDEN, BitChange::LEAVES] {
+            events.push(Event::Update {
+                address: start,
+                count: 8192,
+                change: BitChange {
+                    of,
+                    clear: u64::MAX,
+                    set: 5,
+                },
+                visibility: Visibility::Live,
+            });
+        }
+        for event in events {
+            for cpu in [0, 1, u16::MAX] {
+                assert_eq!(Record::new(cpu, event).event(), Ok((cpu, event)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        assert_eq!(Record([0; 4]).event(), Err(RecordError::Kind(0)));
+        assert_eq!(Record([13; 4]).event(), Err(RecordError::Kind(13)));
+        for (kind, detail) in [
+            (STORE, 4),
+            (STORE, 5),
+            (UPDATE, 16),
+            (UPDATE, 35),
+            (DSB, 16),
+            (DMB, 255),
+        ] {
+            let first = u64::from(kind) | u64::from(detail) << 8;
+            assert_eq!(
+                Record([first, 0, 0, 0]).event(),
+                Err(RecordError::Detail(detail))
+            );
+        }
+    }
+}
