@@ -1,33 +1,115 @@
-//! Decoding of ESR and FAR: exception classes, fault status codes, and their description in words.
+//! The one decoding of ESR and FAR: what caused an exception, fault status codes, and their description
+//! in words. No other file looks at bits of a syndrome.
 
 use core::fmt;
+use granule::space::Access;
 
 /// ESR's exception class, bits 31:26.
-pub const fn class(esr: u64) -> u64 {
+const fn class(esr: u64) -> u64 {
     esr >> 26 & 0x3f
 }
 
-/// Whether this was `BRK #number`.
-pub const fn is_brk(esr: u64, number: u64) -> bool {
-    class(esr) == 0x3c && esr & 0xffff == number
+/// What caused a synchronous exception, as far as the kernel treats causes differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// SVC in AArch64.
+    SystemCall,
+    /// An instruction or data abort.
+    Abort(Abort),
+    /// A misaligned program counter or stack pointer.
+    Misaligned,
+    /// A floating-point exception that is trapped.
+    FloatingPoint,
+    /// A breakpoint, step or watchpoint, or BRK.
+    Debug,
+    /// An undefined or trapped instruction, an illegal state, and what later CPUs add.
+    Other,
 }
 
-/// The fault status (DFSC or IFSC) of an abort that the kernel's own level caused.
-pub const fn own_abort(esr: u64) -> Option<u64> {
-    match class(esr) {
-        0x21 | 0x25 => Some(esr & 0x3f),
+/// An instruction or data abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// Whether it was taken without a change of the exception level: the kernel caused it.
+    pub own: bool,
+    /// What the instruction wanted.
+    pub access: Access,
+    /// Why it could not.
+    pub status: FaultStatus,
+}
+
+/// A fault status code (DFSC, IFSC or PAR_EL1.FST).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultStatus(u64);
+
+impl FaultStatus {
+    /// That of PAR_EL1 after an address translation that failed; `None` after one that did not.
+    pub const fn of_par(par: u64) -> Option<Self> {
+        if par & 1 == 1 {
+            Some(Self(par >> 1 & 0x3f))
+        } else {
+            None
+        }
+    }
+
+    /// The code.
+    pub const fn code(self) -> u64 {
+        self.0
+    }
+
+    /// Whether more than one entry of the TLB matches (RNGLXZ, IHYQMB). There is one form, a
+    /// synchronous abort: no memory access was made, so the instruction can be retried.
+    pub const fn is_tlb_conflict(self) -> bool {
+        self.0 == 0x30
+    }
+
+    /// Whether an entry of any level was invalid.
+    pub const fn is_translation_fault(self) -> bool {
+        matches!(self.0, 0x04..=0x07 | 0x2a | 0x2b)
+    }
+
+    /// Whether the tables do not allow the access: an address size, translation, access flag or
+    /// permission fault of any level that a 64-bit walk has.
+    pub const fn is_by_tables(self) -> bool {
+        matches!(self.0, 0x00..=0x0f | 0x29 | 0x2b)
+    }
+}
+
+/// What caused the exception.
+pub const fn cause(esr: u64) -> Cause {
+    let class = class(esr);
+    match class {
+        0x15 => Cause::SystemCall,
+        0x20 | 0x21 | 0x24 | 0x25 => {
+            let access = match (class < 0x24, esr >> 6 & 1, esr >> 8 & 1) {
+                (true, ..) => Access::Execute,
+                // CM: cache maintenance reports as a write, which it was not.
+                (false, 1, 0) => Access::Write,
+                _ => Access::Read,
+            };
+            Cause::Abort(Abort {
+                own: class & 1 == 1,
+                access,
+                status: FaultStatus(esr & 0x3f),
+            })
+        }
+        0x22 | 0x26 => Cause::Misaligned,
+        0x2c => Cause::FloatingPoint,
+        0x30..=0x35 | 0x3c => Cause::Debug,
+        _ => Cause::Other,
+    }
+}
+
+/// The abort, if the exception is one that the kernel itself caused.
+pub const fn own_abort(esr: u64) -> Option<Abort> {
+    match cause(esr) {
+        Cause::Abort(abort) if abort.own => Some(abort),
         _ => None,
     }
 }
 
-/// The fault status of a TLB conflict abort: more than one entry of the TLB matches (RNGLXZ,
-/// IHYQMB). There is one form, a synchronous data or instruction abort: no memory access was made,
-/// so the instruction can be retried.
-pub const TLB_CONFLICT: u64 = 0x30;
-
-/// Whether a fault status says that an entry of any level was invalid.
-pub const fn is_translation_fault(status: u64) -> bool {
-    matches!(status, 0x04..=0x07 | 0x2a | 0x2b)
+/// Whether the exception was `BRK #number`.
+pub const fn is_brk(esr: u64, number: u64) -> bool {
+    class(esr) == 0x3c && esr & 0xffff == number
 }
 
 /// Says what an exception was, on one line.
@@ -225,22 +307,67 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kernel_s_own_aborts_have_a_status_here() {
+    fn only_the_kernel_s_own_aborts_are_told_as_such() {
         for class in 0..64u64 {
             for status in 0..64 {
                 let expected = (class == 0x21 || class == 0x25).then_some(status);
                 // IL, and bits of the syndrome that say something else.
                 let esr = class << 26 | 1 << 25 | 1 << 6 | status;
-                assert_eq!(own_abort(esr), expected, "{class:#x}");
+                let found = own_abort(esr).map(|abort| abort.status.code());
+                assert_eq!(found, expected, "{class:#x}");
             }
         }
-        assert_eq!(own_abort(0x9600_0030), Some(TLB_CONFLICT));
-        assert_eq!(own_abort(0x8600_0030), Some(TLB_CONFLICT));
+        for esr in [0x9600_0030, 0x8600_0030] {
+            assert!(own_abort(esr).unwrap().status.is_tlb_conflict());
+        }
+    }
+
+    #[test]
+    fn an_abort_says_what_was_wanted() {
+        let access = |esr: u64| match cause(esr) {
+            Cause::Abort(abort) => abort.access,
+            other => panic!("{other:?}"),
+        };
+        for class in [0x20, 0x21] {
+            assert_eq!(access(class << 26 | 1 << 6 | 4), Access::Execute);
+        }
+        for class in [0x24, 0x25] {
+            assert_eq!(access(class << 26 | 1 << 6 | 4), Access::Write);
+            assert_eq!(access(class << 26 | 4), Access::Read);
+            assert_eq!(access(class << 26 | 1 << 8 | 1 << 6 | 4), Access::Read);
+        }
+    }
+
+    #[test]
+    fn every_class_has_its_cause() {
+        let classes = |cause_of: Cause| -> Vec<u64> {
+            (0..64)
+                .filter(|class| cause(class << 26) == cause_of)
+                .collect()
+        };
+        assert_eq!(classes(Cause::SystemCall), [0x15]);
+        assert_eq!(classes(Cause::Misaligned), [0x22, 0x26]);
+        assert_eq!(classes(Cause::FloatingPoint), [0x2c]);
+        assert_eq!(
+            classes(Cause::Debug),
+            [0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x3c]
+        );
+        // Those, and the four aborts.
+        assert_eq!(classes(Cause::Other).len(), 64 - 11 - 4);
+    }
+
+    #[test]
+    fn a_translation_that_failed_has_a_status() {
+        assert_eq!(FaultStatus::of_par(0x1000), None);
+        let conflict = FaultStatus::of_par(0x30 << 1 | 1).unwrap();
+        assert!(conflict.is_tlb_conflict() && !conflict.is_by_tables());
     }
 
     #[test]
     fn translation_faults_are_those_of_every_level_and_no_other() {
-        let found: Vec<u64> = (0..64).filter(|code| is_translation_fault(*code)).collect();
+        let found: Vec<u64> = (0..64)
+            .filter(|code| FaultStatus(*code).is_translation_fault())
+            .collect();
         assert_eq!(found, [0x04, 0x05, 0x06, 0x07, 0x2a, 0x2b]);
     }
 

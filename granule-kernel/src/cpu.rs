@@ -4,7 +4,7 @@
 //! reach the EL2 registers, so there is one set of names for both levels.
 
 use core::arch::asm;
-use granule_kcore::syndrome;
+use granule_kcore::syndrome::FaultStatus;
 
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident = $register:literal;)*) => {$(
@@ -91,14 +91,13 @@ fn asked(address: u64, ask: fn(u64) -> u64) -> Result<u64, u64> {
     let mut par = ask(address);
     // A TLB conflict that the question meets stands in PAR and is no exception. One retry: after
     // it there is nothing left to be in conflict.
-    if par & 1 == 1 && (par >> 1) & 0x3f == syndrome::TLB_CONFLICT {
+    if FaultStatus::of_par(par).is_some_and(FaultStatus::is_tlb_conflict) {
         tlbi_vmalle1_local();
         par = ask(address);
     }
-    if par & 1 == 0 {
-        Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff))
-    } else {
-        Err((par >> 1) & 0x3f)
+    match FaultStatus::of_par(par) {
+        None => Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff)),
+        Some(status) => Err(status.code()),
     }
 }
 

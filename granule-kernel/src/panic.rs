@@ -53,11 +53,7 @@ pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
             None => end(format_args!("{}", info.message()), frame),
         }
     }
-    let why = match syndrome::class(frame.esr) {
-        // Instruction and data aborts from here.
-        0x21 | 0x25 => fault::why(frame.far),
-        _ => None,
-    };
+    let why = syndrome::own_abort(frame.esr).and_then(|_| fault::why(frame.far));
     let (comma, why) = why.map_or(("", ""), |why| (": ", why));
     match image_address(frame.elr) {
         Some(at) => end(

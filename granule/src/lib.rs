@@ -89,3 +89,8 @@ pub mod guide;
 pub mod linear;
 pub mod space;
 pub mod table;
+
+/// The README's code, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -9,6 +9,7 @@ mod check;
 mod ci;
 mod elf;
 mod entry;
+mod figures;
 mod fuzz;
 mod image;
 #[cfg(test)]
@@ -89,6 +90,8 @@ enum Command {
     },
     /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
     Check,
+    /// Measure every figure of the documents and write it where it stands
+    Figures(figures::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -127,6 +130,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
         Command::Check => return Ok(check::check()),
+        Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
         Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),

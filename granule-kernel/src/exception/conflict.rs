@@ -18,13 +18,13 @@ use granule_kcore::syndrome;
 
 /// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {
-    let Some(status) = syndrome::own_abort(frame.esr) else {
+    let Some(abort) = syndrome::own_abort(frame.esr) else {
         return false;
     };
     let hook = ABORTS
         .get()
-        .filter(|hook| syndrome::is_translation_fault(status) && hook.is_conflict(frame.far));
-    if status != syndrome::TLB_CONFLICT && hook.is_none() {
+        .filter(|hook| abort.status.is_translation_fault() && hook.is_conflict(frame.far));
+    if !abort.status.is_tlb_conflict() && hook.is_none() {
         return false;
     }
     let this = percpu::this();

@@ -18,7 +18,7 @@ use granule_kcore::syndrome;
 /// Deals with `frame` if it is a translation fault where there is a translation; true if what was
 /// interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {
-    if !syndrome::own_abort(frame.esr).is_some_and(syndrome::is_translation_fault) {
+    if !syndrome::own_abort(frame.esr).is_some_and(|abort| abort.status.is_translation_fault()) {
         return false;
     }
     if let Some(hook) = ABORTS.get() {

@@ -15,8 +15,8 @@ use crate::console::println;
 use crate::exception::Frame;
 use crate::{cpu, irq, panic};
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule::space::{Access, SpaceError};
-use granule_kcore::syndrome;
+use granule::space::SpaceError;
+use granule_kcore::syndrome::{self, Abort};
 
 /// The vectors of EL0 in AArch64.
 const SYNCHRONOUS: u64 = 8;
@@ -121,43 +121,30 @@ fn look(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
 /// Deals with it; a call that a signal interrupted is told of.
 fn synchronous(current: &mut Current<'_>) -> Option<Interrupted> {
     let (esr, far, pc) = (current.frame.esr, current.frame.far, current.frame.elr);
-    let status = esr & 0x3f;
-    match syndrome::class(esr) {
-        // SVC.
-        0x15 => return syscall::enter(current),
-        // Instruction and data aborts.
-        0x20 | 0x24 if status == syndrome::TLB_CONFLICT => {
+    match syndrome::cause(esr) {
+        syndrome::Cause::SystemCall => return syscall::enter(current),
+        syndrome::Cause::Abort(abort) if abort.status.is_tlb_conflict() => {
             // Of a group in the lower half: as `exception::conflict` does for the kernel's own.
             cpu::tlbi_vmalle1_local();
         }
-        class @ (0x20 | 0x24) => abort(current, class == 0x20, esr, far),
-        // A misaligned program counter or stack pointer.
-        0x22 | 0x26 => fault(current, SIGBUS, BUS_ADRALN, pc),
-        0x2c => fault(current, SIGFPE, SI_KERNEL, pc),
-        // Breakpoints, steps, watchpoints, BRK.
-        0x30..=0x35 | 0x3c => fault(current, SIGTRAP, TRAP_BRKPT, pc),
-        // Undefined, trapped, illegal state, and whatever comes with later CPUs.
-        _ => fault(current, SIGILL, ILL_ILLOPC, pc),
+        syndrome::Cause::Abort(abort) => aborted(current, abort, far),
+        syndrome::Cause::Misaligned => fault(current, SIGBUS, BUS_ADRALN, pc),
+        syndrome::Cause::FloatingPoint => fault(current, SIGFPE, SI_KERNEL, pc),
+        syndrome::Cause::Debug => fault(current, SIGTRAP, TRAP_BRKPT, pc),
+        syndrome::Cause::Other => fault(current, SIGILL, ILL_ILLOPC, pc),
     }
     None
 }
 
 /// An instruction or data abort.
-fn abort(current: &mut Current<'_>, fetch: bool, esr: u64, far: u64) {
-    let access = match (fetch, esr >> 6 & 1, esr >> 8 & 1) {
-        (true, ..) => Access::Execute,
-        // CM: cache maintenance says that it writes, and does not.
-        (false, 1, 0) => Access::Write,
-        _ => Access::Read,
-    };
-    // Address size, translation, access flag and permission faults of any level.
-    if !matches!(esr & 0x3f, 0x00..=0x0f | 0x29 | 0x2b) {
+fn aborted(current: &mut Current<'_>, abort: Abort, far: u64) {
+    if !abort.status.is_by_tables() {
         return fault(current, SIGBUS, BUS_ADRERR, far);
     }
     let Some(space) = current.memory() else {
         return;
     };
-    match space.with(|tables| tables.fault(far, access)) {
+    match space.with(|tables| tables.fault(far, abort.access)) {
         Ok(_) => {
             FAULTS.fetch_add(1, Ordering::Relaxed);
         }

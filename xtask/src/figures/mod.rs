@@ -1,0 +1,383 @@
+//! `cargo xtask figures`: measures every figure that the documents give and writes it where it stands;
+//! with `--check` makes the cheap measurements only and says which figures are not true any more.
+//!
+//! `document` knows the markers, `runs` the commands, `tables` and `values` what is made of their
+//! output, `compare` how far a figure may be off. Files are read and written here only.
+
+mod compare;
+mod document;
+mod path;
+mod runs;
+mod tables;
+mod values;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::document::{Kind, Marker};
+use self::runs::{Phase, RUNS, Run, Said};
+use crate::workspace::{capture, root};
+use crate::{boot, image, pool, user};
+
+/// The documents with figures.
+const DOCUMENTS: [&str; 4] = [
+    "README.md",
+    "docs/performance.md",
+    "docs/host-benchmarks.md",
+    "docs/architecture.md",
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Measure what is cheap and exact, write nothing, and fail where a document says something else
+    #[arg(long)]
+    check: bool,
+    /// Only the runs whose names fit; `*` stands for anything; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+    /// List the runs, how long each takes and whether --check makes it
+    #[arg(long)]
+    list: bool,
+}
+
+/// What was measured: by name of the run, its output or why there is none.
+type Measured = BTreeMap<&'static str, Result<Vec<Said>, String>>;
+
+/// Measures, then writes or compares.
+pub(crate) fn figures(options: &Options) -> Result<ExitCode> {
+    let chosen: Vec<&Run> = RUNS
+        .iter()
+        .filter(|run| run.checked || !options.check)
+        .filter(|run| {
+            options.only.is_empty() || options.only.iter().any(|glob| fits(glob, run.name))
+        })
+        .collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no run fits; `cargo xtask figures --list` has their names"
+    );
+    if options.list {
+        list(&chosen);
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A marker that nothing measures is told before anything is measured.
+    read_all()?;
+    let commit = commit()?;
+    let measured = measure(&chosen)?;
+    // Measuring takes a while, in which somebody may have edited.
+    let documents = read_all()?;
+    let mut wrong = Vec::new();
+    for (run, result) in &measured {
+        if let Err(error) = result {
+            wrong.push(format!("run {run}: {error}"));
+        }
+    }
+    for (name, text) in &documents {
+        if options.check {
+            wrong.extend(check(name, text, &measured)?);
+        } else {
+            let new = write(text, &measured, &commit).with_context(|| name.to_string())?;
+            if new != *text {
+                std::fs::write(root().join(name), new)
+                    .with_context(|| format!("cannot write {name}"))?;
+                println!("wrote {name}");
+            }
+        }
+    }
+    if options.check {
+        let rest = RUNS.iter().filter(|run| !run.checked);
+        let rest: Vec<_> = rest.map(|run| run.name).collect();
+        println!("not checked, for the time they take: {}", rest.join(", "));
+    }
+    for line in &wrong {
+        println!("wrong: {line}");
+    }
+    println!(
+        "{} runs made, {} figures or runs wrong",
+        measured.len(),
+        wrong.len()
+    );
+    if wrong.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.check {
+        println!("`cargo xtask figures` measures and writes all of them");
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+fn list(chosen: &[&Run]) {
+    for run in chosen {
+        let checked = if run.checked { "checked" } else { "" };
+        let commands = run.commands.join("; ");
+        println!(
+            "{:18} {:>4} s  {checked:7}  {commands}",
+            run.name, run.seconds
+        );
+    }
+    let all: u32 = chosen.iter().map(|run| cost(run)).sum();
+    println!("about {} on two quiet cores", time(f64::from(all)));
+}
+
+/// The documents, each marker of which has something to be made of.
+fn read_all() -> Result<Vec<(&'static str, String)>> {
+    let mut documents = Vec::new();
+    for name in DOCUMENTS {
+        let path = root().join(name);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        for marker in document::markers(&text).with_context(|| name.to_owned())? {
+            run_of(&marker).with_context(|| format!("{name}:{}", marker.line))?;
+        }
+        documents.push((name, text));
+    }
+    Ok(documents)
+}
+
+/// The run that a marker's figure is made of; none for the line that names the commit.
+fn run_of(marker: &Marker) -> Result<Option<&'static str>> {
+    let name = marker.name;
+    let run = match marker.kind {
+        Kind::Measured => return Ok(None),
+        Kind::Block => tables::BLOCKS
+            .iter()
+            .find(|b| b.name == name)
+            .map(|b| b.run),
+        Kind::Value => values::VALUES
+            .iter()
+            .find(|v| v.name == name)
+            .map(|v| v.run),
+    };
+    match run {
+        Some(run) => Ok(Some(run)),
+        None => bail!("no figure is called {name}; xtask/src/figures has their names"),
+    }
+}
+
+/// What would stand between the markers; none if its run was not made or failed.
+fn render(marker: &Marker, measured: &Measured) -> Result<Option<String>> {
+    let Some(run) = run_of(marker)? else {
+        return Ok(None);
+    };
+    let Some(Ok(said)) = measured.get(run) else {
+        return Ok(None);
+    };
+    let name = marker.name;
+    let text = match marker.kind {
+        Kind::Measured => return Ok(None),
+        Kind::Block => tables::BLOCKS
+            .iter()
+            .find(|block| block.name == name)
+            .map(|block| (block.render)(said)),
+        Kind::Value => values::VALUES
+            .iter()
+            .find(|value| value.name == name)
+            .map(|value| value.render(said)),
+    };
+    let text = text.transpose();
+    text.with_context(|| format!("line {}: {name}", marker.line))
+}
+
+/// Every figure that is not what was measured: document, line, found, measured.
+fn check(name: &str, text: &str, measured: &Measured) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for marker in document::markers(text)? {
+        let Some(new) = render(&marker, measured)? else {
+            continue;
+        };
+        let tell = |line: usize, found: &str, measured: &str| {
+            format!("{name}:{line}: found `{found}`, measured `{measured}`")
+        };
+        if marker.kind == Kind::Value {
+            let near = values::VALUES
+                .iter()
+                .any(|v| v.name == marker.name && v.near);
+            if !compare::values(marker.body, &new, near) {
+                wrong.push(tell(marker.line, marker.body, &new));
+            }
+        } else {
+            let differences = compare::blocks(marker.body, &new);
+            wrong.extend(
+                differences
+                    .iter()
+                    .map(|d| tell(marker.line + d.below, &d.found, &d.measured)),
+            );
+        }
+    }
+    Ok(wrong)
+}
+
+/// The document with what was measured, and the commit at its head.
+fn write(text: &str, measured: &Measured, commit: &str) -> Result<String> {
+    let mut made = Vec::new();
+    for marker in document::markers(text)? {
+        if let Some(run) = run_of(&marker)?
+            && !made.contains(&run)
+        {
+            made.push(run);
+        }
+    }
+    document::rewrite(text, |marker| {
+        if marker.kind == Kind::Measured {
+            let new = |run: &str| matches!(measured.get(run), Some(Ok(_)));
+            return Ok(head(marker.body, &made, new, commit));
+        }
+        render(marker, measured)
+    })
+}
+
+const AT: &str = "Figures: commit ";
+const ELSEWHERE: &str = "; of an earlier one: ";
+
+/// The line that says what was measured when. Runs that were not made now keep the commit that the
+/// line had for them; none if none was made.
+fn head(old: &str, runs: &[&str], new: impl Fn(&str) -> bool, commit: &str) -> Option<String> {
+    if !runs.iter().any(|run| new(run)) {
+        return None;
+    }
+    let old = old.trim().trim_start_matches(AT);
+    let old = old.split(" (").next().unwrap_or_default();
+    let (main, others) = old.split_once(ELSEWHERE).unwrap_or((old, ""));
+    let at = |run: &str| {
+        let other = others.split(", ").find_map(|other| {
+            let (name, commit) = other.split_once("` ")?;
+            (name.trim_start_matches('`') == run).then_some(commit)
+        });
+        let at = other.unwrap_or(main);
+        if at.is_empty() { "never" } else { at }
+    };
+    let earlier: Vec<String> = runs
+        .iter()
+        .filter(|run| !new(run) && at(run) != commit)
+        .map(|run| format!("`{run}` {}", at(run)))
+        .collect();
+    let mut line = format!("{AT}{commit}");
+    if !earlier.is_empty() {
+        line += &format!("{ELSEWHERE}{}", earlier.join(", "));
+    }
+    Some(line + " (written by `cargo xtask figures`, checked by `cargo xtask figures --check`)\n")
+}
+
+/// The commit that is measured, marked if the work tree has other changes than to documents.
+fn commit() -> Result<String> {
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(arguments).current_dir(root());
+        capture(command)
+    };
+    let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
+    let status = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    if status.lines().any(|line| !line.ends_with(".md")) {
+        commit += " with changes";
+    }
+    Ok(commit)
+}
+
+/// What a run adds to the time that all take: of those two at a time, half.
+fn cost(run: &Run) -> u32 {
+    match run.phase {
+        Phase::Count => run.seconds.div_ceil(2),
+        Phase::Build | Phase::Alone => run.seconds,
+    }
+}
+
+/// Makes the runs, phase by phase, and says after each how long the rest takes.
+fn measure(chosen: &[&Run]) -> Result<Measured> {
+    println!("building what is measured");
+    let granule = prepare(chosen)?;
+    let start = Instant::now();
+    let all: u32 = chosen.iter().map(|run| cost(run)).sum();
+    println!(
+        "{} runs, about {} on two quiet cores",
+        chosen.len(),
+        time(f64::from(all))
+    );
+    let (mut measured, mut done) = (Measured::new(), 0);
+    for phase in [Phase::Build, Phase::Count, Phase::Alone] {
+        let runs = chosen.iter().filter(|run| run.phase == phase);
+        let runs: Vec<&Run> = runs.copied().collect();
+        let parallel = if phase == Phase::Count {
+            pool::PARALLEL
+        } else {
+            1
+        };
+        pool::run(
+            runs.len(),
+            parallel,
+            || true,
+            |job| runs::measure(runs[job], &granule),
+            |finished| {
+                let run = runs[finished.job];
+                done += cost(run);
+                let result = finished.result.map_err(|error| format!("{error:#}"));
+                println!(
+                    "{:18} {} in {}; about {} left",
+                    run.name,
+                    if result.is_ok() { "measured" } else { "FAILED" },
+                    time(finished.time.as_secs_f64()),
+                    time(left(start.elapsed(), done, all))
+                );
+                measured.insert(run.name, result);
+                true
+            },
+        );
+    }
+    Ok(measured)
+}
+
+/// The rest at the pace so far; a machine is taken to be no faster than the figures of the runs say.
+fn left(elapsed: Duration, done: u32, all: u32) -> f64 {
+    let pace = elapsed.as_secs_f64() / f64::from(done.max(1));
+    f64::from(all.saturating_sub(done)) * pace.max(1.0)
+}
+
+fn time(seconds: f64) -> String {
+    if seconds < 90.0 {
+        format!("{seconds:.0} s")
+    } else {
+        format!("{:.0} min", seconds / 60.0)
+    }
+}
+
+/// Builds all that the runs boot, so that none of them builds beside another.
+fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
+    let needs = |names: &[&str]| chosen.iter().any(|run| names.contains(&run.name));
+    if needs(&["user", "size"]) {
+        for size in image::Fixed::ALL {
+            image::image(Some(size))?;
+        }
+    }
+    // Last, so that its ELF file is the one that is left.
+    image::image(None)?;
+    user::build()?;
+    if needs(&["host"]) {
+        let build = ["build", "--release", "-p", "granule-bench"];
+        crate::workspace::run(crate::workspace::cargo(&build))?;
+    }
+    let granule = boot::build_cli()?;
+    ensure!(
+        Path::new(&granule).exists(),
+        "{} is not there",
+        granule.display()
+    );
+    Ok(granule)
+}
+
+/// Whether a name fits a pattern in which `*` stands for anything.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            (0..=name.len())
+                .filter(|at| name.is_char_boundary(*at))
+                .any(|at| fits(rest, &name[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

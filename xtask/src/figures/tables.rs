@@ -1,0 +1,390 @@
+//! The blocks of the documents: each is a table made of one run's output. Pure.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::path::{count, grouped, number, select};
+use super::runs::Said;
+
+/// One block.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) name: &'static str,
+    /// The run that it is made of.
+    pub(super) run: &'static str,
+    pub(super) render: fn(&[Said]) -> Result<String>,
+}
+
+const fn block(
+    name: &'static str,
+    run: &'static str,
+    render: fn(&[Said]) -> Result<String>,
+) -> Block {
+    Block { name, run, render }
+}
+
+/// All blocks.
+pub(super) const BLOCKS: &[Block] = &[
+    block("run", "run", |said| Ok(fenced(&one(said)?.stdout))),
+    block("linear-4g", "linear-4g", commands_and_tables),
+    block("linear-4k", "linear-4k", commands_and_tables),
+    block("linear-16k", "linear-16k", commands_and_tables),
+    block("linear-entry", "linear-entry", commands_and_tables),
+    block("blocks", "blocks", commands_and_tables),
+    block("blocks-52", "blocks-52", commands_and_tables),
+    block("blocks-full", "blocks-full", commands_and_tables),
+    block("permissions-single", "permissions-single", |said| {
+        permissions(said, "single")
+    }),
+    block("permissions-random", "permissions", |said| {
+        permissions(said, "random")
+    }),
+    block("plan-memory", "plan-memory", plan_memory),
+    block("plan-time", "plan-time", |said| {
+        let said = one(said)?;
+        Ok(format!("{}\n{}", command(said), fenced(&said.stdout)))
+    }),
+    block("plan-model", "plan-model", |said| {
+        let said = one(said)?;
+        Ok(format!("{}\n{}\n", command(said), said.stdout.trim_end()))
+    }),
+    block("user", "user", commands_and_tables),
+    block("kexec-25m", "kexec-25m", kexec),
+    block("kexec", "kexec", kexec),
+    block("kexec-sizes", "kexec-sizes", kexec),
+    block("kexec-published", "kexec-25m", kexec_published),
+    block("size", "size", sizes),
+    block("peers", "peers", peers),
+    block("host-goals", "host", host_goals),
+    block("host", "host", host),
+];
+
+fn one(said: &[Said]) -> Result<&Said> {
+    said.first().context("the run has no command")
+}
+
+fn command(said: &Said) -> String {
+    format!("    {}\n", said.command)
+}
+
+fn fenced(text: &str) -> String {
+    format!("```text\n{}\n```\n", text.trim_end())
+}
+
+/// The tables that a benchmark printed for people: each a run of lines with bars.
+fn tables_of(said: &Said) -> Vec<String> {
+    let mut tables: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in said.stderr.lines() {
+        let bar = line.starts_with('|');
+        if bar && !inside {
+            tables.push(String::new());
+        }
+        if let (true, Some(table)) = (bar, tables.last_mut()) {
+            table.push_str(line);
+            table.push('\n');
+        }
+        inside = bar;
+    }
+    tables
+}
+
+/// Each command with the first table that it printed.
+fn commands_and_tables(said: &[Said]) -> Result<String> {
+    let parts = said.iter().map(|said| {
+        let table = tables_of(said).into_iter().next();
+        let table = table.with_context(|| format!("`{}` printed no table", said.command))?;
+        Ok(format!("{}\n{table}", command(said)))
+    });
+    Ok(parts.collect::<Result<Vec<_>>>()?.join("\n"))
+}
+
+/// The rows of one kind, with those that merge afterwards.
+fn permissions(said: &[Said], kind: &str) -> Result<String> {
+    let said = one(said)?;
+    let table = tables_of(said).into_iter().next();
+    let table = table.context("the benchmark printed no table")?;
+    let other = if kind == "single" { "random" } else { "single" };
+    let dropped = [format!("| {other} |"), format!("| {other}-merge |")];
+    let kept = table
+        .lines()
+        .filter(|line| !dropped.iter().any(|kind| line.contains(kind.as_str())));
+    let kept: Vec<&str> = kept.collect();
+    ensure!(kept.len() > 2, "the benchmark has no rows of kind {kind}");
+    Ok(format!("{}\n{}\n", command(said), kept.join("\n")))
+}
+
+/// Phases, then what was copied.
+fn kexec(said: &[Said]) -> Result<String> {
+    let said = one(said)?;
+    let tables = tables_of(said);
+    ensure!(tables.len() == 3, "the benchmark printed other tables");
+    Ok(format!("{}\n{}\n{}", command(said), tables[0], tables[1]))
+}
+
+fn kexec_published(said: &[Said]) -> Result<String> {
+    let table = tables_of(one(said)?).into_iter().nth(2);
+    table.context("the benchmark printed no published figures")
+}
+
+fn page_size(bytes: u64) -> String {
+    format!("{}K", bytes >> 10)
+}
+
+/// A table of what a map of pages takes and one of blocks, from plans in pairs.
+fn plan_memory(said: &[Said]) -> Result<String> {
+    let mut text = String::new();
+    for said in said {
+        text += &command(said);
+    }
+    text += "\n| pages | tables, of pages | bytes | tables, of blocks | bytes | saved |\n\
+             | --- | ---: | ---: | ---: | ---: | ---: |\n";
+    for pair in said.chunks(2) {
+        let [pages, blocks] = pair else {
+            anyhow::bail!("a plan of pages without one of blocks");
+        };
+        let figures = |said: &Said| {
+            let tables = count(&said.json, "tables")?;
+            Ok::<_, anyhow::Error>((tables, count(&said.json, "table_bytes")?))
+        };
+        let (many, few) = (figures(pages)?, figures(blocks)?);
+        let saved = many.1.saturating_sub(few.1) as f64;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} KiB | {} | {} KiB | {:.1} MiB ({:.1} MB) |",
+            page_size(count(&pages.json, "page_size")?),
+            grouped(many.0),
+            grouped(many.1 >> 10),
+            grouped(few.0),
+            grouped(few.1 >> 10),
+            saved / f64::from(1 << 20),
+            saved / 1e6
+        );
+    }
+    Ok(text)
+}
+
+fn rows<'a>(json: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+    select(json, key)?
+        .as_array()
+        .with_context(|| format!("{key} is no array"))
+}
+
+fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str> {
+    select(json, key)?
+        .as_str()
+        .with_context(|| format!("{key} is no text"))
+}
+
+/// A row for each page size: the image for every size, the one for that size, the difference.
+fn sizes(said: &[Said]) -> Result<String> {
+    let said = one(said)?;
+    let mut table = format!(
+        "{}\n| pages | | Image | code | text | data |\n| --- | --- | ---: | ---: | ---: | ---: |\n",
+        command(said)
+    );
+    let kib = |bytes: f64| format!("{:.1}", bytes / 1024.0);
+    for over in rows(&said.json, "over_fixed")? {
+        let size = text(over, "page_size")?;
+        for (build, name) in [
+            ("boot".to_owned(), "one image for every size".to_owned()),
+            (format!("fixed-{size}"), format!("`fixed-{size}`")),
+        ] {
+            let _ = write!(table, "| {size} | {name} |");
+            for part in ["image", "code", "text", "data"] {
+                let path = format!("builds[build={build},page_size={size}].{part}_bytes");
+                let _ = write!(table, " {} |", kib(number(&said.json, &path)?));
+            }
+            table.push('\n');
+        }
+        let _ = write!(table, "| {size} | difference |");
+        for part in ["image", "code", "text", "data"] {
+            let bytes = number(over, &format!("{part}.bytes"))?;
+            let percent = number(over, &format!("{part}.percent"))?;
+            let _ = write!(table, " {:+.1} ({percent:+.1} %) |", bytes / 1024.0);
+        }
+        table.push('\n');
+    }
+    Ok(table)
+}
+
+/// The benchmark's names for kinds of work, for people.
+const WORK: [(&str, &str); 9] = [
+    ("touch", "first touch, zeroing included"),
+    ("fork", "`fork`, the child exits at once"),
+    ("fork-held", "`fork`, the child waits"),
+    ("reuse", "next write after the child has exited"),
+    ("copy", "next write while the child lives: copy"),
+    ("mprotect-read", "`mprotect` to read-only"),
+    ("mprotect-write", "`mprotect` to writable"),
+    ("rewrite", "next write after that"),
+    ("munmap", "`munmap`"),
+];
+
+/// Instructions a page: a row for each kind of work and page size, a column for each kernel.
+fn peers(said: &[Said]) -> Result<String> {
+    let said = one(said)?;
+    let all = rows(&said.json, "rows")?;
+    let mut kernels: Vec<&str> = Vec::new();
+    for row in all {
+        let kernel = text(row, "kernel")?;
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
+        }
+    }
+    ensure!(kernels.len() > 1, "there is no other kernel");
+    let mut table = format!("{}\n| instructions a page | pages |", command(said));
+    for kernel in &kernels {
+        let _ = write!(table, " {kernel} |");
+    }
+    table.push_str("\n| --- | --- |");
+    table.push_str(&" ---: |".repeat(kernels.len()));
+    table.push('\n');
+    for (op, name) in WORK {
+        for size in [4096, 16384, 65536] {
+            let _ = write!(table, "| {name} | {} |", page_size(size));
+            for kernel in &kernels {
+                let row = all.iter().find(|row| {
+                    row["op"] == op && row["page_size"] == size && row["kernel"] == *kernel
+                });
+                let figure = match row {
+                    Some(row) => format!("{:.1}", number(row, "instructions_per_page")?),
+                    None => "–".to_owned(),
+                };
+                let _ = write!(table, " {figure} |");
+            }
+            table.push('\n');
+        }
+    }
+    Ok(table)
+}
+
+/// A ratio with its quartiles.
+pub(super) fn spread(ratio: &Value) -> Result<String> {
+    Ok(format!(
+        "{:.2} ({:.2} to {:.2})",
+        number(ratio, "median")?,
+        number(ratio, "lower_quartile")?,
+        number(ratio, "upper_quartile")?
+    ))
+}
+
+fn host_goals(said: &[Said]) -> Result<String> {
+    let mut table = String::from(
+        "| goal: time over the floor's | at most | measured | |\n| --- | ---: | ---: | --- |\n",
+    );
+    for goal in rows(&one(said)?.json, "goals")? {
+        let reached = match select(goal, "reached")?.as_bool() {
+            Some(true) => "reached",
+            Some(false) => "missed",
+            None => "not decided",
+        };
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} | {reached} |",
+            text(goal, "what")?,
+            number(goal, "at_most")?,
+            spread(select(goal, "ratio")?)?
+        );
+    }
+    Ok(table)
+}
+
+/// A table for each job: subjects down, steps across.
+fn host(said: &[Said]) -> Result<String> {
+    let said = one(said)?;
+    let all = rows(&said.json, "rows")?;
+    let mut parts = vec![command(said)];
+    for floor in rows(&said.json, "floors")? {
+        let (bytes, leaf) = (count(floor, "bytes")?, count(floor, "leaf_bytes")?);
+        let job = all
+            .iter()
+            .filter(|row| row["bytes"] == bytes && row["leaf_bytes"] == leaf);
+        let job: Vec<&Value> = job.collect();
+        let leaves = if leaf == 4096 {
+            "4K leaves"
+        } else {
+            "2M blocks"
+        };
+        let mut table = format!(
+            "| {} GiB in {leaves} | map | protect | unmap |\n| --- | ---: | ---: | ---: |\n",
+            bytes >> 30
+        );
+        let mut subjects: Vec<&str> = Vec::new();
+        for row in &job {
+            let subject = text(row, "subject")?;
+            if !subjects.contains(&subject) {
+                subjects.push(subject);
+            }
+        }
+        for subject in subjects {
+            let _ = write!(table, "| {subject} |");
+            for step in ["map", "protect", "unmap"] {
+                let row = job
+                    .iter()
+                    .find(|row| row["subject"] == subject && row["step"] == step);
+                let row = row.with_context(|| format!("{subject} did no {step}"))?;
+                let _ = write!(table, " {} |", spread(select(row, "ratio")?)?);
+            }
+            table.push('\n');
+        }
+        parts.push(table);
+    }
+    Ok(parts.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn said(stderr: &str, json: Value) -> Said {
+        Said {
+            command: "granule x",
+            stdout: "out\n".into(),
+            stderr: stderr.into(),
+            json,
+        }
+    }
+
+    #[test]
+    fn a_table_stands_under_its_command() {
+        let both = [
+            said("noise\n| a |\n| - |\n| 1 |\nx\n| c |\n", Value::Null),
+            said("| b |\n", Value::Null),
+        ];
+        let text = commands_and_tables(&both).unwrap();
+        assert_eq!(
+            text,
+            "    granule x\n\n| a |\n| - |\n| 1 |\n\n    granule x\n\n| b |\n"
+        );
+        assert!(commands_and_tables(&[said("none", Value::Null)]).is_err());
+    }
+
+    #[test]
+    fn rows_of_one_kind_are_kept_with_their_merges() {
+        let table = "| pages | kind |\n| --- | --- |\n| 4K | single |\n| 4K | single-merge |\n\
+            | 4K | random |\n| 4K | random-merge |\n";
+        let text = permissions(&[said(table, Value::Null)], "random").unwrap();
+        assert!(text.ends_with("| --- | --- |\n| 4K | random |\n| 4K | random-merge |\n"));
+        let none = said("| pages |\n| --- |\n", Value::Null);
+        assert!(permissions(&[none], "single").is_err());
+    }
+
+    #[test]
+    fn what_a_kernel_did_not_do_is_a_dash() {
+        let row = |kernel: &str, size: u64| {
+            json!({"op": "fork", "page_size": size, "kernel": kernel,
+                "instructions_per_page": 55.82})
+        };
+        let json = json!({"rows": [row("Granule", 4096), row("Granule", 65536), row("L", 4096)]});
+        let text = peers(&[said("", json)]).unwrap();
+        assert!(
+            text.contains("| `fork`, the child exits at once | 64K | 55.8 | – |"),
+            "{text}"
+        );
+    }
+}
