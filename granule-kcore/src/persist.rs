@@ -5,9 +5,12 @@
 use crate::devicetree::memory::Memory;
 use crate::trace::area::pair;
 use core::ops::Range;
+use dtoolkit::fdt::Fdt;
+use dtoolkit::{Node, Property};
 use granule::arch::{Geometry, PageSize};
 use granule::linear::Census;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
+use granule_boot::words;
 
 /// Boots there were: nothing in it depends on a page size.
 const BOOTS: Kind = *b"gr-boots";
@@ -31,6 +34,13 @@ pub fn range(value: &[u8]) -> Result<Range<u64>, &'static str> {
         Some(end) => Ok(start..end),
         None => Err("it ends beyond 64 bits"),
     }
+}
+
+/// The memory that the command line in a device tree names, whether or not it can be used.
+pub fn handed_over(tree: &[u8]) -> Option<Range<u64>> {
+    let tree = Fdt::new(tree).ok()?;
+    let line = tree.root().child("chosen")?.property("bootargs")?;
+    range(words::find(line.value(), b"granule.persist=")?).ok()
 }
 
 /// Whether the range is RAM that is mapped and nobody's.

@@ -2,8 +2,8 @@
 //! this kernel's to overwrite, the device tree, and what the command line says of leaving.
 
 use crate::handover::Handover;
-use crate::memory::live::pointer;
-use crate::{boot, persist};
+use crate::mm::firmware;
+use crate::mm::live::pointer;
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
@@ -82,8 +82,8 @@ pub(crate) fn begin(
             fits &= machine.unmapped.try_push(range).is_ok();
             fits &= machine.reserved.try_push(range).is_ok();
         }
-        let told = boot::with_tree(handover, |tree| {
-            let handed_over = persist::handed_over(tree);
+        let told = firmware::with_tree(handover, |tree| {
+            let handed_over = granule_kcore::persist::handed_over(tree);
             tree::each_reserved(tree, handed_over, |start, bytes| {
                 let range = Extent::new(start, bytes);
                 fits &= machine.reserved.try_push(range).is_ok();

@@ -28,7 +28,7 @@ mod state {
     use super::loaded::Loaded;
     use super::messages::{self, Kind};
     use super::refused::Refused;
-    use crate::console::print;
+    use crate::dev::console::print;
     use crate::lock::Lock;
     use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,25 +5,12 @@
 //! the linear map was like, which means something under its own page size only and is refused under
 //! another one. [`granule_kcore::persist`] has the bytes; here is where the RAM is.
 
-use core::ops::Range;
-use dtoolkit::fdt::Fdt;
-use dtoolkit::{Node, Property};
-use granule_boot::words;
-use granule_kcore::persist as area;
-
 pub(crate) use in_ram::find;
 
-/// The memory that the command line in a device tree names, whether or not it can be used.
-pub(crate) fn handed_over(tree: &[u8]) -> Option<Range<u64>> {
-    let tree = Fdt::new(tree).ok()?;
-    let line = tree.root().child("chosen")?.property("bootargs")?;
-    area::range(words::find(line.value(), b"granule.persist=")?).ok()
-}
-
 mod in_ram {
-    use crate::console::println;
-    use crate::memory::map::LinearMap;
-    use crate::mmu_off::cache;
+    use crate::arch::cache;
+    use crate::dev::console::println;
+    use crate::mm::map::LinearMap;
     use granule::arch::{Geometry, PhysicalAddress};
     use granule::linear::Placement;
     use granule_boot::words;

@@ -1,7 +1,8 @@
 //! Drivers without a device, each of which requires the page sizes that its name says.
 
-use crate::console::println;
-use crate::drivers::{Driver, DriverHook};
+use crate::dev::console::println;
+use crate::dev::driver::Driver;
+use crate::dev::registry::{self, DriverHook};
 use granule::arch::PageSize::{self, K4, K16, K64};
 use granule_boot::choice::SizeSet;
 use granule_boot::driver::Requirement;
@@ -27,7 +28,7 @@ impl DriverHook for TestDrivers {
         let asked = words::find(bootargs, b"granule.test=");
         let wanted = |driver: &&Driver| asked == Some(driver.name.as_bytes());
         if let Some(driver) = DRIVERS.iter().find(wanted)
-            && driver.probe(running)
+            && registry::probe(driver, running)
         {
             println!("granule: driver {} is in use", driver.name);
         }

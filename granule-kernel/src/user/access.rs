@@ -6,7 +6,7 @@
 
 use super::abi::Errno;
 use super::memory::{self, AddressSpace};
-use crate::memory::live::pointer;
+use crate::mm::live::pointer;
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
 use granule::table::TableError;

@@ -11,8 +11,9 @@ use super::start_stack::{
 use super::syscall::LOWEST;
 use super::task::Current;
 use super::{process, random};
-use crate::console::println;
-use crate::{cpu, exception};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::dev::console::println;
 use core::ops::Range;
 use granule::space::Rights;
 
@@ -211,8 +212,8 @@ fn random_bytes() -> [u8; 16] {
 }
 
 /// The registers that a program begins with.
-pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> exception::Frame {
-    exception::Frame {
+pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> Frame {
+    Frame {
         x: [0; 31],
         sp: stack_pointer,
         elr: entry,

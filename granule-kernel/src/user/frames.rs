@@ -1,8 +1,8 @@
 //! The frames of user memory: the page allocator's, with their owners counted, reached through the
 //! linear map.
 
-use crate::memory::live::pointer;
-use crate::memory::pages;
+use crate::mm::live::pointer;
+use crate::mm::pages;
 use core::arch::asm;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
@@ -133,7 +133,7 @@ fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
 /// of unification line by line, then every instruction cache dropped whole, as one that is indexed
 /// by virtual addresses may hold it under any. CTR_EL0.IDC and DIC say that a CPU needs neither.
 fn sync_instructions(start: u64, bytes: u64) {
-    let ctr = crate::cpu::ctr_el0();
+    let ctr = crate::arch::cpu::ctr_el0();
     let line = 4u64 << (ctr >> 16 & 0xf);
     let needs_clean = ctr & 1 << 28 == 0;
     let needs_drop = ctr & 1 << 29 == 0;

@@ -12,10 +12,12 @@ use super::syscall::deliver::Machine;
 use super::syscall::env::{Env, Ram, Slept};
 use super::task::Current;
 use super::world::{Place, World};
-use super::{exec, random, syscall, timer};
-use crate::memory::pages::Pages;
-use crate::smp::percpu;
-use crate::{console, cpu};
+use super::{exec, random, syscall};
+use crate::arch::cpu;
+use crate::dev::console;
+use crate::dev::timer;
+use crate::mm::pages::Pages;
+use crate::percpu;
 use core::sync::atomic::Ordering;
 use granule_kcore::frames::tables::Source;
 

@@ -9,11 +9,11 @@
 use super::frames::UserMemory;
 use super::owned::{Array, Boxed};
 use super::registers;
-use crate::cpu;
+use crate::arch::cpu;
 use crate::lock::{Lock, UnmaskedLock};
-use crate::memory::live;
-use crate::memory::table_pages::TablePages;
-use crate::smp::percpu;
+use crate::mm::live;
+use crate::mm::table_pages::TablePages;
+use crate::percpu;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -21,7 +21,6 @@
 pub(crate) mod abi;
 pub(crate) mod files;
 pub(crate) mod idle;
-pub(crate) mod output;
 pub(crate) mod owned;
 pub(crate) mod program;
 pub(crate) mod queue;
@@ -68,8 +67,6 @@ pub(crate) mod stack;
 pub(crate) mod switch;
 #[cfg(target_os = "none")]
 pub(crate) mod task;
-#[cfg(target_os = "none")]
-pub(crate) mod timer;
 
 /// Tasks at most, which is the limit of a fork bomb.
 pub(crate) const MOST_TASKS: usize = 256;

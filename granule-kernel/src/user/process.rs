@@ -161,12 +161,12 @@ fn end_all() {
 
 /// Runs the process in another space from here on; what it had before is given back.
 pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
-    let masked = crate::cpu::mask_interrupts();
+    let masked = crate::arch::cpu::mask_interrupts();
     let reference = space.reference();
     let old = current.set_memory(Some(space));
     // SAFETY: the process keeps it, and leaves it when it is not run.
     unsafe { super::memory::enter(reference) };
-    crate::cpu::restore_interrupts(masked);
+    crate::arch::cpu::restore_interrupts(masked);
     drop(old);
     return_loan(current.task);
 }

@@ -12,7 +12,7 @@ use super::task::{self, Children, Ended, Task, Zombie};
 use super::world::family::Reaped;
 use super::world::{Family, Place, Relation, Selection, World, take_typed};
 use super::{MOST_TASKS, sched};
-use crate::console;
+use crate::dev::console;
 use crate::lock::Lock;
 use core::sync::atomic::Ordering;
 

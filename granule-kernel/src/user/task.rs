@@ -10,7 +10,7 @@ use super::owned::Boxed;
 use super::stack::Stack;
 use super::switch::{Context, FpState};
 use super::turn::Turn;
-use crate::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::fmt;

@@ -1,7 +1,7 @@
 //! Blocks of the page allocator's frames, where the linear map shows them.
 
-use crate::memory::live::{self, Kernel, pointer};
-use crate::memory::pages;
+use crate::mm::live::{self, Kernel, pointer};
+use crate::mm::pages;
 use core::ptr::NonNull;
 use granule::arch::VirtualAddress;
 use granule_kcore::frames::Frame;

@@ -7,7 +7,7 @@
 
 use super::deliver::{self, Interrupted};
 use super::{Args, Arguments, Fail, Outcome, kexec, memory, tasks, unknown};
-use crate::console::println;
+use crate::dev::console::println;
 use crate::user::abi::number;
 use crate::user::execve;
 use crate::user::hook::TASKS;

@@ -2,7 +2,7 @@
 
 use super::env::Env;
 use super::{Arguments, Outcome};
-use crate::console::println;
+use crate::dev::console::println;
 use crate::kexec::leave;
 use crate::kexec::messages::{self, Kind};
 use crate::kexec::refused::{Call, Refused};

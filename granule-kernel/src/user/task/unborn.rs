@@ -5,7 +5,7 @@
 use super::{
     ALIVE, Body, FAMILY, FREE, MADE, MOST_PID, NOT_KILLED, Own, Saved, TASKS, Task, free_body,
 };
-use crate::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::user::memory::AddressSpace;
 use crate::user::owned::Boxed;
 use crate::user::stack::Stack;
