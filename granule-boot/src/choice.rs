@@ -3,89 +3,11 @@
 //! Nothing is read here and nothing printed. A wish that cannot be granted falls through to the
 //! next one in line and leaves a [`Note`], which prints as one line once there is a console.
 
-use super::Text;
+use super::bytes::Text;
 use super::machines::Machine;
+use super::sizes::SizeSet;
 use core::fmt;
-use granule::arch::features::Support;
 use granule::arch::{CpuFeatures, PageSize};
-
-/// A set of page sizes: the sum of their bytes, as each is a power of two of its own.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct SizeSet(u64);
-
-impl SizeSet {
-    /// No size at all.
-    pub const NONE: Self = Self(0);
-
-    /// Every size.
-    pub const ALL: Self = Self::NONE
-        .with(PageSize::K4)
-        .with(PageSize::K16)
-        .with(PageSize::K64);
-
-    /// This set and `size`.
-    #[must_use]
-    pub const fn with(self, size: PageSize) -> Self {
-        Self(self.0 | size.bytes())
-    }
-
-    /// Whether `size` is in the set.
-    #[must_use]
-    pub const fn has(self, size: PageSize) -> bool {
-        self.0 & size.bytes() != 0
-    }
-
-    /// The sizes that are in both sets.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// The smallest size that is in the set and not in `forbidden`.
-    fn smallest_except(self, forbidden: Self) -> Option<PageSize> {
-        PageSize::ALL
-            .into_iter()
-            .find(|size| self.has(*size) && !forbidden.has(*size))
-    }
-}
-
-impl From<&CpuFeatures> for SizeSet {
-    fn from(cpu: &CpuFeatures) -> Self {
-        PageSize::ALL
-            .into_iter()
-            .filter(|size| cpu.page_size(*size) != Support::No)
-            .collect()
-    }
-}
-
-impl FromIterator<PageSize> for SizeSet {
-    fn from_iter<I: IntoIterator<Item = PageSize>>(sizes: I) -> Self {
-        sizes.into_iter().fold(Self::NONE, Self::with)
-    }
-}
-
-impl fmt::Display for SizeSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for size in PageSize::ALL {
-            if self.has(size) {
-                write!(f, "{separator}{size}")?;
-                separator = ", ";
-            }
-        }
-        if separator.is_empty() {
-            f.write_str("none")
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl fmt::Debug for SizeSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{{{self}}}")
-    }
-}
 
 /// What somebody asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@
 //! );
 //! ```
 
-use crate::choice::SizeSet;
+use crate::sizes::SizeSet;
 use core::fmt;
 use granule::arch::PageSize;
 

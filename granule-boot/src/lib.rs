@@ -7,6 +7,7 @@
 //! - [`words`] splits the command line.
 //! - [`firmware`] lists the calls that firmware may be asked with.
 //! - [`machines`] is the table of machines that ask for a page size, or forbid one.
+//! - [`sizes`] is a set of page sizes.
 //! - [`choice`] turns all of these into a page size and a size of virtual addresses.
 //!
 //! Three more modules serve a kernel whose page size was chosen in this way:
@@ -19,7 +20,7 @@
 //!
 //! ```
 //! use granule::arch::PageSize::{K4, K16, K64};
-//! use granule_boot::choice::SizeSet;
+//! use granule_boot::sizes::SizeSet;
 //!
 //! // The sizes that this CPU and this build of the kernel both have.
 //! let cpu = SizeSet::NONE.with(K4).with(K64);
@@ -31,7 +32,7 @@
 //!
 //! With stage 1 off every data access is Device-nGnRnE (RPPDBS): an unaligned access faults, and
 //! exclusives are not guaranteed to work. There is no vector table that could report a panic. So the
-//! first five modules
+//! first six modules
 //! - read the tree byte by byte, and are compiled with strict alignment,
 //! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow, no
 //!   `unwrap`. `Display` is implemented for later, when there is a console,
@@ -66,6 +67,7 @@ pub mod firmware;
 pub mod machines;
 pub mod memblock;
 pub mod peek;
+pub mod sizes;
 pub mod stamp;
 pub mod words;
 

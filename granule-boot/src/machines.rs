@@ -23,7 +23,7 @@
 //! The tests check that no entry prefers what it forbids and none is hidden by one before it.
 
 use super::bytes::same;
-use super::choice::SizeSet;
+use super::sizes::SizeSet;
 use core::fmt;
 use granule::arch::PageSize::{self, K4, K16, K64};
 

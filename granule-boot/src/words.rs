@@ -6,8 +6,7 @@
 //! given more than once the last one counts, so that a person can append to a line that a boot
 //! loader already filled.
 
-use super::Text;
-use super::bytes::{after, same, split_once};
+use super::bytes::{Text, after, same, split_once};
 use super::choice::Wish;
 use granule::arch::PageSize;
 

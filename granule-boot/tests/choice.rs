@@ -10,10 +10,11 @@ use granule::arch::PageSize::{self, K4, K16, K64};
 use granule::arch::{CpuFeatures, IdRegisters};
 use granule_boot::Text;
 use granule_boot::choice::{
-    Note, PageSizeChoice, PageSizeInputs, Refused, SizeSet, Source, VA_BITS, Wish,
-    choose_page_size, choose_va_bits,
+    Note, PageSizeChoice, PageSizeInputs, Refused, Source, VA_BITS, Wish, choose_page_size,
+    choose_va_bits,
 };
 use granule_boot::machines::{Identity, MACHINES, Machine, Mark, find, find_in};
+use granule_boot::sizes::SizeSet;
 
 /// All subsets of the page sizes.
 fn subsets() -> impl Iterator<Item = SizeSet> {

@@ -7,9 +7,10 @@
 mod trees;
 
 use granule::arch::PageSize::{K4, K16, K64};
-use granule_boot::choice::{PageSizeInputs, SizeSet, Source, Wish, choose_page_size};
+use granule_boot::choice::{PageSizeInputs, Source, Wish, choose_page_size};
 use granule_boot::firmware::soc_id;
 use granule_boot::machines::{Identity, find};
+use granule_boot::sizes::SizeSet;
 use trees::{node, peek, tree, virt};
 
 const GRACE: u32 = 0x036b_0241;

@@ -7,7 +7,7 @@ use std::io::BufRead;
 
 use anstyle::{AnsiColor, Style};
 use granule_model::trace::{Header, ReadError, Reader};
-use granule_model::{Barrier, Config, Event, EventError, EventKind, Model, Violation};
+use granule_model::{BarrierKind, Config, Event, EventError, Model, Violation};
 use serde_json::{Value, json};
 
 /// The schema's number. Keys may be added to a schema; none goes away.
@@ -60,22 +60,23 @@ pub struct Tally {
 impl Tally {
     fn add(&mut self, event: &Event) {
         self.events += 1;
-        match event.kind {
-            EventKind::StoreDescriptor { .. } => self.descriptors += 1,
-            EventKind::FillDescriptors { count, .. }
-            | EventKind::UpdateDescriptors { count, .. } => {
-                self.descriptors = self.descriptors.saturating_add(count);
+        match *event {
+            Event::Store { count, .. } | Event::Update { count, .. } => {
+                self.descriptors = self.descriptors.saturating_add(count.into());
             }
-            EventKind::Tlbi(_) => self.tlbi += 1,
-            EventKind::Barrier(Barrier::Isb) => self.isb += 1,
-            EventKind::Barrier(barrier) => {
-                self.dsb += u64::from(barrier.name().starts_with("dsb"));
+            Event::System(system, _) => {
+                self.tlbi += u64::from(system.is_tlbi());
+                self.cache += u64::from(system.is_instruction_cache());
             }
-            EventKind::Cache { .. } | EventKind::InstructionCache { .. } => self.cache += 1,
-            EventKind::TableObtained { bytes, .. } => {
+            Event::Lines { .. } => self.cache += 1,
+            Event::Barrier(barrier) => {
+                self.dsb += u64::from(barrier.kind == BarrierKind::Dsb);
+                self.isb += u64::from(barrier.kind == BarrierKind::Isb);
+            }
+            Event::Obtained { bytes, .. } => {
                 self.obtained_bytes = self.obtained_bytes.saturating_add(bytes);
             }
-            EventKind::TableFreed { bytes, .. } => {
+            Event::Freed { bytes, .. } => {
                 self.freed_bytes = self.freed_bytes.saturating_add(bytes);
             }
             _ => (),
@@ -219,13 +220,15 @@ pub fn check(
     let page_column = reader.column_of_word(2);
     let mut tally = Tally::default();
     let mut lines = Lines::default();
-    while let Some((line, event)) = reader.next_event()? {
+    while let Some((line, cpu, event)) = reader.next_event()? {
         lines.note(tally.events, line);
-        model.event(event).map_err(|error| CheckError::Impossible {
-            line,
-            column: reader.column_of_word(wrong_word(&event, error)),
-            error,
-        })?;
+        model
+            .event(cpu, event)
+            .map_err(|error| CheckError::Impossible {
+                line,
+                column: reader.column_of_word(wrong_word(&event, error)),
+                error,
+            })?;
         tally.add(&event);
         if tally.events.is_multiple_of(EVENTS_A_STEP) {
             progress(reader.bytes());
@@ -241,9 +244,8 @@ pub fn check(
     }
     if header.complete {
         for cpu in 0..header.cpus {
-            let kind = EventKind::Sync;
             model
-                .event(Event { cpu, kind })
+                .event(cpu, Event::Settled)
                 .map_err(|error| CheckError::Impossible {
                     line: reader.lines(),
                     column: 1,
@@ -273,11 +275,11 @@ pub fn check(
 
 /// Which word of the line an impossible event is wrong in, counted from 0.
 const fn wrong_word(event: &Event, error: EventError) -> usize {
-    match (error, event.kind) {
+    match (error, event) {
         (EventError::NoSuchCpu { .. }, _) => 1,
         (EventError::TooManyPending { .. } | EventError::TooManyEntries { .. }, _) => 0,
         (EventError::TooManyDescriptors { .. }, _) => 3,
-        (_, EventKind::Cache { .. }) => 3,
+        (_, Event::Lines { .. }) => 3,
         _ => 2,
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn pretended_cpu(bytes: &[u8]) {
     let mut bad = 0;
     // The boot CPU never pretends.
     let none = fake::of_cpu(bytes, 0, |_| bad += 1);
-    assert_eq!(none.apply(&registers), registers);
+    assert_eq!(none.apply(registers), registers);
     let words = words::words(bytes).filter(|word| word.key == b"arm64.fake_cpu");
     assert!(bad <= words.count());
     // What is well formed does what it says, whatever stands before it.
@@ -84,7 +84,7 @@ pub(crate) fn pretended_cpu(bytes: &[u8]) {
     let mut line: Vec<u8> = rest.0.to_vec();
     line.retain(|byte| !b"\"\0-".contains(byte));
     line.extend(format!(" arm64.fake_cpu={cpu}:bbm={value:#x}").bytes());
-    let made = fake::of_cpu(&line, cpu, |_| ()).apply(&registers);
+    let made = fake::of_cpu(&line, cpu, |_| ()).apply(registers);
     assert_eq!(made.mmfr2, value << 52);
 }
 
@@ -135,11 +135,11 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
 
 pub(crate) fn trace_line(bytes: &[u8]) {
     let line = String::from_utf8_lossy(bytes);
-    if let Ok(Some(event)) = parse_line(&line) {
+    if let Ok(Some((cpu, event))) = parse_line(&line) {
         // What was understood is written so that it is understood alike.
         let mut written = String::new();
-        assert!(write_event(&event, &mut written).is_ok(), "{line}");
-        assert_eq!(parse_line(&written), Ok(Some(event)), "{line}");
+        assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
+        assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
     }
     let _ = Header::parse(&line);
 }

@@ -211,13 +211,15 @@ pub(crate) fn trace_record(bytes: &[u8]) {
     for (to, word) in record.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *to = word.to_le_bytes();
     }
-    if let Ok(event) = trace::decode(&record) {
-        let mut line = String::new();
-        assert!(write_event(&event, &mut line).is_ok(), "{event:?}");
+    let mut line = String::new();
+    if let Ok((cpu, event)) = trace::decode(&record)
+        && write_event(cpu, &event, &mut line).is_ok()
         // An address that no descriptor has, or a range that wraps, is the checker's to refuse.
-        if let Ok(read) = parse_line(&line) {
-            assert_eq!(read, Some(event), "{line}");
-        }
+        && let Ok(Some((cpu, event))) = parse_line(&line)
+    {
+        let mut again = String::new();
+        assert!(write_event(cpu, &event, &mut again).is_ok(), "{line}");
+        assert_eq!(again, line);
     }
 }
 

@@ -7,7 +7,7 @@ use granule::arch::{
     Page64K, PageSize, PhysicalAddress, Regime, VirtualAddress, page_size::Level,
 };
 use granule::table::{
-    BitChange, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
+    BitChange, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
 };
 use granule::table::{Liveness, Parts, TableError};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
@@ -113,7 +113,7 @@ unsafe impl TableAllocator for Empty {
     fn allocate(&mut self, _: usize) -> Option<TableRun> {
         None
     }
-    fn free(&mut self, _: PhysicalAddress) {}
+    fn free(&mut self, _: FreedTable) {}
 }
 
 pub(crate) fn walker(bytes: &[u8]) {

@@ -11,7 +11,7 @@ use granule::arch::page_size::Page4K;
 #[cfg(page_16k)]
 use granule::arch::page_size::Page16K;
 use granule::arch::{Dispatch, PageSize};
-use granule_boot::choice::SizeSet;
+use granule_boot::sizes::SizeSet;
 
 /// The page sizes there is code for.
 pub const BUILT: SizeSet = {

@@ -17,7 +17,7 @@ use granule::arch::errata::Errata;
 use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
 use granule::table::Piece;
-use granule_boot::choice::SizeSet;
+use granule_boot::sizes::SizeSet;
 use granule_kcore::persist::Left;
 
 fn say(key: &str, value: impl Display) {

@@ -9,15 +9,15 @@
 //! How the pages are reached is [`ListMemory`]'s; where they come from, a
 //! [`TableAllocator`]'s, whose pages no segment may be in the place of.
 
-use super::Transition;
 use super::header::{Header, ListMemory};
-use super::layout::{EL2, END, LINK, RECORD_BYTES, UNCACHED};
+use super::layout::{EL2, END, LINK, RECORD_BYTES, START, UNCACHED};
 use super::plan::{Record, Totals, plan};
 use super::segment::{Extent, Ground, Refusal, Segment, in_the_way};
+use super::tables::Transition;
 use super::verify::{ListError, digest, load_record};
 use core::mem::size_of;
 use granule::arch::{PageSize, PhysicalAddress};
-use granule::table::TableAllocator;
+use granule::table::{FreedTable, TableAllocator};
 
 /// How the next kernel is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,10 @@ impl List {
         pages: &mut impl TableAllocator,
     ) -> Result<(), ListError> {
         self.each_page(memory, |_| {})?;
-        self.each_page(memory, |page| pages.free(page))
+        self.each_page(memory, |page| {
+            // SAFETY: a page of the list is data, and never becomes a table.
+            pages.free(unsafe { FreedTable::unreachable(page) });
+        })
     }
 
     /// Writes the header, with the digest: the list is complete.
@@ -207,7 +210,7 @@ impl List {
             tcr: transition.tcr(tcr),
             entry: way.entry.0,
             tree: way.tree.0,
-            code: way.code.0.wrapping_add(super::START),
+            code: way.code.0.wrapping_add(START),
             ttbr0: transition.ttbr0.0,
             sctlr_el2: way.sctlr_el2,
             records: self.totals.records,

@@ -5,8 +5,8 @@
 //! before it leaves, which reads the list and changes nothing. Lines that follow each other are one
 //! event.
 
-use super::LINE;
 use super::header::ListMemory;
+use super::layout::LINE;
 use super::steps::Machine;
 use granule_trace::{Barrier, Event, System};
 

@@ -266,7 +266,7 @@ fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64
     }
 }
 
-const LINE: u64 = super::LINE as u64;
+const LINE: u64 = super::layout::LINE as u64;
 
 #[inline(never)]
 fn copy(machine: &mut (impl Machine + ?Sized), record: &Record) {

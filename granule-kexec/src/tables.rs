@@ -230,11 +230,12 @@ impl<P: Page, E: Environment> Trees for PageTables<P, E> {
     }
 
     fn give_back(&mut self) {
-        let (geometry, root) = (*self.geometry(), self.root());
+        let geometry = *self.geometry();
         // What is mapped with a geometry can be unmapped as a whole: nothing is split, and nothing is
         // left to tell if it were.
         let _ = self.unmap(geometry.base(), geometry.span());
-        self.environment().free(root);
+        // SAFETY: a private tree, of which nothing else is left.
+        unsafe { self.free_root() };
     }
 
     unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {

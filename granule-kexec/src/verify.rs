@@ -3,7 +3,7 @@
 //! Whatever is in memory by then may be read here: nothing is followed that is not the form that
 //! [`List`](super::List) writes.
 
-use super::Digest;
+use super::digest::Digest;
 use super::header::{Header, ListMemory};
 use super::layout::{CLEAN, COPY, END, LINK, RECORD_BYTES, UNIT};
 use super::plan::Record;

@@ -8,8 +8,7 @@
 //!     cargo run -p granule-model --example wrong_kernel
 
 use granule_model::{
-    Access, Barrier, CacheOp, Config, Event, EventError, EventKind, Model, Order, Outcome,
-    Register, Tlbi,
+    Access, Barrier, Config, Event, EventError, Model, Outcome, System, Visibility,
 };
 
 const ROOT: u64 = 0x1000;
@@ -24,24 +23,26 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn tell(&mut self, cpu: u32, kind: EventKind) -> Result<(), EventError> {
-        self.model.event(Event { cpu, kind })
+    fn tell(&mut self, cpu: u32, kind: Event) -> Result<(), EventError> {
+        self.model.event(cpu, kind)
     }
 
     fn store(&mut self, index: u64, value: u64) -> Result<(), EventError> {
         let address = ROOT + 8 * index;
         self.tell(
             0,
-            EventKind::StoreDescriptor {
+            Event::Store {
                 address,
-                value,
-                order: Order::Plain,
+                count: 1,
+                descriptor: value,
+                step: 0,
+                visibility: Visibility::Live,
             },
         )
     }
 
     fn barrier(&mut self, cpu: u32, barrier: Barrier) -> Result<(), EventError> {
-        self.tell(cpu, EventKind::Barrier(barrier))
+        self.tell(cpu, Event::Barrier(barrier))
     }
 
     /// Two CPUs with the MMU on: 4K pages, 39 bits, a root of blocks of 1 GiB.
@@ -52,25 +53,25 @@ impl Kernel {
         let (address, bytes) = (ROOT, 64);
         self.tell(
             0,
-            EventKind::Cache {
-                op: CacheOp::InvalidateToPoc,
-                address,
+            Event::Lines {
+                instruction: System::DC_IVAC,
+                start: address,
                 bytes,
             },
         )?;
-        self.barrier(0, Barrier::DsbSy)?;
+        self.barrier(0, Barrier::DSB_SY)?;
         for cpu in 0..2 {
             for (register, value) in [
                 (
-                    Register::TcrEl1,
+                    System::TCR_EL1,
                     25 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 1 << 23 | 0b101 << 32,
                 ),
-                (Register::Ttbr0El1, ROOT),
-                (Register::SctlrEl1, 1 | 1 << 2),
+                (System::TTBR0_EL1, ROOT),
+                (System::SCTLR_EL1, 1 | 1 << 2),
             ] {
-                self.barrier(cpu, Barrier::DsbSy)?;
-                self.tell(cpu, EventKind::RegisterWrite { register, value })?;
-                self.barrier(cpu, Barrier::Isb)?;
+                self.barrier(cpu, Barrier::DSB_SY)?;
+                self.tell(cpu, Event::System(register, value))?;
+                self.barrier(cpu, Barrier::ISB)?;
             }
         }
         Ok(())
@@ -79,17 +80,15 @@ impl Kernel {
     /// Makes the first block read-only, for all CPUs.
     fn write_protect(&mut self) -> Result<(), EventError> {
         self.store(0, 0x4000_0000 | LEAF | READ_ONLY)?;
-        self.barrier(0, Barrier::DsbIshst)?;
-        if !self.forgets_the_tlbi
-            && let Some(tlbi) = Tlbi::from_name("vaae1is", 0)
-        {
-            self.tell(0, EventKind::Tlbi(tlbi))?;
+        self.barrier(0, Barrier::DSB_ISHST)?;
+        if !self.forgets_the_tlbi {
+            self.tell(0, Event::System(System::VAAE1IS, 0))?;
         }
-        self.barrier(0, Barrier::DsbIsh)?;
-        self.barrier(0, Barrier::Isb)?;
+        self.barrier(0, Barrier::DSB_ISH)?;
+        self.barrier(0, Barrier::ISB)?;
         // Everyone goes on as if it were so.
-        self.barrier(1, Barrier::Isb)?;
-        self.tell(1, EventKind::Sync)
+        self.barrier(1, Barrier::ISB)?;
+        self.tell(1, Event::Settled)
     }
 }
 

@@ -2,7 +2,7 @@
 //! [`state::lookup`](crate::state::lookup).
 
 use crate::arch::descriptor::Rights;
-use crate::event::tlbi::Regime;
+use crate::arch::regime::Regime;
 
 /// What kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -36,7 +36,7 @@ pub struct Config {
     /// may lose that store, and a CPU translates only after an IC.
     pub caches_unknown_at_reset: bool,
     /// Whether an entry may point only to memory that was obtained for tables. `None`: from the
-    /// first [`TableObtained`](crate::EventKind::TableObtained) on.
+    /// first [`Obtained`](crate::Event::Obtained) on.
     pub track_tables: Option<bool>,
     /// Whether read-only mappings that change their output address are taken to have the same
     /// contents before and after, which RWHZWS then allows. The model knows no data.

@@ -7,21 +7,27 @@
 //! access may result in is a list of [`Outcome`]s.
 //!
 //! ```
-//! use granule_model::{Access, Config, Event, EventKind, Model, Order, Register};
+//! use granule_model::{Access, Barrier, Config, Event, Model, System, Visibility};
 //!
 //! let mut model = Model::new(Config { tlb_unknown_at_reset: false, ..Config::default() });
-//! let mut event = |kind| model.event(Event { cpu: 0, kind });
+//! let mut event = |event| model.event(0, event);
 //! // One block of 1 GiB with 4K pages and 39-bit addresses, and the MMU on.
-//! let store = |value| EventKind::StoreDescriptor { address: 0x1000, value, order: Order::Plain };
+//! let store = |descriptor| Event::Store {
+//!     address: 0x1000,
+//!     count: 1,
+//!     descriptor,
+//!     step: 0,
+//!     visibility: Visibility::Live,
+//! };
 //! event(store(0x4000_0000 | 1 | 1 << 10))?;
 //! for (register, value) in [
-//!     (Register::TcrEl1, 25 | 1 << 23 | 0b101 << 32),
-//!     (Register::Ttbr0El1, 0x1000),
-//!     (Register::SctlrEl1, 1),
+//!     (System::TCR_EL1, 25 | 1 << 23 | 0b101 << 32),
+//!     (System::TTBR0_EL1, 0x1000),
+//!     (System::SCTLR_EL1, 1),
 //! ] {
-//!     event(EventKind::Barrier(granule_model::Barrier::DsbSy))?;
-//!     event(EventKind::RegisterWrite { register, value })?;
-//!     event(EventKind::Barrier(granule_model::Barrier::Isb))?;
+//!     event(Event::Barrier(Barrier::DSB_SY))?;
+//!     event(Event::System(register, value))?;
+//!     event(Event::Barrier(Barrier::ISB))?;
 //! }
 //! // The block moves while it may be cached.
 //! event(store(0x8000_0000 | 1 | 1 << 10))?;
@@ -35,9 +41,9 @@
 //! Nothing is random. Instead of one TLB that may hold this or that the model keeps the *set* of
 //! what each may hold, by what differs from the tables: while an entry stands, any TLB may hold
 //! it and nothing is written down; when it is replaced or can no longer be reached, it (and all
-//! that it led to) becomes a *run* of stale entries of those CPUs that could have walked to it,
-//! and it goes when an invalidation that the architecture says must remove it is complete. A run
-//! is a whole stretch of neighbouring entries, so a trace that invalidates what it replaces keeps
+//! that it led to) becomes a *range* of stale entries of those CPUs that could have walked to it,
+//! and it goes when an invalidation that the architecture says must remove it is complete. A range
+//! is any number of neighbouring entries, so a trace that invalidates what it replaces keeps
 //! the model as large as its tables. One that never does makes it grow with every entry that it
 //! replaces by another, and with every address space that it never invalidates, until
 //! [`EventError`] says that it is too much: descriptors of one event, pages of tables, TLBIs that
@@ -58,7 +64,7 @@
 //!
 //! Stale entries are no violation by themselves. They are reported where they meet what they must
 //! not meet, when a table that they lead to is freed or filled, and when the tables are relied on:
-//! at [`EventKind::Sync`], [`EventKind::Relied`] and [`Model::access`].
+//! at [`Event::Settled`], [`Event::Relied`] and [`Model::access`].
 //!
 //! # What it takes for worse than it is
 //!
@@ -85,7 +91,7 @@
 //! * Contents of memory other than descriptors; who holds which lock. A store-release is taken to
 //!   order what other CPUs stored earlier in the trace, and DMB to order stores for walkers.
 //! * Stage 2, VMIDs, Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, FEAT_CnP's sharing of TLBs, tags, PAN,
-//!   E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`EventKind::Relied`] is about the
+//!   E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`Event::Relied`] is about the
 //!   first regime of EL1&0, EL2, EL3 whose MMU the CPU has on.
 //! * Whether walks are shareable with who stores (TCR.SH0, SH1), and whether CPUs that share
 //!   tables agree on MAIR and TCR.
@@ -109,7 +115,6 @@
 mod access;
 mod arch;
 mod config;
-pub mod event;
 mod model;
 mod rules;
 mod state;
@@ -118,8 +123,8 @@ mod violation;
 
 pub use access::{Access, AccessKind, FaultKind, Outcome, Translation};
 pub use arch::descriptor::Rights;
+pub use arch::regime::Regime;
 pub use config::Config;
-pub use event::tlbi::{self, Regime, Target, Tlbi, TlbiScope};
-pub use event::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope};
+pub use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Visibility};
 pub use model::{EventError, Model};
 pub use violation::{Miss, Rule, Violation};

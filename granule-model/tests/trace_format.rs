@@ -4,97 +4,106 @@
 #![allow(clippy::unwrap_used)]
 
 use granule_model::trace::{Header, ReadError, Reader, parse_line, write_event};
-use granule_model::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope, Tlbi};
+use granule_model::{Barrier, BitChange, Event, System, Visibility};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const TLBIS: [&str; 16] = [
-    "vmalle1",
-    "vmalle1is",
-    "vmalle1os",
-    "aside1is",
-    "vae1",
-    "vae1is",
-    "vaae1is",
-    "vale1os",
-    "vaale1is",
-    "rvae1is",
-    "rvaale1is",
-    "alle2",
-    "alle2is",
-    "vae2is",
-    "rvale2is",
-    "vale3is",
+const BARRIERS: [Barrier; 11] = [
+    Barrier::DSB_NSHST,
+    Barrier::DSB_NSH,
+    Barrier::DSB_ISHST,
+    Barrier::DSB_ISH,
+    Barrier::DSB_ST,
+    Barrier::DSB_SY,
+    Barrier::DMB_ISHST,
+    Barrier::DMB_ISH,
+    Barrier::DMB_ST,
+    Barrier::DMB_SY,
+    Barrier::ISB,
 ];
 
+/// The registers and instructions of a kind.
+fn named(kind: fn(System) -> bool) -> impl Strategy<Value = System> {
+    let all = System::NAMED.iter().map(|(system, _)| *system);
+    select(all.filter(|system| kind(*system)).collect::<Vec<_>>())
+}
+
 /// Any event that can be written: those whose numbers make sense together.
-fn events() -> impl Strategy<Value = Event> {
-    let order = prop_oneof![Just(Order::Plain), Just(Order::Release)];
-    let run = (0..1u64 << 49, 1..8193u64).prop_map(|(index, count)| (index * 8, count));
+fn events() -> impl Strategy<Value = (u32, Event)> {
+    let order = prop_oneof![Just(Visibility::Live), Just(Visibility::Publish)];
+    let run = (0..1u64 << 49, 2..8193u32).prop_map(|(index, count)| (index * 8, count));
     let range = (any::<u64>(), any::<u64>())
         .prop_map(|(address, bytes)| (address, (bytes % (u64::MAX - address).max(1)).max(1)));
-    let purpose = prop_oneof![Just(Purpose::Data), Just(Purpose::Code)];
-    let scope = prop_oneof![Just(Scope::Local), Just(Scope::Broadcast)];
     let kind = prop_oneof![
-        Just(EventKind::Reset),
-        Just(EventKind::Sync),
-        (select(Register::ALL), any::<u64>())
-            .prop_map(|(register, value)| EventKind::RegisterWrite { register, value }),
+        Just(Event::Reset),
+        Just(Event::Settled),
+        (named(System::is_register), any::<u64>())
+            .prop_map(|(register, value)| Event::System(register, value)),
         (run.clone(), any::<u64>(), order.clone()).prop_map(|((address, _), value, order)| {
-            EventKind::StoreDescriptor {
+            Event::Store {
                 address,
-                value,
-                order,
+                count: 1,
+                descriptor: value,
+                step: 0,
+                visibility: order,
             }
         }),
         (run.clone(), any::<u64>(), any::<u64>(), order.clone()).prop_map(
-            |((address, count), first, step, order)| EventKind::FillDescriptors {
+            |((address, count), first, step, order)| Event::Store {
                 address,
                 count,
-                first,
+                descriptor: first,
                 step,
-                order,
+                visibility: order
             }
         ),
         (run, any::<[u64; 3]>(), order).prop_map(|((address, count), [of, clear, set], order)| {
-            EventKind::UpdateDescriptors {
+            Event::Update {
                 address,
                 count,
-                of,
-                clear,
-                set,
-                order,
+                change: BitChange { of, clear, set },
+                visibility: order,
             }
         }),
-        (range.clone(), purpose).prop_map(|((address, bytes), purpose)| EventKind::OtherStore {
-            address,
-            bytes,
-            purpose,
-        }),
-        select(Barrier::ALL).prop_map(EventKind::Barrier),
-        (select(&TLBIS[..]), any::<u64>()).prop_map(|(name, operand)| {
-            let op = Tlbi::from_name(name, operand).unwrap();
-            let operand = if op.has_operand() { operand } else { 0 };
-            EventKind::Tlbi(Tlbi { operand, ..op })
-        }),
-        (select(CacheOp::ALL), range.clone())
-            .prop_map(|(op, (address, bytes))| { EventKind::Cache { op, address, bytes } }),
-        scope.prop_map(|scope| EventKind::InstructionCache { scope }),
         range
             .clone()
-            .prop_map(|(address, bytes)| EventKind::TableObtained { address, bytes }),
+            .prop_map(|(start, bytes)| Event::Data { start, bytes }),
         range
             .clone()
-            .prop_map(|(address, bytes)| EventKind::TableFreed { address, bytes }),
-        range.prop_map(|(address, bytes)| EventKind::Relied { address, bytes }),
+            .prop_map(|(start, bytes)| Event::Code { start, bytes }),
+        select(&BARRIERS[..]).prop_map(Event::Barrier),
+        (named(System::is_tlbi), any::<u64>()).prop_map(|(op, operand)| {
+            let operand = if op.takes_operand() { operand } else { 0 };
+            Event::System(op, operand)
+        }),
+        (named(System::is_data_cache), range.clone()).prop_map(|(op, (address, bytes))| {
+            Event::Lines {
+                instruction: op,
+                start: address,
+                bytes,
+            }
+        }),
+        named(System::is_instruction_cache).prop_map(|op| Event::System(op, 0)),
+        range.clone().prop_map(|(address, bytes)| Event::Obtained {
+            start: address,
+            bytes
+        }),
+        range.clone().prop_map(|(address, bytes)| Event::Freed {
+            start: address,
+            bytes
+        }),
+        range.prop_map(|(address, bytes)| Event::Relied {
+            start: address,
+            bytes
+        }),
     ];
-    (0..64u32, kind).prop_map(|(cpu, kind)| Event { cpu, kind })
+    (0..64u32, kind)
 }
 
-fn text(event: &Event) -> String {
+fn text((cpu, event): &(u32, Event)) -> String {
     let mut line = String::new();
-    write_event(event, &mut line).unwrap();
+    write_event(*cpu, event, &mut line).unwrap();
     line
 }
 
@@ -109,7 +118,7 @@ fn header(events: u64) -> Header {
 }
 
 /// Reads a whole file and gives its events.
-fn read(file: &[u8]) -> Result<Vec<(u64, Event)>, ReadError> {
+fn read(file: &[u8]) -> Result<Vec<(u64, u32, Event)>, ReadError> {
     let mut reader = Reader::new(file)?;
     let mut events = Vec::new();
     while let Some(event) = reader.next_event()? {
@@ -125,7 +134,7 @@ proptest! {
     fn events_are_read_back(event in events()) {
         let line = text(&event);
         prop_assert_eq!(parse_line(&line).unwrap(), Some(event));
-        let is_tlbi = matches!(event.kind, EventKind::Tlbi(_));
+        let is_tlbi = matches!(event.1, Event::System(op, _) if op.is_tlbi());
         prop_assert_eq!(line.split(' ').next() == Some("tlbi"), is_tlbi);
         prop_assert_eq!(line.contains("tlbi"), is_tlbi);
         prop_assert!(line.is_ascii() && !line.contains('\n'));
@@ -181,7 +190,7 @@ fn a_file_cut_anywhere_is_refused() {
     let file = format!("{}\n{}\n", header(4), lines.join("\n"));
     let events = read(file.as_bytes()).unwrap();
     assert_eq!(
-        events.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+        events.iter().map(|(line, ..)| *line).collect::<Vec<_>>(),
         [3, 4, 5, 6]
     );
     for length in 0..file.len() {

@@ -5,7 +5,9 @@ use granule::arch::tlbi::TlbiOp;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::forward;
 use granule::linear::direct::{Arena, HasArena};
-use granule::table::{BitChange, Maintenance, TableAllocator, TableMemory, TableRun, Visibility};
+use granule::table::{
+    BitChange, FreedTable, Maintenance, TableAllocator, TableMemory, TableRun, Visibility,
+};
 use granule_trace::{Barrier, Event, System};
 
 /// An implementation of the walker's traits whose calls are recorded.
@@ -246,11 +248,11 @@ impl<T: TableAllocator, S: Sink> Traced<T, S> {
 
     #[cold]
     #[inline(never)]
-    fn free_recorded(&mut self, table: PhysicalAddress) {
+    fn free_recorded(&mut self, table: FreedTable) {
         self.sink.atomically(|sink| {
             // Before the page is given back: from then on someone else may get it.
             sink.record(Event::Freed {
-                start: table.0,
+                start: table.address().0,
                 bytes: sink.page_bytes(),
             });
             self.inner.free(table);
@@ -272,7 +274,7 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
     }
 
     #[inline(always)]
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         if self.sink.is_active() {
             self.free_recorded(table);
         } else {

@@ -8,8 +8,8 @@
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress};
 use granule::table::{
-    BitChange, Maintenance, Parts, Reach, Reached, TableAllocator, TableMemory, TableRun,
-    Visibility,
+    BitChange, FreedTable, Maintenance, Parts, Reach, Reached, TableAllocator, TableMemory,
+    TableRun, Visibility,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -426,11 +426,11 @@ unsafe impl TableAllocator for Allocator {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         let host = &self.0;
-        host.take_back(host.page_of(table.0));
+        host.take_back(host.page_of(table.address().0));
         host.budget.set(host.budget.get().saturating_add(1));
-        host.note(Event::Free(table.0));
+        host.note(Event::Free(table.address().0));
     }
 }
 

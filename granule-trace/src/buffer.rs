@@ -90,7 +90,7 @@ impl Header {
     /// The room for records in a buffer of so many bytes.
     #[must_use]
     pub const fn room_in(bytes: u64) -> u64 {
-        bytes.saturating_sub(8 * Self::WORDS as u64) / (8 * super::RECORD_WORDS as u64)
+        bytes.saturating_sub(8 * Self::WORDS as u64) / (8 * super::record::RECORD_WORDS as u64)
     }
 
     /// The word at [`STATE`](Self::STATE).

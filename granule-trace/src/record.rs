@@ -50,11 +50,16 @@ impl Barrier {
     pub const DSB_NSHST: Self = Self::dsb(0b0110);
     /// DSB NSH.
     pub const DSB_NSH: Self = Self::dsb(0b0111);
+    /// DSB ST.
+    pub const DSB_ST: Self = Self::dsb(0b1110);
     /// DMB SY.
-    pub const DMB_SY: Self = Self {
-        kind: BarrierKind::Dmb,
-        option: 0b1111,
-    };
+    pub const DMB_SY: Self = Self::dmb(0b1111);
+    /// DMB ST.
+    pub const DMB_ST: Self = Self::dmb(0b1110);
+    /// DMB ISH.
+    pub const DMB_ISH: Self = Self::dmb(0b1011);
+    /// DMB ISHST.
+    pub const DMB_ISHST: Self = Self::dmb(0b1010);
     /// ISB.
     pub const ISB: Self = Self {
         kind: BarrierKind::Isb,
@@ -63,6 +68,11 @@ impl Barrier {
 
     const fn dsb(option: u8) -> Self {
         let kind = BarrierKind::Dsb;
+        Self { kind, option }
+    }
+
+    const fn dmb(option: u8) -> Self {
+        let kind = BarrierKind::Dmb;
         Self { kind, option }
     }
 }
@@ -170,13 +180,24 @@ pub enum Event {
         /// How many bytes.
         bytes: u64,
     },
-    /// Bytes were stored that are no descriptors, and that code which runs with the MMU off reads.
+    /// Bytes were stored that are no descriptors, and that an observer past the caches reads; or
+    /// they were stored past the caches and are read through them.
     Data {
         /// The first byte's physical address.
         start: u64,
         /// How many.
         bytes: u64,
     },
+    /// As [`Data`](Self::Data), but the bytes are instructions.
+    Code {
+        /// The first byte's physical address.
+        start: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// The CPU was switched on or reset. Every CPU starts like that; the event is for a CPU that
+    /// comes back.
+    Reset,
 }
 
 /// An event and the CPU it happened on, encoded.
@@ -217,6 +238,8 @@ const DATA: u8 = 9;
 const UPDATE: u8 = 10;
 const RELIED: u8 = 11;
 const SETTLED: u8 = 12;
+const CODE: u8 = 13;
+const RESET: u8 = 14;
 
 /// The detail of a record that stores descriptors.
 const fn how(visibility: Visibility) -> u8 {
@@ -298,6 +321,8 @@ impl Record {
             Event::Data { start, bytes } => (DATA, 0, 0, [start, bytes, 0]),
             Event::Relied { start, bytes } => (RELIED, 0, 0, [start, bytes, 0]),
             Event::Settled => (SETTLED, 0, 0, [0; 3]),
+            Event::Code { start, bytes } => (CODE, 0, 0, [start, bytes, 0]),
+            Event::Reset => (RESET, 0, 0, [0; 3]),
         };
         let first = kind as u64 | (detail as u64) << 8 | (cpu as u64) << 16 | (more as u64) << 32;
         let [a, b, c] = words;
@@ -370,6 +395,8 @@ impl Record {
             DATA => Event::Data { start, bytes: b },
             RELIED => Event::Relied { start: a, bytes: b },
             SETTLED => Event::Settled,
+            CODE => Event::Code { start, bytes: b },
+            RESET => Event::Reset,
             kind => return Err(RecordError::Kind(kind)),
         };
         Ok(((first >> 16) as u16, event))
@@ -404,6 +431,8 @@ mod tests {
                 bytes: 1,
             },
             Event::Settled,
+            Event::Code { start, bytes: 64 },
+            Event::Reset,
         ];
         for option in 0..16 {
             for kind in [BarrierKind::Dsb, BarrierKind::Dmb, BarrierKind::Isb] {
@@ -446,7 +475,7 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         assert_eq!(Record([0; 4]).event(), Err(RecordError::Kind(0)));
-        assert_eq!(Record([13; 4]).event(), Err(RecordError::Kind(13)));
+        assert_eq!(Record([15; 4]).event(), Err(RecordError::Kind(15)));
         for (kind, detail) in [
             (STORE, 4),
             (STORE, 5),

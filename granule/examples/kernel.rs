@@ -19,8 +19,9 @@ use granule::arch::{
 };
 use granule::linear::{Census, Placement};
 use granule::table::{Counted, Counters, Leaves, PageTables, Piece};
-use granule_boot::choice::{PageSizeInputs, SizeSet, Wish, choose_page_size, choose_va_bits};
+use granule_boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bits};
 use granule_boot::memblock::Memblock;
+use granule_boot::sizes::SizeSet;
 use std::error::Error;
 
 /// Where the boot loader put the image, and what it consists of. Sections begin at multiples of

@@ -8,11 +8,13 @@
 //!
 //! # The parts
 //!
-//! - [`arch`]: the architecture as values. Pure, but for the one module that issues instructions.
+//! - [`arch`]: the architecture as values.
 //! - [`table`]: mapping, unmapping, changing permissions, asking, visiting. Stands on three small
 //!   traits: reach a table's memory, get and free table pages, issue barriers and TLBIs.
 //! - [`linear`]: the linear map of all RAM.
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
+//! - `hw`, on arm64 only: barriers and TLBIs of the CPU that runs, as the third of the three traits.
+//!   No other module issues an instruction.
 //! - [`guide`]: how a page size is kept from being assumed, with examples.
 //!
 //! What a kernel needs round its page tables is in crates that stand on this one: `granule-boot`
@@ -23,7 +25,7 @@
 //! # An example
 //!
 //! Tables that are built on any machine, here in a plain vector; a kernel gives its own memory
-//! and, on arm64, `arch::hw::Hardware` for the instructions.
+//! and, on arm64, `hw::Hardware` for the instructions.
 //!
 //! ```
 //! use granule::arch::{
@@ -86,6 +88,8 @@
 
 pub mod arch;
 pub mod guide;
+#[cfg(target_arch = "aarch64")]
+pub mod hw;
 pub mod linear;
 pub mod space;
 pub mod table;

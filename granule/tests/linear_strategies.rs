@@ -11,8 +11,8 @@ use granule::arch::{
 use granule::linear::window::{Slot, WindowBuilder, Windows};
 use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
-    Counters, Counts, Leaves, Liveness, Maintenance, NoCpu, PageTables, Parts, Piece, Reach,
-    Reached, TableAllocator, TableError, TableRun, invalidate, publish,
+    Counters, Counts, FreedTable, Leaves, Liveness, Maintenance, NoCpu, PageTables, Parts, Piece,
+    Reach, Reached, TableAllocator, TableError, TableRun, invalidate, publish,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -160,7 +160,7 @@ unsafe impl TableAllocator for Checked {
         self.pages.take().map(|first| TableRun { first, count: 1 })
     }
 
-    fn free(&mut self, _table: PhysicalAddress) {
+    fn free(&mut self, _table: FreedTable) {
         panic!("a map that only grows frees nothing");
     }
 }
@@ -197,7 +197,7 @@ unsafe impl TableAllocator for NoPages {
     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
         None
     }
-    fn free(&mut self, _table: PhysicalAddress) {}
+    fn free(&mut self, _table: FreedTable) {}
 }
 
 /// A CPU with every page size, and with 52 bits if `wide`.
@@ -302,7 +302,7 @@ unsafe impl TableAllocator for Bump {
         let first = self.0.borrow_mut().take()?;
         Some(TableRun { first, count: 1 })
     }
-    fn free(&mut self, _table: PhysicalAddress) {}
+    fn free(&mut self, _table: FreedTable) {}
 }
 
 struct Shared(std::rc::Rc<std::cell::RefCell<Pages>>);

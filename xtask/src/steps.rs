@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::programs::{self, Program};
 use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
-use crate::{boot, boots, image, licences, matrix, miri, pool, probe, user};
+use crate::{boot, boots, figures, image, licences, matrix, miri, pool, probe, user};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -134,6 +134,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "properties, interleavings and the model harness at length",
         long: true,
         run: properties,
+    },
+    Step {
+        name: "figures",
+        what: "the documents' figures, those that are cheap to measure",
+        long: true,
+        run: figures::check_all,
     },
     Step {
         name: "peers",

@@ -11,8 +11,8 @@ use granule::arch::{
     PhysicalAddress, Regime, VirtualAddress,
 };
 use granule::table::{
-    Holes, Leaves, NoCpu, Offset, PageTables, Parts, PermissionChange, Reached, TableAllocator,
-    TableRun,
+    FreedTable, Holes, Leaves, NoCpu, Offset, PageTables, Parts, PermissionChange, Reached,
+    TableAllocator, TableRun,
 };
 
 /// Pages from the arena.
@@ -36,7 +36,7 @@ unsafe impl TableAllocator for Pages {
     }
 
     #[inline(always)]
-    fn free(&mut self, _: PhysicalAddress) {}
+    fn free(&mut self, _: FreedTable) {}
 }
 
 /// No CPU walks these tables, so the instructions are left out, as all the subjects' are.

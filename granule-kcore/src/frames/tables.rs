@@ -5,8 +5,7 @@
 //! frames anew ([`Source`]) on each call instead of holding their lock meanwhile.
 
 use super::{Frame, Frames};
-use granule::arch::PhysicalAddress;
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 
 /// Reaches the frames, always the same ones: a lock around them, or a plain reference.
 pub trait Source {
@@ -75,9 +74,9 @@ unsafe impl<S: Source> TableAllocator for Tables<S> {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.source.with(|frames| {
-            let frame = Frame::containing(table, frames.page_size());
+            let frame = Frame::containing(table.address(), frames.page_size());
             // There is nobody to tell here: the frames count what they refuse.
             let _ = frames.free(frame, 0);
         });

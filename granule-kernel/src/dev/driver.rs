@@ -3,8 +3,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::PageSize;
-use granule_boot::choice::SizeSet;
 use granule_boot::driver::{Mismatch, Requirement};
+use granule_boot::sizes::SizeSet;
 
 /// A driver: what it is called, and which page sizes it can work with.
 pub(crate) struct Driver {

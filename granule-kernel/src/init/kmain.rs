@@ -16,7 +16,7 @@ use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
 use crate::user::sched;
-use crate::{exception, fatal, lock, report, user};
+use crate::{exception, fatal, kexec, lock, report, user};
 use granule_kcore::layout;
 
 /// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
@@ -54,6 +54,7 @@ fn register() {
     fatal::panic::EXPLAIN.call_once(|| fault::why);
     fatal::panic::TASK_STACKS.call_once(|| user::stack::holds);
     off::CAME_BACK.call_once(|| sched::admit);
+    user::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
 }
 
 /// Bytes of command line that are kept, as in Linux.

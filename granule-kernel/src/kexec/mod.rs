@@ -19,6 +19,7 @@ pub(crate) mod messages;
 pub(crate) mod pages;
 mod quiet;
 pub(crate) mod refused;
+pub(crate) mod syscall;
 
 use state::begin;
 pub(crate) use state::{Busy, load, unload, with_loaded};

@@ -10,7 +10,7 @@ use crate::user::owned::Array;
 use arrayvec::ArrayVec;
 use granule::arch::PhysicalAddress;
 use granule::space::UserFrames;
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{Digest, Extent, ListMemory, Segment, relocate};
 
@@ -202,7 +202,7 @@ unsafe impl TableAllocator for Held {
     }
 
     /// They go with all others: so what a list says of its pages need not be believed.
-    fn free(&mut self, _: PhysicalAddress) {}
+    fn free(&mut self, _: FreedTable) {}
 }
 
 /// The list's words, through the linear map.

@@ -3,7 +3,7 @@
 use crate::dev::console::println;
 use crate::fatal::refuse;
 use granule::arch::PhysicalAddress;
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_boot::memblock::{Direction, Error};
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 
@@ -64,9 +64,9 @@ unsafe impl TableAllocator for EarlyTables<'_> {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        let end = table.0 + self.page_bytes;
-        give_back(self.memory, self.firmware, table.0, end);
+    fn free(&mut self, table: FreedTable) {
+        let start = table.address().0;
+        give_back(self.memory, self.firmware, start, start + self.page_bytes);
     }
 }
 

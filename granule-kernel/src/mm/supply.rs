@@ -3,9 +3,10 @@
 
 use super::early_tables::EarlyTables;
 use super::table_pages::TablePages;
+#[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
 use granule::linear::{Arena, direct};
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 
 /// Where pages for tables come from.
 pub(crate) enum Supply<'a> {
@@ -53,7 +54,7 @@ unsafe impl TableAllocator for Supply<'_> {
     }
 
     #[inline(never)]
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         match self {
             Self::Nothing => {}
             #[cfg(feature = "test-image")]

@@ -4,8 +4,7 @@
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
 use super::pages::{Pages, tell_allocated, tell_freed};
-use granule::arch::PhysicalAddress;
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::{Source, Tables};
 
@@ -47,12 +46,12 @@ unsafe impl TableAllocator for TablePages<'_> {
         Some(run)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         let page = self.kernel.page();
-        let frame = Frame::containing(table, self.kernel.geometry.page_size());
+        let frame = Frame::containing(table.address(), self.kernel.geometry.page_size());
         let given = Pages.with(|frames| frames.is_given(frame));
         // Before another CPU can get it.
-        tell_freed(table, page);
+        tell_freed(table.address(), page);
         if given {
             self.inner.free(table);
         } else {

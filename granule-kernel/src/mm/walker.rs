@@ -17,7 +17,6 @@ use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{Deref, DerefMut};
 use granule::arch::bbm::BbmLevel;
-use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 #[cfg(page_4k)]
 use granule::arch::page_size::Page4K;
@@ -27,6 +26,7 @@ use granule::arch::page_size::Page16K;
 use granule::arch::page_size::Page64K;
 use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
 use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
+use granule::hw::Hardware;
 use granule::linear::{Arena, direct};
 use granule::table::{
     self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,

@@ -10,11 +10,11 @@ use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use granule::arch::geometry::Half;
-use granule::arch::hw::Hardware;
 use granule::arch::page_size::Level;
 use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::forward;
+use granule::hw::Hardware;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::table::{
     Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility, invalidate,

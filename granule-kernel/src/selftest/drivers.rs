@@ -4,8 +4,8 @@ use crate::dev::console::println;
 use crate::dev::driver::Driver;
 use crate::dev::registry::{self, DriverHook};
 use granule::arch::PageSize::{self, K4, K16, K64};
-use granule_boot::choice::SizeSet;
 use granule_boot::driver::Requirement;
+use granule_boot::sizes::SizeSet;
 use granule_boot::words;
 
 /// The drivers; each name is the word of `granule.test=`.

@@ -12,7 +12,7 @@ use super::recorder;
 use super::routine::{Teller, before_tables, with_tables};
 use crate::arch::cpu;
 use crate::handover::mailbox::{Command, Report};
-use granule::arch::hw;
+use granule::hw;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, INVALIDATE, PARK, PARK_CODE, SECONDARY_ENTRY,

@@ -1,11 +1,12 @@
 //! The frames of user memory: the page allocator's, with their owners counted, reached through the
 //! linear map.
 
-use crate::mm::live::pointer;
+use crate::mm::live::{self, pointer};
 use crate::mm::pages;
 use core::arch::asm;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
+use granule::table::FreedFrames;
 
 /// All of them; the lock is the page allocator's.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +26,13 @@ unsafe impl UserFrames for UserMemory {
 
     fn zero(&mut self, frame: PhysicalAddress) {
         if let Some(start) = pointer(frame) {
-            zero_page(start.as_ptr(), super::memory::page_bytes());
+            zero_page(start.as_ptr(), page_bytes());
         }
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
         if let (Some(from), Some(to)) = (pointer(from), pointer(to)) {
-            copy_page(from.as_ptr(), to.as_ptr(), super::memory::page_bytes());
+            copy_page(from.as_ptr(), to.as_ptr(), page_bytes());
         }
     }
 
@@ -43,8 +44,8 @@ unsafe impl UserFrames for UserMemory {
     }
 
     #[inline(never)]
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
-        pages::release(first, count);
+    fn release(&mut self, frames: FreedFrames) {
+        pages::release(frames.first(), frames.count());
     }
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {
@@ -57,7 +58,7 @@ unsafe impl UserFrames for UserMemory {
 
     fn sync_instructions(&mut self, frame: PhysicalAddress) {
         if let Some(start) = pointer(frame) {
-            sync_instructions(start.as_ptr() as u64, super::memory::page_bytes());
+            sync_instructions(start.as_ptr() as u64, page_bytes());
         }
     }
 }
@@ -150,4 +151,9 @@ fn sync_instructions(start: u64, bytes: u64) {
         }
         asm!("isb", options(nostack, preserves_flags));
     }
+}
+
+/// The bytes of a page.
+pub(crate) fn page_bytes() -> u64 {
+    live::kernel().map_or(1, live::Kernel::page)
 }

@@ -7,6 +7,7 @@
 //! does not sleep.
 
 use super::frames::UserMemory;
+pub(crate) use super::frames::page_bytes;
 use super::owned::{Array, Boxed};
 use super::registers;
 use crate::arch::cpu;
@@ -17,11 +18,11 @@ use crate::percpu;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use granule::arch::hw::{self, Hardware};
 use granule::arch::page_size::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
+use granule::hw::{self, Hardware};
 use granule::space::{
     Access, Area, Areas, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid,
     SpaceError, Stats, asid,
@@ -232,7 +233,8 @@ impl<P: Page> Drop for Typed<P> {
             // SAFETY: leaked by `make` or `enlarge`, once.
             drop(unsafe { Array::from_static(areas) });
         }
-        let _ = space.destroy(&mut UserMemory);
+        // SAFETY: nobody has the space any more, so no CPU is in it.
+        let _ = unsafe { space.destroy(&mut UserMemory) };
     }
 }
 
@@ -407,9 +409,4 @@ pub(crate) fn end() -> u64 {
     PLATFORM
         .get()
         .map_or(0, |platform| platform.geometry.span())
-}
-
-/// The bytes of a page.
-pub(crate) fn page_bytes() -> u64 {
-    live::kernel().map_or(1, live::Kernel::page)
 }

@@ -13,11 +13,10 @@ use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
 use super::turn::Left;
 use super::waiters::Waiters;
-use super::{memory, registers, shared};
+use super::{memory, registers};
 use crate::arch::cpu;
 use crate::cpu::{ipi, parking};
-use crate::dev::gic;
-use crate::dev::timer;
+use crate::dev::{gic, timer};
 use crate::lock::Lock;
 use crate::percpu;
 use core::cell::UnsafeCell;
@@ -66,6 +65,9 @@ static TIMED: Waiters = Waiters::new();
 static BURYING: AtomicUsize = AtomicUsize::new(0);
 /// Times that a CPU took up a task.
 static SWITCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Buries a task and tells its parent, as one step to all that share the process table.
+pub(super) static TELL_PARENT: spin::Once<fn(&'static Task)> = spin::Once::new();
 
 /// A sleep was ended because the task is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,14 +216,10 @@ pub(crate) fn run_one() -> bool {
         registers::set_thread_pointer((*saved).thread_pointer);
     }
     timer::begin_turn();
-    let begun = timer::now();
-    task.since.store(begun, Ordering::Relaxed);
     // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
     // only, and its stack goes on when the task leaves.
     unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
     timer::off();
-    let ran = timer::now().saturating_sub(begun);
-    task.ran.fetch_add(ran, Ordering::Relaxed);
     // SAFETY: as above; the kernel uses neither register.
     unsafe {
         save_fp(&raw mut (*saved).fp);
@@ -249,7 +247,9 @@ fn bury(task: &'static Task) {
     // here, and must not be closed meanwhile.
     BURYING.fetch_add(1, Ordering::SeqCst);
     task::free_body(task);
-    shared::tell_parent(&mut || task::bury(task));
+    if let Some(tell) = TELL_PARENT.get() {
+        tell(task);
+    }
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
         // The boot CPU waits for the last one.
@@ -261,12 +261,6 @@ fn bury(task: &'static Task) {
 pub(super) fn none_left() -> bool {
     // In this order: who is buried is counted before its place is free.
     task::none_left() && BURYING.load(Ordering::SeqCst) == 0
-}
-
-/// Ticks of the timer's counter that the task, which runs, has run.
-pub(super) fn ran(task: &Task) -> u64 {
-    let turn = timer::now().saturating_sub(task.since.load(Ordering::Relaxed));
-    task.ran.load(Ordering::Relaxed).saturating_add(turn)
 }
 
 /// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.

@@ -1,7 +1,7 @@
 //! Physical memory as a map of words, and pages out of it.
 
 use granule::arch::{PageSize, PhysicalAddress};
-use granule::table::{TableAllocator, TableRun};
+use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kexec::{Extent, ListMemory};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,8 @@ unsafe impl TableAllocator for Pages {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
+        let table = table.address();
         assert!(self.out.remove(&table.0), "{table} was not given out");
         self.budget = self.budget.saturating_add(1);
         self.free.push(table.0);

@@ -1,9 +1,12 @@
-//! What the translation registers of one CPU amount to.
+//! The translation registers of one CPU, decoded into what a walk needs to know.
+//!
+//! A [`Context`] says how one half of a regime is read, a [`RootKey`] where its walk starts. Nothing
+//! here walks.
 
-use crate::arch::format::{Format, Granule};
+use super::format::{Format, Granule};
+use super::regime::Regime;
 use crate::config::Config;
-use crate::event::Register;
-use crate::event::tlbi::Regime;
+use granule_trace::System;
 
 /// One half of one regime's virtual addresses: EL1&0 has two, the others one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,21 +160,18 @@ pub(crate) struct Registers {
     pub(crate) mair: u64,
 }
 
-/// The regime that a register belongs to.
-pub(crate) const fn regime_of(register: Register) -> Regime {
-    match register {
-        Register::SctlrEl1
-        | Register::TcrEl1
-        | Register::Ttbr0El1
-        | Register::Ttbr1El1
-        | Register::MairEl1 => Regime::El10,
-        Register::SctlrEl2 | Register::TcrEl2 | Register::Ttbr0El2 | Register::MairEl2 => {
-            Regime::El2
-        }
-        Register::SctlrEl3 | Register::TcrEl3 | Register::Ttbr0El3 | Register::MairEl3 => {
-            Regime::El3
-        }
-    }
+/// The regime that a translation register belongs to.
+pub(crate) const fn regime_of(register: System) -> Option<Regime> {
+    Some(match register {
+        System::SCTLR_EL1
+        | System::TCR_EL1
+        | System::TTBR0_EL1
+        | System::TTBR1_EL1
+        | System::MAIR_EL1 => Regime::El10,
+        System::SCTLR_EL2 | System::TCR_EL2 | System::TTBR0_EL2 | System::MAIR_EL2 => Regime::El2,
+        System::SCTLR_EL3 | System::TCR_EL3 | System::TTBR0_EL3 | System::MAIR_EL3 => Regime::El3,
+        _ => return None,
+    })
 }
 
 const fn field(value: u64, low: u32, width: u32) -> u64 {
@@ -179,13 +179,15 @@ const fn field(value: u64, low: u32, width: u32) -> u64 {
 }
 
 impl Registers {
-    pub(crate) const fn set(&mut self, register: Register, value: u64) {
+    /// Writes a register; nothing where it is none of a translation regime.
+    pub(crate) const fn set(&mut self, register: System, value: u64) {
         match register {
-            Register::SctlrEl1 | Register::SctlrEl2 | Register::SctlrEl3 => self.sctlr = value,
-            Register::TcrEl1 | Register::TcrEl2 | Register::TcrEl3 => self.tcr = value,
-            Register::Ttbr0El1 | Register::Ttbr0El2 | Register::Ttbr0El3 => self.ttbr[0] = value,
-            Register::Ttbr1El1 => self.ttbr[1] = value,
-            Register::MairEl1 | Register::MairEl2 | Register::MairEl3 => self.mair = value,
+            System::SCTLR_EL1 | System::SCTLR_EL2 | System::SCTLR_EL3 => self.sctlr = value,
+            System::TCR_EL1 | System::TCR_EL2 | System::TCR_EL3 => self.tcr = value,
+            System::TTBR0_EL1 | System::TTBR0_EL2 | System::TTBR0_EL3 => self.ttbr[0] = value,
+            System::TTBR1_EL1 => self.ttbr[1] = value,
+            System::MAIR_EL1 | System::MAIR_EL2 | System::MAIR_EL3 => self.mair = value,
+            _ => {}
         }
     }
 

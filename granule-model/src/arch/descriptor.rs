@@ -1,10 +1,10 @@
-//! What the bits of a stage 1 descriptor mean, written from the architecture's description.
+//! Stage 1 descriptors, decoded. Written from the architecture's description.
 //!
 //! Pure functions of the descriptor and the context it is read in. Nothing here walks.
 
 use crate::arch::context::Context;
 use crate::arch::format::{Format, Granule};
-use crate::event::tlbi::Regime;
+use crate::arch::regime::Regime;
 
 /// Bit 0: the entry is valid.
 pub(crate) const VALID: u64 = 1;

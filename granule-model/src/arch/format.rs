@@ -1,6 +1,6 @@
 //! The shape of tables: levels, sizes of entries, where blocks and contiguous groups may be.
 //!
-//! Numbers only; what the bits of a descriptor mean is [`descriptor`](crate::arch::descriptor)'s.
+//! Numbers only: [`descriptor`](super::descriptor) decodes the bits of a descriptor.
 
 /// A translation granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Accesses: what they may result in, and accesses that rely on the tables.
+//! Accesses: the results that one may have, and accesses that rely on the tables.
 
 use super::Model;
 use crate::access::{Access, AccessKind, Outcome, Translation};

@@ -1,36 +1,29 @@
-//! Barriers: what is visible, complete and in effect after them.
+//! Barriers: stores become visible, TLBIs and cache maintenance complete, register writes take
+//! effect.
 
 use super::Model;
-use crate::event::Barrier;
+use crate::arch::barrier::{self, Domain};
 use crate::state::stale_range::Settle;
+use granule_trace::{Barrier, BarrierKind};
 
 impl Model {
     /// A barrier or ISB.
     pub(super) fn barrier(&mut self, cpu: u32, barrier: Barrier) {
-        // Where there is one CPU, the others have seen all that it has.
-        let alone = self.config.cpus == 1;
-        match barrier {
-            Barrier::DsbNshst => self.make_visible(cpu, alone),
-            Barrier::DsbIshst | Barrier::DsbSyst => self.make_visible(cpu, true),
-            Barrier::DsbNsh => {
-                self.make_visible(cpu, alone);
-                self.complete_tlbis(cpu, alone);
-                self.complete_maintenance(cpu, alone, false);
+        let Some((domain, stores_only)) = barrier::decode(barrier) else {
+            return;
+        };
+        match barrier.kind {
+            BarrierKind::Dsb => {
+                // Where there is one CPU, the others have seen all that it has.
+                let shared = domain != Domain::Local || self.config.cpus == 1;
+                self.make_visible(cpu, shared);
+                if !stores_only {
+                    self.complete_tlbis(cpu, shared);
+                    self.complete_maintenance(cpu, shared, domain == Domain::System);
+                }
             }
-            Barrier::DsbIsh => {
-                self.make_visible(cpu, true);
-                self.complete_tlbis(cpu, true);
-                self.complete_maintenance(cpu, true, false);
-            }
-            Barrier::DsbSy => {
-                self.make_visible(cpu, true);
-                self.complete_tlbis(cpu, true);
-                self.complete_maintenance(cpu, true, true);
-            }
-            Barrier::DmbIshst | Barrier::DmbIsh | Barrier::DmbSyst | Barrier::DmbSy => {
-                self.cpus[cpu].ordered = self.report.now();
-            }
-            Barrier::Isb => self.synchronise(cpu),
+            BarrierKind::Dmb => self.cpus[cpu].ordered = self.report.now(),
+            _ => self.synchronise(cpu),
         }
     }
 

@@ -4,10 +4,10 @@
 //! of a mapping.
 
 use super::Model;
-use crate::event::{CacheOp, Purpose, Scope};
 use crate::rules::cache_stores;
 use crate::state::caches::{Maintenance, addresses_of};
 use crate::state::trees::Trees;
+use granule_trace::System;
 
 impl Model {
     /// `cpu` stored to some lines of a page, through the caches or past them.
@@ -31,8 +31,8 @@ impl Model {
         }
     }
 
-    /// A store to memory that is not a table.
-    pub(super) fn other_store(&mut self, cpu: u32, address: u64, bytes: u64, purpose: Purpose) {
+    /// A store to memory that is not a table, of instructions (`code`) or data.
+    pub(super) fn other_store(&mut self, cpu: u32, address: u64, bytes: u64, code: bool) {
         if bytes == 0 {
             return;
         }
@@ -55,7 +55,7 @@ impl Model {
                 if span.first == span.last {
                     stored.push(span.first);
                 }
-                lines.store_for_others(span.mask, purpose, cached, all_cpus);
+                lines.store_for_others(span.mask, code, cached, all_cpus);
             });
         self.caches.note_change();
         let trees = Trees::new(&self.memory, &self.tables);
@@ -65,14 +65,14 @@ impl Model {
     }
 
     /// DC by address.
-    pub(super) fn cache_maintenance(&mut self, cpu: u32, op: CacheOp, address: u64, bytes: u64) {
+    pub(super) fn cache_maintenance(&mut self, cpu: u32, op: System, address: u64, bytes: u64) {
         if bytes == 0 {
             return;
         }
         let pending = &mut self.cpus[cpu].maintenance;
         let report = &mut self.report;
         // Of lines of which nothing is known there is something to know then.
-        let all = self.config.caches_unknown_at_reset && op != CacheOp::CleanToPou;
+        let all = self.config.caches_unknown_at_reset && op != System::DC_CVAU;
         self.memory
             .change_lines(address, bytes, all, |span, lines| {
                 if all {
@@ -91,10 +91,11 @@ impl Model {
     }
 
     /// IC IALLU or IC IALLUIS.
-    pub(super) fn invalidate_instructions(&mut self, cpu: u32, scope: Scope) {
-        let cpus = match scope {
-            Scope::Local => 1 << cpu,
-            Scope::Broadcast => self.cpus.mask(),
+    pub(super) fn invalidate_instructions(&mut self, cpu: u32, op: System) {
+        let cpus = if op == System::IC_IALLU {
+            1 << cpu
+        } else {
+            self.cpus.mask()
         };
         for (index, state) in self.cpus.iter_mut() {
             if cpus & (1 << index) != 0 && state.started {

@@ -1,5 +1,6 @@
 //! Events that cannot have happened, or that nobody can check.
 
+use granule_trace::Event;
 use std::fmt;
 
 /// An event that cannot have happened.
@@ -12,6 +13,12 @@ pub enum EventError {
         cpu: u32,
         /// How many there are.
         cpus: u32,
+    },
+    /// An event that the model does not know: a register, barrier or instruction that it has no
+    /// rules for.
+    Unknown {
+        /// The event.
+        event: Event,
     },
     /// A descriptor's address is not a multiple of 8.
     Misaligned {
@@ -28,7 +35,7 @@ pub enum EventError {
     /// More descriptors in one event than a table has.
     TooManyDescriptors {
         /// How many.
-        count: u64,
+        count: u32,
     },
     /// Descriptors in more pages than the model takes.
     TooMuchMemory {
@@ -49,7 +56,7 @@ pub enum EventError {
 }
 
 /// Descriptors of one event at most: those of eight of the largest tables, of 64 KiB.
-pub(super) const MOST_DESCRIPTORS: u64 = 8 * 8192;
+pub(super) const MOST_DESCRIPTORS: u32 = 8 * 8192;
 /// Pages of 4 KiB that descriptors were stored in, at most: 4 GiB of tables.
 pub(super) const MOST_PAGES: usize = 1 << 20;
 /// TLBIs, and lines of cache maintenance, that wait for one DSB at most.
@@ -60,6 +67,7 @@ impl fmt::Display for EventError {
             Self::NoSuchCpu { cpu, cpus } => {
                 write!(f, "CPU {cpu} does not exist, there are {cpus}")
             }
+            Self::Unknown { event } => write!(f, "{event:x?} is nothing that the model knows"),
             Self::Misaligned { address } => {
                 write!(
                     f,

@@ -1,25 +1,27 @@
-//! TLBIs: what is removed once they are complete.
+//! TLBIs: each waits for a DSB, which removes the stale entries that the TLBI must remove.
 //!
-//! What need not go stays, with a note of why, so that a violation can say which invalidation was
-//! in vain.
+//! A stale entry that need not go stays, with a note of why, so that a violation can name the
+//! invalidation that was in vain.
 
 use super::Model;
 use crate::arch::context::Space;
-use crate::event::tlbi::{Regime, Tlbi, TlbiScope};
+use crate::arch::regime::Regime;
+use crate::arch::tlbi::{Tlbi, TlbiScope};
 use crate::rules::tlbi_operand;
-use crate::state::cpu::{PendingTlbi, regime_index};
+use crate::state::cpu::PendingTlbi;
 use crate::state::ids::RootId;
 use crate::state::invalidation::{self, Removes, must_remove};
 use crate::state::stale_range::{Settle, StaleRange};
 use crate::state::stale_tlb::Fate;
 use crate::violation::Miss;
+use granule_trace::System;
 
 /// Stale ranges kept for a CPU between their invalidation and its ISB.
 const MOST_DRAINING: usize = 1 << 16;
 
 impl Model {
     /// A TLBI is issued; a DSB has to complete it.
-    pub(super) fn tlbi(&mut self, cpu: u32, op: Tlbi) {
+    pub(super) fn tlbi(&mut self, cpu: u32, system: System, op: Tlbi) {
         let state = &mut self.cpus[cpu];
         let ds = state.registers_of(op.regime).ds(op.regime);
         let pending = PendingTlbi {
@@ -33,7 +35,8 @@ impl Model {
             Some(last) if last.same_as(&pending) => *last = pending,
             _ => state.tlbis.push(pending),
         }
-        tlbi_operand::check(cpu, op, pending.removes, &mut self.report);
+        let instruction = (system, op.operand);
+        tlbi_operand::check(cpu, instruction, pending.removes, &mut self.report);
     }
 
     /// A DSB completes the TLBIs of a CPU: the local ones, or (`shared`) all.
@@ -156,7 +159,7 @@ impl Model {
 
     /// All of a regime was invalidated.
     fn note_emptied(&mut self, cpu: u32, mask: u64, pending: &PendingTlbi) {
-        let regime = regime_index(pending.op.regime);
+        let regime = pending.op.regime.index();
         for (index, state) in self.cpus.iter_mut() {
             if mask & (1 << index) == 0 {
                 continue;

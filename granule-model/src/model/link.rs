@@ -2,21 +2,21 @@
 
 use super::Model;
 use crate::arch::descriptor::{self, Kind};
-use crate::event::Order;
 use crate::rules::cache_visibility::{self, Walks};
 use crate::rules::table_memory;
 use crate::state::caches::line_mask;
 use crate::state::ids::{PAGE_SHIFT, TableId, pages_of};
 use crate::state::trees::Trees;
+use granule_trace::Visibility;
 
 impl Model {
-    /// Checks tables that became reachable by a store of `cpu` in an order, or by a register
+    /// Checks tables that became reachable by a store of `cpu`, or by a register
     /// write of it (`None`).
     pub(super) fn check_new_tables(
         &mut self,
         cpu: u32,
         tables: &[TableId],
-        order: Option<Order>,
+        visibility: Option<Visibility>,
         walks: Walks,
     ) {
         let report = &mut self.report;
@@ -32,7 +32,7 @@ impl Model {
                     &mut self.memory,
                     &self.cpus,
                     (cpu, number),
-                    order,
+                    visibility,
                     report,
                 );
                 table_memory::check_stored(&self.memory, cpu, (from, to), report);

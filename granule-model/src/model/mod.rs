@@ -16,8 +16,10 @@ mod table_memory;
 
 pub use error::EventError;
 
+use crate::arch::barrier::decode as decode_barrier;
+use crate::arch::context;
+use crate::arch::tlbi::Tlbi;
 use crate::config::Config;
-use crate::event::{Event, EventKind, Order};
 use crate::rules::cache_visibility::CacheVisibility;
 use crate::rules::contiguous::ContiguousGroups;
 use crate::rules::lost_update::LostUpdates;
@@ -31,6 +33,7 @@ use crate::state::stale_tlb::StaleTlb;
 use crate::state::tables::Tables;
 use crate::violation::Violation;
 use crate::violation::report::Report;
+use granule_trace::{Event, System, Visibility};
 use std::collections::BTreeSet;
 
 use error::{MOST_DESCRIPTORS, MOST_PAGES, MOST_PENDING};
@@ -63,10 +66,33 @@ const ALL_VISITS: u64 = 1 << 30;
 const MORE_VISITS: u64 = 1 << 12;
 
 /// Each entry that an update changes is changed in one step, where hardware may change it too.
-const fn in_one_step(order: Order) -> Order {
-    match order {
-        Order::Plain => Order::Exchange,
-        other => other,
+const fn in_one_step(visibility: Visibility) -> Visibility {
+    match visibility {
+        Visibility::Publish => Visibility::Publish,
+        _ => Visibility::Exchange,
+    }
+}
+
+/// Whether the model knows what an event does.
+const fn is_known(event: &Event) -> bool {
+    match *event {
+        Event::Barrier(barrier) => decode_barrier(barrier).is_some(),
+        Event::System(system, operand) => {
+            context::regime_of(system).is_some()
+                || Tlbi::of(system, operand).is_some()
+                || system.is_instruction_cache()
+        }
+        Event::Lines { instruction, .. } => instruction.is_data_cache(),
+        Event::Store { .. }
+        | Event::Update { .. }
+        | Event::Obtained { .. }
+        | Event::Freed { .. }
+        | Event::Relied { .. }
+        | Event::Settled
+        | Event::Data { .. }
+        | Event::Code { .. }
+        | Event::Reset => true,
+        _ => false,
     }
 }
 
@@ -104,20 +130,20 @@ impl Model {
         &self.config
     }
 
-    /// Takes the next event. What it breaks is added to [`violations`](Self::violations), and
-    /// the model goes on as if it had been right.
+    /// Takes the next event, of a CPU. What it breaks is added to
+    /// [`violations`](Self::violations), and the model goes on as if it had been right.
     ///
     /// # Errors
     ///
     /// An [`EventError`] for an event that no machine of this configuration can produce; the
     /// model is as it was.
-    pub fn event(&mut self, event: Event) -> Result<(), EventError> {
-        self.admit(&event)?;
+    pub fn event(&mut self, cpu: u32, event: Event) -> Result<(), EventError> {
+        self.admit(cpu, &event)?;
         self.report.next_event();
         let before = self.memory.visits();
         let all = ALL_VISITS.saturating_add(MORE_VISITS.saturating_mul(self.report.now()));
         self.memory.most_visits = all.min(before.saturating_add(MOST_VISITS));
-        self.perform(event);
+        self.perform(cpu, event);
         if self.memory.visit(0) {
             Ok(())
         } else {
@@ -126,113 +152,109 @@ impl Model {
         }
     }
 
-    fn perform(&mut self, event: Event) {
-        let cpu = event.cpu;
+    fn perform(&mut self, cpu: u32, event: Event) {
         // A trace says where the tables are relied on; the CPU does nothing by that.
-        let acts = !matches!(
-            event.kind,
-            EventKind::Reset | EventKind::Sync | EventKind::Relied { .. }
-        );
+        let acts = !matches!(event, Event::Reset | Event::Settled | Event::Relied { .. });
         if acts && !self.cpus[cpu].started {
             self.start(cpu);
         }
-        match event.kind {
-            EventKind::Reset => self.reset(cpu),
-            EventKind::RegisterWrite { register, value } => {
-                self.write_register(cpu, register, value);
-            }
-            EventKind::StoreDescriptor {
-                address,
-                value,
-                order,
-            } => self.store_run(Storer { cpu, order }, address, 1, |_, _| value),
-            EventKind::FillDescriptors {
+        match event {
+            Event::Reset => self.reset(cpu),
+            Event::Store {
                 address,
                 count,
-                first,
+                descriptor,
                 step,
-                order,
-            } => self.store_run(Storer { cpu, order }, address, count, |index, _| {
-                first.wrapping_add(step.wrapping_mul(index))
-            }),
-            EventKind::UpdateDescriptors {
+                visibility,
+            } => {
+                let by = Storer { cpu, visibility };
+                self.store_descriptors(by, address, count.into(), |index, _| {
+                    descriptor.wrapping_add(step.wrapping_mul(index))
+                });
+            }
+            Event::Update {
                 address,
                 count,
-                of,
-                clear,
-                set,
-                order,
+                change,
+                visibility,
             } => {
-                let order = in_one_step(order);
-                self.store_run(Storer { cpu, order }, address, count, |_, old| {
-                    if old & of != 0 {
-                        (old & !clear) | set
+                let visibility = in_one_step(visibility);
+                let by = Storer { cpu, visibility };
+                self.store_descriptors(by, address, count.into(), |_, old| {
+                    if old & change.of != 0 {
+                        (old & !change.clear) | change.set
                     } else {
                         old
                     }
                 });
             }
-            EventKind::OtherStore {
-                address,
+            Event::Data { start, bytes } => self.other_store(cpu, start, bytes, false),
+            Event::Code { start, bytes } => self.other_store(cpu, start, bytes, true),
+            Event::Barrier(barrier) => self.barrier(cpu, barrier),
+            Event::System(system, value) => self.system(cpu, system, value),
+            Event::Lines {
+                instruction,
+                start,
                 bytes,
-                purpose,
-            } => self.other_store(cpu, address, bytes, purpose),
-            EventKind::Barrier(barrier) => self.barrier(cpu, barrier),
-            EventKind::Tlbi(op) => self.tlbi(cpu, op),
-            EventKind::Cache { op, address, bytes } => {
-                self.cache_maintenance(cpu, op, address, bytes);
-            }
-            EventKind::InstructionCache { scope } => self.invalidate_instructions(cpu, scope),
-            EventKind::TableObtained { address, bytes } => self.obtained(address, bytes),
-            EventKind::TableFreed { address, bytes } => self.freed(cpu, address, bytes),
-            EventKind::Relied { address, bytes } => self.relied(cpu, address, bytes),
-            EventKind::Sync => self.sync(cpu),
+            } => self.cache_maintenance(cpu, instruction, start, bytes),
+            Event::Obtained { start, bytes } => self.obtained(start, bytes),
+            Event::Freed { start, bytes } => self.freed(cpu, start, bytes),
+            Event::Relied { start, bytes } => self.relied(cpu, start, bytes),
+            Event::Settled => self.sync(cpu),
+            // Not admitted.
+            _ => {}
         }
     }
 
-    fn admit(&self, event: &Event) -> Result<(), EventError> {
-        if event.cpu >= self.config.cpus {
-            return Err(EventError::NoSuchCpu {
-                cpu: event.cpu,
-                cpus: self.config.cpus,
-            });
+    /// A register write, a TLBI, or an invalidation of instruction caches.
+    fn system(&mut self, cpu: u32, system: System, value: u64) {
+        if system.is_instruction_cache() {
+            self.invalidate_instructions(cpu, system);
+        } else if let Some(op) = Tlbi::of(system, value) {
+            self.tlbi(cpu, system, op);
+        } else if let Some(regime) = context::regime_of(system) {
+            self.write_register(cpu, regime, system, value);
         }
-        if let EventKind::Tlbi(_) | EventKind::Cache { .. } | EventKind::InstructionCache { .. } =
-            event.kind
-        {
-            let pending = self.cpus[event.cpu].waiting();
-            if pending >= MOST_PENDING {
-                let pending = pending as u64;
-                return Err(EventError::TooManyPending { pending });
-            }
+    }
+
+    fn admit(&self, cpu: u32, event: &Event) -> Result<(), EventError> {
+        if cpu >= self.config.cpus {
+            let cpus = self.config.cpus;
+            return Err(EventError::NoSuchCpu { cpu, cpus });
         }
-        let (address, bytes) = match event.kind {
-            EventKind::StoreDescriptor { address, .. } => (address, 8),
-            EventKind::FillDescriptors { address, count, .. }
-            | EventKind::UpdateDescriptors { address, count, .. } => {
-                (address, count.saturating_mul(8))
+        if !is_known(event) {
+            return Err(EventError::Unknown { event: *event });
+        }
+        let waits = match event {
+            Event::System(system, _) => !system.is_register(),
+            Event::Lines { .. } => true,
+            _ => false,
+        };
+        let pending = self.cpus[cpu].waiting();
+        if waits && pending >= MOST_PENDING {
+            let pending = pending as u64;
+            return Err(EventError::TooManyPending { pending });
+        }
+        let (address, bytes, descriptors) = match *event {
+            Event::Store { address, count, .. } | Event::Update { address, count, .. } => {
+                (address, u64::from(count) * 8, Some(count))
             }
-            EventKind::OtherStore { address, bytes, .. }
-            | EventKind::Cache { address, bytes, .. }
-            | EventKind::TableObtained { address, bytes }
-            | EventKind::TableFreed { address, bytes } => (address, bytes),
+            Event::Data { start, bytes }
+            | Event::Code { start, bytes }
+            | Event::Lines { start, bytes, .. }
+            | Event::Obtained { start, bytes }
+            | Event::Freed { start, bytes } => (start, bytes, None),
             _ => return Ok(()),
         };
-        let descriptors = matches!(
-            event.kind,
-            EventKind::StoreDescriptor { .. }
-                | EventKind::FillDescriptors { .. }
-                | EventKind::UpdateDescriptors { .. }
-        );
-        if descriptors && address % 8 != 0 {
+        if descriptors.is_some() && address % 8 != 0 {
             return Err(EventError::Misaligned { address });
         }
         if address.checked_add(bytes).is_none_or(|end| end > 1 << 52) {
             return Err(EventError::OutsideMemory { address, bytes });
         }
-        if descriptors {
-            if bytes > MOST_DESCRIPTORS * 8 {
-                return Err(EventError::TooManyDescriptors { count: bytes / 8 });
+        if let Some(count) = descriptors {
+            if count > MOST_DESCRIPTORS {
+                return Err(EventError::TooManyDescriptors { count });
             }
             if self.memory.pages() >= MOST_PAGES
                 && let Some(number) =
@@ -283,7 +305,7 @@ impl Model {
         self.cpus.waiting()
     }
 
-    /// How many pages of 4 KiB, stale runs and trees are kept: what the model's memory grows with.
+    /// How many pages of 4 KiB, stale ranges and trees are kept: what the model's memory grows with.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.memory.pages() + self.stale.len() + self.tables.roots().count()

@@ -1,19 +1,20 @@
 //! Writes of translation registers, and the trees that CPUs walk because of them.
 
 use super::Model;
-use crate::arch::context::{RootKey, Space, regime_of};
+use crate::arch::context::{RootKey, Space};
 use crate::arch::descriptor::{self, Kind};
-use crate::event::Register;
+use crate::arch::regime::Regime;
 use crate::rules;
 use crate::rules::cache_visibility::{self, Walks};
 use crate::state::caches::line_mask;
-use crate::state::cpu::{Cpu, regime_index};
+use crate::state::cpu::Cpu;
 use crate::state::ids::{RootId, pages_of};
 use crate::state::snapshot::{self, Replaced};
 use crate::state::stale_range::Settle;
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
 use crate::state::walk::TableAt;
+use granule_trace::System;
 use std::collections::BTreeSet;
 
 impl Model {
@@ -54,14 +55,19 @@ impl Model {
     }
 
     /// MSR.
-    pub(super) fn write_register(&mut self, cpu: u32, register: Register, value: u64) {
-        let regime = regime_of(register);
+    pub(super) fn write_register(
+        &mut self,
+        cpu: u32,
+        regime: Regime,
+        register: System,
+        value: u64,
+    ) {
         let report = &mut self.report;
         let state = &mut self.cpus[cpu];
         let old = *state.registers_of(regime);
         let mut new = old;
         new.set(register, value);
-        state.registers[regime_index(regime)] = new;
+        state.registers[regime.index()] = new;
         let before = state.unsynchronised;
         state.unsynchronised = before.or(Some(report.now()));
         if new.mmu_on() && !old.mmu_on() {
@@ -100,7 +106,7 @@ impl Model {
         };
         let fields = key.context.fields();
         if state.fields[space.index()].is_some_and(|held| held != fields) {
-            let regime = regime_index(space.regime());
+            let regime = space.regime().index();
             state.field_changed[regime].get_or_insert(now);
         }
         state.fields[space.index()] = Some(fields);

@@ -1,9 +1,11 @@
-//! The points at which the tables are relied on: what was left undone shows there, so all rules
-//! are asked that wait for it.
+//! The points at which the tables are relied on.
+//!
+//! A missing barrier or invalidation breaks nothing until then, so these points ask every rule that
+//! reports something left undone.
 
 use super::Model;
 use crate::arch::context::Space;
-use crate::event::tlbi::Regime;
+use crate::arch::regime::Regime;
 use crate::rules::{cache_visibility, registers, stale_entries, store_visibility};
 use crate::state::trees::Trees;
 

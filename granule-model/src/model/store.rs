@@ -6,7 +6,6 @@
 
 use super::Model;
 use crate::arch::descriptor::{self, Kind};
-use crate::event::Order;
 use crate::rules::break_before_make::{self, Made};
 use crate::rules::cache_visibility::Walks;
 use crate::rules::lost_update::Stored;
@@ -18,6 +17,7 @@ use crate::state::stale_range::{Settle, StaleRanges};
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
 use crate::state::walk::EntryAt;
+use granule_trace::Visibility;
 
 /// A change of one entry of a page.
 #[derive(Clone, Copy)]
@@ -34,12 +34,12 @@ struct Change {
 #[derive(Clone, Copy)]
 pub(super) struct Storer {
     pub(super) cpu: u32,
-    pub(super) order: Order,
+    pub(super) visibility: Visibility,
 }
 
 impl Model {
     /// `count` descriptors from `address`: what `next` makes of the index and the old value.
-    pub(super) fn store_run(
+    pub(super) fn store_descriptors(
         &mut self,
         by: Storer,
         address: u64,
@@ -128,7 +128,7 @@ impl Model {
                     location: change.location,
                     old: change.old,
                     new: change.new,
-                    order: by.order,
+                    visibility: by.visibility,
                 };
                 self.updates
                     .check(trees, *id, paths, stored, &mut self.report);
@@ -296,7 +296,7 @@ impl Model {
             }
         }
         let walks = Walks::of(paths.iter().filter_map(|path| self.tables.root(path.root)));
-        self.check_new_tables(by.cpu, &new_tables, Some(by.order), walks);
+        self.check_new_tables(by.cpu, &new_tables, Some(by.visibility), walks);
         let shift = format.granule.level_shift(level);
         for path in paths {
             let first = path.at.va + (from << shift);

@@ -5,12 +5,12 @@
 //! one step too.
 
 use crate::arch::descriptor::{self, Kind};
-use crate::event::Order;
 use crate::state::ids::TableId;
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
+use granule_trace::Visibility;
 use std::collections::BTreeMap;
 
 /// The rule, with what it has to look at again.
@@ -35,7 +35,7 @@ pub(crate) struct Stored {
     pub(crate) location: u64,
     pub(crate) old: u64,
     pub(crate) new: u64,
-    pub(crate) order: Order,
+    pub(crate) visibility: Visibility,
 }
 
 const TEXT: &str = "may have set the access flag or the dirty state just before the store";
@@ -63,7 +63,8 @@ impl LostUpdates {
                 .because_of(event)
                 .located(location)
         };
-        if is_leaf(old) && stored.order == Order::Plain && may_be_updated(trees, paths, old) {
+        let plain = matches!(stored.visibility, Visibility::Private | Visibility::Live);
+        if is_leaf(old) && plain && may_be_updated(trees, paths, old) {
             if is_leaf(new) {
                 report.add(found(0));
             } else {

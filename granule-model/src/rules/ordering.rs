@@ -3,13 +3,13 @@
 //! Whoever sees the store, or register write, that makes a table reachable must see what was
 //! stored in the table before: a store-release or a barrier has to stand between.
 
-use crate::event::Order;
 use crate::state::cpu::Cpus;
 use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId};
 use crate::state::memory::Memory;
 use crate::state::trees::Trees;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
+use granule_trace::Visibility;
 use std::collections::BTreeSet;
 
 /// The rule, with what it has to look at again.
@@ -20,14 +20,14 @@ pub(crate) struct TableOrdering {
 }
 
 impl TableOrdering {
-    /// A table in a page becomes reachable by a store of `cpu` in an order, or by a register
+    /// A table in a page becomes reachable by a store of `cpu`, or by a register
     /// write of `cpu` (`None`).
     pub(crate) fn check_link(
         &mut self,
         memory: &mut Memory,
         cpus: &Cpus,
         (cpu, number): (u32, u64),
-        order: Option<Order>,
+        visibility: Option<Visibility>,
         report: &mut Report,
     ) {
         let Some(page) = memory.known_mut(number) else {
@@ -39,16 +39,16 @@ impl TableOrdering {
             if storer.dsb > event {
                 continue;
             }
-            let ordered = match order {
+            let ordered = match visibility {
                 // A release orders this CPU's own stores, and those of others that it has
                 // seen: taken for granted, as the events of a trace are in one order.
-                Some(Order::Release) => true,
-                Some(Order::Plain | Order::Exchange) => by == cpu && storer.ordered > event,
+                Some(Visibility::Publish) => true,
+                Some(_) => by == cpu && storer.ordered > event,
                 None => by == cpu && storer.own_dsb > event,
             };
             if !ordered {
                 unordered(cpus.other_than(cpu), number, event, report);
-            } else if order.is_none() {
+            } else if visibility.is_none() {
                 // Only this CPU sees them; another may be about to walk the same tables.
                 self.unseen_pages.insert(number);
                 page.pending.push((by, event));

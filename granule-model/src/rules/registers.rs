@@ -2,9 +2,9 @@
 //! that were never invalidated.
 
 use crate::arch::context::{Registers, Space};
+use crate::arch::regime::Regime;
 use crate::config::Config;
-use crate::event::tlbi::Regime;
-use crate::state::cpu::{Cpu, Cpus, regime_index};
+use crate::state::cpu::{Cpu, Cpus};
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
@@ -22,7 +22,7 @@ pub(crate) fn check_mmu_on(
         let text = "may start to translate with register values from before (no ISB)";
         report.add(Found::at(Rule::MissingIsb, cpu, WHOLE, text).because_of(event));
     }
-    if std::mem::take(&mut state.unknown_tlb[regime_index(regime)]) {
+    if std::mem::take(&mut state.unknown_tlb[regime.index()]) {
         report.add(Found::at(
             Rule::UnknownTlb,
             cpu,

@@ -1,14 +1,20 @@
 //! Operands of TLBIs by range that make the instruction UNPREDICTABLE.
 
-use crate::event::tlbi::Tlbi;
 use crate::state::invalidation::Removes;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
+use granule_trace::System;
 
-/// A CPU issues a TLBI, whose operand asks for `removes`.
-pub(crate) fn check(cpu: u32, op: Tlbi, removes: Removes, report: &mut Report) {
+/// A CPU issues a TLBI with an operand, which asks for `removes`.
+pub(crate) fn check(
+    cpu: u32,
+    (system, operand): (System, u64),
+    removes: Removes,
+    report: &mut Report,
+) {
     if let Removes::Unpredictable(why) = removes {
-        let text = format!("executes {op}, which is UNPREDICTABLE: {why}");
+        let name = system.name().unwrap_or("a TLBI");
+        let text = format!("executes {name} {operand:#x}, which is UNPREDICTABLE: {why}");
         report.add(Found::at(Rule::RangeOperand, cpu, (0, u64::MAX), text));
     }
 }

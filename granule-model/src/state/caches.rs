@@ -5,7 +5,7 @@
 //! invalidated. Nothing here knows which page a line is in: pages are [`memory`](super::memory).
 
 use super::ids::PAGE_SHIFT;
-use crate::event::{CacheOp, Purpose};
+use granule_trace::System;
 use std::collections::BTreeMap;
 
 /// The cache state of the lines of 64 bytes of a page, a bit a line.
@@ -97,12 +97,12 @@ impl Lines {
     pub(crate) const fn store_for_others(
         &mut self,
         mask: u64,
-        purpose: Purpose,
+        code: bool,
         cached: bool,
         cpus: u64,
     ) {
         self.other |= mask;
-        if matches!(purpose, Purpose::Code) {
+        if code {
             self.code |= mask;
             self.code_cpus = cpus;
             if cached {
@@ -111,34 +111,34 @@ impl Lines {
         }
     }
 
-    /// Maintenance by address. `wait` is told of each piece of work that a DSB has to complete.
+    /// An operation by address. `wait` is told of each piece of work that a DSB has to complete.
     /// Gives the lines whose stores may be lost by it.
     pub(crate) fn maintain(
         &mut self,
-        op: CacheOp,
+        op: System,
         mask: u64,
         mut wait: impl FnMut(Maintenance, u64),
     ) -> u64 {
-        if op != CacheOp::InvalidateToPoc {
+        if op != System::DC_IVAC {
             let work = (self.code_dirty | self.code_cleaning) & mask;
             self.code_dirty &= !mask;
             self.code_cleaning |= work;
             wait(Maintenance::CleanCode, work);
         }
-        if matches!(op, CacheOp::CleanToPoc | CacheOp::CleanInvalidateToPoc) {
+        if matches!(op, System::DC_CVAC | System::DC_CIVAC) {
             // What is being cleaned already counts as cleaned by this one too.
             let work = self.unwritten() & mask;
             self.dirty &= !mask;
             self.cleaning |= work;
             wait(Maintenance::Clean, work);
         }
-        if matches!(op, CacheOp::InvalidateToPoc | CacheOp::CleanInvalidateToPoc) {
+        if matches!(op, System::DC_IVAC | System::DC_CIVAC) {
             let work = self.outdated() & mask;
             self.newer &= !mask;
             self.invalidating |= work;
             wait(Maintenance::Invalidate, work);
         }
-        if op != CacheOp::InvalidateToPoc {
+        if op != System::DC_IVAC {
             return 0;
         }
         let lost = self.unwritten() & mask;

@@ -7,7 +7,8 @@ use super::ids::RootId;
 use super::invalidation::Removes;
 use super::stale_range::StaleRange;
 use crate::arch::context::{Fields, Registers, Space};
-use crate::event::tlbi::{Regime, Tlbi};
+use crate::arch::regime::Regime;
+use crate::arch::tlbi::Tlbi;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
@@ -73,15 +74,6 @@ pub(crate) struct Cpu {
     pub(crate) field_changed: [Option<u64>; 3],
 }
 
-/// The index of a regime in arrays.
-pub(crate) const fn regime_index(regime: Regime) -> usize {
-    match regime {
-        Regime::El10 => 0,
-        Regime::El2 => 1,
-        Regime::El3 => 2,
-    }
-}
-
 impl Cpu {
     /// A CPU just after reset, one of `cpus`. `unknown`: its TLB holds what it likes.
     pub(crate) fn new(cpus: u32, unknown: bool) -> Self {
@@ -104,7 +96,7 @@ impl Cpu {
 
     /// The registers of a regime.
     pub(crate) const fn registers_of(&self, regime: Regime) -> &Registers {
-        &self.registers[regime_index(regime)]
+        &self.registers[regime.index()]
     }
 
     /// Whether the MMU is on in some regime.

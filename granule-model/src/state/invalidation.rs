@@ -7,7 +7,8 @@ use super::stale_range::{StaleKind, StaleRange};
 use crate::arch::context::Context;
 use crate::arch::descriptor;
 use crate::arch::format::Granule;
-use crate::event::tlbi::{Regime, Target, Tlbi};
+use crate::arch::regime::Regime;
+use crate::arch::tlbi::{Target, Tlbi};
 use crate::violation::Miss;
 
 /// What a TLBI is asked to remove.

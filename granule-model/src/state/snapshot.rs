@@ -7,9 +7,9 @@ use super::tables::{Path, Root, Tables};
 use super::trees::Trees;
 use super::walk::{self, EntryAt};
 use crate::arch::descriptor::{self, Kind};
-use crate::event::tlbi::Regime;
+use crate::arch::regime::Regime;
 
-/// What a stale range that is kept counts among visits: it takes memory.
+/// A stale range that is kept counts as so many visits, since it takes memory.
 const VISITS_OF_A_RANGE: u64 = 32;
 
 /// How entries were replaced, and who may hold them.

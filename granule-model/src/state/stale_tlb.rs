@@ -54,51 +54,51 @@ impl StaleTlb {
     }
 
     /// Adds a range. How many it was compared with.
-    pub(crate) fn add(&mut self, space: Space, run: &StaleRange) -> u64 {
-        let shift = run.shift;
+    pub(crate) fn add(&mut self, space: Space, range: &StaleRange) -> u64 {
+        let shift = range.shift;
         let mut compared = 0;
         let mut at = 0;
-        while at < run.count {
-            let va = run.entry_va(at);
+        while at < range.count {
+            let va = range.entry_va(at);
             let stretch = va >> (shift + BUCKET_BITS);
             let rest = (1 << BUCKET_BITS) - ((va >> shift) & ((1 << BUCKET_BITS) - 1));
-            let count = rest.min(run.count - at);
+            let count = rest.min(range.count - at);
             let bucket = Bucket {
                 space,
                 shift,
                 stretch,
             };
-            compared += self.add_part(bucket, run.part(at, count)) as u64;
+            compared += self.add_part(bucket, range.part(at, count)) as u64;
             at += count;
         }
         compared
     }
 
-    fn add_part(&mut self, bucket: Bucket, run: StaleRange) -> usize {
+    fn add_part(&mut self, bucket: Bucket, range: StaleRange) -> usize {
         self.shifts[bucket.space.index()] |= 1 << bucket.shift;
-        if !matches!(run.settle, Settle::At(_)) {
+        if !matches!(range.settle, Settle::At(_)) {
             self.unsettled.insert(bucket);
         }
-        if run.kind == StaleKind::Table {
+        if range.kind == StaleKind::Table {
             self.tables.insert(bucket);
         }
-        let runs = self.buckets.entry(bucket).or_default();
-        if let Some(same) = runs.iter_mut().find(|other| other.same_as(&run)) {
+        let ranges = self.buckets.entry(bucket).or_default();
+        if let Some(same) = ranges.iter_mut().find(|other| other.same_as(&range)) {
             let reported = same.reported;
-            let cpus = same.cpus | run.cpus;
-            *same = run;
+            let cpus = same.cpus | range.cpus;
+            *same = range;
             same.cpus = cpus;
             same.reported = reported;
-            return runs.len();
+            return ranges.len();
         }
-        runs.push(run);
-        if runs.len() > MOST_REPORTED
-            && runs.iter().filter(|run| run.reported).count() > MOST_REPORTED
-            && let Some(oldest) = runs.iter().position(|run| run.reported)
+        ranges.push(range);
+        if ranges.len() > MOST_REPORTED
+            && ranges.iter().filter(|range| range.reported).count() > MOST_REPORTED
+            && let Some(oldest) = ranges.iter().position(|range| range.reported)
         {
-            runs.remove(oldest);
+            ranges.remove(oldest);
         }
-        runs.len()
+        ranges.len()
     }
 
     /// Buckets with pointers to tables.
@@ -149,12 +149,12 @@ impl StaleTlb {
         mut look: impl FnMut(&StaleRange),
     ) {
         for bucket in self.buckets_of(space, first, last) {
-            for run in &self.buckets[&bucket] {
-                if let Some((from, count)) = run.touched(first, last) {
-                    if count == run.count {
-                        look(run);
+            for range in &self.buckets[&bucket] {
+                if let Some((from, count)) = range.touched(first, last) {
+                    if count == range.count {
+                        look(range);
                     } else {
-                        look(&run.part(from, count));
+                        look(&range.part(from, count));
                     }
                 }
             }
@@ -171,23 +171,23 @@ impl StaleTlb {
         mut decide: impl FnMut(&StaleRange) -> Fate,
     ) {
         for bucket in self.buckets_of(space, first, last) {
-            let Some(runs) = self.buckets.get_mut(&bucket) else {
+            let Some(ranges) = self.buckets.get_mut(&bucket) else {
                 continue;
             };
             let mut added = Vec::new();
             let mut index = 0;
-            while index < runs.len() {
-                let Some((from, count)) = runs[index].touched(first, last) else {
+            while index < ranges.len() {
+                let Some((from, count)) = ranges[index].touched(first, last) else {
                     index += 1;
                     continue;
                 };
-                let whole = count == runs[index].count;
+                let whole = count == ranges[index].count;
                 let part = if whole {
                     None
                 } else {
-                    Some(runs[index].part(from, count))
+                    Some(ranges[index].part(from, count))
                 };
-                match decide(part.as_ref().unwrap_or(&runs[index])) {
+                match decide(part.as_ref().unwrap_or(&ranges[index])) {
                     Fate::Keep => {
                         index += 1;
                         continue;
@@ -195,18 +195,18 @@ impl StaleTlb {
                     Fate::Remove => {}
                     Fate::Replace(parts) => added.extend(parts),
                 }
-                let run = runs.swap_remove(index);
+                let range = ranges.swap_remove(index);
                 if from > 0 {
-                    added.push(run.part(0, from));
+                    added.push(range.part(0, from));
                 }
                 let end = from + count;
-                if end < run.count {
-                    added.push(run.part(end, run.count - end));
+                if end < range.count {
+                    added.push(range.part(end, range.count - end));
                 }
             }
-            added.retain(|run| run.count > 0 && run.cpus != 0);
-            runs.append(&mut added);
-            if runs.is_empty() {
+            added.retain(|range| range.count > 0 && range.cpus != 0);
+            ranges.append(&mut added);
+            if ranges.is_empty() {
                 self.buckets.remove(&bucket);
                 self.tables.remove(&bucket);
             }
@@ -222,14 +222,14 @@ impl StaleTlb {
         target: impl Fn(&StaleRange, u64) -> u64,
     ) -> Option<StaleRange> {
         for bucket in &self.tables {
-            for run in self.buckets.get(bucket).map_or(&[][..], Vec::as_slice) {
-                if run.kind == StaleKind::Table
-                    && let Some(index) = (0..run.count).find(|&index| {
-                        let to = target(run, index);
+            for range in self.buckets.get(bucket).map_or(&[][..], Vec::as_slice) {
+                if range.kind == StaleKind::Table
+                    && let Some(index) = (0..range.count).find(|&index| {
+                        let to = target(range, index);
                         to >= address && to - address < bytes
                     })
                 {
-                    return Some(run.part(index, 1));
+                    return Some(range.part(index, 1));
                 }
             }
         }
@@ -241,29 +241,29 @@ impl StaleTlb {
     pub(crate) fn settle(&mut self, mut settled: impl FnMut(&StaleRange) -> Option<(Settle, u64)>) {
         let waiting = std::mem::take(&mut self.unsettled);
         for bucket in waiting {
-            let Some(runs) = self.buckets.get_mut(&bucket) else {
+            let Some(ranges) = self.buckets.get_mut(&bucket) else {
                 continue;
             };
             let mut split = Vec::new();
             let mut still = false;
-            for run in runs.iter_mut() {
-                if matches!(run.settle, Settle::At(_)) {
+            for range in ranges.iter_mut() {
+                if matches!(range.settle, Settle::At(_)) {
                     continue;
                 }
-                match settled(run) {
-                    Some((settle, cpus)) if run.cpus & !cpus == 0 => run.settle = settle,
-                    Some((settle, cpus)) if run.cpus & cpus != 0 => {
-                        let mut own = run.clone();
+                match settled(range) {
+                    Some((settle, cpus)) if range.cpus & !cpus == 0 => range.settle = settle,
+                    Some((settle, cpus)) if range.cpus & cpus != 0 => {
+                        let mut own = range.clone();
                         own.cpus &= cpus;
                         own.settle = settle;
                         split.push(own);
-                        run.cpus &= !cpus;
+                        range.cpus &= !cpus;
                         still = true;
                     }
                     _ => still = true,
                 }
             }
-            runs.append(&mut split);
+            ranges.append(&mut split);
             if still {
                 self.unsettled.insert(bucket);
             }

@@ -13,7 +13,7 @@ use crate::arch::descriptor::{self, Kind};
 use crate::arch::format::Format;
 use std::collections::{BTreeSet, HashMap};
 
-/// What a way to a table counts among visits: it takes memory, and an entry that is looked at
+/// A way to a table counts as so many visits, since it takes memory and an entry that is looked at
 /// does not.
 const VISITS_OF_A_WAY: u64 = 32;
 

@@ -1,4 +1,4 @@
-//! What is wrong with a trace, and where.
+//! Errors of reading a trace: the line, the column, what stands there and what should.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! Traces: events as text, one a line. The format is documented in `docs/trace-format.md`.
+//! Traces: the events of `granule-trace` as text, one a line. The format is documented in `docs/trace-format.md`.
 //!
 //! [`parse_line`] and [`write_event`] are the two directions for one line, [`Header`] is the first
 //! line, [`Reader`] a whole file. Nothing here judges an event; it only knows how it is written.

@@ -2,24 +2,24 @@
 //! [`parse_line`] as it stands.
 
 use super::error::LineError;
-use super::words::{Words, number};
-use crate::event::tlbi::Tlbi;
-use crate::event::{Barrier, CacheOp, Event, EventKind, Order, Purpose, Register, Scope};
+use super::words::{OPTIONS, Words, number};
+use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Visibility};
 
 const VERB: &str = "reset, msr, store, fill, update, data, code, dsb, dmb, isb, tlbi, dc, ic, \
                     obtain, free, rely, sync or #";
 const ADDRESS_OF_DESCRIPTOR: &str = "the address of a descriptor, a multiple of 8";
-const COUNT: &str = "a number of descriptors, at least 1";
+const COUNT: &str = "a number of descriptors, 1 to 4294967295";
 const ADDRESS: &str = "an address";
 const BYTES: &str = "a number of bytes, at least 1";
 const VALUE: &str = "a value of 64 bits";
 
-/// Reads one line, without its line feed: an event, or nothing where it is a comment.
+/// Reads one line, without its line feed: a CPU and an event of it, or nothing where it is a
+/// comment.
 ///
 /// # Errors
 ///
 /// The first thing that is wrong with it, with its column.
-pub fn parse_line(line: &str) -> Result<Option<Event>, LineError> {
+pub fn parse_line(line: &str) -> Result<Option<(u32, Event)>, LineError> {
     if let Some(text) = line.strip_prefix('#') {
         return comment(line, text);
     }
@@ -34,13 +34,13 @@ pub fn parse_line(line: &str) -> Result<Option<Event>, LineError> {
     let cpu = words.next_as("cpu and a number, as in cpu0", |word| {
         number(word.strip_prefix("cpu")?)?.try_into().ok()
     })?;
-    let kind = event(kind, &mut words)?;
+    let event = event(kind, &mut words)?;
     words.end()?;
-    Ok(Some(Event { cpu, kind }))
+    Ok(Some((cpu, event)))
 }
 
 /// What counts TLBIs by a word search must count right; and lines end alike.
-fn comment(line: &str, comment: &str) -> Result<Option<Event>, LineError> {
+fn comment(line: &str, comment: &str) -> Result<Option<(u32, Event)>, LineError> {
     for (text, expected) in [
         ("tlbi", "a comment without the word of an invalidation"),
         ("\r", "a line feed alone, without a carriage return"),
@@ -52,105 +52,119 @@ fn comment(line: &str, comment: &str) -> Result<Option<Event>, LineError> {
     Ok(None)
 }
 
-fn event(verb: &str, words: &mut Words<'_>) -> Result<EventKind, LineError> {
+fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
     Ok(match verb {
-        "reset" => EventKind::Reset,
+        "reset" => Event::Reset,
         "msr" => {
-            let register = words.next_as("a translation register's name", Register::from_name)?;
-            let value = words.next_as(VALUE, number)?;
-            EventKind::RegisterWrite { register, value }
+            let register = words.next_as("a translation register's name", |name| {
+                System::from_name(name).filter(|system| system.is_register())
+            })?;
+            Event::System(register, words.next_as(VALUE, number)?)
         }
-        "store" => EventKind::StoreDescriptor {
+        "store" => Event::Store {
             address: words.next_as(ADDRESS_OF_DESCRIPTOR, descriptor_address)?,
-            value: words.next_as(VALUE, number)?,
-            order: order(words)?,
+            count: 1,
+            descriptor: words.next_as(VALUE, number)?,
+            step: 0,
+            visibility: visibility(words)?,
         },
         "fill" => {
             let (address, count) = run(words)?;
-            EventKind::FillDescriptors {
+            let descriptor = words.next_as(VALUE, number)?;
+            let step = words.next_as(VALUE, number)?;
+            Event::Store {
                 address,
                 count,
-                first: words.next_as(VALUE, number)?,
-                step: words.next_as(VALUE, number)?,
-                order: order(words)?,
+                descriptor,
+                // One descriptor has no next one; its line is that of `store`.
+                step: if count == 1 { 0 } else { step },
+                visibility: visibility(words)?,
             }
         }
         "update" => {
             let (address, count) = run(words)?;
-            EventKind::UpdateDescriptors {
+            Event::Update {
                 address,
                 count,
-                of: words.next_as(VALUE, number)?,
-                clear: words.next_as(VALUE, number)?,
-                set: words.next_as(VALUE, number)?,
-                order: order(words)?,
+                change: BitChange {
+                    of: words.next_as(VALUE, number)?,
+                    clear: words.next_as(VALUE, number)?,
+                    set: words.next_as(VALUE, number)?,
+                },
+                visibility: visibility(words)?,
             }
         }
-        "data" | "code" => {
-            let (address, bytes) = range(words)?;
-            let purpose = if verb == "data" {
-                Purpose::Data
-            } else {
-                Purpose::Code
-            };
-            EventKind::OtherStore {
-                address,
-                bytes,
-                purpose,
-            }
+        "data" => {
+            let (start, bytes) = range(words)?;
+            Event::Data { start, bytes }
         }
-        "dsb" => EventKind::Barrier(words.next_as("ishst, ish, nshst, nsh, st or sy", |word| {
-            barrier("dsb ", word)
-        })?),
+        "code" => {
+            let (start, bytes) = range(words)?;
+            Event::Code { start, bytes }
+        }
+        "dsb" => {
+            let option = words.next_as("ishst, ish, nshst, nsh, st or sy", option)?;
+            let kind = BarrierKind::Dsb;
+            Event::Barrier(Barrier { kind, option })
+        }
         "dmb" => {
-            EventKind::Barrier(words.next_as("ishst, ish, st or sy", |word| barrier("dmb ", word))?)
+            let option = words.next_as("ishst, ish, st or sy", |word| {
+                option(word).filter(|_| !word.starts_with("nsh"))
+            })?;
+            let kind = BarrierKind::Dmb;
+            Event::Barrier(Barrier { kind, option })
         }
-        "isb" => EventKind::Barrier(Barrier::Isb),
-        "tlbi" => tlbi(words)?,
+        "isb" => Event::Barrier(Barrier::ISB),
+        "tlbi" => {
+            let op = words.next_as("an invalidation's name, as in vaale1is", |name| {
+                System::from_name(name).filter(|system| system.is_tlbi())
+            })?;
+            let operand = if op.takes_operand() {
+                words.next_as("the register operand", number)?
+            } else {
+                0
+            };
+            Event::System(op, operand)
+        }
         "dc" => {
-            let op = words.next_as("cvac, civac, ivac or cvau", CacheOp::from_name)?;
-            let (address, bytes) = range(words)?;
-            EventKind::Cache { op, address, bytes }
+            let instruction = words.next_as("cvac, civac, ivac or cvau", |name| {
+                System::from_name(name).filter(|system| system.is_data_cache())
+            })?;
+            let (start, bytes) = range(words)?;
+            Event::Lines {
+                instruction,
+                start,
+                bytes,
+            }
         }
-        "ic" => EventKind::InstructionCache {
-            scope: words.next_as("iallu or ialluis", |word| match word {
-                "iallu" => Some(Scope::Local),
-                "ialluis" => Some(Scope::Broadcast),
-                _ => None,
-            })?,
-        },
+        "ic" => {
+            let op = words.next_as("iallu or ialluis", |name| {
+                System::from_name(name).filter(|system| system.is_instruction_cache())
+            })?;
+            Event::System(op, 0)
+        }
         "obtain" => {
-            let (address, bytes) = range(words)?;
-            EventKind::TableObtained { address, bytes }
+            let (start, bytes) = range(words)?;
+            Event::Obtained { start, bytes }
         }
         "free" => {
-            let (address, bytes) = range(words)?;
-            EventKind::TableFreed { address, bytes }
+            let (start, bytes) = range(words)?;
+            Event::Freed { start, bytes }
         }
         "rely" => {
-            let (address, bytes) = range(words)?;
-            EventKind::Relied { address, bytes }
+            let (start, bytes) = range(words)?;
+            Event::Relied { start, bytes }
         }
-        _ => EventKind::Sync,
+        _ => Event::Settled,
     })
 }
 
-/// The barrier of this kind with this option; an ISB has none.
-fn barrier(kind: &str, option: &str) -> Option<Barrier> {
-    Barrier::ALL
+/// The option of a barrier with this name.
+fn option(name: &str) -> Option<u8> {
+    OPTIONS
         .iter()
-        .copied()
-        .find(|barrier| barrier.name().strip_prefix(kind) == Some(option))
-}
-
-fn tlbi(words: &mut Words<'_>) -> Result<EventKind, LineError> {
-    const NAME: &str = "an invalidation's name, as in vaale1is";
-    let op = words.next_as(NAME, |name| Tlbi::from_name(name, 0))?;
-    if !op.has_operand() {
-        return Ok(EventKind::Tlbi(op));
-    }
-    let operand = words.next_as("the register operand", number)?;
-    Ok(EventKind::Tlbi(Tlbi { operand, ..op }))
+        .find(|(_, other)| *other == name)
+        .map(|(option, _)| *option)
 }
 
 fn descriptor_address(word: &str) -> Option<u64> {
@@ -158,12 +172,11 @@ fn descriptor_address(word: &str) -> Option<u64> {
 }
 
 /// Address and count of descriptors.
-fn run(words: &mut Words<'_>) -> Result<(u64, u64), LineError> {
+fn run(words: &mut Words<'_>) -> Result<(u64, u32), LineError> {
     let address = words.next_as(ADDRESS_OF_DESCRIPTOR, descriptor_address)?;
     let count = words.next_as(COUNT, |word| {
-        let count = number(word)?;
-        let bytes = count.checked_mul(8)?;
-        address.checked_add(bytes)?;
+        let count: u32 = number(word)?.try_into().ok()?;
+        address.checked_add(u64::from(count) * 8)?;
         (count > 0).then_some(count)
     })?;
     Ok((address, count))
@@ -181,15 +194,16 @@ fn range(words: &mut Words<'_>) -> Result<(u64, u64), LineError> {
     Ok((address, bytes))
 }
 
-fn order(words: &mut Words<'_>) -> Result<Order, LineError> {
+/// The order that a store has: none, release or exchange.
+fn visibility(words: &mut Words<'_>) -> Result<Visibility, LineError> {
     if !words.has_more() {
-        return Ok(Order::Plain);
+        return Ok(Visibility::Live);
     }
     words.next_as(
         "release, exchange or the end of the line",
         |word| match word {
-            "release" => Some(Order::Release),
-            "exchange" => Some(Order::Exchange),
+            "release" => Some(Visibility::Publish),
+            "exchange" => Some(Visibility::Exchange),
             _ => None,
         },
     )

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 use super::error::{LineError, ReadError};
 use super::header::Header;
 use super::parse::parse_line;
-use crate::event::Event;
+use granule_trace::Event;
 
 /// Bytes of a line at most; events take less than a hundred, comments may take more.
 const LONGEST_LINE: usize = 4096;
@@ -122,13 +122,13 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// The next event and its line, counted from 1; `None` at the end of a trace that has as
+    /// The line of the next event, counted from 1, its CPU and the event; `None` at the end of a trace that has as
     /// many as it says.
     ///
     /// # Errors
     ///
     /// When a line is wrong or the file is cut short; then nothing more is to be read.
-    pub fn next_event(&mut self) -> Result<Option<(u64, Event)>, ReadError> {
+    pub fn next_event(&mut self) -> Result<Option<(u64, u32, Event)>, ReadError> {
         while !self.over {
             let kind = self.line()?;
             let line = self.lines;
@@ -143,17 +143,18 @@ impl<R: BufRead> Reader<R> {
                 break;
             }
             let parsed = parse_line(self.text()?);
-            let Some(event) = parsed.map_err(|error| ReadError::Line { line, error })? else {
+            let Some((cpu, event)) = parsed.map_err(|error| ReadError::Line { line, error })?
+            else {
                 continue;
             };
             if self.events == expected {
                 return Err(ReadError::TooLong { line, expected });
             }
-            if event.cpu >= self.header.cpus {
-                return Err(self.unknown_cpu(&event));
+            if cpu >= self.header.cpus {
+                return Err(self.unknown_cpu(cpu));
             }
             self.events += 1;
-            return Ok(Some((line, event)));
+            return Ok(Some((line, cpu, event)));
         }
         Ok(None)
     }
@@ -182,11 +183,11 @@ impl<R: BufRead> Reader<R> {
         LineError::new(text, at, "").column
     }
 
-    fn unknown_cpu(&self, event: &Event) -> ReadError {
+    fn unknown_cpu(&self, cpu: u32) -> ReadError {
         ReadError::UnknownCpu {
             line: self.lines,
             column: self.column_of_word(1),
-            cpu: event.cpu,
+            cpu,
             cpus: self.header.cpus,
         }
     }

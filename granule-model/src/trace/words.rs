@@ -1,6 +1,19 @@
-//! A line as words with one space between them, each with its place.
+//! The words of a line, each with its place, and words that are read and written alike.
 
 use super::error::LineError;
+
+/// The options of barriers, by CRm of the instruction. Those for the outer shareable domain are
+/// written as the system's, and stand last, so that they are never read.
+pub(super) const OPTIONS: &[(u8, &str)] = &[
+    (0b1111, "sy"),
+    (0b1110, "st"),
+    (0b1011, "ish"),
+    (0b1010, "ishst"),
+    (0b0111, "nsh"),
+    (0b0110, "nshst"),
+    (0b0011, "sy"),
+    (0b0010, "st"),
+];
 
 /// The words of a line that were not taken yet.
 pub(super) struct Words<'a> {

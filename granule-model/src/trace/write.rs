@@ -2,98 +2,109 @@
 
 use std::fmt;
 
-use crate::event::{Event, EventKind, Order, Purpose, Scope};
+use super::words::OPTIONS;
+use granule_trace::{Barrier, BarrierKind, Event, System, Visibility};
 
-/// Writes the line of an event, without a line feed.
+/// Writes the line of an event of a CPU, without a line feed.
 ///
 /// # Errors
 ///
-/// Those of `to`.
-pub fn write_event(event: &Event, to: &mut dyn fmt::Write) -> fmt::Result {
-    let cpu = event.cpu;
-    match event.kind {
-        EventKind::Reset => write!(to, "reset cpu{cpu}"),
-        EventKind::RegisterWrite { register, value } => {
-            write!(to, "msr cpu{cpu} {} {value:#x}", register.name())
-        }
-        EventKind::StoreDescriptor {
+/// Those of `to`; and one for an event that a trace has no line for: a barrier that waits for
+/// loads only, a register or an instruction that is none of translation's.
+pub fn write_event(cpu: u32, event: &Event, to: &mut dyn fmt::Write) -> fmt::Result {
+    match *event {
+        Event::Reset => write!(to, "reset cpu{cpu}"),
+        Event::Store {
             address,
-            value,
-            order,
+            count: 1,
+            descriptor,
+            visibility,
+            ..
         } => write!(
             to,
-            "store cpu{cpu} {address:#x} {value:#x}{}",
-            suffix(order)
+            "store cpu{cpu} {address:#x} {descriptor:#x}{}",
+            suffix(visibility)
         ),
-        EventKind::FillDescriptors {
+        Event::Store {
             address,
             count,
-            first,
+            descriptor,
             step,
-            order,
+            visibility,
         } => write!(
             to,
-            "fill cpu{cpu} {address:#x} {count} {first:#x} {step:#x}{}",
-            suffix(order)
+            "fill cpu{cpu} {address:#x} {count} {descriptor:#x} {step:#x}{}",
+            suffix(visibility)
         ),
-        EventKind::UpdateDescriptors {
+        Event::Update {
             address,
             count,
-            of,
-            clear,
-            set,
-            order,
+            change,
+            visibility,
         } => write!(
             to,
-            "update cpu{cpu} {address:#x} {count} {of:#x} {clear:#x} {set:#x}{}",
-            suffix(order)
+            "update cpu{cpu} {address:#x} {count} {:#x} {:#x} {:#x}{}",
+            change.of,
+            change.clear,
+            change.set,
+            suffix(visibility)
         ),
-        EventKind::OtherStore {
-            address,
+        Event::Data { start, bytes } => write!(to, "data cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::Code { start, bytes } => write!(to, "code cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::Barrier(barrier) => write_barrier(cpu, barrier, to),
+        Event::System(system, value) => write_system(cpu, system, value, to),
+        Event::Lines {
+            instruction,
+            start,
             bytes,
-            purpose,
         } => {
-            let verb = match purpose {
-                Purpose::Data => "data",
-                Purpose::Code => "code",
-            };
-            write!(to, "{verb} cpu{cpu} {address:#x} {bytes:#x}")
+            let name = instruction.name().filter(|_| instruction.is_data_cache());
+            let name = name.ok_or(fmt::Error)?;
+            write!(to, "dc cpu{cpu} {name} {start:#x} {bytes:#x}")
         }
-        EventKind::Barrier(barrier) => {
-            // The CPU stands second in every line, between the two words of a barrier.
-            match barrier.name().split_once(' ') {
-                Some((kind, option)) => write!(to, "{kind} cpu{cpu} {option}"),
-                None => write!(to, "{} cpu{cpu}", barrier.name()),
-            }
-        }
-        EventKind::Tlbi(op) => write!(to, "tlbi cpu{cpu} {op}"),
-        EventKind::Cache { op, address, bytes } => {
-            write!(to, "dc cpu{cpu} {} {address:#x} {bytes:#x}", op.name())
-        }
-        EventKind::InstructionCache { scope } => {
-            let name = match scope {
-                Scope::Local => "iallu",
-                Scope::Broadcast => "ialluis",
-            };
-            write!(to, "ic cpu{cpu} {name}")
-        }
-        EventKind::TableObtained { address, bytes } => {
-            write!(to, "obtain cpu{cpu} {address:#x} {bytes:#x}")
-        }
-        EventKind::TableFreed { address, bytes } => {
-            write!(to, "free cpu{cpu} {address:#x} {bytes:#x}")
-        }
-        EventKind::Relied { address, bytes } => {
-            write!(to, "rely cpu{cpu} {address:#x} {bytes:#x}")
-        }
-        EventKind::Sync => write!(to, "sync cpu{cpu}"),
+        Event::Obtained { start, bytes } => write!(to, "obtain cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::Freed { start, bytes } => write!(to, "free cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::Relied { start, bytes } => write!(to, "rely cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::Settled => write!(to, "sync cpu{cpu}"),
+        _ => Err(fmt::Error),
     }
 }
 
-const fn suffix(order: Order) -> &'static str {
-    match order {
-        Order::Plain => "",
-        Order::Release => " release",
-        Order::Exchange => " exchange",
+fn write_barrier(cpu: u32, barrier: Barrier, to: &mut dyn fmt::Write) -> fmt::Result {
+    let option = OPTIONS
+        .iter()
+        .find(|(option, _)| *option == barrier.option)
+        .map(|(_, name)| *name);
+    match (barrier.kind, option) {
+        (BarrierKind::Isb, _) => write!(to, "isb cpu{cpu}"),
+        (BarrierKind::Dsb, Some(option)) => write!(to, "dsb cpu{cpu} {option}"),
+        (BarrierKind::Dmb, Some(option)) if !option.starts_with("nsh") => {
+            write!(to, "dmb cpu{cpu} {option}")
+        }
+        _ => Err(fmt::Error),
+    }
+}
+
+fn write_system(cpu: u32, system: System, value: u64, to: &mut dyn fmt::Write) -> fmt::Result {
+    let name = system.name().ok_or(fmt::Error)?;
+    if system.is_register() {
+        write!(to, "msr cpu{cpu} {name} {value:#x}")
+    } else if system.is_instruction_cache() {
+        write!(to, "ic cpu{cpu} {name}")
+    } else if !system.is_tlbi() {
+        Err(fmt::Error)
+    } else if system.takes_operand() {
+        write!(to, "tlbi cpu{cpu} {name} {value:#x}")
+    } else {
+        write!(to, "tlbi cpu{cpu} {name}")
+    }
+}
+
+const fn suffix(visibility: Visibility) -> &'static str {
+    match visibility {
+        Visibility::Publish => " release",
+        Visibility::Exchange => " exchange",
+        // All others order nothing.
+        _ => "",
     }
 }

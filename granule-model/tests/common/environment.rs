@@ -3,23 +3,21 @@
 //! which CPU they are of, is the program's ([`Gate`]), and so is who gives out pages for tables.
 
 use granule::arch::registers::{Mair, Tcr, Ttbr};
-use granule::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
-use granule::arch::{CpuFeatures, Descriptor, Geometry, Half, PhysicalAddress};
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{CpuFeatures, Descriptor, Geometry, Half, PhysicalAddress, Regime};
 use granule::table::{BitChange, Maintenance, TableMemory, Visibility};
-use granule_model::{
-    Barrier, CacheOp, EventKind, Order, Regime, Register, Target, Tlbi, TlbiScope,
-};
+use granule_model::{Barrier, Event, System, Visibility as Seen};
 
 /// The way to a machine, on which one CPU is doing something at a time.
 pub(crate) trait Gate {
     /// From now on it is this CPU.
     fn on(&self, cpu: u32);
-    fn event(&self, kind: EventKind);
+    fn event(&self, kind: Event);
     /// What memory holds at an address.
     fn descriptor(&self, address: u64) -> u64;
     /// The event `store`, which is one to `address`, and what that held just before: nothing comes
     /// between the two.
-    fn exchange(&self, address: u64, store: EventKind) -> u64;
+    fn exchange(&self, address: u64, store: Event) -> u64;
 }
 
 /// TCR.HA and TCR.HD.
@@ -42,34 +40,38 @@ pub(crate) fn turn_on(
     let hardware = if hardware_updates { HARDWARE } else { 0 };
     let tcr = Tcr::new(features, lower, upper).0 | hardware;
     let ttbr = Ttbr::new(geometry, root, asid).0;
-    let write = |register, value| EventKind::RegisterWrite { register, value };
-    let (op, bytes) = (CacheOp::CleanInvalidateToPoc, geometry.page_size().bytes());
+    let write = |register, value| Event::System(register, value);
+    let (op, bytes) = (System::DC_CIVAC, geometry.page_size().bytes());
     let address = root.0;
-    world.event(EventKind::Cache { op, address, bytes });
-    world.event(EventKind::Barrier(Barrier::DsbSy));
+    world.event(Event::Lines {
+        instruction: op,
+        start: address,
+        bytes,
+    });
+    world.event(Event::Barrier(Barrier::DSB_SY));
     for cpu in 0..cpus {
         world.on(cpu);
-        let all = Tlbi::from_name("vmalle1", 0).map(EventKind::Tlbi);
-        for kind in all.into_iter().chain([
-            EventKind::Barrier(Barrier::DsbNsh),
-            write(Register::MairEl1, Mair::STANDARD.0),
-            write(Register::TcrEl1, tcr),
-            write(Register::Ttbr0El1, ttbr),
-            write(Register::Ttbr1El1, ttbr),
-            EventKind::Barrier(Barrier::Isb),
-            write(Register::SctlrEl1, 1 | 1 << 2 | 1 << 12),
-            EventKind::Barrier(Barrier::Isb),
-        ]) {
+        for kind in [
+            Event::System(System::VMALLE1, 0),
+            Event::Barrier(Barrier::DSB_NSH),
+            write(System::MAIR_EL1, Mair::STANDARD.0),
+            write(System::TCR_EL1, tcr),
+            write(System::TTBR0_EL1, ttbr),
+            write(System::TTBR1_EL1, ttbr),
+            Event::Barrier(Barrier::ISB),
+            write(System::SCTLR_EL1, 1 | 1 << 2 | 1 << 12),
+            Event::Barrier(Barrier::ISB),
+        ] {
             world.event(kind);
         }
     }
     world.on(0);
 }
 
-const fn order(visibility: Visibility) -> Order {
+const fn seen(visibility: Visibility) -> Seen {
     match visibility {
-        Visibility::Publish => Order::Release,
-        _ => Order::Plain,
+        Visibility::Publish => Seen::Publish,
+        _ => Seen::Live,
     }
 }
 
@@ -89,10 +91,12 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        self.0.event(EventKind::StoreDescriptor {
+        self.0.event(Event::Store {
             address: table.0 + index as u64 * 8,
-            value: descriptor.0,
-            order: order(visibility),
+            count: 1,
+            descriptor: descriptor.0,
+            step: 0,
+            visibility: seen(visibility),
         });
     }
 
@@ -104,12 +108,14 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
         visibility: Visibility,
     ) -> Descriptor {
         let address = table.0 + index as u64 * 8;
-        let store = EventKind::StoreDescriptor {
+        let store = Event::Store {
             address,
-            value: descriptor.0,
-            order: match visibility {
-                Visibility::Private => Order::Plain,
-                _ => Order::Exchange,
+            count: 1,
+            descriptor: descriptor.0,
+            step: 0,
+            visibility: match visibility {
+                Visibility::Private => Seen::Live,
+                _ => Seen::Exchange,
             },
         };
         Descriptor(self.0.exchange(address, store))
@@ -124,12 +130,12 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
         step: u64,
         visibility: Visibility,
     ) {
-        self.0.event(EventKind::FillDescriptors {
+        self.0.event(Event::Store {
             address: table.0 + first as u64 * 8,
-            count: count as u64,
-            first: descriptor.0,
+            count: count as u32,
+            descriptor: descriptor.0,
             step,
-            order: order(visibility),
+            visibility: seen(visibility),
         });
     }
 
@@ -145,13 +151,15 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
             // SAFETY: the caller vouches for these entries.
             .filter(|&index| change.concerns(unsafe { self.load(table, index) }))
             .count();
-        self.0.event(EventKind::UpdateDescriptors {
+        self.0.event(Event::Update {
             address: table.0 + first as u64 * 8,
-            count: count as u64,
-            of: change.of,
-            clear: change.clear,
-            set: change.set,
-            order: order(visibility),
+            count: count as u32,
+            change: granule_model::BitChange {
+                of: change.of,
+                clear: change.clear,
+                set: change.set,
+            },
+            visibility: seen(visibility),
         });
         changed
     }
@@ -169,50 +177,19 @@ impl<G: Gate> Maintenance for Cpu<G> {
     }
 
     fn dsb_ishst(&mut self) {
-        self.world.event(EventKind::Barrier(Barrier::DsbIshst));
+        self.world.event(Event::Barrier(Barrier::DSB_ISHST));
     }
 
     fn dsb_ish(&mut self) {
-        self.world.event(EventKind::Barrier(Barrier::DsbIsh));
+        self.world.event(Event::Barrier(Barrier::DSB_ISH));
     }
 
     fn isb(&mut self) {
-        self.world.event(EventKind::Barrier(Barrier::Isb));
+        self.world.event(Event::Barrier(Barrier::ISB));
     }
 
     fn tlbi(&mut self, op: TlbiOp) {
-        let (target, operand) = match op {
-            TlbiOp::All => (Target::All, 0),
-            TlbiOp::Asid { operand } => (Target::Asid, operand),
-            TlbiOp::Address {
-                operand,
-                reach,
-                all_asids,
-            } => (
-                Target::Address {
-                    last_level: reach == Reach::LastLevel,
-                    all_asids,
-                },
-                operand,
-            ),
-            TlbiOp::Range {
-                operand,
-                reach,
-                all_asids,
-            } => (
-                Target::Range {
-                    last_level: reach == Reach::LastLevel,
-                    all_asids,
-                },
-                operand,
-            ),
-            other => panic!("the model does not know {other:?}"),
-        };
-        self.world.event(EventKind::Tlbi(Tlbi {
-            regime: Regime::El10,
-            scope: TlbiScope::InnerShareable,
-            target,
-            operand,
-        }));
+        let (encoding, operand) = op.instruction(Regime::El1And0);
+        self.world.event(Event::System(System(encoding), operand));
     }
 }

@@ -7,7 +7,7 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::table::PageTables;
-use granule_model::{Barrier, Config, EventKind, Model};
+use granule_model::{Barrier, Config, Event, Model};
 
 pub(crate) struct Bench<P: Page> {
     pub(crate) world: Shared,
@@ -74,19 +74,19 @@ impl<P: Page> Bench<P> {
         bench
     }
 
-    pub(crate) fn event(&self, kind: EventKind) {
+    pub(crate) fn event(&self, kind: Event) {
         self.world.borrow_mut().event(kind);
     }
 
     /// From here on what was done is relied on, by every CPU. The one that did it executes no ISB
     /// for that: whatever it needs is the library's to do.
     pub(crate) fn settle(&self) {
-        self.event(EventKind::Sync);
+        self.event(Event::Settled);
         let mut world = self.world.borrow_mut();
         let by = world.cpu;
         for cpu in (0..self.shape.cpus).filter(|cpu| *cpu != by) {
             world.cpu = cpu;
-            world.event(EventKind::Barrier(Barrier::Isb));
+            world.event(Event::Barrier(Barrier::ISB));
         }
         world.cpu = by;
     }

@@ -9,8 +9,8 @@ pub(crate) use crate::environment::{Cpu, Memory};
 use crate::watch::Watch;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{Parts, TableAllocator, TableRun};
-use granule_model::{Event, EventKind, Model};
+use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
+use granule_model::{Event, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use std::rc::Rc;
 pub(crate) const TABLES: u64 = 0x4000_0000;
 
 /// What becomes of an event: usually itself.
-pub(crate) type Tap = Box<dyn FnMut(&Model, EventKind) -> Vec<EventKind>>;
+pub(crate) type Tap = Box<dyn FnMut(&Model, Event) -> Vec<Event>>;
 
 /// What other CPUs do between two events.
 pub(crate) type Meanwhile = Box<dyn FnMut(&mut Model)>;
@@ -55,7 +55,7 @@ impl World {
     }
 
     /// What the descriptor that `store` replaces was just before: what others do comes first.
-    fn exchange(&mut self, address: u64, store: EventKind) -> u64 {
+    fn exchange(&mut self, address: u64, store: Event) -> u64 {
         let mut meanwhile = self.meanwhile.take();
         let before = self.model.descriptor(address);
         if let Some(meanwhile) = &mut meanwhile {
@@ -71,7 +71,7 @@ impl World {
         old
     }
 
-    pub(crate) fn event(&mut self, kind: EventKind) {
+    pub(crate) fn event(&mut self, kind: Event) {
         let Some(tap) = &mut self.tap else {
             return self.pass(kind);
         };
@@ -82,12 +82,12 @@ impl World {
         }
     }
 
-    fn pass(&mut self, kind: EventKind) {
+    fn pass(&mut self, kind: Event) {
         let cpu = self.cpu;
         if let Some(meanwhile) = &mut self.meanwhile {
             meanwhile(&mut self.model);
         }
-        let result = self.model.event(Event { cpu, kind });
+        let result = self.model.event(cpu, kind);
         assert_eq!(result, Ok(()), "{kind:?}");
         self.watch.look(&self.model);
     }
@@ -98,7 +98,7 @@ impl Gate for Shared {
         self.borrow_mut().cpu = cpu;
     }
 
-    fn event(&self, kind: EventKind) {
+    fn event(&self, kind: Event) {
         self.borrow_mut().event(kind);
     }
 
@@ -106,7 +106,7 @@ impl Gate for Shared {
         self.borrow().model.descriptor(address)
     }
 
-    fn exchange(&self, address: u64, store: EventKind) -> u64 {
+    fn exchange(&self, address: u64, store: Event) -> u64 {
         self.borrow_mut().exchange(address, store)
     }
 }
@@ -185,20 +185,20 @@ unsafe impl TableAllocator for Pages {
         let count = run.count as u64;
         let mut world = self.world.borrow_mut();
         world.tables += count;
-        world.event(EventKind::TableObtained {
-            address: run.first.0,
+        world.event(Event::Obtained {
+            start: run.first.0,
             bytes: count * self.bytes,
         });
         Some(run)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.left = self.left.saturating_add(1);
-        self.free.push(table.0);
+        self.free.push(table.address().0);
         let mut world = self.world.borrow_mut();
         world.tables -= 1;
-        world.event(EventKind::TableFreed {
-            address: table.0,
+        world.event(Event::Freed {
+            start: table.address().0,
             bytes: self.bytes,
         });
     }

@@ -16,7 +16,7 @@ use crate::reference::Reference;
 use crate::shape::{Shape, units};
 use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Attributes, Geometry, Kind, Page, Page4K, Page16K, Page64K, VirtualAddress};
-use granule_model::{Access, AccessKind, Barrier, CacheOp, Event, EventKind, Outcome, Regime};
+use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -255,12 +255,16 @@ impl<P: Page> Run<P> {
             // What was stored here may be read past the caches by another mapping of it, or the
             // other way round: whoever changes the mapping of memory maintains its lines.
             if let (AccessKind::Write, Outcome::Memory(to)) = (sample.access.kind, expected) {
-                let (op, address, bytes) = (CacheOp::CleanInvalidateToPoc, to.address, 1);
+                let (op, address, bytes) = (System::DC_CIVAC, to.address, 1);
                 for kind in [
-                    EventKind::Cache { op, address, bytes },
-                    EventKind::Barrier(Barrier::DsbSy),
+                    Event::Lines {
+                        instruction: op,
+                        start: address,
+                        bytes,
+                    },
+                    Event::Barrier(Barrier::DSB_SY),
                 ] {
-                    assert_eq!(world.model.event(Event { cpu, kind }), Ok(()));
+                    assert_eq!(world.model.event(cpu, kind), Ok(()));
                 }
             }
         }

@@ -3,8 +3,8 @@
 use crate::environment::{Cpu, Gate, Memory};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
-use granule::table::{Parts, TableAllocator, TableRun};
-use granule_model::{Config, Event, EventKind, Model};
+use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
+use granule_model::{Config, Event, Model};
 use shuttle::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,15 +17,15 @@ pub(crate) struct World {
     free: Vec<u64>,
     next: u64,
     /// A fault that is planted: these events do not happen.
-    pub(crate) left_out: fn(&EventKind) -> bool,
+    pub(crate) left_out: fn(&Event) -> bool,
 }
 
 pub(crate) type Shared = Arc<Mutex<World>>;
 
 impl World {
-    pub(crate) fn event(&mut self, cpu: u32, kind: EventKind) {
+    pub(crate) fn event(&mut self, cpu: u32, kind: Event) {
         if !(self.left_out)(&kind) {
-            assert_eq!(self.model.event(Event { cpu, kind }), Ok(()));
+            assert_eq!(self.model.event(cpu, kind), Ok(()));
         }
     }
 }
@@ -82,7 +82,7 @@ impl Gate for Machine {
         self.cpu.store(cpu, Ordering::Relaxed);
     }
 
-    fn event(&self, kind: EventKind) {
+    fn event(&self, kind: Event) {
         let cpu = self.cpu.load(Ordering::Relaxed);
         self.world.lock().unwrap().event(cpu, kind);
     }
@@ -91,7 +91,7 @@ impl Gate for Machine {
         self.world.lock().unwrap().model.descriptor(address)
     }
 
-    fn exchange(&self, address: u64, store: EventKind) -> u64 {
+    fn exchange(&self, address: u64, store: Event) -> u64 {
         // One step: nobody else has the world in between.
         let mut world = self.world.lock().unwrap();
         let old = world.model.descriptor(address);
@@ -121,16 +121,22 @@ unsafe impl TableAllocator for Machine {
         };
         drop(world);
         let bytes = PAGE;
-        self.event(EventKind::TableObtained { address, bytes });
+        self.event(Event::Obtained {
+            start: address,
+            bytes,
+        });
         Some(TableRun {
             first: PhysicalAddress(address),
             count: 1,
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        let (address, bytes) = (table.0, PAGE);
-        self.event(EventKind::TableFreed { address, bytes });
+    fn free(&mut self, table: FreedTable) {
+        let (address, bytes) = (table.address().0, PAGE);
+        self.event(Event::Freed {
+            start: address,
+            bytes,
+        });
         // The page freed last is used first, by whichever CPU is next.
         self.world.lock().unwrap().free.push(address);
     }

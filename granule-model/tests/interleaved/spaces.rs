@@ -15,9 +15,8 @@ use granule::arch::{
 use granule::space::{
     Access as Wish, Area, Rights, Settings, Space, SpaceError, UserFrames, Wanted,
 };
-use granule_model::{
-    Access, AccessKind, Barrier, Event, EventKind, Model, Outcome, Regime, TlbiScope,
-};
+use granule::table::FreedFrames;
+use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime};
 use granule_testing::cases::times;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -100,9 +99,9 @@ unsafe impl UserFrames for Frames {
         }
     }
 
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
-        for at in 0..count {
-            let frame = PhysicalAddress(first.0 + at * PAGE);
+    fn release(&mut self, frames: FreedFrames) {
+        for at in 0..frames.count() {
+            let frame = PhysicalAddress(frames.first().0 + at * PAGE);
             self.with(frame, |frame| frame.owners -= 1);
         }
     }
@@ -131,13 +130,13 @@ enum Fault {
 }
 
 impl Fault {
-    fn leaves_out(self) -> fn(&EventKind) -> bool {
+    fn leaves_out(self) -> fn(&Event) -> bool {
         match self {
             Self::None => |_| false,
             Self::Tlbi => {
-                |kind| matches!(kind, EventKind::Tlbi(op) if op.scope == TlbiScope::InnerShareable)
+                |kind| matches!(kind, Event::System(op, _) if op.is_tlbi() && matches!(op.crm(), 2 | 3))
             }
-            Self::Completion => |kind| matches!(kind, EventKind::Barrier(Barrier::DsbIsh)),
+            Self::Completion => |kind| matches!(kind, Event::Barrier(Barrier::DSB_ISH)),
         }
     }
 }
@@ -230,7 +229,7 @@ impl Program {
         let (space, frames) = &mut *held;
         let result = what(space, frames);
         drop(held);
-        let kind = EventKind::Barrier(Barrier::Isb);
+        let kind = Event::Barrier(Barrier::ISB);
         self.world.lock().unwrap().event(cpu, kind);
         result
     }
@@ -284,7 +283,10 @@ impl Program {
                 assert_eq!(done, Ok(()));
                 // The child never runs. Until it ends, whoever writes gets a copy.
                 self.touch(cpu, page, Wish::Write);
-                self.kernel(cpu, |_, frames| child.destroy(frames));
+                self.kernel(cpu, |_, frames| {
+                    // SAFETY: no CPU was ever in the child.
+                    unsafe { child.destroy(frames) }
+                });
             }
         }
     }
@@ -349,7 +351,7 @@ fn start(fault: Fault) -> Program {
     {
         let mut world = world.lock().unwrap();
         for cpu in 0..CPUS {
-            world.event(cpu, EventKind::Barrier(Barrier::Isb));
+            world.event(cpu, Event::Barrier(Barrier::ISB));
         }
         world.left_out = fault.leaves_out();
     }
@@ -412,8 +414,8 @@ fn finish(program: &Program, fault: Fault, sums: &Sums) {
     {
         let mut world = program.world.lock().unwrap();
         for cpu in 0..CPUS {
-            let kind = EventKind::Sync;
-            assert_eq!(world.model.event(Event { cpu, kind }), Ok(()));
+            let kind = Event::Settled;
+            assert_eq!(world.model.event(cpu, kind), Ok(()));
         }
         let violations = world.model.violations();
         let wrong = program.wrong.load(Ordering::Relaxed);

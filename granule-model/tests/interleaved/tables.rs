@@ -9,7 +9,7 @@ use granule::arch::{
     PhysicalAddress, Regime as LibraryRegime, VirtualAddress,
 };
 use granule::table::{Leaves, PageTables};
-use granule_model::{Access, Barrier, Event, EventKind, Outcome, TlbiScope};
+use granule_model::{Access, Barrier, Event, Outcome};
 use granule_testing::cases::times;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
@@ -32,13 +32,13 @@ enum Fault {
 }
 
 impl Fault {
-    fn leaves_out(self) -> fn(&EventKind) -> bool {
+    fn leaves_out(self) -> fn(&Event) -> bool {
         match self {
             Self::None => |_| false,
             Self::Tlbi => {
-                |kind| matches!(kind, EventKind::Tlbi(op) if op.scope == TlbiScope::InnerShareable)
+                |kind| matches!(kind, Event::System(op, _) if op.is_tlbi() && matches!(op.crm(), 2 | 3))
             }
-            Self::Completion => |kind| matches!(kind, EventKind::Barrier(Barrier::DsbIsh)),
+            Self::Completion => |kind| matches!(kind, Event::Barrier(Barrier::DSB_ISH)),
         }
     }
 }
@@ -165,8 +165,8 @@ fn play(schedules: usize, fault: Fault) -> (u64, u64) {
         }
         let mut world = world.lock().unwrap();
         for cpu in 0..2 {
-            let kind = EventKind::Sync;
-            assert_eq!(world.model.event(Event { cpu, kind }), Ok(()));
+            let kind = Event::Settled;
+            assert_eq!(world.model.event(cpu, kind), Ok(()));
         }
         let violations = world.model.violations();
         if fault == Fault::None {

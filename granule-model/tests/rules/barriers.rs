@@ -1,7 +1,7 @@
 //! What is visible, in effect and complete after which barrier.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, Config, Rule};
+use granule_model::{Access, Barrier, Config, Event, Rule, System};
 
 #[test]
 fn a_new_entry_may_fault_until_dsb_and_isb() {
@@ -10,7 +10,7 @@ fn a_new_entry_may_fault_until_dsb_and_isb() {
     rig.reads(0, VA, &[None, Some(RAM)]);
     rig.isb();
     rig.reads(0, VA, &[None, Some(RAM)]);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.reads(0, VA, &[None, Some(RAM)]);
     rig.isb();
     rig.reads(0, VA, &[Some(RAM)]);
@@ -22,7 +22,7 @@ fn a_new_entry_may_fault_until_dsb_and_isb() {
     // A later DSB of the first does not take that back.
     rig.cpu = 0;
     rig.store(L3 + 8, RAM + 0x1000 | PAGE | RW);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.reads(1, VA, &[Some(RAM)]);
     rig.reads(1, VA + 0x1000, &[None, Some(RAM + 0x1000)]);
 }
@@ -31,7 +31,7 @@ fn a_new_entry_may_fault_until_dsb_and_isb() {
 fn an_access_that_relies_on_a_new_entry_is_reported() {
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.model.access(0, VA, Access::READ);
     rig.expect(&[Rule::MissingIsb]);
     rig.isb();
@@ -42,10 +42,10 @@ fn an_access_that_relies_on_a_new_entry_is_reported() {
 #[test]
 fn an_operation_ends_with_dsb_and_isb() {
     for (barriers, rules) in [
-        (&[Barrier::DsbIshst, Barrier::Isb][..], &[][..]),
-        (&[Barrier::DsbIshst], &[Rule::MissingIsb]),
-        (&[Barrier::Isb], &[Rule::StoreNotVisible, Rule::MissingIsb]),
-        (&[Barrier::Isb, Barrier::DsbIshst], &[Rule::MissingIsb]),
+        (&[Barrier::DSB_ISHST, Barrier::ISB][..], &[][..]),
+        (&[Barrier::DSB_ISHST], &[Rule::MissingIsb]),
+        (&[Barrier::ISB], &[Rule::StoreNotVisible, Rule::MissingIsb]),
+        (&[Barrier::ISB, Barrier::DSB_ISHST], &[Rule::MissingIsb]),
     ] {
         let mut rig = Rig::new(0);
         rig.store(L3, RAM | PAGE | RW);
@@ -59,9 +59,8 @@ fn an_operation_ends_with_dsb_and_isb() {
 
 #[test]
 fn a_range_that_is_relied_on() {
-    use granule_model::EventKind::Relied;
-    let relied = |address| Relied {
-        address,
+    let relied = |start| Event::Relied {
+        start,
         bytes: 0x1000,
     };
     let mut rig = Rig::new(0);
@@ -94,8 +93,8 @@ fn tables_are_filled_before_they_are_linked() {
     let link: Step = |rig| rig.store(L2 + 8, SPARE | TABLE);
     let release: Step = |rig| rig.release(L2 + 8, SPARE | TABLE);
     let fill: Step = |rig| rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
-    let dsb: Step = |rig| rig.barrier(Barrier::DsbIshst);
-    let dmb: Step = |rig| rig.barrier(Barrier::DmbIshst);
+    let dsb: Step = |rig| rig.barrier(Barrier::DSB_ISHST);
+    let dmb: Step = |rig| rig.barrier(Barrier::DMB_ISHST);
     let isb: Step = |rig| rig.isb();
     let legal: [&[Step]; 3] = [&[fill, dsb, link], &[fill, release], &[fill, dmb, link]];
     let broken: [&[Step]; 3] = [&[fill, link], &[dsb, fill, link], &[fill, isb, link]];
@@ -113,7 +112,7 @@ fn tables_are_filled_before_they_are_linked() {
     let mut rig = Rig::new(0);
     fill(&mut rig);
     rig.cpu = 1;
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.cpu = 0;
     link(&mut rig);
     rig.expect(&[Rule::UnorderedLink]);
@@ -126,10 +125,10 @@ fn an_invalidated_translation_lingers_in_this_cpu_until_an_isb() {
     rig.publish();
     rig.store(L3, 0);
     rig.reads(0, VA, &[None, Some(RAM)]);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.tlbi("vaale1is", at(VA));
     rig.reads(1, VA, &[None, Some(RAM)]);
-    rig.barrier(Barrier::DsbIsh);
+    rig.barrier(Barrier::DSB_ISH);
     rig.reads(1, VA, &[None]);
     rig.reads(0, VA, &[None, Some(RAM)]);
     rig.isb();
@@ -155,9 +154,9 @@ fn an_access_to_what_may_be_stale_is_reported() {
 #[test]
 fn a_dsb_of_the_cpu_itself_shows_its_stores_to_itself_only() {
     for (barrier, rules) in [
-        (Barrier::DsbIshst, &[][..]),
-        (Barrier::DsbNsh, &[Rule::StoreNotVisible]),
-        (Barrier::DsbNshst, &[Rule::StoreNotVisible]),
+        (Barrier::DSB_ISHST, &[][..]),
+        (Barrier::DSB_NSH, &[Rule::StoreNotVisible]),
+        (Barrier::DSB_NSHST, &[Rule::StoreNotVisible]),
     ] {
         let mut rig = Rig::new(0);
         rig.store(L3, RAM | PAGE | RW);
@@ -180,8 +179,8 @@ fn a_dsb_of_the_cpu_itself_shows_its_stores_to_itself_only() {
 #[test]
 fn tables_that_one_cpu_has_seen_are_not_walked_by_another() {
     for (barrier, rules) in [
-        (Barrier::DsbSy, &[][..]),
-        (Barrier::DsbNsh, &[Rule::UnorderedLink]),
+        (Barrier::DSB_SY, &[][..]),
+        (Barrier::DSB_NSH, &[Rule::UnorderedLink]),
     ] {
         let mut rig = Rig::new(0);
         rig.fill(SPARE, 512, 0, 0);
@@ -189,9 +188,9 @@ fn tables_that_one_cpu_has_seen_are_not_walked_by_another() {
         rig.barrier(barrier);
         for cpu in 0..2 {
             rig.cpu = cpu;
-            rig.register(granule_model::Register::Ttbr0El1, SPARE);
+            rig.register(System::TTBR0_EL1, SPARE);
             rig.isb();
-            rig.register(granule_model::Register::TcrEl1, TCR);
+            rig.register(System::TCR_EL1, TCR);
             rig.isb();
             rig.expect(if cpu == 0 { &[] } else { rules });
         }

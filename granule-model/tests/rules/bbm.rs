@@ -1,7 +1,7 @@
 //! RWHZWS and its relaxations: every kind of change, at every BBM level.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, EventKind, Rule};
+use granule_model::{Barrier, Config, Event, Rule};
 
 /// One page changed from one value to another in place.
 fn page(bbm_level: u8, old: u64, new: u64) -> Rig {
@@ -162,13 +162,13 @@ fn break_before_make_needs_all_its_steps() {
         rig.publish();
         rig.store(L3, 0);
         if steps & 1 != 0 {
-            rig.barrier(Barrier::DsbIshst);
+            rig.barrier(Barrier::DSB_ISHST);
         }
         if steps & 2 != 0 {
             rig.tlbi("vaale1is", at(VA));
         }
         if steps & 4 != 0 {
-            rig.barrier(Barrier::DsbIsh);
+            rig.barrier(Barrier::DSB_ISH);
         }
         rig.store(L3, new);
         rig.publish();
@@ -205,7 +205,7 @@ fn block(bbm_level: u8, attributes: u64) -> Rig {
     rig.store(L2 + 8, RAM | BLOCK | RW);
     rig.publish();
     rig.fill(SPARE, 512, RAM | PAGE | attributes, 0x1000);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.expect(&[]);
     rig
 }
@@ -327,7 +327,7 @@ fn level_1_splits_with_the_not_translation_bit() {
     // Without the invalidation the block without nT may still be there.
     let mut rig = block(1, RW);
     rig.store(L2 + 8, RAM | BLOCK | RW | NT);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.store(L2 + 8, SPARE | TABLE);
     assert!(rig.model.violation_count() > 0);
 
@@ -346,11 +346,11 @@ fn level_1_folds_with_the_not_translation_bit() {
         rig.publish();
         rig.store(L2 + 8, RAM | BLOCK | RW | NT);
         if !forget {
-            rig.barrier(Barrier::DsbIshst);
+            rig.barrier(Barrier::DSB_ISHST);
             for page in 0..512 {
                 rig.tlbi("vaae1is", at(VA + 0x20_0000 + page * 0x1000));
             }
-            rig.barrier(Barrier::DsbIsh);
+            rig.barrier(Barrier::DSB_ISH);
         }
         rig.expect(&[]);
         rig.store(L2 + 8, RAM | BLOCK | RW);
@@ -403,8 +403,8 @@ fn a_block_left_with_the_not_translation_bit_may_fault() {
     rig.invalidate("vaale1is", operand);
     rig.expect(&[]);
     rig.reads(0, VA + 0x20_0000, &[Some(RAM), None]);
-    rig.event(EventKind::Relied {
-        address: VA + 0x20_0000,
+    rig.event(Event::Relied {
+        start: VA + 0x20_0000,
         bytes: 0x1000,
     });
     // By either CPU.

@@ -1,20 +1,21 @@
 //! Data and instruction caches.
 
 use crate::rig::*;
-use granule_model::{
-    Access, Barrier, CacheOp, Config, EventKind, Outcome, Purpose, Register, Rule, Scope,
-};
+use granule_model::{Access, Barrier, Config, Event, Outcome, Rule, System};
 
-fn store(address: u64, bytes: u64) -> EventKind {
-    EventKind::OtherStore {
-        address,
+fn store(address: u64, bytes: u64) -> Event {
+    Event::Data {
+        start: address,
         bytes,
-        purpose: Purpose::Data,
     }
 }
 
-fn cache(op: CacheOp, address: u64, bytes: u64) -> EventKind {
-    EventKind::Cache { op, address, bytes }
+fn cache(op: System, address: u64, bytes: u64) -> Event {
+    Event::Lines {
+        instruction: op,
+        start: address,
+        bytes,
+    }
 }
 
 /// One CPU with a page mapped at VA, cached, and one at VA + 4K, Device.
@@ -29,34 +30,34 @@ fn machine() -> Rig {
 #[test]
 fn what_is_read_with_the_mmu_off_was_cleaned() {
     for (cleaned, barrier, legal) in [
-        (256, Barrier::DsbSy, true),
-        (192, Barrier::DsbSy, false),
-        (256, Barrier::DsbIsh, false),
-        (256, Barrier::Isb, false),
+        (256, Barrier::DSB_SY, true),
+        (192, Barrier::DSB_SY, false),
+        (256, Barrier::DSB_ISH, false),
+        (256, Barrier::ISB, false),
     ] {
-        for op in [CacheOp::CleanToPoc, CacheOp::CleanInvalidateToPoc] {
+        for op in [System::DC_CVAC, System::DC_CIVAC] {
             let mut rig = machine();
             rig.event(store(RAM + 0x100, 256));
             rig.event(cache(op, RAM + 0x100, cleaned));
             rig.barrier(barrier);
-            rig.register(Register::SctlrEl1, 0);
+            rig.register(System::SCTLR_EL1, 0);
             rig.expect(if legal { &[] } else { &[Rule::NotCleaned] });
         }
     }
     // Cleaning to the point of unification is not enough.
     let mut rig = machine();
     rig.event(store(RAM, 64));
-    rig.event(cache(CacheOp::CleanToPou, RAM, 64));
-    rig.barrier(Barrier::DsbSy);
-    rig.register(Register::SctlrEl1, 0);
+    rig.event(cache(System::DC_CVAU, RAM, 64));
+    rig.barrier(Barrier::DSB_SY);
+    rig.register(System::SCTLR_EL1, 0);
     rig.expect(&[Rule::NotCleaned]);
     // A store after the clean makes the line dirty again.
     let mut rig = machine();
     rig.event(store(RAM, 64));
-    rig.event(cache(CacheOp::CleanToPoc, RAM, 64));
+    rig.event(cache(System::DC_CVAC, RAM, 64));
     rig.event(store(RAM + 8, 8));
-    rig.barrier(Barrier::DsbSy);
-    rig.register(Register::SctlrEl1, 0);
+    rig.barrier(Barrier::DSB_SY);
+    rig.register(System::SCTLR_EL1, 0);
     rig.expect(&[Rule::NotCleaned]);
 }
 
@@ -70,23 +71,23 @@ fn a_device_mapping_sees_memory_only() {
     rig.expect(&[Rule::NotCleaned]);
     rig.model.access(0, VA + 0x1000, Access::WRITE);
     rig.expect(&[Rule::DirtyLineBehind]);
-    rig.event(cache(CacheOp::CleanToPoc, RAM, 8));
-    rig.barrier(Barrier::DsbSy);
+    rig.event(cache(System::DC_CVAC, RAM, 8));
+    rig.barrier(Barrier::DSB_SY);
     rig.model.access(0, VA + 0x1000, Access::READ);
     rig.expect(&[]);
 }
 
 /// Stores with the MMU off, then turns it on.
-fn stored_off(maintenance: Option<CacheOp>) -> Rig {
+fn stored_off(maintenance: Option<System>) -> Rig {
     let mut rig = machine();
-    rig.register(Register::SctlrEl1, 0);
+    rig.register(System::SCTLR_EL1, 0);
     rig.isb();
     rig.event(store(RAM, 64));
     if let Some(op) = maintenance {
         rig.event(cache(op, RAM, 64));
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
     }
-    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.register(System::SCTLR_EL1, MMU_ON);
     rig.isb();
     rig.expect(&[]);
     rig
@@ -95,9 +96,9 @@ fn stored_off(maintenance: Option<CacheOp>) -> Rig {
 #[test]
 fn what_was_stored_with_the_mmu_off_is_read_after_an_invalidation() {
     for (maintenance, rules) in [
-        (Some(CacheOp::InvalidateToPoc), &[][..]),
-        (Some(CacheOp::CleanInvalidateToPoc), &[]),
-        (Some(CacheOp::CleanToPoc), &[Rule::NotInvalidated]),
+        (Some(System::DC_IVAC), &[][..]),
+        (Some(System::DC_CIVAC), &[]),
+        (Some(System::DC_CVAC), &[Rule::NotInvalidated]),
         (None, &[Rule::NotInvalidated]),
     ] {
         let mut rig = stored_off(maintenance);
@@ -110,11 +111,11 @@ fn what_was_stored_with_the_mmu_off_is_read_after_an_invalidation() {
 fn a_dirty_line_is_not_stored_behind_nor_thrown_away() {
     let mut rig = machine();
     rig.event(store(RAM, 64));
-    rig.event(cache(CacheOp::InvalidateToPoc, RAM, 64));
+    rig.event(cache(System::DC_IVAC, RAM, 64));
     rig.expect(&[Rule::StoreLost]);
     let mut rig = machine();
     rig.event(store(RAM, 64));
-    rig.register(Register::SctlrEl1, 0);
+    rig.register(System::SCTLR_EL1, 0);
     rig.expect(&[Rule::NotCleaned]);
     rig.event(store(RAM, 64));
     rig.expect(&[Rule::DirtyLineBehind]);
@@ -123,9 +124,9 @@ fn a_dirty_line_is_not_stored_behind_nor_thrown_away() {
 #[test]
 fn tables_stored_with_the_mmu_off_are_invalidated_before_they_are_walked() {
     for (uncached_walks, op, rules) in [
-        (false, Some(CacheOp::InvalidateToPoc), &[][..]),
+        (false, Some(System::DC_IVAC), &[][..]),
         (false, None, &[Rule::NotInvalidated]),
-        (false, Some(CacheOp::CleanToPoc), &[Rule::NotInvalidated]),
+        (false, Some(System::DC_CVAC), &[Rule::NotInvalidated]),
         // Walks that are not cached find them in memory.
         (true, None, &[]),
     ] {
@@ -134,7 +135,7 @@ fn tables_stored_with_the_mmu_off_are_invalidated_before_they_are_walked() {
         if let Some(op) = op {
             rig.event(cache(op, L0, 0x1000));
         }
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         let tcr = if uncached_walks {
             TCR & !(0b1111 << 24)
         } else {
@@ -150,21 +151,21 @@ fn walks_that_begin_to_be_cached() {
     for invalidate in [false, true] {
         let mut rig = Rig::off(Config::default());
         rig.fill(L0, 512, 0, 0);
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         rig.tlbi("vmalle1", 0);
-        rig.barrier(Barrier::DsbNsh);
-        rig.register(Register::TcrEl1, TCR | EPD0);
-        rig.register(Register::Ttbr1El1, L0);
+        rig.barrier(Barrier::DSB_NSH);
+        rig.register(System::TCR_EL1, TCR | EPD0);
+        rig.register(System::TTBR1_EL1, L0);
         rig.isb();
         // M without C: walks are not cached either.
-        rig.register(Register::SctlrEl1, 1);
+        rig.register(System::SCTLR_EL1, 1);
         rig.isb();
         rig.expect(&[]);
         if invalidate {
-            rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x1000));
-            rig.barrier(Barrier::DsbSy);
+            rig.event(cache(System::DC_IVAC, L0, 0x1000));
+            rig.barrier(Barrier::DSB_SY);
         }
-        rig.register(Register::SctlrEl1, MMU_ON);
+        rig.register(System::SCTLR_EL1, MMU_ON);
         rig.expect(if invalidate {
             &[]
         } else {
@@ -177,9 +178,9 @@ fn walks_that_begin_to_be_cached() {
 fn one_line_of_a_table_left_out() {
     let mut rig = Rig::off(Config::default());
     rig.fill(L0, 512, 0, 0);
-    rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x800));
-    rig.event(cache(CacheOp::InvalidateToPoc, L0 + 0x840, 0x7c0));
-    rig.barrier(Barrier::DsbSy);
+    rig.event(cache(System::DC_IVAC, L0, 0x800));
+    rig.event(cache(System::DC_IVAC, L0 + 0x840, 0x7c0));
+    rig.barrier(Barrier::DSB_SY);
     rig.turn_on(TCR | EPD0, 0, L0);
     assert_eq!(rig.model.violations()[0].range, (L0 + 0x800, L0 + 0x83f));
     rig.expect(&[Rule::NotInvalidated]);
@@ -190,16 +191,16 @@ fn walks_that_are_not_cached_need_stores_cleaned() {
     for clean in [false, true] {
         let mut rig = Rig::off(Config::default());
         rig.fill(L0, 512, 0, 0);
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         rig.turn_on(TCR & !(0b1111 << 24) | EPD0, 0, L0);
         rig.expect(&[]);
         // The line is clean so far: memory has it.
-        rig.event(cache(CacheOp::CleanInvalidateToPoc, L0, 0x1000));
-        rig.barrier(Barrier::DsbSy);
+        rig.event(cache(System::DC_CIVAC, L0, 0x1000));
+        rig.barrier(Barrier::DSB_SY);
         rig.store(L0, 0x1000);
         if clean {
-            rig.event(cache(CacheOp::CleanToPoc, L0, 8));
-            rig.barrier(Barrier::DsbSy);
+            rig.event(cache(System::DC_CVAC, L0, 8));
+            rig.barrier(Barrier::DSB_SY);
         }
         rig.publish();
         rig.sync();
@@ -209,12 +210,11 @@ fn walks_that_are_not_cached_need_stores_cleaned() {
 
 #[test]
 fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
-    let code = EventKind::OtherStore {
-        address: RAM,
+    let code = Event::Code {
+        start: RAM,
         bytes: 64,
-        purpose: Purpose::Code,
     };
-    let run = |clean: bool, scope: Option<Scope>, barrier: Barrier, cpu: u32| {
+    let run = |clean: bool, scope: Option<System>, barrier: Barrier, cpu: u32| {
         let mut rig = Rig::new(0);
         rig.store(L3, RAM | PAGE | RW & !XN | RO);
         rig.publish();
@@ -223,11 +223,11 @@ fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
         rig.cpu = 0;
         rig.event(code);
         if clean {
-            rig.event(cache(CacheOp::CleanToPou, RAM, 64));
+            rig.event(cache(System::DC_CVAU, RAM, 64));
         }
-        rig.barrier(Barrier::DsbIsh);
+        rig.barrier(Barrier::DSB_ISH);
         if let Some(scope) = scope {
-            rig.event(EventKind::InstructionCache { scope });
+            rig.event(Event::System(scope, 0));
         }
         rig.barrier(barrier);
         rig.isb();
@@ -239,16 +239,19 @@ fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
             .collect::<Vec<_>>()
     };
     let broken = vec![Rule::InstructionCache];
-    assert_eq!(run(true, Some(Scope::Broadcast), Barrier::DsbIsh, 1), []);
-    assert_eq!(run(true, Some(Scope::Local), Barrier::DsbNsh, 0), []);
-    assert_eq!(run(true, Some(Scope::Local), Barrier::DsbIsh, 1), broken);
+    assert_eq!(run(true, Some(System::IC_IALLUIS), Barrier::DSB_ISH, 1), []);
+    assert_eq!(run(true, Some(System::IC_IALLU), Barrier::DSB_NSH, 0), []);
     assert_eq!(
-        run(false, Some(Scope::Broadcast), Barrier::DsbIsh, 0),
+        run(true, Some(System::IC_IALLU), Barrier::DSB_ISH, 1),
         broken
     );
-    assert_eq!(run(true, None, Barrier::DsbIsh, 0), broken);
     assert_eq!(
-        run(true, Some(Scope::Broadcast), Barrier::DsbIshst, 0),
+        run(false, Some(System::IC_IALLUIS), Barrier::DSB_ISH, 0),
+        broken
+    );
+    assert_eq!(run(true, None, Barrier::DSB_ISH, 0), broken);
+    assert_eq!(
+        run(true, Some(System::IC_IALLUIS), Barrier::DSB_ISHST, 0),
         broken
     );
 }
@@ -262,17 +265,16 @@ fn with_the_mmu_off_addresses_are_physical_and_device() {
     );
 }
 
-fn code(address: u64, bytes: u64) -> EventKind {
-    EventKind::OtherStore {
-        address,
+fn code(address: u64, bytes: u64) -> Event {
+    Event::Code {
+        start: address,
         bytes,
-        purpose: Purpose::Code,
     }
 }
 
-fn relied(address: u64) -> EventKind {
-    EventKind::Relied {
-        address,
+fn relied(address: u64) -> Event {
+    Event::Relied {
+        start: address,
         bytes: 0x1000,
     }
 }
@@ -285,20 +287,20 @@ fn a_cpu_that_starts_finds_what_it_reads_in_memory() {
             ..Config::default()
         });
         rig.fill(L0, 512, 0, 0);
-        rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x1000));
-        rig.barrier(Barrier::DsbSy);
+        rig.event(cache(System::DC_IVAC, L0, 0x1000));
+        rig.barrier(Barrier::DSB_SY);
         rig.turn_on(TCR | EPD0, 0, L0);
         rig.event(store(RAM, 0x100));
         if clean {
-            rig.event(cache(CacheOp::CleanToPoc, RAM, 0x100));
-            rig.barrier(Barrier::DsbSy);
+            rig.event(cache(System::DC_CVAC, RAM, 0x100));
+            rig.barrier(Barrier::DSB_SY);
         }
         // Nobody looks at it yet.
         rig.sync();
         rig.expect(&[]);
         rig.cpu = 1;
         if reset {
-            rig.event(EventKind::Reset);
+            rig.event(Event::Reset);
         } else {
             rig.tlbi("vmalle1", 0);
         }
@@ -312,13 +314,13 @@ fn what_is_stored_while_a_cpu_runs_with_its_mmu_off_is_cleaned() {
     for clean in [false, true] {
         let mut rig = Rig::new(0);
         rig.cpu = 1;
-        rig.register(Register::SctlrEl1, 0);
+        rig.register(System::SCTLR_EL1, 0);
         rig.isb();
         rig.cpu = 0;
         rig.event(store(RAM, 64));
         if clean {
-            rig.event(cache(CacheOp::CleanToPoc, RAM, 64));
-            rig.barrier(Barrier::DsbSy);
+            rig.event(cache(System::DC_CVAC, RAM, 64));
+            rig.barrier(Barrier::DSB_SY);
         }
         rig.expect(&[]);
         rig.sync();
@@ -329,7 +331,7 @@ fn what_is_stored_while_a_cpu_runs_with_its_mmu_off_is_cleaned() {
 #[test]
 fn what_was_stored_with_the_mmu_off_is_relied_on_after_an_invalidation() {
     for (maintenance, rules) in [
-        (Some(CacheOp::InvalidateToPoc), &[][..]),
+        (Some(System::DC_IVAC), &[][..]),
         (None, &[Rule::NotInvalidated]),
     ] {
         // By a range that maps it, and not by another, nor as Device.
@@ -354,14 +356,14 @@ fn what_was_stored_with_the_mmu_off_is_relied_on_after_an_invalidation() {
 
 #[test]
 fn stored_code_is_relied_on_after_an_ic_that_follows_a_complete_clean() {
-    use Barrier::{DsbIsh, DsbSy};
-    let ic = EventKind::InstructionCache {
-        scope: Scope::Broadcast,
-    };
-    let clean = cache(CacheOp::CleanToPoc, RAM, 64);
-    let dsb = EventKind::Barrier(DsbSy);
+    let ic = Event::System(System::IC_IALLUIS, 0);
+    let clean = cache(System::DC_CVAC, RAM, 64);
+    let dsb = Event::Barrier(Barrier::DSB_SY);
     for (events, legal) in [
-        (&[clean, dsb, ic, EventKind::Barrier(DsbIsh)][..], true),
+        (
+            &[clean, dsb, ic, Event::Barrier(Barrier::DSB_ISH)][..],
+            true,
+        ),
         // The IC is issued before the clean is complete, and may fetch the old again.
         (&[clean, ic, dsb], false),
         (&[clean, dsb], false),
@@ -376,7 +378,7 @@ fn stored_code_is_relied_on_after_an_ic_that_follows_a_complete_clean() {
                 ic,
                 code(RAM + 64, 8),
                 dsb,
-                cache(CacheOp::CleanToPou, RAM + 64, 8),
+                cache(System::DC_CVAU, RAM + 64, 8),
                 dsb,
                 ic,
                 dsb,
@@ -427,18 +429,16 @@ fn what_ran_before_may_have_left_lines_dirty_and_code_cached() {
             ..Config::default()
         });
         if maintained {
-            rig.event(cache(CacheOp::CleanInvalidateToPoc, L0, 0x40_0000));
-            rig.barrier(Barrier::DsbSy);
+            rig.event(cache(System::DC_CIVAC, L0, 0x40_0000));
+            rig.barrier(Barrier::DSB_SY);
         }
         rig.fill(L0, 512, 0, 0);
-        rig.event(cache(CacheOp::InvalidateToPoc, L0, 0x1000));
-        rig.barrier(Barrier::DsbSy);
+        rig.event(cache(System::DC_IVAC, L0, 0x1000));
+        rig.barrier(Barrier::DSB_SY);
         rig.turn_on(TCR | EPD0, 0, L0);
         if ic {
-            rig.event(EventKind::InstructionCache {
-                scope: Scope::Local,
-            });
-            rig.barrier(Barrier::DsbNsh);
+            rig.event(Event::System(System::IC_IALLU, 0));
+            rig.barrier(Barrier::DSB_NSH);
             rig.isb();
         }
         rig.sync();

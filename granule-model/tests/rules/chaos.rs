@@ -2,9 +2,22 @@
 
 use crate::rig::*;
 use granule_model::{
-    Access, AccessKind, Barrier, CacheOp, Config, Event, EventKind, Model, Order, Purpose, Regime,
-    Register, Scope, Tlbi,
+    Access, AccessKind, Barrier, BitChange, Config, Event, Model, Regime, System, Visibility,
 };
+
+const BARRIERS: [Barrier; 11] = [
+    Barrier::DSB_NSHST,
+    Barrier::DSB_NSH,
+    Barrier::DSB_ISHST,
+    Barrier::DSB_ISH,
+    Barrier::DSB_ST,
+    Barrier::DSB_SY,
+    Barrier::DMB_ISHST,
+    Barrier::DMB_ISH,
+    Barrier::DMB_ST,
+    Barrier::DMB_SY,
+    Barrier::ISB,
+];
 
 struct Random(u64);
 
@@ -60,70 +73,73 @@ impl Random {
         sizes | sizes << 16 | granules | self.one_of(&[0, 1 << 59, EPD0, 1 << 23, 1 << 39, 7 << 32])
     }
 
-    fn event(&mut self) -> EventKind {
-        let order = self.one_of(&[Order::Plain, Order::Release]);
+    /// A register or instruction of a kind.
+    fn named(&mut self, kind: fn(System) -> bool) -> System {
+        let all: Vec<System> = System::NAMED
+            .iter()
+            .map(|(system, _)| *system)
+            .filter(|system| kind(*system))
+            .collect();
+        self.one_of(&all)
+    }
+
+    fn event(&mut self) -> Event {
+        let order = self.one_of(&[Visibility::Live, Visibility::Publish]);
         let address = self.place();
         match self.next() % 32 {
-            0 => EventKind::Reset,
+            0 => Event::Reset,
             1..=3 => {
-                let register = self.one_of(Register::ALL);
+                let register = self.named(System::is_register);
                 let value = match self.next() % 4 {
                     0 => self.bits(),
                     1 => self.tcr(),
                     2 => self.place() | self.next() << 60,
                     _ => MMU_ON,
                 };
-                EventKind::RegisterWrite { register, value }
+                Event::System(register, value)
             }
-            4 => EventKind::RegisterWrite {
-                register: Register::SctlrEl1,
-                value: MMU_ON,
-            },
-            5 => EventKind::RegisterWrite {
-                register: Register::TcrEl1,
-                value: self.tcr(),
-            },
-            6 => EventKind::FillDescriptors {
+            4 => Event::System(System::SCTLR_EL1, MMU_ON),
+            5 => Event::System(System::TCR_EL1, self.tcr()),
+            6 => Event::Store {
                 address,
-                count: self.next() % 3,
-                first: self.descriptor(),
+                count: self.next() as u32 % 3,
+                descriptor: self.descriptor(),
                 step: self.one_of(&[0, 0x1000, 0x1_0000]),
-                order,
+                visibility: order,
             },
-            7 => EventKind::UpdateDescriptors {
+            7 => Event::Update {
                 address,
-                count: self.next() % 3,
-                of: self.one_of(&[1, 1 << 63, 1 << 63 | 1]),
-                clear: self.bits(),
-                set: self.bits() & !0xffff_ffff_f000,
-                order,
+                count: self.next() as u32 % 3,
+                change: BitChange {
+                    of: self.one_of(&[1, 1 << 63, 1 << 63 | 1]),
+                    clear: self.bits(),
+                    set: self.bits() & !0xffff_ffff_f000,
+                },
+                visibility: order,
             },
-            8 => EventKind::OtherStore {
-                address,
+            8 => Event::Code {
+                start: address,
                 bytes: self.next() % 256,
-                purpose: self.one_of(&[Purpose::Data, Purpose::Code]),
             },
-            9 => EventKind::Cache {
-                op: self.one_of(CacheOp::ALL),
-                address,
+            9 => Event::Lines {
+                instruction: self.named(System::is_data_cache),
+                start: address,
                 bytes: self.next() % 0x2_0000,
             },
-            10 => EventKind::InstructionCache {
-                scope: self.one_of(&[Scope::Local, Scope::Broadcast]),
-            },
-            11 => EventKind::TableObtained {
-                address: address & !0xffff,
+            10 => Event::System(self.one_of(&[System::IC_IALLU, System::IC_IALLUIS]), 0),
+            11 => Event::Obtained {
+                start: address & !0xffff,
                 bytes: 0x1_0000,
             },
-            12 => EventKind::TableFreed {
-                address: address & !0xffff,
+            12 => Event::Freed {
+                start: address & !0xffff,
                 bytes: self.one_of(&[0, 0x1000, 0x1_0000]),
             },
-            13 => EventKind::Relied {
-                address: self.bits(),
+            13 => Event::Relied {
+                start: self.bits(),
                 bytes: self.next() % 0x10_0000,
             },
-            14 => EventKind::Sync,
+            14 => Event::Settled,
             15..=18 => {
                 let name = self.one_of(&[
                     "vmalle1",
@@ -137,13 +153,15 @@ impl Random {
                     "rvae3is",
                     "alle3",
                 ]);
-                Tlbi::from_name(name, self.bits()).map_or(EventKind::Sync, EventKind::Tlbi)
+                System::from_name(name).map_or(Event::Settled, |op| Event::System(op, self.bits()))
             }
-            19..=22 => EventKind::Barrier(self.one_of(Barrier::ALL)),
-            _ => EventKind::StoreDescriptor {
+            19..=22 => Event::Barrier(self.one_of(&BARRIERS)),
+            _ => Event::Store {
                 address,
-                value: self.descriptor(),
-                order,
+                count: 1,
+                descriptor: self.descriptor(),
+                step: 0,
+                visibility: order,
             },
         }
     }
@@ -165,7 +183,7 @@ fn no_event_stops_the_model() {
             let cpu = (random.next() % 4) as u32;
             let kind = random.event();
             // There is no CPU 3, and memory ends at 52 bits.
-            let taken = model.event(Event { cpu, kind }).is_ok();
+            let taken = model.event(cpu, kind).is_ok();
             assert!(cpu < 3 || !taken);
             let access = Access {
                 regime: random.one_of(&[Regime::El10, Regime::El2, Regime::El3]),

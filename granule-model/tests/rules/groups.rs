@@ -1,7 +1,7 @@
 //! Contiguous groups.
 
 use crate::rig::*;
-use granule_model::{Access, Config, EventKind, FaultKind, Outcome, Rule};
+use granule_model::{Access, Config, Event, FaultKind, Outcome, Rule, System};
 
 #[test]
 fn a_group_may_be_filled_and_emptied_entry_by_entry() {
@@ -13,11 +13,11 @@ fn a_group_may_be_filled_and_emptied_entry_by_entry() {
     for index in 0..16 {
         rig.store(L3 + index * 8, 0);
     }
-    rig.barrier(granule_model::Barrier::DsbIshst);
+    rig.barrier(granule_model::Barrier::DSB_ISHST);
     for index in 0..16 {
         rig.tlbi("vaale1is", at(VA + index * 0x1000));
     }
-    rig.barrier(granule_model::Barrier::DsbIsh);
+    rig.barrier(granule_model::Barrier::DSB_ISH);
     rig.fill(L3, 16, RAM + 0x10_0000 | PAGE | RW, 0x1000);
     rig.publish();
     rig.sync();
@@ -30,11 +30,11 @@ fn every_member_must_be_invalidated() {
     rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
     rig.publish();
     rig.fill(L3, 16, 0, 0);
-    rig.barrier(granule_model::Barrier::DsbIshst);
+    rig.barrier(granule_model::Barrier::DSB_ISHST);
     for index in (0..16).filter(|&index| index != 11) {
         rig.tlbi("vaale1is", at(VA + index * 0x1000));
     }
-    rig.barrier(granule_model::Barrier::DsbIsh);
+    rig.barrier(granule_model::Barrier::DSB_ISH);
     rig.fill(L3, 16, RAM + 0x10_0000 | PAGE | RW, 0x1000);
     let violation = &rig.model.violations()[0];
     assert_eq!(violation.range, (VA + 0xb000, VA + 0xbfff));
@@ -149,12 +149,12 @@ fn a_group_beyond_the_top_table() {
     // 4K, 33-bit addresses: the top table is of level 1 and has 8 entries, half a group.
     let mut rig = Rig::off(Config::default());
     rig.fill(L0, 8, RAM | BLOCK | RW | CONT, 1 << 30);
-    rig.event(granule_model::EventKind::Cache {
-        op: granule_model::CacheOp::CleanInvalidateToPoc,
-        address: L0,
+    rig.event(granule_model::Event::Lines {
+        instruction: System::DC_CIVAC,
+        start: L0,
         bytes: 64,
     });
-    rig.barrier(granule_model::Barrier::DsbSy);
+    rig.barrier(granule_model::Barrier::DSB_SY);
     rig.turn_on((TCR & !(0x3f << 16)) | 31 << 16 | EPD0, 0, L0);
     rig.expect(&[Rule::ContiguousOutside]);
 }
@@ -172,13 +172,13 @@ fn a_lookup_may_take_any_member_for_the_group() {
     assert!(outcomes.iter().any(allowed), "{outcomes:?}");
     assert!(outcomes.contains(&Outcome::Fault(FaultKind::Permission)));
     rig.expect(&[]);
-    rig.event(EventKind::Relied {
-        address: VA + 0x10_0000,
+    rig.event(Event::Relied {
+        start: VA + 0x10_0000,
         bytes: 0x1000,
     });
     rig.expect(&[]);
-    rig.event(EventKind::Relied {
-        address: VA + 0x4000,
+    rig.event(Event::Relied {
+        start: VA + 0x4000,
         bytes: 0x1000,
     });
     rig.expect(&[Rule::UnequalContiguous]);

@@ -1,18 +1,18 @@
 //! Register writes.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, CacheOp, Config, EventKind, Register, Rule};
+use granule_model::{Access, Barrier, Config, Event, Rule, System, Visibility};
 
 /// MMU off, an empty tree in memory, cleaned.
 fn off() -> Rig {
     let mut rig = Rig::off(Config::default());
     rig.fill(L0, 512, 0, 0);
-    rig.event(EventKind::Cache {
-        op: CacheOp::CleanInvalidateToPoc,
-        address: L0,
+    rig.event(Event::Lines {
+        instruction: System::DC_CIVAC,
+        start: L0,
         bytes: 0x1000,
     });
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     rig
 }
 
@@ -24,18 +24,18 @@ fn the_mmu_goes_on_with_an_empty_tlb_and_registers_in_effect() {
     rig.expect(&[]);
 
     let mut rig = off();
-    rig.register(Register::TcrEl1, TCR | EPD0);
-    rig.register(Register::Ttbr1El1, L0);
+    rig.register(System::TCR_EL1, TCR | EPD0);
+    rig.register(System::TTBR1_EL1, L0);
     rig.isb();
-    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.register(System::SCTLR_EL1, MMU_ON);
     rig.expect(&[Rule::UnknownTlb]);
 
     let mut rig = off();
     rig.tlbi("vmalle1", 0);
-    rig.barrier(Barrier::DsbNsh);
-    rig.register(Register::TcrEl1, TCR | EPD0);
-    rig.register(Register::Ttbr1El1, L0);
-    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.barrier(Barrier::DSB_NSH);
+    rig.register(System::TCR_EL1, TCR | EPD0);
+    rig.register(System::TTBR1_EL1, L0);
+    rig.register(System::SCTLR_EL1, MMU_ON);
     rig.expect(&[Rule::MissingIsb]);
     rig.model.access(0, VA, Access::READ);
     rig.expect(&[Rule::MissingIsb]);
@@ -45,7 +45,7 @@ fn the_mmu_goes_on_with_an_empty_tlb_and_registers_in_effect() {
 fn tables_are_visible_before_a_register_leads_to_them() {
     let mut rig = Rig::new(0);
     rig.fill(SPARE, 512, 0, 0);
-    rig.register(Register::Ttbr1El1, SPARE);
+    rig.register(System::TTBR1_EL1, SPARE);
     rig.expect(&[Rule::UnorderedLink]);
 }
 
@@ -66,9 +66,9 @@ fn another_tree_for_the_same_addresses_goes_through_an_empty_one() {
         }
         rig.store(other + 0x3000, RAM + 0x1000 | PAGE | RW);
         rig.fill(SPARE, 512, 0, 0);
-        rig.barrier(Barrier::DsbIshst);
+        rig.barrier(Barrier::DSB_ISHST);
         if steps & 1 != 0 {
-            rig.register(Register::Ttbr1El1, SPARE);
+            rig.register(System::TTBR1_EL1, SPARE);
         }
         if steps & 2 != 0 {
             rig.isb();
@@ -77,10 +77,10 @@ fn another_tree_for_the_same_addresses_goes_through_an_empty_one() {
             rig.tlbi("vmalle1", 0);
         }
         if steps & 8 != 0 {
-            rig.barrier(Barrier::DsbNsh);
+            rig.barrier(Barrier::DSB_NSH);
         }
         rig.expect(&[]);
-        rig.register(Register::Ttbr1El1, other);
+        rig.register(System::TTBR1_EL1, other);
         rig.isb();
         assert_eq!(
             rig.model.violation_count() == 0,
@@ -99,19 +99,19 @@ fn processes_switch_by_asid() {
         rig.store(base, base + 0x1000 | TABLE);
         rig.store(base + 0x1000, base + 0x2000 | TABLE);
         rig.store(base + 0x2000, to | BLOCK | RW | attributes);
-        rig.barrier(Barrier::DsbIshst);
+        rig.barrier(Barrier::DSB_ISHST);
     };
     for (asid, attributes, legal) in [(2, NG, true), (1, NG, false), (2, 0, false)] {
         let mut rig = Rig::with(Config::default());
         process(&mut rig, 0x5000_0000, RAM, attributes);
         process(&mut rig, 0x5010_0000, RAM + 0x20_0000, attributes);
-        rig.register(Register::Ttbr0El1, 0x5000_0000 | 1 << 48);
+        rig.register(System::TTBR0_EL1, 0x5000_0000 | 1 << 48);
         rig.isb();
-        rig.register(Register::TcrEl1, TCR);
+        rig.register(System::TCR_EL1, TCR);
         rig.isb();
         rig.reads(0, 0x1234, &[Some(RAM + 0x1234)]);
         rig.expect(&[]);
-        rig.register(Register::Ttbr0El1, 0x5010_0000 | asid << 48);
+        rig.register(System::TTBR0_EL1, 0x5010_0000 | asid << 48);
         rig.isb();
         assert_eq!(
             rig.model.violation_count() == 0,
@@ -134,26 +134,26 @@ fn a_process_that_is_not_running_keeps_its_entries() {
         rig.store(base, base + 0x1000 | TABLE);
         rig.store(base + 0x1000, base + 0x2000 | TABLE);
         rig.store(base + 0x2000, RAM + (asid << 30) | BLOCK | RW | NG);
-        rig.barrier(Barrier::DsbIshst);
-        rig.register(Register::Ttbr0El1, base | asid << 48);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.register(System::TTBR0_EL1, base | asid << 48);
         rig.isb();
-        rig.register(Register::TcrEl1, TCR);
+        rig.register(System::TCR_EL1, TCR);
         rig.isb();
     }
     rig.expect(&[]);
     // The first is changed and its tables freed while the second runs.
     rig.store(0x5000_2000, 0);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.sync();
     rig.expect(&[Rule::StaleTranslation]);
-    rig.event(EventKind::TableFreed {
-        address: 0x5000_2000,
+    rig.event(Event::Freed {
+        start: 0x5000_2000,
         bytes: 0x1000,
     });
     rig.expect(&[Rule::FreedInUse]);
     rig.invalidate("aside1is", 1 << 48);
-    rig.event(EventKind::TableFreed {
-        address: 0x5000_0000,
+    rig.event(Event::Freed {
+        start: 0x5000_0000,
         bytes: 0x3000,
     });
     rig.expect(&[]);
@@ -167,17 +167,17 @@ fn granule_format_and_output_size_do_not_change_in_use() {
         TCR & !(0b111 << 32) | 0b010 << 32,
     ] {
         let mut rig = Rig::with(Config::default());
-        rig.register(Register::TcrEl1, tcr | EPD0);
+        rig.register(System::TCR_EL1, tcr | EPD0);
         assert_eq!(rig.model.violations()[0].rule, Rule::FieldInUse);
     }
     // With the half disabled they may.
     let mut rig = Rig::with(Config::default());
-    rig.register(Register::TcrEl1, TCR | EPD0 | 1 << 23);
+    rig.register(System::TCR_EL1, TCR | EPD0 | 1 << 23);
     rig.isb();
     rig.tlbi("vmalle1", 0);
-    rig.barrier(Barrier::DsbNsh);
+    rig.barrier(Barrier::DSB_NSH);
     rig.isb();
-    rig.register(Register::TcrEl1, TCR & !(0b111 << 32) | 0b010 << 32 | EPD0);
+    rig.register(System::TCR_EL1, TCR & !(0b111 << 32) | 0b010 << 32 | EPD0);
     rig.isb();
     rig.sync();
     rig.expect(&[]);
@@ -186,9 +186,9 @@ fn granule_format_and_output_size_do_not_change_in_use() {
 #[test]
 fn fields_that_tlbs_hold_need_a_tlbi() {
     for (register, value) in [
-        (Register::TcrEl1, TCR | EPD0 | 1 << 39),
-        (Register::TcrEl1, TCR | EPD0 | 1 << 42),
-        (Register::MairEl1, MAIR | 0xbb << 24),
+        (System::TCR_EL1, TCR | EPD0 | 1 << 39),
+        (System::TCR_EL1, TCR | EPD0 | 1 << 42),
+        (System::MAIR_EL1, MAIR | 0xbb << 24),
     ] {
         for (isb, flush) in [(true, true), (false, true), (true, false)] {
             let mut rig = Rig::with(Config::default());
@@ -198,7 +198,7 @@ fn fields_that_tlbs_hold_need_a_tlbi() {
             }
             if flush {
                 rig.tlbi("vmalle1", 0);
-                rig.barrier(Barrier::DsbNsh);
+                rig.barrier(Barrier::DSB_NSH);
             }
             rig.isb();
             rig.sync();
@@ -216,7 +216,7 @@ fn memory_attributes_in_use_do_not_change() {
     let mut rig = Rig::with(Config::default());
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();
-    rig.register(Register::MairEl1, MAIR & !0xff | 0x44);
+    rig.register(System::MAIR_EL1, MAIR & !0xff | 0x44);
     rig.expect(&[Rule::BreakBeforeMake]);
 }
 
@@ -226,11 +226,11 @@ fn a_disabled_half_still_finds_what_its_tlb_holds() {
         let mut rig = Rig::with(Config::default());
         rig.store(L3, RAM | PAGE | RW);
         rig.publish();
-        rig.register(Register::TcrEl1, TCR | EPD0 | 1 << 23);
+        rig.register(System::TCR_EL1, TCR | EPD0 | 1 << 23);
         rig.isb();
         if flush {
             rig.tlbi("vmalle1", 0);
-            rig.barrier(Barrier::DsbNsh);
+            rig.barrier(Barrier::DSB_NSH);
             rig.isb();
             rig.reads(0, VA, &[None]);
         } else {
@@ -243,29 +243,31 @@ fn a_disabled_half_still_finds_what_its_tlb_holds() {
 #[test]
 fn a_cpu_that_was_reset_has_an_unknown_tlb() {
     let mut rig = Rig::with(Config::default());
-    rig.event(EventKind::Reset);
-    rig.register(Register::TcrEl1, TCR | EPD0);
-    rig.register(Register::Ttbr1El1, L0);
+    rig.event(Event::Reset);
+    rig.register(System::TCR_EL1, TCR | EPD0);
+    rig.register(System::TTBR1_EL1, L0);
     rig.isb();
-    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.register(System::SCTLR_EL1, MMU_ON);
     rig.expect(&[Rule::UnknownTlb]);
-    rig.event(EventKind::Reset);
+    rig.event(Event::Reset);
     rig.turn_on(TCR | EPD0, 0, L0);
     rig.expect(&[]);
 }
 
 #[test]
 fn impossible_events_are_refused() {
-    use granule_model::{Event, EventError, Order};
+    use granule_model::EventError;
     let mut rig = Rig::off(Config::default());
-    let store = |address| EventKind::StoreDescriptor {
+    let store = |address| Event::Store {
         address,
-        value: 0,
-        order: Order::Plain,
+        count: 1,
+        descriptor: 0,
+        step: 0,
+        visibility: Visibility::Live,
     };
-    let mut event = |cpu, kind| rig.model.event(Event { cpu, kind });
+    let mut event = |cpu, kind| rig.model.event(cpu, kind);
     assert_eq!(
-        event(1, EventKind::Sync),
+        event(1, Event::Settled),
         Err(EventError::NoSuchCpu { cpu: 1, cpus: 1 })
     );
     assert_eq!(
@@ -291,25 +293,25 @@ fn a_cpu_that_is_off_hears_of_no_invalidation() {
             ..Config::default()
         });
         rig.fill(L0, 512, 0, 0);
-        rig.event(EventKind::Cache {
-            op: CacheOp::InvalidateToPoc,
-            address: L0,
+        rig.event(Event::Lines {
+            instruction: System::DC_IVAC,
+            start: L0,
             bytes: 0x1000,
         });
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         if on {
             rig.cpu = 1;
             rig.isb();
             rig.cpu = 0;
         }
         rig.tlbi("vmalle1is", 0);
-        rig.barrier(Barrier::DsbIsh);
+        rig.barrier(Barrier::DSB_ISH);
         rig.cpu = 1;
-        rig.register(Register::MairEl1, MAIR);
-        rig.register(Register::TcrEl1, TCR | EPD0);
-        rig.register(Register::Ttbr1El1, L0);
+        rig.register(System::MAIR_EL1, MAIR);
+        rig.register(System::TCR_EL1, TCR | EPD0);
+        rig.register(System::TTBR1_EL1, L0);
         rig.isb();
-        rig.register(Register::SctlrEl1, MMU_ON);
+        rig.register(System::SCTLR_EL1, MMU_ON);
         rig.expect(if on { &[] } else { &[Rule::UnknownTlb] });
     }
 }
@@ -318,24 +320,24 @@ fn a_cpu_that_is_off_hears_of_no_invalidation() {
 fn fields_that_tlbs_hold_need_a_tlbi_whether_the_mmu_is_on_or_not() {
     let hpd1 = 1 << 42;
     for (register, value) in [
-        (Register::TcrEl1, TCR | EPD0 | hpd1),
-        (Register::TcrEl1, TCR + (1 << 16) | EPD0),
+        (System::TCR_EL1, TCR | EPD0 | hpd1),
+        (System::TCR_EL1, TCR + (1 << 16) | EPD0),
         // TG1, IPS, DS.
-        (Register::TcrEl1, TCR & !(0b11 << 30) | 0b01 << 30 | EPD0),
-        (Register::TcrEl1, TCR & !(0b111 << 32) | EPD0),
-        (Register::TcrEl1, TCR | 1 << 59 | EPD0),
-        (Register::MairEl1, MAIR | 0x44 << 24),
+        (System::TCR_EL1, TCR & !(0b11 << 30) | 0b01 << 30 | EPD0),
+        (System::TCR_EL1, TCR & !(0b111 << 32) | EPD0),
+        (System::TCR_EL1, TCR | 1 << 59 | EPD0),
+        (System::MAIR_EL1, MAIR | 0x44 << 24),
     ] {
         for (before, after) in [(false, false), (true, false), (false, true)] {
             let mut rig = Rig::with(Config::default());
             let invalidate = |rig: &mut Rig| {
                 rig.tlbi("vmalle1", 0);
-                rig.barrier(Barrier::DsbNsh);
+                rig.barrier(Barrier::DSB_NSH);
                 rig.isb();
             };
-            rig.register(Register::Ttbr1El1, SPARE);
+            rig.register(System::TTBR1_EL1, SPARE);
             rig.isb();
-            rig.register(Register::SctlrEl1, 0);
+            rig.register(System::SCTLR_EL1, 0);
             rig.isb();
             if before {
                 invalidate(&mut rig);
@@ -345,7 +347,7 @@ fn fields_that_tlbs_hold_need_a_tlbi_whether_the_mmu_is_on_or_not() {
             if after {
                 invalidate(&mut rig);
             }
-            rig.register(Register::SctlrEl1, MMU_ON);
+            rig.register(System::SCTLR_EL1, MMU_ON);
             rig.isb();
             rig.sync();
             let cached = rig
@@ -369,21 +371,21 @@ fn a_switch_of_processes_goes_through_an_empty_tree_of_any_asid() {
     rig.store(L2, L3 | TABLE);
     rig.store(L1, L2 | TABLE);
     rig.store(L0, L1 | TABLE);
-    rig.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address: L0,
+    rig.event(Event::Lines {
+        instruction: System::DC_IVAC,
+        start: L0,
         bytes: 0x5000,
     });
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     rig.turn_on(a1, other, empty | 1 << 48);
-    rig.register(Register::Ttbr0El1, empty);
+    rig.register(System::TTBR0_EL1, empty);
     rig.isb();
-    rig.register(Register::Ttbr1El1, empty | 2 << 48);
+    rig.register(System::TTBR1_EL1, empty | 2 << 48);
     rig.isb();
     rig.sync();
     rig.expect(&[]);
     // To rely on the empty tree with the old ASID is wrong: the process may still be found.
-    rig.register(Register::Ttbr1El1, empty | 1 << 48);
+    rig.register(System::TTBR1_EL1, empty | 1 << 48);
     rig.isb();
     rig.sync();
     rig.expect(&[Rule::StaleTranslation]);
@@ -395,21 +397,21 @@ fn a_cpu_that_was_reset_still_holds_what_it_held() {
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();
     rig.cpu = 1;
-    rig.event(EventKind::Reset);
+    rig.event(Event::Reset);
     rig.cpu = 0;
     rig.store(L3, 0);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.tlbi("vmalle1", 0);
-    rig.barrier(Barrier::DsbNsh);
+    rig.barrier(Barrier::DSB_NSH);
     rig.isb();
     rig.expect(&[]);
     // CPU 1 comes back to the tree without an invalidation of its own.
     rig.cpu = 1;
-    rig.register(Register::MairEl1, MAIR);
-    rig.register(Register::TcrEl1, TCR | EPD0);
-    rig.register(Register::Ttbr1El1, L0);
+    rig.register(System::MAIR_EL1, MAIR);
+    rig.register(System::TCR_EL1, TCR | EPD0);
+    rig.register(System::TTBR1_EL1, L0);
     rig.isb();
-    rig.register(Register::SctlrEl1, MMU_ON);
+    rig.register(System::SCTLR_EL1, MMU_ON);
     rig.isb();
     rig.expect(&[Rule::UnknownTlb]);
     rig.sync();
@@ -425,24 +427,24 @@ fn the_regime_that_is_on_is_relied_on() {
     rig.store(L2, L3 | TABLE);
     rig.store(L1, L2 | TABLE);
     rig.store(L0, L1 | TABLE);
-    rig.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address: L0,
+    rig.event(Event::Lines {
+        instruction: System::DC_IVAC,
+        start: L0,
         bytes: 0x4000,
     });
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     rig.tlbi("alle2", 0);
-    rig.barrier(Barrier::DsbNsh);
-    rig.register(Register::MairEl2, MAIR);
-    rig.register(Register::TcrEl2, TCR & 0x3fff | 0b101 << 16);
-    rig.register(Register::Ttbr0El2, L0);
+    rig.barrier(Barrier::DSB_NSH);
+    rig.register(System::MAIR_EL2, MAIR);
+    rig.register(System::TCR_EL2, TCR & 0x3fff | 0b101 << 16);
+    rig.register(System::TTBR0_EL2, L0);
     rig.isb();
-    rig.register(Register::SctlrEl2, MMU_ON);
+    rig.register(System::SCTLR_EL2, MMU_ON);
     rig.isb();
     rig.store(L3, 0);
     rig.publish();
-    rig.event(EventKind::Relied {
-        address: 0,
+    rig.event(Event::Relied {
+        start: 0,
         bytes: 0x1000,
     });
     rig.expect(&[Rule::StaleTranslation]);

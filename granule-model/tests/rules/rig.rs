@@ -2,7 +2,7 @@
 //! changed.
 
 use granule_model::{
-    Access, Barrier, CacheOp, Config, Event, EventKind, Model, Order, Outcome, Register, Rule, Tlbi,
+    Access, Barrier, BitChange, Config, Event, Model, Outcome, Rule, System, Visibility,
 };
 
 /// Tables of the tree: levels 0 to 3.
@@ -74,12 +74,12 @@ impl Rig {
         rig.store(L0, L1 | TABLE);
         rig.store(L1, L2 | TABLE);
         rig.store(L2, L3 | TABLE);
-        rig.event(EventKind::Cache {
-            op: CacheOp::CleanInvalidateToPoc,
-            address: L0,
+        rig.event(Event::Lines {
+            instruction: System::DC_CIVAC,
+            start: L0,
             bytes: 0x4000,
         });
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         for cpu in 0..config.cpus {
             rig.cpu = cpu;
             rig.turn_on(TCR | EPD0, 0, L0);
@@ -100,97 +100,95 @@ impl Rig {
     /// Turns the MMU on, as it should be.
     pub(crate) fn turn_on(&mut self, tcr: u64, ttbr0: u64, ttbr1: u64) {
         self.tlbi("vmalle1", 0);
-        self.barrier(Barrier::DsbNsh);
-        self.register(Register::MairEl1, MAIR);
-        self.register(Register::TcrEl1, tcr);
-        self.register(Register::Ttbr0El1, ttbr0);
-        self.register(Register::Ttbr1El1, ttbr1);
+        self.barrier(Barrier::DSB_NSH);
+        self.register(System::MAIR_EL1, MAIR);
+        self.register(System::TCR_EL1, tcr);
+        self.register(System::TTBR0_EL1, ttbr0);
+        self.register(System::TTBR1_EL1, ttbr1);
         self.isb();
-        self.register(Register::SctlrEl1, MMU_ON);
+        self.register(System::SCTLR_EL1, MMU_ON);
         self.isb();
     }
 
-    pub(crate) fn event(&mut self, kind: EventKind) {
-        let event = Event {
-            cpu: self.cpu,
-            kind,
-        };
-        assert_eq!(self.model.event(event), Ok(()));
+    pub(crate) fn event(&mut self, kind: Event) {
+        assert_eq!(self.model.event(self.cpu, kind), Ok(()));
     }
 
-    pub(crate) fn register(&mut self, register: Register, value: u64) {
-        self.event(EventKind::RegisterWrite { register, value });
+    pub(crate) fn register(&mut self, register: System, value: u64) {
+        self.event(Event::System(register, value));
     }
 
     pub(crate) fn store(&mut self, address: u64, value: u64) {
-        self.event(EventKind::StoreDescriptor {
+        self.event(Event::Store {
             address,
-            value,
-            order: Order::Plain,
+            count: 1,
+            descriptor: value,
+            step: 0,
+            visibility: Visibility::Live,
         });
     }
 
     pub(crate) fn release(&mut self, address: u64, value: u64) {
-        self.event(EventKind::StoreDescriptor {
+        self.event(Event::Store {
             address,
-            value,
-            order: Order::Release,
+            count: 1,
+            descriptor: value,
+            step: 0,
+            visibility: Visibility::Publish,
         });
     }
 
-    pub(crate) fn fill(&mut self, address: u64, count: u64, first: u64, step: u64) {
-        self.event(EventKind::FillDescriptors {
+    pub(crate) fn fill(&mut self, address: u64, count: u32, first: u64, step: u64) {
+        self.event(Event::Store {
             address,
             count,
-            first,
+            descriptor: first,
             step,
-            order: Order::Plain,
+            visibility: Visibility::Live,
         });
     }
 
     /// Changes bits of the valid ones.
-    pub(crate) fn update(&mut self, address: u64, count: u64, clear: u64, set: u64) {
-        self.event(EventKind::UpdateDescriptors {
+    pub(crate) fn update(&mut self, address: u64, count: u32, clear: u64, set: u64) {
+        self.event(Event::Update {
             address,
             count,
-            of: 1,
-            clear,
-            set,
-            order: Order::Plain,
+            change: BitChange { of: 1, clear, set },
+            visibility: Visibility::Live,
         });
     }
 
     pub(crate) fn barrier(&mut self, barrier: Barrier) {
-        self.event(EventKind::Barrier(barrier));
+        self.event(Event::Barrier(barrier));
     }
 
     pub(crate) fn isb(&mut self) {
-        self.barrier(Barrier::Isb);
+        self.barrier(Barrier::ISB);
     }
 
     pub(crate) fn tlbi(&mut self, name: &str, operand: u64) {
-        let Some(op) = Tlbi::from_name(name, operand) else {
+        let Some(op) = System::from_name(name) else {
             panic!("there is no tlbi {name}");
         };
-        self.event(EventKind::Tlbi(op));
+        self.event(Event::System(op, operand));
     }
 
     /// What makes invalid entries valid: DSB ISHST, ISB.
     pub(crate) fn publish(&mut self) {
-        self.barrier(Barrier::DsbIshst);
+        self.barrier(Barrier::DSB_ISHST);
         self.isb();
     }
 
     /// DSB ISHST, a TLBI, DSB ISH, ISB.
     pub(crate) fn invalidate(&mut self, name: &str, operand: u64) {
-        self.barrier(Barrier::DsbIshst);
+        self.barrier(Barrier::DSB_ISHST);
         self.tlbi(name, operand);
-        self.barrier(Barrier::DsbIsh);
+        self.barrier(Barrier::DSB_ISH);
         self.isb();
     }
 
     pub(crate) fn sync(&mut self) {
-        self.event(EventKind::Sync);
+        self.event(Event::Settled);
     }
 
     /// Exactly these rules were broken, in this order; forgets them.

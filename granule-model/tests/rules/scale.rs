@@ -40,9 +40,9 @@ fn a_million_events_are_replayed() {
             let entry = 0x1_0000_1000 + index * 8;
             let page = RAM + 0x20_0000 + index * 0x1000 | PAGE | RW;
             rig.store(entry, 0);
-            rig.barrier(Barrier::DsbIshst);
+            rig.barrier(Barrier::DSB_ISHST);
             rig.tlbi("vaale1is", at(va));
-            rig.barrier(Barrier::DsbIsh);
+            rig.barrier(Barrier::DSB_ISH);
             rig.store(entry, page);
             rig.publish();
         }

@@ -2,31 +2,34 @@
 //! below them. Bounds are counts; time is none.
 
 use crate::rig::*;
-use granule_model::{
-    Access, Barrier, CacheOp, Config, Event, EventError, EventKind, Order, Purpose, Register, Rule,
-};
+use granule_model::{Access, Barrier, Config, Event, EventError, Rule, System, Visibility};
 
 const ALL: u64 = 1 << 52;
 
-fn give(rig: &mut Rig, kind: EventKind) -> Result<(), EventError> {
+fn give(rig: &mut Rig, kind: Event) -> Result<(), EventError> {
     let cpu = rig.cpu;
-    rig.model.event(Event { cpu, kind })
+    rig.model.event(cpu, kind)
 }
 
 #[test]
 fn an_event_may_name_all_of_memory() {
-    let data = |address, bytes| EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    };
-    let clean = |address, bytes| EventKind::Cache {
-        op: CacheOp::CleanInvalidateToPoc,
-        address,
+    let data = |address, bytes| Event::Data {
+        start: address,
         bytes,
     };
-    let obtain = |address, bytes| EventKind::TableObtained { address, bytes };
-    let free = |address, bytes| EventKind::TableFreed { address, bytes };
+    let clean = |address, bytes| Event::Lines {
+        instruction: System::DC_CIVAC,
+        start: address,
+        bytes,
+    };
+    let obtain = |address, bytes| Event::Obtained {
+        start: address,
+        bytes,
+    };
+    let free = |address, bytes| Event::Freed {
+        start: address,
+        bytes,
+    };
     let mut rig = Rig::with(Config::default());
     let tables = (L0, 0x4000);
     // Whoever has memory is known of all of it, and of pages that were something else.
@@ -53,13 +56,13 @@ fn an_event_may_name_all_of_memory() {
     rig.event(data(0, ALL));
     rig.event(clean(0, RAM));
     rig.event(clean(RAM + 0x40, ALL - RAM - 0x40));
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     rig.expect(&[]);
     rig.model.access(0, VA + 0x40, Access::READ);
     rig.expect(&[]);
     rig.model.access(0, VA, Access::READ);
     rig.expect(&[Rule::NotCleaned]);
-    rig.register(Register::SctlrEl1, 0);
+    rig.register(System::SCTLR_EL1, 0);
     assert_eq!(rig.model.violations().len(), 1);
     assert_eq!(rig.model.violations()[0].range, (RAM, RAM + 63));
 }
@@ -67,20 +70,20 @@ fn an_event_may_name_all_of_memory() {
 #[test]
 fn more_descriptors_than_tables_have_are_refused() {
     let mut rig = Rig::off(Config::default());
-    let fill = |count| EventKind::FillDescriptors {
-        address: 0,
+    let fill = |address, count| Event::Store {
+        address,
         count,
-        first: 0,
+        descriptor: 0,
         step: 0,
-        order: Order::Plain,
+        visibility: Visibility::Live,
     };
-    assert_eq!(give(&mut rig, fill(8192)), Ok(()));
-    for count in [1 << 20, ALL / 8] {
+    assert_eq!(give(&mut rig, fill(0, 8192)), Ok(()));
+    for count in [1 << 20, u32::MAX] {
         let refused = Err(EventError::TooManyDescriptors { count });
-        assert_eq!(give(&mut rig, fill(count)), refused);
+        assert_eq!(give(&mut rig, fill(0, count)), refused);
     }
     assert_eq!(rig.model.events(), 1);
-    let beyond = give(&mut rig, fill(u64::MAX / 8));
+    let beyond = give(&mut rig, fill(ALL - 8, 2));
     assert!(matches!(beyond, Err(EventError::OutsideMemory { .. })));
 }
 
@@ -92,22 +95,22 @@ fn tables_that_share_tables_are_given_up_on() {
         rig.fill(table, 512, below | TABLE, 0);
     }
     rig.fill(L3, 512, RAM | PAGE | RW, 0x1000);
-    rig.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address: L0,
+    rig.event(Event::Lines {
+        instruction: System::DC_IVAC,
+        start: L0,
         bytes: 0x4000,
     });
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     for (register, value) in [
-        (Register::MairEl1, MAIR),
-        (Register::TcrEl1, TCR | EPD0),
-        (Register::Ttbr1El1, L0),
+        (System::MAIR_EL1, MAIR),
+        (System::TCR_EL1, TCR | EPD0),
+        (System::TTBR1_EL1, L0),
     ] {
         rig.register(register, value);
     }
     rig.isb();
-    let (register, value) = (Register::SctlrEl1, MMU_ON);
-    let error = give(&mut rig, EventKind::RegisterWrite { register, value });
+    let (register, value) = (System::SCTLR_EL1, MMU_ON);
+    let error = give(&mut rig, Event::System(register, value));
     let Err(EventError::TooManyEntries { visits }) = error else {
         panic!("{error:?}");
     };
@@ -123,12 +126,12 @@ fn a_table_shared_by_many_entries_is_no_trouble() {
     rig.fill(L1, 64, L2 | TABLE, 0);
     rig.fill(L2, 512, L3 | TABLE, 0);
     rig.fill(L3, 512, RAM | PAGE | RW | RO, 0);
-    rig.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address: L0,
+    rig.event(Event::Lines {
+        instruction: System::DC_IVAC,
+        start: L0,
         bytes: 0x4000,
     });
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     rig.turn_on(TCR | EPD0, 0, L0);
     rig.store(L2, 0);
     rig.invalidate("vmalle1is", 0);
@@ -145,15 +148,15 @@ fn address_spaces_and_attributes_that_come_and_do_not_go() {
     rig.store(L2, L3 | TABLE);
     rig.store(L1, L2 | TABLE);
     rig.store(L0, L1 | TABLE);
-    rig.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address: L0,
+    rig.event(Event::Lines {
+        instruction: System::DC_IVAC,
+        start: L0,
         bytes: 0x4000,
     });
-    rig.barrier(Barrier::DsbSy);
+    rig.barrier(Barrier::DSB_SY);
     rig.turn_on(TCR | 1 << 23, L0 | 1 << 48, 0);
     for asid in 1..50_000 {
-        rig.register(Register::Ttbr0El1, L0 | asid << 48);
+        rig.register(System::TTBR0_EL1, L0 | asid << 48);
         rig.isb();
     }
     rig.expect(&[]);
@@ -166,14 +169,14 @@ fn address_spaces_and_attributes_that_come_and_do_not_go() {
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();
     for other in 0..70_000 {
-        rig.register(Register::MairEl1, MAIR | other << 24);
+        rig.register(System::MAIR_EL1, MAIR | other << 24);
         rig.isb();
     }
     let visits = rig.model.visits();
     // Each is one look at the whole tree, and not at those before.
     assert!(visits < 1_000_000_000, "{visits}");
     rig.expect(&[]);
-    rig.register(Register::MairEl1, MAIR & !0xff);
+    rig.register(System::MAIR_EL1, MAIR & !0xff);
     rig.expect(&[Rule::BreakBeforeMake]);
 }
 
@@ -182,20 +185,16 @@ fn what_waits_for_a_dsb_or_isb_is_bounded() {
     let mut rig = Rig::with(Config::default());
     for _ in 0..100_000 {
         rig.tlbi("vmalle1is", 0);
-        rig.event(EventKind::Cache {
-            op: CacheOp::CleanToPoc,
-            address: L0,
+        rig.event(Event::Lines {
+            instruction: System::DC_CVAC,
+            start: L0,
             bytes: 0x1000,
         });
     }
     assert!(rig.model.waiting() < 16, "{}", rig.model.waiting());
     let mut refused = None;
     for page in 0..2_000_000 {
-        let name = "vaae1is";
-        let Some(op) = granule_model::Tlbi::from_name(name, page) else {
-            panic!("there is no tlbi {name}");
-        };
-        if let Err(error) = give(&mut rig, EventKind::Tlbi(op)) {
+        if let Err(error) = give(&mut rig, Event::System(System::VAAE1IS, page)) {
             refused = Some(error);
             break;
         }

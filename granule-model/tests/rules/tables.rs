@@ -1,18 +1,18 @@
 //! Table memory: obtained, filled, linked, unlinked, freed.
 
 use crate::rig::*;
-use granule_model::{Barrier, CacheOp, Config, EventKind, Register, Rule};
+use granule_model::{Barrier, Config, Event, Rule, System};
 
-fn obtained(address: u64) -> EventKind {
-    EventKind::TableObtained {
-        address,
+fn obtained(address: u64) -> Event {
+    Event::Obtained {
+        start: address,
         bytes: 0x1000,
     }
 }
 
-fn freed(address: u64) -> EventKind {
-    EventKind::TableFreed {
-        address,
+fn freed(address: u64) -> Event {
+    Event::Freed {
+        start: address,
         bytes: 0x1000,
     }
 }
@@ -57,7 +57,7 @@ fn a_table_is_not_freed_while_linked_nor_linked_when_freed() {
 fn tables_below_an_unlinked_one_may_be_walked_too() {
     let mut rig = Rig::new(0);
     rig.store(L1, 0);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig.event(freed(L3));
     rig.expect(&[Rule::FreedInUse]);
     let mut rig = Rig::new(0);
@@ -92,14 +92,14 @@ fn a_tree_that_is_still_cached_is_not_freed() {
         rig.store(L3, RAM | PAGE | RW);
         rig.publish();
         rig.fill(SPARE, 512, 0, 0);
-        rig.barrier(Barrier::DsbIshst);
-        rig.register(Register::Ttbr1El1, SPARE);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.register(System::TTBR1_EL1, SPARE);
         if isb {
             rig.isb();
         }
         if invalidate {
             rig.tlbi("vmalle1", 0);
-            rig.barrier(Barrier::DsbNsh);
+            rig.barrier(Barrier::DSB_NSH);
         }
         rig.event(freed(L3));
         rig.model.violation_count()
@@ -141,25 +141,25 @@ fn a_tree_that_was_left_and_emptied_by_address_is_freed() {
         rig.store(L2, L3 | TABLE);
         rig.store(L1, L2 | TABLE);
         rig.store(L0, L1 | TABLE);
-        rig.event(EventKind::Cache {
-            op: CacheOp::InvalidateToPoc,
-            address: L0,
+        rig.event(Event::Lines {
+            instruction: System::DC_IVAC,
+            start: L0,
             bytes: 0x5000,
         });
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         rig.turn_on(TCR | 1 << 23, L0 | 1 << 48, 0);
-        rig.register(Register::Ttbr0El1, SPARE | 2 << 48);
+        rig.register(System::TTBR0_EL1, SPARE | 2 << 48);
         rig.isb();
         if empty {
             rig.store(L0, 0);
-            rig.barrier(Barrier::DsbIshst);
+            rig.barrier(Barrier::DSB_ISHST);
             rig.tlbi("vae1is", 1 << 48);
-            rig.barrier(Barrier::DsbIsh);
+            rig.barrier(Barrier::DSB_ISH);
             rig.isb();
         }
         rig.expect(&[]);
-        rig.event(EventKind::TableFreed {
-            address: L0,
+        rig.event(Event::Freed {
+            start: L0,
             bytes: 0x1000,
         });
         rig.expect(if empty { &[] } else { &[Rule::FreedInUse] });

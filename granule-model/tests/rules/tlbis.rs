@@ -1,7 +1,7 @@
 //! TLBIs: what each form removes, and what it leaves.
 
 use crate::rig::*;
-use granule_model::{Barrier, CacheOp, Config, EventKind, Register, Rule};
+use granule_model::{Barrier, Config, Event, Rule, System, Visibility};
 
 /// One page and the pointer to its table are cached; both entries are cleared.
 fn unlinked() -> Rig {
@@ -9,7 +9,7 @@ fn unlinked() -> Rig {
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();
     rig.store(L2, 0);
-    rig.barrier(Barrier::DsbIshst);
+    rig.barrier(Barrier::DSB_ISHST);
     rig
 }
 
@@ -17,8 +17,8 @@ fn unlinked() -> Rig {
 fn free_after(mut rig: Rig, name: &str, operand: u64, barrier: Barrier, rules: &[Rule]) {
     rig.tlbi(name, operand);
     rig.barrier(barrier);
-    rig.event(EventKind::TableFreed {
-        address: L3,
+    rig.event(Event::Freed {
+        start: L3,
         bytes: 0x1000,
     });
     rig.expect(rules);
@@ -27,24 +27,24 @@ fn free_after(mut rig: Rig, name: &str, operand: u64, barrier: Barrier, rules: &
 #[test]
 fn a_table_is_freed_after_an_invalidation_of_all_levels() {
     for name in ["vaae1is", "vaae1os", "vmalle1is", "alle1is"] {
-        free_after(unlinked(), name, at(VA), Barrier::DsbIsh, &[]);
+        free_after(unlinked(), name, at(VA), Barrier::DSB_ISH, &[]);
     }
     let broken = [
         // Last level only, local, for one ASID (which leaves what leads to global pages).
-        ("vaale1is", at(VA), Barrier::DsbIsh),
-        ("vaae1", at(VA), Barrier::DsbIsh),
-        ("vmalle1", 0, Barrier::DsbIsh),
-        ("vae1is", at(VA), Barrier::DsbIsh),
-        ("aside1is", 0, Barrier::DsbIsh),
+        ("vaale1is", at(VA), Barrier::DSB_ISH),
+        ("vaae1", at(VA), Barrier::DSB_ISH),
+        ("vmalle1", 0, Barrier::DSB_ISH),
+        ("vae1is", at(VA), Barrier::DSB_ISH),
+        ("aside1is", 0, Barrier::DSB_ISH),
         // Another address, another regime, shifted by the wrong amount.
-        ("vaae1is", at(VA + 0x20_0000), Barrier::DsbIsh),
-        ("vae2is", at(VA), Barrier::DsbIsh),
-        ("vaae1is", (VA >> 14) & 0x0fff_ffff_ffff, Barrier::DsbIsh),
+        ("vaae1is", at(VA + 0x20_0000), Barrier::DSB_ISH),
+        ("vae2is", at(VA), Barrier::DSB_ISH),
+        ("vaae1is", (VA >> 14) & 0x0fff_ffff_ffff, Barrier::DSB_ISH),
         // Not complete.
-        ("vaae1is", at(VA), Barrier::DsbIshst),
-        ("vaae1is", at(VA), Barrier::DsbNsh),
-        ("vaae1is", at(VA), Barrier::Isb),
-        ("vaae1is", at(VA), Barrier::DmbIsh),
+        ("vaae1is", at(VA), Barrier::DSB_ISHST),
+        ("vaae1is", at(VA), Barrier::DSB_NSH),
+        ("vaae1is", at(VA), Barrier::ISB),
+        ("vaae1is", at(VA), Barrier::DMB_ISH),
     ];
     for (name, operand, barrier) in broken {
         free_after(unlinked(), name, operand, barrier, &[Rule::FreedInUse]);
@@ -55,10 +55,10 @@ fn a_table_is_freed_after_an_invalidation_of_all_levels() {
 fn any_address_below_an_entry_reaches_it() {
     let mut rig = unlinked();
     rig.tlbi("vaae1is", at(VA + 0x1f_f000));
-    rig.barrier(Barrier::DsbIsh);
+    rig.barrier(Barrier::DSB_ISH);
     rig.isb();
-    rig.event(EventKind::TableFreed {
-        address: L3,
+    rig.event(Event::Freed {
+        start: L3,
         bytes: 0x1000,
     });
     // The pointer is gone, the page may still be cached.
@@ -72,9 +72,9 @@ fn any_address_below_an_entry_reaches_it() {
 fn a_missed_invalidation_says_why() {
     let mut rig = unlinked();
     rig.tlbi("vaale1is", at(VA));
-    rig.barrier(Barrier::DsbIsh);
-    rig.event(EventKind::TableFreed {
-        address: L3,
+    rig.barrier(Barrier::DSB_ISH);
+    rig.event(Event::Freed {
+        start: L3,
         bytes: 0x1000,
     });
     let tlbi = rig.model.events() - 3;
@@ -167,10 +167,10 @@ fn asids_are_told_apart() {
         rig.fill(SPARE + 0x2000, 512, 0, 0);
         rig.store(SPARE + 0x1000, SPARE + 0x2000 | TABLE);
         rig.store(SPARE + 0x2000, RAM | BLOCK | RW | NG);
-        rig.barrier(Barrier::DsbIshst);
-        rig.register(Register::Ttbr0El1, SPARE | asid << 48);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.register(System::TTBR0_EL1, SPARE | asid << 48);
         rig.isb();
-        rig.register(Register::TcrEl1, TCR);
+        rig.register(System::TCR_EL1, TCR);
         rig.isb();
         rig.expect(&[]);
         rig.store(SPARE + 0x2000, RAM | BLOCK | RW | NG | RO);
@@ -197,9 +197,9 @@ fn local_and_broadcast() {
         rig.store(L3, RAM | PAGE | RW);
         rig.publish();
         rig.store(L3, 0);
-        rig.barrier(Barrier::DsbNshst);
+        rig.barrier(Barrier::DSB_NSHST);
         rig.tlbi(name, at(VA));
-        rig.barrier(Barrier::DsbNsh);
+        rig.barrier(Barrier::DSB_NSH);
         rig.isb();
         rig.store(L3, RAM + 0x1000 | PAGE | RW);
         rig.publish();
@@ -228,14 +228,16 @@ fn local_and_broadcast() {
 
 #[test]
 fn with_ds_the_base_of_a_range_is_in_units_of_64_kib() {
-    use granule_model::{Event, Model, Order, Tlbi};
+    use granule_model::Model;
     let run = |shift: u32| {
         let mut model = Model::new(Config::default());
-        let event = |model: &mut Model, kind| model.event(Event { cpu: 0, kind }).unwrap();
-        let store = |address, value| EventKind::StoreDescriptor {
+        let event = |model: &mut Model, kind| model.event(0, kind).unwrap();
+        let store = |address, value| Event::Store {
             address,
-            value,
-            order: Order::Plain,
+            count: 1,
+            descriptor: value,
+            step: 0,
+            visibility: Visibility::Live,
         };
         // 16K, 47 bits: three levels. With DS shareability is TCR's.
         let tcr = TCR & !(0x3f << 16 | 0b11 << 30) | 17 << 16 | 0b01 << 30 | 1 << 59 | EPD0;
@@ -246,23 +248,21 @@ fn with_ds_the_base_of_a_range_is_in_units_of_64_kib() {
         event(&mut model, store(l1, l2 | TABLE));
         event(&mut model, store(l2, l3 | TABLE));
         event(&mut model, store(leaf, page(0)));
-        let clean = EventKind::Cache {
-            op: granule_model::CacheOp::CleanInvalidateToPoc,
-            address: l1,
+        let clean = Event::Lines {
+            instruction: System::DC_CIVAC,
+            start: l1,
             bytes: 0xc000,
         };
         event(&mut model, clean);
-        event(&mut model, EventKind::Barrier(Barrier::DsbSy));
+        event(&mut model, Event::Barrier(Barrier::DSB_SY));
         let mut rig = Rig { model, cpu: 0 };
         rig.turn_on(tcr, 0, l1);
         rig.reads(0, va, &[Some(RAM + 0x10_0000)]);
         rig.store(leaf, page(RO));
-        rig.barrier(Barrier::DsbIshst);
+        rig.barrier(Barrier::DSB_ISHST);
         let operand = (va >> shift) & ((1 << 37) - 1) | 0b10 << 46;
-        rig.event(EventKind::Tlbi(
-            Tlbi::from_name("rvaale1is", operand).unwrap(),
-        ));
-        rig.barrier(Barrier::DsbIsh);
+        rig.event(Event::System(System::RVAALE1IS, operand));
+        rig.barrier(Barrier::DSB_ISH);
         rig.isb();
         rig.sync();
         rig.model.violation_count()
@@ -299,28 +299,28 @@ fn a_regime_with_one_half() {
         }
         rig.fill(l3, 512, 0, 0);
         rig.store(l3, RAM | PAGE | AF | INNER);
-        rig.event(EventKind::Cache {
-            op: granule_model::CacheOp::CleanInvalidateToPoc,
-            address: l0,
+        rig.event(Event::Lines {
+            instruction: System::DC_CIVAC,
+            start: l0,
             bytes: 0x4000,
         });
-        rig.barrier(Barrier::DsbSy);
+        rig.barrier(Barrier::DSB_SY);
         rig.tlbi("alle2", 0);
-        rig.barrier(Barrier::DsbNsh);
-        rig.register(Register::MairEl2, MAIR);
+        rig.barrier(Barrier::DSB_NSH);
+        rig.register(System::MAIR_EL2, MAIR);
         rig.register(
-            Register::TcrEl2,
+            System::TCR_EL2,
             16 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 0b101 << 16,
         );
-        rig.register(Register::Ttbr0El2, l0);
+        rig.register(System::TTBR0_EL2, l0);
         rig.isb();
-        rig.register(Register::SctlrEl2, MMU_ON);
+        rig.register(System::SCTLR_EL2, MMU_ON);
         rig.isb();
         rig.expect(&[]);
         rig.store(l2, 0);
         rig.invalidate(name, operand);
-        rig.event(EventKind::TableFreed {
-            address: l3,
+        rig.event(Event::Freed {
+            start: l3,
             bytes: 0x1000,
         });
         rig.sync();
@@ -341,9 +341,9 @@ fn what_was_invalidated_lingers_until_an_isb_and_is_not_relied_on_before() {
             rig.store(L3, RAM | PAGE | RW);
             rig.publish();
             rig.store(L3, 0);
-            rig.barrier(Barrier::DsbIshst);
+            rig.barrier(Barrier::DSB_ISHST);
             rig.tlbi("vaale1is", at(VA));
-            rig.barrier(Barrier::DsbIsh);
+            rig.barrier(Barrier::DSB_ISH);
             if isb {
                 rig.isb();
             }
@@ -353,8 +353,8 @@ fn what_was_invalidated_lingers_until_an_isb_and_is_not_relied_on_before() {
             rig.expect(&[]);
             rig.cpu = 0;
             if by_range {
-                rig.event(EventKind::Relied {
-                    address: VA,
+                rig.event(Event::Relied {
+                    start: VA,
                     bytes: 0x1000,
                 });
             } else {
@@ -377,21 +377,21 @@ fn an_asid_form_leaves_table_entries_that_lead_to_global_leaves() {
             rig.store(L2, L3 | TABLE);
             rig.store(L1, L2 | TABLE);
             rig.store(L0, L1 | TABLE);
-            rig.event(EventKind::Cache {
-                op: CacheOp::InvalidateToPoc,
-                address: L0,
+            rig.event(Event::Lines {
+                instruction: System::DC_IVAC,
+                start: L0,
                 bytes: 0x4000,
             });
-            rig.barrier(Barrier::DsbSy);
+            rig.barrier(Barrier::DSB_SY);
             rig.turn_on(TCR | 1 << 23, L0 | 5 << 48, 0);
             rig.store(L2, 0);
-            rig.barrier(Barrier::DsbIshst);
+            rig.barrier(Barrier::DSB_ISHST);
             rig.tlbi(name, 5 << 48);
-            rig.barrier(Barrier::DsbIsh);
+            rig.barrier(Barrier::DSB_ISH);
             rig.isb();
             rig.expect(&[]);
-            rig.event(EventKind::TableFreed {
-                address: L3,
+            rig.event(Event::Freed {
+                start: L3,
                 bytes: 0x1000,
             });
             rig.expect(rules);
@@ -405,10 +405,10 @@ fn a_level_hint_is_for_table_entries_too() {
     for (hint, rules) in [(3, &[][..]), (2, &[Rule::FreedInUse])] {
         let mut rig = unlinked();
         rig.tlbi("vaae1is", at(VA) | (0b01 << 2 | hint) << 44);
-        rig.barrier(Barrier::DsbIsh);
+        rig.barrier(Barrier::DSB_ISH);
         rig.isb();
-        rig.event(EventKind::TableFreed {
-            address: L3,
+        rig.event(Event::Freed {
+            start: L3,
             bytes: 0x1000,
         });
         rig.expect(rules);

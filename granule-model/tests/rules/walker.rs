@@ -2,8 +2,8 @@
 
 use crate::rig::{AF, AF as ACCESSED, MAIR, MMU_ON};
 use granule_model::{
-    Access, AccessKind, Barrier, CacheOp, Config, Event, EventKind, FaultKind, Model, Order,
-    Outcome, Regime, Register, Rights, Tlbi, Translation,
+    Access, AccessKind, Barrier, Config, Event, FaultKind, Model, Outcome, Regime, Rights, System,
+    Translation, Visibility,
 };
 
 /// The bits of address below an entry, for each level from the top one down.
@@ -94,7 +94,7 @@ impl Shape {
     /// A machine with `va` mapped to `to` by a leaf at a depth, in the half that `va` is in.
     fn machine(&self, va: u64, to: u64, depth: usize, attributes: u64) -> Model {
         let mut model = Model::new(Config::default());
-        let mut event = |kind| assert_eq!(model.event(Event { cpu: 0, kind }), Ok(()));
+        let mut event = |kind| assert_eq!(model.event(0, kind), Ok(()));
         let table = |depth: usize| TABLES + ((depth as u64) << self.granule);
         for level in 0..=depth {
             let above = if level == 0 {
@@ -113,32 +113,31 @@ impl Shape {
                 };
                 self.address(to >> self.shifts[level] << self.shifts[level]) | leaf | attributes
             };
-            event(EventKind::StoreDescriptor {
+            event(Event::Store {
                 address: table(level) + index * 8,
-                value,
-                order: Order::Plain,
+                count: 1,
+                descriptor: value,
+                step: 0,
+                visibility: Visibility::Live,
             });
         }
-        event(EventKind::Cache {
-            op: CacheOp::CleanInvalidateToPoc,
-            address: TABLES,
+        event(Event::Lines {
+            instruction: System::DC_CIVAC,
+            start: TABLES,
             bytes: 8 << self.granule,
         });
-        event(EventKind::Barrier(Barrier::DsbSy));
-        event(EventKind::Tlbi(tlbi("vmalle1")));
-        event(EventKind::Barrier(Barrier::DsbNsh));
-        let mut write = |register, value| event(EventKind::RegisterWrite { register, value });
-        write(Register::MairEl1, MAIR);
-        write(Register::TcrEl1, self.tcr());
-        write(Register::Ttbr0El1, TABLES);
-        write(Register::Ttbr1El1, TABLES);
-        event(EventKind::Barrier(Barrier::Isb));
-        let on = EventKind::RegisterWrite {
-            register: Register::SctlrEl1,
-            value: MMU_ON,
-        };
+        event(Event::Barrier(Barrier::DSB_SY));
+        event(Event::System(System::VMALLE1, 0));
+        event(Event::Barrier(Barrier::DSB_NSH));
+        let mut write = |register, value| event(Event::System(register, value));
+        write(System::MAIR_EL1, MAIR);
+        write(System::TCR_EL1, self.tcr());
+        write(System::TTBR0_EL1, TABLES);
+        write(System::TTBR1_EL1, TABLES);
+        event(Event::Barrier(Barrier::ISB));
+        let on = Event::System(System::SCTLR_EL1, MMU_ON);
         event(on);
-        event(EventKind::Barrier(Barrier::Isb));
+        event(Event::Barrier(Barrier::ISB));
         assert_eq!(model.violations(), [], "{} {}", self.granule, self.va_bits);
         model
     }
@@ -152,13 +151,6 @@ impl Shape {
             .into_iter()
             .flat_map(|va| [va, upper | va])
             .collect()
-    }
-}
-
-fn tlbi(name: &str) -> Tlbi {
-    match Tlbi::from_name(name, 0) {
-        Some(op) => op,
-        None => panic!("there is no tlbi {name}"),
     }
 }
 
@@ -232,19 +224,21 @@ fn access_flag_and_output_size_fault() {
         pa_bits: 40,
         ..Config::default()
     });
-    let mut event = |kind| assert_eq!(model.event(Event { cpu: 0, kind }), Ok(()));
-    event(EventKind::StoreDescriptor {
+    let mut event = |kind| assert_eq!(model.event(0, kind), Ok(()));
+    event(Event::Store {
         address: TABLES,
-        value: 1 << 40 | 0b01 | ACCESSED,
-        order: Order::Plain,
+        count: 1,
+        descriptor: 1 << 40 | 0b01 | ACCESSED,
+        step: 0,
+        visibility: Visibility::Live,
     });
     for (register, value) in [
-        (Register::TcrEl1, 25 | 0b101 << 32 | 1 << 23),
-        (Register::Ttbr0El1, TABLES),
-        (Register::SctlrEl1, MMU_ON),
+        (System::TCR_EL1, 25 | 0b101 << 32 | 1 << 23),
+        (System::TTBR0_EL1, TABLES),
+        (System::SCTLR_EL1, MMU_ON),
     ] {
-        event(EventKind::RegisterWrite { register, value });
-        event(EventKind::Barrier(Barrier::Isb));
+        event(Event::System(register, value));
+        event(Event::Barrier(Barrier::ISB));
     }
     assert_eq!(reads_to(&model, 0), Err(FaultKind::AddressSize));
 }
@@ -289,17 +283,19 @@ fn permissions_are_those_of_the_leaf_and_the_tables_above() {
         // The level 1 entry is the first of the top table.
         let table = model.descriptor(TABLES);
         for (kind, va) in [(limits, 0)] {
-            let change = EventKind::StoreDescriptor {
+            let change = Event::Store {
                 address: TABLES,
-                value: table | kind << 59,
-                order: Order::Plain,
+                count: 1,
+                descriptor: table | kind << 59,
+                step: 0,
+                visibility: Visibility::Live,
             };
-            let mut event = |kind| assert_eq!(model.event(Event { cpu: 0, kind }), Ok(()));
+            let mut event = |kind| assert_eq!(model.event(0, kind), Ok(()));
             event(change);
-            event(EventKind::Barrier(Barrier::DsbIsh));
-            event(EventKind::Tlbi(tlbi("vmalle1is")));
-            event(EventKind::Barrier(Barrier::DsbIsh));
-            event(EventKind::Barrier(Barrier::Isb));
+            event(Event::Barrier(Barrier::DSB_ISH));
+            event(Event::System(System::VMALLE1IS, 0));
+            event(Event::Barrier(Barrier::DSB_ISH));
+            event(Event::Barrier(Barrier::ISB));
             let expected = |user: bool, kind, letter, rights: &str| {
                 let access = Access {
                     regime: Regime::El10,

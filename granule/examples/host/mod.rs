@@ -2,14 +2,14 @@
 //! that says aloud which barriers and TLBIs it is asked for.
 //!
 //! This is all that a user of the library has to bring. On arm64 `Reached<Offset>` (an identity
-//! or linear map) takes the place of [`Pages`] as memory and `arch::hw::Hardware` the place of
+//! or linear map) takes the place of [`Pages`] as memory and `hw::Hardware` the place of
 //! [`Spoken`]; the allocator stays yours.
 
 #![allow(dead_code, reason = "each example uses its share of this")]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Geometry, PageSize, PhysicalAddress};
-use granule::table::{Maintenance, Parts, Reach, Reached, TableAllocator, TableRun};
+use granule::table::{FreedTable, Maintenance, Parts, Reach, Reached, TableAllocator, TableRun};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -78,8 +78,8 @@ unsafe impl TableAllocator for Pages {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        self.0.returned.borrow_mut().push(table);
+    fn free(&mut self, table: FreedTable) {
+        self.0.returned.borrow_mut().push(table.address());
     }
 }
 

@@ -6,26 +6,7 @@
 
 use super::descriptor::Descriptor;
 use super::geometry::{Geometry, OutputFormat};
-
-/// The translation regime whose tables these are; it says what bits 6, 53 and 54 mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Regime {
-    /// EL1&0: an operating system; also EL2&0, the same with FEAT_VHE and HCR_EL2.E2H.
-    El1And0,
-    /// EL2 alone, without VHE's second half: one privilege, TTBR0 only.
-    El2,
-    /// EL3: firmware; one privilege, TTBR0 only.
-    El3,
-}
-
-impl Regime {
-    /// Whether the regime has two privileges, so that EL0's permissions mean something.
-    #[must_use]
-    pub const fn has_user(self) -> bool {
-        matches!(self, Self::El1And0)
-    }
-}
+use super::regime::Regime;
 
 /// The kinds of memory that [`Mair::STANDARD`](super::registers::Mair::STANDARD) provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

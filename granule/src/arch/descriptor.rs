@@ -1,11 +1,11 @@
 //! Translation table descriptors of stage 1, bit for bit.
 //!
-//! A [`Descriptor`] is the 64-bit value in a table. What it means depends on the level it stands
-//! at and on the output format, so decoding addresses is [`Geometry`]'s; decoding permissions is
-//! [`Attributes`](super::Attributes)'.
+//! A [`Descriptor`] is the 64-bit value in a table. Its meaning depends on the level that it stands at
+//! and on the output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes)
+//! decode its permissions.
 
 use super::geometry::{Geometry, PhysicalAddress};
-use super::page_size::Level;
+use super::page_size::{Level, PageSize};
 use core::fmt;
 
 /// A 64-bit translation table descriptor.
@@ -147,6 +147,39 @@ impl Descriptor {
     #[must_use]
     pub const fn is_contiguous(self) -> bool {
         self.0 & Self::CONTIGUOUS != 0
+    }
+}
+
+/// A geometry's formats for the addresses in descriptors. A geometry itself does not know descriptors.
+impl Geometry {
+    /// The bits of a leaf descriptor of `level` that are neither address nor contiguous hint nor
+    /// say what kind of descriptor it is: attributes, permissions, and whatever else it holds.
+    #[must_use]
+    pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
+        let address = self.address_bits(self.address_of(leaf, level));
+        // Only larger leaves have room for these, above all for nT, and smaller ones have address
+        // bits there.
+        let below = (1 << self.page_size().level_shift(level)) - 1;
+        let unused = below & !(PageSize::MIN.bytes() - 1);
+        leaf.0
+            & !(address
+                | unused
+                | Descriptor::VALID
+                | Descriptor::TABLE_OR_PAGE
+                | Descriptor::CONTIGUOUS
+                | Descriptor::HIDDEN)
+    }
+
+    /// The address that a valid descriptor of `level` holds in this format: the next table's,
+    /// or the first byte of the leaf's output.
+    #[must_use]
+    pub const fn address_of(&self, descriptor: Descriptor, level: Level) -> PhysicalAddress {
+        let low = if descriptor.is_table(level) {
+            self.page_size().shift()
+        } else {
+            self.page_size().level_shift(level)
+        };
+        self.address_in(descriptor.0, low)
     }
 }
 

@@ -6,10 +6,9 @@
 //! a descriptor that was encoded before the loop began. That keeps three instances of the code,
 //! not six.
 
-use super::attributes::Regime;
-use super::descriptor::Descriptor;
 use super::features::{CpuFeatures, Support};
 use super::page_size::{Level, PageSize};
+use super::regime::Regime;
 use core::fmt;
 
 /// A physical address (the output of stage 1).
@@ -349,34 +348,9 @@ impl Geometry {
         }
     }
 
-    /// The bits of a leaf descriptor of `level` that are neither address nor contiguous hint nor
-    /// say what kind of descriptor it is: attributes, permissions, and whatever else it holds.
-    #[must_use]
-    pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
-        let address = self.address_bits(self.address_of(leaf, level));
-        // Only larger leaves have room for these, above all for nT, and smaller ones have address
-        // bits there.
-        let below = (1 << self.page_size.level_shift(level)) - 1;
-        let unused = below & !(PageSize::MIN.bytes() - 1);
-        leaf.0
-            & !(address
-                | unused
-                | Descriptor::VALID
-                | Descriptor::TABLE_OR_PAGE
-                | Descriptor::CONTIGUOUS
-                | Descriptor::HIDDEN)
-    }
-
-    /// The address that a valid descriptor of `level` holds in this format: the next table's,
-    /// or the first byte of the leaf's output.
-    #[must_use]
-    pub const fn address_of(&self, descriptor: Descriptor, level: Level) -> PhysicalAddress {
-        let bits = descriptor.0;
-        let low = if descriptor.is_table(level) {
-            self.page_size.shift()
-        } else {
-            self.page_size.level_shift(level)
-        };
+    /// The address that a descriptor of this format holds, without its bits below `low`: the other way of
+    /// [`address_bits`](Self::address_bits).
+    pub(super) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
         PhysicalAddress(match self.format {
             OutputFormat::Bits48 => bits & mask(47, low),
             OutputFormat::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,

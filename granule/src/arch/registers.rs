@@ -3,10 +3,11 @@
 //! Values only; writing them is the kernel's, with the MMU off or through an empty table
 //! (TG, DS and IPS must not change while the half they govern is in use).
 
-use super::attributes::{Regime, Shareability};
+use super::attributes::Shareability;
 use super::features::CpuFeatures;
 use super::geometry::{Geometry, Half, OutputFormat, PhysicalAddress};
 use super::page_size::PageSize;
+use super::regime::Regime;
 
 /// The value of MAIR_ELx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 //! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP): the stride is that
 //! of the entries, never of the group.
 
-use super::attributes::Regime;
 use super::geometry::{Geometry, VirtualAddress};
 use super::page_size::{Level, PageSize};
+use super::regime::Regime;
 
 /// Past this many single operations a whole invalidation is cheaper: a table's worth of the
 /// smallest page, which is also where Linux draws the line.

@@ -10,7 +10,8 @@ use super::Census;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
-    Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory, TableRun,
+    FreedTable, Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory,
+    TableRun,
 };
 
 /// Runs of pages that came back and are kept to be given out again.
@@ -162,8 +163,9 @@ unsafe impl TableAllocator for Arena {
         })
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
-        let (start, end) = (table.0, table.0 + (1 << self.page_shift));
+    fn free(&mut self, table: FreedTable) {
+        let start = table.address().0;
+        let end = start + (1 << self.page_shift);
         for run in &mut self.returned {
             if run.next < run.end && run.end == start {
                 run.end = end;
@@ -239,15 +241,15 @@ where
             Some((pieces.iter().find(holds)?, first, end))
         });
     let Some((home, first, end)) = home else {
-        tables.map_unpublished(pieces, (0, span))?;
+        let mapped = tables.map_unpublished(pieces, (0, span));
         tables.publish();
-        return Ok(());
+        return mapped;
     };
     let (low, high) = map_arena(tables, pieces, home, first.0, end.0)?;
-    tables.map_unpublished(pieces, (0, low))?;
-    tables.map_unpublished(pieces, (high, span))?;
+    let below = tables.map_unpublished(pieces, (0, low));
+    let mapped = below.and_then(|()| tables.map_unpublished(pieces, (high, span)));
     tables.publish();
-    Ok(())
+    mapped
 }
 
 /// Maps the part of the space that shows the arena, whose physical addresses are `first` to
@@ -353,6 +355,11 @@ mod tests {
         seen
     }
 
+    fn give_back(arena: &mut Arena, page: PhysicalAddress) {
+        // SAFETY: no page of this arena is ever a table.
+        arena.free(unsafe { FreedTable::unreachable(page) });
+    }
+
     #[test]
     fn a_run_that_comes_back_whole_is_given_out_whole_again() {
         for backward in [false, true] {
@@ -361,7 +368,7 @@ mod tests {
                 out.reverse();
             }
             for page in &out {
-                arena.free(*page);
+                give_back(&mut arena, *page);
             }
             assert_eq!((arena.available(), arena.stranded()), (100, 0));
             let all = (PhysicalAddress(POOL), PhysicalAddress(POOL + 100 * PAGE));
@@ -377,20 +384,20 @@ mod tests {
         let (mut arena, out) = given_out(24);
         // Every other page: twelve runs of one page each.
         for page in out.iter().step_by(2) {
-            arena.free(*page);
+            give_back(&mut arena, *page);
         }
         assert_eq!((arena.available(), arena.stranded()), (8, 4));
         assert_eq!(arena.returned().count(), MOST_RETURNED);
         // Those between join the runs that are kept, so that no more are stranded than must be.
         for page in out.iter().skip(1).step_by(2) {
-            arena.free(*page);
+            give_back(&mut arena, *page);
         }
         assert_eq!(arena.available() + arena.stranded(), 24);
         let first = u64::try_from(drain(&mut arena).len()).unwrap();
         assert_eq!(first + arena.stranded(), 24);
         // Room again: nothing more is stranded.
         let before = arena.stranded();
-        arena.free(out[0]);
+        give_back(&mut arena, out[0]);
         assert_eq!((arena.available(), arena.stranded()), (1, before));
     }
 }

@@ -3,8 +3,9 @@
 //! First the areas, which may be refused, then the tables, which may not: by then nothing can run
 //! out any more.
 
-use super::area::{Area, Rights};
+use super::area::Area;
 use super::frames::UserFrames;
+use super::rights::Rights;
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
@@ -152,20 +153,23 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         self.release(0, self.geometry().span(), frames);
     }
 
-    /// As [`clear`](Self::clear), and gives back the root. No CPU may have it in a TTBR any more.
-    pub fn destroy(mut self, frames: &mut impl UserFrames) -> E {
+    /// As [`clear`](Self::clear), and gives back the root.
+    ///
+    /// # Safety
+    ///
+    /// No CPU has the root in a TTBR any more.
+    pub unsafe fn destroy(mut self, frames: &mut impl UserFrames) -> E {
         self.clear(frames);
-        let root = self.root();
-        let mut environment = self.tables.into_environment();
-        environment.free(root);
-        environment
+        // SAFETY: nothing is left below the root; the rest is the caller's promise.
+        unsafe { self.tables.free_root() };
+        self.tables.into_environment()
     }
 
     fn release(&mut self, from: u64, to: u64, frames: &mut impl UserFrames) {
         self.unfold_edges(from, to);
         let pages = self
             .tables
-            .release_pages(from, to, |first, count| frames.release(first, count));
+            .release_pages(from, to, |freed| frames.release(freed));
         self.stats.resident -= pages;
     }
 

@@ -3,7 +3,7 @@
 //! Each names the address and what is to be done; what a kernel answers a program (ENOMEM, EFAULT,
 //! a signal) is the kernel's.
 
-use super::area::Access;
+use super::rights::Access;
 use crate::arch::VirtualAddress;
 use crate::table::TableError;
 use core::fmt;

@@ -2,8 +2,9 @@
 //!
 //! All that is generic over the page size and runs once a page that a program touches is here.
 
-use super::area::{Access, Area, Rights};
+use super::area::Area;
 use super::frames::{UserFrames, Wanted};
+use super::rights::{Access, Rights};
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
@@ -97,8 +98,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
         let frame = self.geometry().address_of(entry, Level::L3);
         if by == By::User && entry.0 & Descriptor::ACCESS_FLAG == 0 {
-            // No CPU caches an entry without the flag, so there is nothing to invalidate.
-            self.tables.update_page(slot, 0, Descriptor::ACCESS_FLAG);
+            self.tables.set_accessed(slot);
             self.tables.publish();
         }
         if access != Access::Write || entry.0 & Descriptor::AP_READ_ONLY == 0 {
@@ -137,9 +137,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         self.tables.set_page(slot, entry);
         self.stats.resident += 1;
         self.stats.mapped += 1;
-        if !self.fold(area, offset, slot) {
-            self.tables.publish();
-        }
+        self.fold(area, offset, slot);
+        self.tables.publish();
         Ok(frame)
     }
 
@@ -171,14 +170,13 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             frames.sync_instructions(copy);
         }
         let new = self.page_entry(copy, area.rights, true, by);
-        if entry.is_contiguous() {
-            self.tables.unfold_replacing(offset, slot, new);
+        let old = if entry.is_contiguous() {
             self.stats.unfolded += 1;
+            self.tables.unfold_replacing(offset, slot, new)
         } else {
-            self.tables.replace_page(offset, slot, new);
-        }
-        // No CPU can reach it here any more.
-        frames.release(frame, 1);
+            self.tables.replace_page(offset, slot, new)
+        };
+        frames.release(old);
         self.stats.copied += 1;
         self.fold(area, offset, slot);
         Ok((Fault::Copied, copy))
@@ -196,8 +194,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             self.tables
                 .update_group(offset, slot, Descriptor::AP_READ_ONLY, set);
         } else {
-            self.tables.update_page(slot, Descriptor::AP_READ_ONLY, set);
-            self.tables.invalidate_pages(offset, P::SIZE.bytes());
+            self.tables
+                .update_page(offset, slot, Descriptor::AP_READ_ONLY, set);
         }
     }
 

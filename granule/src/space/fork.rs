@@ -38,13 +38,15 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             return Err(SpaceError::NotEmpty);
         }
         child.areas.copy_from(&self.areas)?;
+        let mut pages = 0;
         let shared = self
             .tables
             .duplicate(&mut child.tables, SHARED, |first, count| {
+                pages += count;
                 frames.share(first, count);
             });
         match shared {
-            Ok(pages) => {
+            Ok(()) => {
                 child.stats.resident = pages;
                 Ok(())
             }

@@ -4,6 +4,7 @@
 //! models on ordinary memory. What a frame holds is touched here and nowhere else.
 
 use crate::arch::PhysicalAddress;
+use crate::table::FreedFrames;
 
 /// Which frame would be best. A wish: any other one does, and `None` is for when there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub unsafe trait UserFrames {
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress);
     /// One owner more for each of `count` frames that follow each other.
     fn share(&mut self, first: PhysicalAddress, count: u64);
-    /// One owner less for each of `count` frames that follow each other; those without one are free.
-    fn release(&mut self, first: PhysicalAddress, count: u64);
+    /// One owner less for each of these frames; those without one are free.
+    fn release(&mut self, frames: FreedFrames);
     /// Whether a frame has more than one owner.
     fn is_shared(&self, frame: PhysicalAddress) -> bool;
     /// As [`is_shared`](Self::is_shared) of the first of `count` frames that follow each other, with

@@ -27,12 +27,14 @@ mod error;
 mod fault;
 mod fork;
 pub mod frames;
+pub mod rights;
 
-pub use area::{Access, Area, Areas, Rights};
+pub use area::{Area, Areas};
 pub use asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 pub use error::SpaceError;
 pub use fault::Fault;
 pub use frames::{UserFrames, Wanted};
+pub use rights::{Access, Rights};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};

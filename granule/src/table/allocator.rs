@@ -1,5 +1,6 @@
 //! Where table pages come from: the second of the three traits the walker stands on.
 
+use super::FreedTable;
 use crate::arch::PhysicalAddress;
 
 /// A run of table pages that follow each other in physical memory.
@@ -32,6 +33,6 @@ pub unsafe trait TableAllocator {
     /// faster maps: the entries that point to them are written in one loop.
     fn allocate(&mut self, most: usize) -> Option<TableRun>;
 
-    /// Takes back one page. No walker can reach it any more.
-    fn free(&mut self, table: PhysicalAddress);
+    /// Takes back one page, which no walker can reach any more.
+    fn free(&mut self, table: FreedTable);
 }

@@ -58,8 +58,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             at = next;
         }
         if changed > 0 {
-            self.invalidate_pages(from, to - from);
+            self.pending.pages::<P>(from, to);
         }
+        self.flush();
     }
 
     /// The same for `count` entries of one table, and how many of them changed.

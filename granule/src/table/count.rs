@@ -2,6 +2,7 @@
 //!
 //! [`Counted`] wraps any of the three traits' implementations; who does not wrap pays nothing.
 
+use super::FreedTable;
 use super::allocator::{TableAllocator, TableRun};
 use super::maintenance::Maintenance;
 use super::memory::{BitChange, TableMemory, Visibility};
@@ -154,7 +155,7 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
         run
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.counters
             .add(|counts| counts.tables = counts.tables.wrapping_sub(1));
         self.inner.free(table);

@@ -10,16 +10,6 @@ use super::{BitChange, Environment, PageTables, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// What a duplication did.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Duplicated {
-    /// Pages that both trees have now.
-    pub(crate) pages: u64,
-    /// The offsets of the first tree between which entries changed; empty if `last` is 0.
-    first: u64,
-    last: u64,
-}
-
 /// How entries become those of both trees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
@@ -42,24 +32,18 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         other: &mut Self,
         sharing: Sharing,
         mut share: impl FnMut(PhysicalAddress, u64),
-    ) -> Result<u64, TableError> {
+    ) -> Result<(), TableError> {
         let level = self.geometry.start_level();
         let needed = self.tables_below(self.root, level);
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !other.environment.reserve(needed) {
             return Err(exhausted);
         }
-        let mut done = Duplicated {
-            first: u64::MAX,
-            ..Duplicated::default()
-        };
         let (from, to) = (self.root, other.root);
-        let filled = self.duplicate_in(other, from, to, level, 0, &sharing, &mut done, &mut share);
-        if done.last > done.first {
-            self.invalidate_pages(done.first, done.last - done.first);
-        }
-        filled.ok_or(exhausted)?;
-        Ok(done.pages)
+        let filled = self.duplicate_in(other, from, to, level, 0, &sharing, &mut share);
+        self.pending.are_pages::<P>();
+        self.flush();
+        filled.ok_or(exhausted)
     }
 
     fn tables_below(&self, table: PhysicalAddress, level: Level) -> usize {
@@ -91,7 +75,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         level: Level,
         offset: u64,
         sharing: &Sharing,
-        done: &mut Duplicated,
         share: &mut impl FnMut(PhysicalAddress, u64),
     ) -> Option<()> {
         let entries = P::SIZE.entries();
@@ -108,7 +91,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 continue;
             }
             if level.is_last() {
-                index += self.duplicate_run(other, from, to, index, offset, sharing, done, share);
+                index += self.duplicate_run(other, from, to, index, offset, sharing, share);
                 continue;
             }
             let mut link = Descriptor::INVALID;
@@ -119,7 +102,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     link = Descriptor::table(&self.geometry, run.first);
                     let at = offset + index as u64 * bytes;
                     let next = level.next();
-                    self.duplicate_in(other, below, run.first, next, at, sharing, done, share)
+                    self.duplicate_in(other, below, run.first, next, at, sharing, share)
                 });
             }
             other.store(to, index, link, Visibility::Private);
@@ -139,7 +122,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         index: usize,
         offset: u64,
         sharing: &Sharing,
-        done: &mut Duplicated,
         share: &mut impl FnMut(PhysicalAddress, u64),
     ) -> usize {
         let page = P::SIZE.bytes();
@@ -151,8 +133,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let copy = Descriptor(shared.0 | sharing.more);
         if shared.0 != first.0 {
             let at = offset + index as u64 * page;
-            done.first = done.first.min(at);
-            done.last = at + count as u64 * page;
+            self.pending.range(at, at + count as u64 * page);
         }
         if count == 1 && !first.may_be_updated() {
             // Frames that came one by one from all over memory: no loop is worth setting up.
@@ -168,7 +149,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             other.fill(to, index, count, copy, page, Visibility::Private);
         }
         share(output, count as u64);
-        done.pages += count as u64;
         count
     }
 }

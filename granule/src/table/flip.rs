@@ -5,7 +5,7 @@
 //! entry that nobody else changes. For guard pages that are moved from where nothing may wait.
 
 use super::hide::{HIDE, SHOW};
-use super::{Environment, Liveness, PageTables, TableError, flush};
+use super::{Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
@@ -47,17 +47,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let (from, to) = self.offsets(start, bytes)?;
         let level = self.geometry.start_level();
         self.check_pages(self.root, level, from, to)?;
-        let mut smallest = 0;
         let change = if valid { SHOW } else { HIDE };
-        self.change_in(self.root, level, from, to, change, &mut smallest);
-        if smallest == 0 {
-            return Ok(());
-        }
-        if valid {
-            flush::publish(&mut self.environment);
-        } else {
-            self.invalidate_leaves(start, bytes, smallest);
-        }
+        self.change_in(self.root, level, from, to, change);
+        self.pending.within(from, to);
+        self.flush();
         Ok(())
     }
 

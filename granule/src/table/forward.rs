@@ -124,7 +124,7 @@ macro_rules! forward {
     };
     (@free $self:ident $field:tt) => {
         #[inline(always)]
-        fn free(&mut $self, table: $crate::arch::PhysicalAddress) {
+        fn free(&mut $self, table: $crate::table::FreedTable) {
             $self.$field.free(table);
         }
     };

@@ -8,7 +8,7 @@
 //! gathers its bits, each is invalidated (RLQLSD), and then all are made.
 
 use super::page::Slot;
-use super::{BitChange, Environment, Liveness, PageTables};
+use super::{BitChange, Environment, FreedFrames, Liveness, PageTables};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -98,8 +98,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         goes_on(count - 1) && (1..count).all(goes_on)
     }
 
-    /// Sets the hint on the group of the page at `offset` if all of it is there. True if it did;
-    /// then everything stored so far is published too.
+    /// Sets the hint on the group of the page at `offset` if all of it is there. True if it did.
     pub(crate) fn fold(&mut self, offset: u64, slot: Slot) -> bool {
         let first = Self::first_of_group(slot);
         if Self::group_bytes() > self.geometry.span() {
@@ -109,7 +108,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if !self.foldable(first) {
             return false;
         }
-        self.regroup(offset & !(Self::group_bytes() - 1), first, true, None);
+        let _ = self.regroup(offset & !(Self::group_bytes() - 1), first, true, None);
         true
     }
 
@@ -123,31 +122,31 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             return false;
         }
         let start = offset & !(Self::group_bytes() - 1);
-        self.regroup(start, Self::first_of_group(slot), false, None);
+        let _ = self.regroup(start, Self::first_of_group(slot), false, None);
         true
     }
 
     /// As [`unfold`](Self::unfold) of the group that `slot` is in, with another page in its place:
-    /// one break serves both. Gives back the old entry as it was last.
+    /// one break serves both. Gives back the old page's frame.
     pub(crate) fn unfold_replacing(
         &mut self,
         offset: u64,
         slot: Slot,
         new: Descriptor,
-    ) -> Descriptor {
+    ) -> FreedFrames {
         let start = offset & !(Self::group_bytes() - 1);
         self.regroup(start, Self::first_of_group(slot), false, Some((slot, new)))
     }
 
-    /// Makes the members of a group anew, with or without the hint; and one of them another page.
-    /// What is given back is that one's old entry.
+    /// Makes the members of a group anew, with or without the hint; and one of them another page,
+    /// whose old frame is given back.
     fn regroup(
         &mut self,
         offset: u64,
         first: Slot,
         hint: bool,
         replaced: Option<(Slot, Descriptor)>,
-    ) -> Descriptor {
+    ) -> FreedFrames {
         let count = P::SIZE.contiguous_entries(Level::L3);
         let (clear, set) = if hint {
             (0, Descriptor::CONTIGUOUS)
@@ -162,11 +161,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 count,
                 BitChange { of, clear, set },
             );
-            self.invalidate_pages(offset, Self::group_bytes());
-            return Descriptor::INVALID;
+            self.pending
+                .pages::<P>(offset, offset + Self::group_bytes());
+            self.flush();
+            return FreedFrames::none();
         }
         let mut gathered = Gathered::NONE;
-        let mut old = Descriptor::INVALID;
+        let mut old = None;
         let mut start = Descriptor::INVALID;
         for member in 0..count {
             let index = first.index + member;
@@ -176,10 +177,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 start = entry;
             }
             if replaced.is_some_and(|(slot, _)| slot.index == index) {
-                old = entry;
+                old = Some(self.geometry.address_of(entry, Level::L3));
             }
         }
-        self.invalidate_pages(offset, Self::group_bytes());
+        self.pending
+            .pages::<P>(offset, offset + Self::group_bytes());
+        let broken = self.flush();
+        let freed = old.map_or(FreedFrames::none(), |frame| broken.frames(frame, 1));
         // Members differ in nothing but what was gathered, so one of them and a step give all.
         let start = gathered.give(start);
         let start = Descriptor((start.0 & !clear) | set);
@@ -195,8 +199,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         } else {
             self.fill(first.table, first.index, count, start, step, how);
         }
-        self.publish();
-        gathered.give(old)
+        self.pending.made_valid();
+        self.flush();
+        freed
     }
 
     /// Whether the hint of these members may change in place: by the CPUs' level of FEAT_BBM, and
@@ -225,7 +230,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             count,
             BitChange { of, clear, set },
         );
-        self.invalidate_pages(offset & !(Self::group_bytes() - 1), Self::group_bytes());
+        let start = offset & !(Self::group_bytes() - 1);
+        self.pending.pages::<P>(start, start + Self::group_bytes());
+        self.flush();
     }
 
     /// The output of the first member of a page's group.

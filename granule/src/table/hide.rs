@@ -1,8 +1,7 @@
 //! Making pages invalid for a while and valid again: guard pages, and memory that is not to be
 //! touched. The entries keep address and permissions.
 
-use super::{BitChange, Environment, Liveness, PageTables, TableError};
-use super::{Holes, flush};
+use super::{BitChange, Environment, Holes, PageTables, TableError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, VirtualAddress};
 
@@ -38,10 +37,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// As for [`hide`](Self::hide).
     pub fn show(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
-        let shown = self.change_leaves(start, bytes, SHOW, Holes::Refuse)?;
-        if self.liveness == Liveness::Live && shown.is_some() {
-            flush::publish(&mut self.environment);
-        }
-        Ok(())
+        self.change(start, bytes, SHOW, Holes::Refuse)
     }
 }

@@ -9,40 +9,12 @@
 //! For that invalidation to be in time the CPUs must allow the split at all: at level 2 both sizes
 //! may be in a TLB until it is complete, and an access may end in a TLB conflict abort.
 
-use super::map::Leaves;
+use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
-use super::{BitChange, Environment, Liveness, PageTables, TableError, flush};
+use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, Reach};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
-
-/// The entries that were changed: their offsets, and the bytes of the smallest.
-struct Changed {
-    first: u64,
-    end: u64,
-    smallest: u64,
-    /// Some hidden leaf is a table now: nothing of it is cached, but walkers go another way.
-    hidden: bool,
-}
-
-impl Changed {
-    const NOTHING: Self = Self {
-        first: u64::MAX,
-        end: 0,
-        smallest: u64::MAX,
-        hidden: false,
-    };
-
-    fn add(&mut self, entry: Descriptor, first: u64, bytes: u64, count: usize) {
-        if !entry.is_valid() {
-            return;
-        }
-        self.first = self.first.min(first);
-        self.end = self.end.max(first + bytes * count as u64);
-        self.smallest = self.smallest.min(bytes);
-    }
-}
 
 /// One entry of a table, and where it is.
 #[derive(Clone, Copy)]
@@ -80,25 +52,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
-        let mut changed = Changed::NOTHING;
-        self.limit_in(self.root, level, from, to, leaves, &mut changed)
-            .ok_or(exhausted)?;
-        if self.liveness == Liveness::Live && changed.first < changed.end {
-            let what = Invalidation {
-                start: self.address(changed.first),
-                bytes: changed.end - changed.first,
-                // Each member of a group may be cached by itself, so the hint enlarges nothing
-                // (RLQLSD).
-                stride: changed.smallest,
-                reach: Reach::LastLevel,
-                asid: self.asid,
-                level: None,
-            };
-            flush::invalidate(&mut self.environment, &what);
-        } else if self.liveness == Liveness::Live && changed.hidden {
-            // As after any store: what was hidden may be a table now.
-            flush::publish(&mut self.environment);
-        }
+        let limited = self.limit_in(self.root, level, from, to, leaves);
+        self.flush();
+        limited.ok_or(exhausted)?;
         Ok(needed)
     }
 
@@ -216,7 +172,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         from: u64,
         to: u64,
         leaves: Leaves,
-        changed: &mut Changed,
     ) -> Option<()> {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
@@ -227,7 +182,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             match entry.kind(&self.geometry, level) {
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
-                    self.limit_in(below, level.next(), at, next, leaves, changed)?;
+                    self.limit_in(below, level.next(), at, next, leaves)?;
                 }
                 Kind::Leaf | Kind::Hidden if Self::too_large(entry, level, leaves) => {
                     let leaf = At {
@@ -236,7 +191,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                         start,
                         entry,
                     };
-                    self.limit_leaf(&leaf, leaves, changed)?;
+                    self.limit_leaf(&leaf, leaves)?;
                 }
                 Kind::Invalid | Kind::Leaf | Kind::Hidden => {}
             }
@@ -246,7 +201,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Takes the hint off the group that a leaf is in, then makes a table of the leaf.
-    fn limit_leaf(&mut self, leaf: &At, leaves: Leaves, changed: &mut Changed) -> Option<()> {
+    fn limit_leaf(&mut self, leaf: &At, leaves: Leaves) -> Option<()> {
         let At {
             table,
             level,
@@ -262,7 +217,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 set: 0,
             };
             self.update(table, first, count, change);
-            changed.add(entry, start & !(bytes * count as u64 - 1), bytes, count);
+            if entry.is_valid() {
+                // Each member may be cached by itself, so the hint enlarges nothing (RLQLSD).
+                let group_bytes = bytes * count as u64;
+                let group = start & !(group_bytes - 1);
+                self.pending.entries(group, group + group_bytes, bytes);
+            }
         }
         if level >= leaves.top {
             return Some(());
@@ -273,8 +233,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.build(&mut cursor, new, level.next(), start + bytes)?;
         let link = Descriptor::table(&self.geometry, new);
         self.store(table, Self::index(start, level), link, self.linking());
-        changed.add(entry, start, bytes, 1);
-        changed.hidden |= !entry.is_valid();
+        self.pending.split();
+        if entry.is_valid() {
+            self.pending.entries(start, start + bytes, bytes);
+        }
         Some(())
     }
 }

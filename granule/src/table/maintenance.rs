@@ -1,7 +1,7 @@
 //! Barriers and TLBIs: the third of the three traits the walker stands on.
 //!
 //! One method an instruction, so that an implementation is either the instruction
-//! (`arch::hw`) or an observer of it (a counter, a trace, a model).
+//! (`hw`) or an observer of it (a counter, a trace, a model).
 
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 

@@ -6,55 +6,11 @@
 //! private, front to back, whatever pieces meet in it, and links it with one store after it is
 //! full. So a table is neither zeroed first nor read back nor written twice.
 
+use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
-use super::{Environment, PageTables, TableError, Visibility, flush};
+use super::{Environment, PageTables, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
-
-/// How large leaves may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaves {
-    /// The first level at which leaves are made where everything else allows it.
-    pub top: Level,
-    /// Whether the contiguous hint is set on whole, naturally aligned groups.
-    pub contiguous: bool,
-}
-
-impl Leaves {
-    /// The largest that the geometry and the alignment allow.
-    pub const LARGEST: Self = Self {
-        top: Level::Minus1,
-        contiguous: true,
-    };
-    /// Single pages, so that the permissions of each can change without a split.
-    pub const PAGES: Self = Self {
-        top: Level::L3,
-        contiguous: false,
-    };
-}
-
-/// A range to be mapped alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The first address, a multiple of the page size.
-    pub start: VirtualAddress,
-    /// What it translates to, a multiple of the page size.
-    pub output: PhysicalAddress,
-    /// The bytes, a multiple of the page size.
-    pub bytes: u64,
-    /// The memory type and permissions.
-    pub attributes: Attributes,
-    /// How large its leaves may be.
-    pub leaves: Leaves,
-}
-
-impl Piece {
-    /// The first physical address behind its output.
-    #[must_use]
-    pub const fn output_end(&self) -> PhysicalAddress {
-        PhysicalAddress(self.output.0.saturating_add(self.bytes))
-    }
-}
 
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
@@ -93,16 +49,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// As for [`map`](Self::map), and [`TableError::Unsorted`] unless the pieces ascend without
     /// overlapping.
     pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
-        self.map_unpublished(pieces, (0, self.geometry.span()))?;
+        let mapped = self.map_unpublished(pieces, (0, self.geometry.span()));
         self.publish();
-        Ok(())
+        mapped
     }
 
-    /// Makes all that was mapped so far usable by this CPU. Nothing on tables that are not live.
+    /// Makes all that was mapped so far usable by this CPU: ends an operation of several steps.
     pub(crate) fn publish(&mut self) {
-        if self.liveness == super::Liveness::Live {
-            flush::publish(&mut self.environment);
-        }
+        self.flush();
     }
 
     /// Maps what `pieces` have among the offsets of `window`, without the barriers: nothing of
@@ -121,6 +75,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             return Err(exhausted);
         }
         let mut cursor = Cursor::new(pieces, self.geometry, window);
+        self.pending.made_valid();
         self.map_in(&mut cursor, root, level, self.geometry.span())
             .ok_or(exhausted)
     }

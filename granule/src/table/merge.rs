@@ -2,17 +2,16 @@
 //!
 //! A table whose entries are leaves that follow each other in memory with the same attributes
 //! becomes a block; entries of a whole, aligned group get the contiguous hint. Both change only
-//! the size, under the same rules as splitting. What is unlinked is freed only after the TLB was
-//! invalidated for all that it translated, at the size of the small leaves and at all levels:
+//! the size, under the same rules as splitting. The invalidation is at the size of the small leaves:
 //! stale small entries translate alike, but the next change of the block invalidates by one
-//! address of it and would miss them. Until then not a bit of an unlinked table may change: what
-//! it maps stays mapped, and a walker that still has a pointer to it goes on reading it.
+//! address of it and would miss them. A table that was unlinked is [kept](super::pending::Kept) as it
+//! was until then.
 
-use super::map::Leaves;
-use super::{BitChange, Environment, Liveness, PageTables, TableError, flush};
+use super::pending::Kept;
+use super::piece::Leaves;
+use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, Reach};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
 /// What a merge did.
@@ -24,34 +23,12 @@ pub struct Merged {
     pub groups: u64,
 }
 
-/// Tables that wait for one invalidation together.
-const MOST_RETIRED: usize = 32;
-
-/// Tables that were unlinked by merging, with their contents as they were.
-struct Retired {
-    tables: [PhysicalAddress; MOST_RETIRED],
-    count: usize,
-    /// The offsets that they, and groups merged meanwhile, translate; empty if `last` is 0.
-    first: u64,
-    last: u64,
-    /// The smallest entry among them, in bytes.
-    stride: u64,
-}
-
-impl Retired {
-    const NONE: Self = Self {
-        tables: [PhysicalAddress(0); MOST_RETIRED],
-        count: 0,
-        first: u64::MAX,
-        last: 0,
-        stride: u64::MAX,
-    };
-
-    fn reach(&mut self, from: u64, to: u64, stride: u64) {
-        self.first = self.first.min(from);
-        self.last = self.last.max(to);
-        self.stride = self.stride.min(stride);
-    }
+/// A merge that is under way.
+struct Merging {
+    /// How large leaves may become.
+    leaves: Leaves,
+    merged: Merged,
+    kept: Kept,
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
@@ -73,31 +50,31 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         leaves: Leaves,
     ) -> Result<Merged, TableError> {
         let (from, to) = self.offsets(start, bytes)?;
-        let mut merged = Merged::default();
         let nothing = self.liveness == Liveness::Live && self.bbm == BbmLevel::Level0;
         if from == to || nothing {
-            return Ok(merged);
+            return Ok(Merged::default());
         }
-        let mut retired = Retired::NONE;
+        let mut merging = Merging {
+            leaves,
+            merged: Merged::default(),
+            kept: Kept::NONE,
+        };
         let (root, level) = (self.root, self.geometry.start_level());
-        self.merge_tables(root, level, from, to, leaves, &mut merged, &mut retired);
-        self.merge_groups(root, level, from, to, leaves, &mut merged, &mut retired);
-        self.free_retired(&mut retired);
-        Ok(merged)
+        self.merge_tables(root, level, from, to, &mut merging);
+        self.merge_groups(root, level, from, to, &mut merging);
+        self.flush().free_kept(&mut merging.kept);
+        Ok(merging.merged)
     }
 
     /// Merges the tables below `table`, smallest leaves first. A table that stays gets its groups
     /// then, when nothing in it changes any more; one that becomes a block never needs them.
-    #[allow(clippy::too_many_arguments)]
     fn merge_tables(
         &mut self,
         table: PhysicalAddress,
         level: Level,
         from: u64,
         to: u64,
-        leaves: Leaves,
-        merged: &mut Merged,
-        retired: &mut Retired,
+        merging: &mut Merging,
     ) {
         if level.is_last() {
             return;
@@ -110,11 +87,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let entry = self.load(table, index);
             if entry.is_table(level) {
                 let (child, below) = (self.geometry.address_of(entry, level), level.next());
-                self.merge_tables(child, below, at, next, leaves, merged, retired);
+                self.merge_tables(child, below, at, next, merging);
                 let whole = next - at == bytes;
-                let wanted = whole && level >= leaves.top && self.geometry.leaf_allowed(level);
-                if !(wanted && self.merge_table(table, index, level, at, child, merged, retired)) {
-                    self.merge_groups(child, below, at, next, leaves, merged, retired);
+                let wanted =
+                    whole && level >= merging.leaves.top && self.geometry.leaf_allowed(level);
+                if !(wanted && self.merge_table(table, index, level, at, child, merging)) {
+                    self.merge_groups(child, below, at, next, merging);
                 }
             }
             at = next;
@@ -130,8 +108,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         level: Level,
         offset: u64,
         child: PhysicalAddress,
-        merged: &mut Merged,
-        retired: &mut Retired,
+        merging: &mut Merging,
     ) -> bool {
         let below = level.next();
         let bytes = P::SIZE.entry_bytes(level);
@@ -148,51 +125,27 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             return false;
         }
         self.store(table, index, block, self.visibility());
-        retired.reach(offset, offset + bytes, P::SIZE.entry_bytes(below));
-        if let Some(slot) = retired.tables.get_mut(retired.count) {
-            *slot = child;
-            retired.count += 1;
-        }
-        merged.tables += 1;
-        if retired.count == MOST_RETIRED {
-            self.free_retired(retired);
+        let small = P::SIZE.entry_bytes(below);
+        self.pending.entries(offset, offset + bytes, small);
+        self.pending.unlinked(small);
+        merging.merged.tables += 1;
+        if merging.kept.keep(child) {
+            self.flush().free_kept(&mut merging.kept);
         }
         true
     }
 
-    /// Invalidates what the retired tables translated, then frees them.
-    fn free_retired(&mut self, retired: &mut Retired) {
-        if self.liveness == Liveness::Live && retired.last > 0 {
-            let what = Invalidation {
-                start: self.address(retired.first),
-                bytes: retired.last - retired.first,
-                stride: retired.stride,
-                reach: Reach::AllLevels,
-                asid: self.asid,
-                level: None,
-            };
-            flush::invalidate(&mut self.environment, &what);
-        }
-        for table in retired.tables.iter().take(retired.count) {
-            self.environment.free(*table);
-        }
-        *retired = Retired::NONE;
-    }
-
     /// Sets the contiguous hint on each whole group between the offsets whose entries are alike.
-    #[allow(clippy::too_many_arguments)]
     fn merge_groups(
         &mut self,
         table: PhysicalAddress,
         level: Level,
         from: u64,
         to: u64,
-        leaves: Leaves,
-        merged: &mut Merged,
-        retired: &mut Retired,
+        merging: &mut Merging,
     ) {
         let group = P::SIZE.contiguous_entries(level);
-        let wanted = leaves.contiguous && level >= leaves.top;
+        let wanted = merging.leaves.contiguous && level >= merging.leaves.top;
         if group <= 1 || !wanted || !self.geometry.leaf_allowed(level) {
             return;
         }
@@ -216,8 +169,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     set: Descriptor::CONTIGUOUS,
                 };
                 self.update(table, first, group, change);
-                retired.reach(at, at + bytes, entry);
-                merged.groups += 1;
+                self.pending.entries(at, at + bytes, entry);
+                merging.merged.groups += 1;
             }
             at += bytes;
         }

@@ -24,6 +24,8 @@ pub mod map;
 pub mod memory;
 mod merge;
 pub(crate) mod page;
+mod pending;
+mod piece;
 pub(crate) mod plan;
 mod protect;
 mod query;
@@ -37,9 +39,10 @@ pub use count::{Counted, Counters, Counts};
 pub use environment::{Environment, Parts};
 pub use flush::{invalidate, publish};
 pub use maintenance::{Maintenance, NoCpu};
-pub use map::{Leaves, Piece};
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
+pub use pending::{FreedFrames, FreedTable};
+pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
 pub use reach::{Offset, Reach, Reached};
@@ -49,6 +52,7 @@ use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use core::fmt;
 use core::marker::PhantomData;
+use pending::Pending;
 
 /// Why an operation on tables was refused. The tables are as they were before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +206,8 @@ pub struct PageTables<P: Page, E> {
     asid: Option<u16>,
     /// How far sizes may change in place on live tables.
     bbm: BbmLevel,
+    /// What was changed and not flushed yet.
+    pending: Pending,
     environment: E,
     page: PhantomData<P>,
 }
@@ -237,6 +243,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             liveness,
             asid: None,
             bbm: BbmLevel::Level0,
+            pending: Pending::NOTHING,
             environment,
             page: PhantomData,
         })
@@ -255,6 +262,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             liveness: Liveness::Private,
             asid: None,
             bbm: BbmLevel::Level0,
+            pending: Pending::NOTHING,
             environment,
             page: PhantomData,
         };
@@ -330,7 +338,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// visible to them.
     pub fn make_live(&mut self) {
         self.liveness = Liveness::Live;
-        flush::publish(&mut self.environment);
+        self.pending.made_valid();
+        self.flush();
     }
 
     /// Invalidations name this address space instead of all of them: for tables none of whose leaves

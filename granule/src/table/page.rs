@@ -1,12 +1,11 @@
 //! Single pages, the way user memory comes: one entry found, made or changed at a time.
 //!
 //! What [`space`](crate::space) needs of tables that hold nothing but pages and contiguous groups
-//! of them. Stores in here are published and invalidated by the caller or by what it calls next,
-//! where that is said.
+//! of them. A step of an operation records its stores as [pending](super::pending); the caller ends the
+//! operation with [`publish`](PageTables::publish).
 
-use super::{BitChange, Environment, PageTables, TableError, Visibility, flush};
+use super::{BitChange, Environment, FreedFrames, PageTables, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, Reach};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// Where the entry of a page stands.
@@ -107,46 +106,49 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
         let link = Descriptor::table(&self.geometry, first);
         self.store(table, Self::index(offset, level), link, self.linking());
+        self.pending.made_valid();
         Ok(last)
     }
 
-    /// Stores the entry of a page that has none. Nothing is published; but whoever walks by it finds
-    /// in the page what was stored there before, on whatever CPU: a store-release. Without, another
-    /// CPU in the space could read what the page held before it was made zero.
+    /// Stores the entry of a page that has none. Whoever walks by it finds in the page what was stored
+    /// there before, on whatever CPU: a store-release. Without, another CPU in the space could read what
+    /// the page held before it was made zero.
     pub(crate) fn set_page(&mut self, slot: Slot, entry: Descriptor) {
         let how = self.linking();
         self.store(slot.table, slot.index, entry, how);
+        self.pending.made_valid();
     }
 
-    /// Changes bits of one page in place, losing no update by hardware. Nothing is invalidated.
-    pub(crate) fn update_page(&mut self, slot: Slot, clear: u64, set: u64) {
+    /// Changes bits of the page at `offset` in place, losing no update by hardware, and invalidates it.
+    pub(crate) fn update_page(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
         let of = Descriptor::VALID;
         let change = BitChange { of, clear, set };
         self.update(slot.table, slot.index, 1, change);
+        self.pending.pages::<P>(offset, offset + P::SIZE.bytes());
+        self.flush();
     }
 
-    /// Puts another page in the place of one, by break-before-make (RDDMVT), and gives back the old
-    /// entry as it was last.
-    pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> Descriptor {
+    /// Sets the access flag of a page that has none. No CPU caches an entry without the flag, so it was
+    /// as good as invalid.
+    pub(crate) fn set_accessed(&mut self, slot: Slot) {
+        let change = BitChange {
+            of: Descriptor::VALID,
+            clear: 0,
+            set: Descriptor::ACCESS_FLAG,
+        };
+        self.update(slot.table, slot.index, 1, change);
+        self.pending.made_valid();
+    }
+
+    /// Puts another page in the place of one, by break-before-make (RDDMVT), and gives back the old one's
+    /// frame.
+    pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
-        self.invalidate_pages(offset, P::SIZE.bytes());
+        self.pending.pages::<P>(offset, offset + P::SIZE.bytes());
+        let frame = self.geometry.address_of(old, Level::L3);
+        let freed = self.flush().frames(frame, 1);
         self.set_page(slot, new);
-        self.publish();
-        old
-    }
-
-    /// Invalidates what may be cached of the pages of a range: leaves only, one by one.
-    pub(crate) fn invalidate_pages(&mut self, offset: u64, bytes: u64) {
-        if self.liveness == super::Liveness::Live {
-            let what = Invalidation {
-                start: self.address(offset),
-                bytes,
-                stride: P::SIZE.bytes(),
-                reach: Reach::LastLevel,
-                asid: self.asid,
-                level: Some(Level::L3),
-            };
-            flush::invalidate(&mut self.environment, &what);
-        }
+        self.flush();
+        freed
     }
 }

@@ -5,7 +5,7 @@
 //! and counts the tables that are missing. Nothing in here stores or allocates; the pass that
 //! does is in [`map`](super::map).
 
-use super::map::{Leaves, Piece};
+use super::piece::{Leaves, Piece};
 use super::{Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};

@@ -4,9 +4,8 @@
 //! [`PermissionChange`] has nothing else. A range that ends inside a
 //! leaf splits it first, where the rules allow that.
 
-use super::{BitChange, Environment, PageTables, TableError, flush};
+use super::{BitChange, Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, Reach};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 
 /// What to change; `None` leaves a permission as each page has it.
@@ -102,7 +101,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.change(start, bytes, change.bits(self.geometry.regime()), holes)
     }
 
-    /// Changes bits of all leaves of a range that take it in place, then invalidates the TLB.
+    /// Changes bits of all leaves of a range that take it in place; what the ends of the range cut is split
+    /// first.
     pub(crate) fn change(
         &mut self,
         start: VirtualAddress,
@@ -110,50 +110,19 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         change: BitChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let smallest = self.change_leaves(start, bytes, change, holes)?;
-        if let (super::Liveness::Live, Some(stride)) = (self.liveness, smallest) {
-            self.invalidate_leaves(start, bytes, stride);
-        }
-        Ok(())
-    }
-
-    /// Invalidates the TLB for a range in which leaves were changed, of which the smallest has
-    /// `stride` bytes.
-    pub(super) fn invalidate_leaves(&mut self, start: VirtualAddress, bytes: u64, stride: u64) {
-        let what = Invalidation {
-            start,
-            bytes,
-            stride,
-            reach: Reach::LastLevel,
-            asid: self.asid,
-            // A leaf that was split may still be cached, at a level that is not in the tables any
-            // more.
-            level: None,
-        };
-        flush::invalidate(&mut self.environment, &what);
-    }
-
-    /// Splits what the ends of a range cut, then changes bits of all leaves in it. Gives the
-    /// bytes of the smallest entry that was changed, if one was.
-    pub(super) fn change_leaves(
-        &mut self,
-        start: VirtualAddress,
-        bytes: u64,
-        change: BitChange,
-        holes: Holes,
-    ) -> Result<Option<u64>, TableError> {
         let (from, to) = self.offsets(start, bytes)?;
         if from == to || change.clear | change.set == 0 {
-            return Ok(None);
+            return Ok(());
         }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
             self.check_mapped(self.root, level, from, to)?;
         }
         self.split_edges(from, to, change)?;
-        let mut smallest = 0;
-        self.change_in(self.root, level, from, to, change, &mut smallest);
-        Ok((smallest != 0).then_some(smallest))
+        self.change_in(self.root, level, from, to, change);
+        self.pending.within(from, to);
+        self.flush();
+        Ok(())
     }
 
     fn check_mapped(
@@ -185,8 +154,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Applies `change` to every leaf in the offsets from `from` to `to` and notes the size of
-    /// the smallest entry that was changed.
+    /// Applies `change` to every leaf in the offsets from `from` to `to` and records it.
     pub(super) fn change_in(
         &mut self,
         table: PhysicalAddress,
@@ -194,7 +162,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         from: u64,
         to: u64,
         change: BitChange,
-        smallest: &mut u64,
     ) {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
@@ -208,7 +175,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 at
             };
             if run > at {
-                self.change_run(table, level, at, run, change, smallest);
+                self.change_run(table, level, at, run, change);
                 at = run;
                 continue;
             }
@@ -217,10 +184,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             match entry.kind(&self.geometry, level) {
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
-                    self.change_in(below, level.next(), at, next, change, smallest);
+                    self.change_in(below, level.next(), at, next, change);
                 }
                 Kind::Hidden if next - at == bytes => {
-                    self.change_run(table, level, at, next, change, smallest);
+                    self.change_run(table, level, at, next, change);
                 }
                 // Whole leaves were dealt with above. One that only a part of is in the range was
                 // not split, because it has the change already.
@@ -238,13 +205,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         at: u64,
         end: u64,
         change: BitChange,
-        smallest: &mut u64,
     ) {
         let count = ((end - at) >> P::SIZE.level_shift(level)) as usize;
         let changed = self.update(table, Self::index(at, level), count, change);
-        let bytes = P::SIZE.entry_bytes(level);
-        if changed > 0 && (*smallest == 0 || *smallest > bytes) {
-            *smallest = bytes;
+        if changed > 0 {
+            self.pending.changed(change, P::SIZE.entry_bytes(level));
         }
     }
 

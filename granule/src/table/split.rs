@@ -13,7 +13,7 @@
 //! A contiguous group is taken to be whole, as everything here leaves it: the hint on all of its
 //! entries, all of them valid or all of them hidden.
 
-use super::map::Leaves;
+use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
 use super::{BitChange, Environment, Liveness, PageTables, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
@@ -60,14 +60,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 
     /// Makes both ends of the offsets from `from` to `to` boundaries of leaves and groups, for
-    /// `change` of what lies between. A leaf that has the change already stays whole. Gives
-    /// whether an entry became a table: the old entry may then be cached at its own level.
+    /// `change` of what lies between. A leaf that has the change already stays whole.
     pub(super) fn split_edges(
         &mut self,
         from: u64,
         to: u64,
         change: BitChange,
-    ) -> Result<bool, TableError> {
+    ) -> Result<(), TableError> {
         let cut = Cut { from, to, change };
         let first = self.straddled(from, &cut);
         let second = self.straddled(to, &cut);
@@ -84,7 +83,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         for leaf in [first, second].into_iter().flatten() {
             self.split(&leaf, &cut).ok_or(exhausted)?;
         }
-        Ok(needed > 0)
+        Ok(())
     }
 
     /// The leaf or group that begins before `edge` and ends behind it, if the change would not
@@ -256,6 +255,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let descriptor = Descriptor::table(&self.geometry, table);
             let index = Self::index(start, leaf.level);
             self.store(leaf.table, index, descriptor, self.linking());
+            self.pending.split();
         }
         Some(())
     }

@@ -1,24 +1,11 @@
 //! Unmapping a range and giving back the tables that it leaves empty.
 //!
-//! The order is the architecture's: entries are cleared, the TLB is invalidated, and only then
-//! are tables freed, for until then a walker may still be reading them. The tables to be freed
-//! wait in a chain through their own first entries: a page address has bit 0 clear, so a walker
-//! that still reads one finds an invalid entry there. Bit 1 says that there is a next one, for
-//! its address may be zero.
+//! Entries are cleared and recorded, tables left empty go into the chain of the tree's
+//! [pending](super::pending) changes, and the flush at the end frees them.
 
-use super::{BitChange, Environment, PageTables, TableError, flush};
+use super::{BitChange, Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, Reach};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
-
-/// The tables that were unlinked and wait to be freed.
-#[derive(Default)]
-struct Unlinked {
-    head: Option<PhysicalAddress>,
-}
-
-/// Marks a link to another unlinked table; bit 0 stays clear, so to a walker it is invalid.
-const LINK: u64 = 0b10;
 
 /// Leaves nothing of a leaf.
 const CLEAR: BitChange = BitChange {
@@ -26,34 +13,6 @@ const CLEAR: BitChange = BitChange {
     clear: u64::MAX,
     set: 0,
 };
-
-/// What was cleared: what the invalidation must reach.
-struct Cleared {
-    unlinked: Unlinked,
-    /// The smallest entry cleared, in bytes; 0 while there is none.
-    stride: u64,
-    /// Every leaf was of this level; `None` while there is none or they differ.
-    level: Option<Level>,
-    /// Some offset was mapped.
-    first: u64,
-    last: u64,
-}
-
-impl Cleared {
-    fn leaf(&mut self, level: Level, bytes: u64, from: u64, to: u64) {
-        self.level = match (self.stride, self.level) {
-            (0, _) => Some(level),
-            (_, Some(same)) if same == level => Some(level),
-            _ => None,
-        };
-        if self.stride == 0 {
-            self.first = from;
-            self.stride = bytes;
-        }
-        self.stride = self.stride.min(bytes);
-        self.last = to;
-    }
-}
 
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Unmaps `bytes` bytes from `start`; what is not mapped there is passed over. Tables that
@@ -73,72 +32,27 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if from == to {
             return Ok(());
         }
-        let resized = self.split_edges(from, to, CLEAR)?;
-        let mut cleared = Cleared {
-            unlinked: Unlinked::default(),
-            stride: 0,
-            level: None,
-            first: from,
-            last: from,
-        };
-        self.unmap_in(
-            self.root,
-            self.geometry.start_level(),
-            from,
-            to,
-            &mut cleared,
-        );
-        let reach = if cleared.unlinked.head.is_some() {
-            // Cached pointers to the unlinked tables must go too, for addresses that were not
-            // mapped as well: the whole range then.
-            cleared.first = from;
-            cleared.last = to;
-            Reach::AllLevels
-        } else {
-            Reach::LastLevel
-        };
-        if self.liveness == super::Liveness::Live && cleared.last > cleared.first {
-            let what = Invalidation {
-                start: self.address(cleared.first),
-                bytes: cleared.last - cleared.first,
-                stride: cleared.stride,
-                reach,
-                asid: self.asid,
-                // With a hint at the level of the small leaves the one that was split could
-                // stay cached (RSQXYZ).
-                level: cleared.level.filter(|_| !resized),
-            };
-            flush::invalidate(&mut self.environment, &what);
-        } else if self.liveness == super::Liveness::Live && resized {
-            // Nothing was cached, for what was split was hidden; but walkers go by a table now.
-            flush::publish(&mut self.environment);
+        self.split_edges(from, to, CLEAR)?;
+        self.unmap_in(self.root, self.geometry.start_level(), from, to);
+        if self.pending.has_unlinked() {
+            // Cached pointers to the unlinked tables must go too, for addresses that were not mapped as
+            // well: the whole range then.
+            self.pending.range(from, to);
         }
-        let mut next = cleared.unlinked.head;
-        while let Some(table) = next {
-            let link = self.load(table, 0);
-            next = (link.0 & LINK != 0).then_some(PhysicalAddress(link.0 & !LINK));
-            self.environment.free(table);
-        }
+        self.flush();
         Ok(())
     }
 
     /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks
     /// the tables that are left empty.
-    fn unmap_in(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        cleared: &mut Cleared,
-    ) {
+    fn unmap_in(&mut self, table: PhysicalAddress, level: Level, from: u64, to: u64) {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {
             let first = Self::index(from, level);
             let count = ((to - from) >> P::SIZE.shift()) as usize;
             if self.update(table, first, count, CLEAR) > 0 {
-                cleared.leaf(level, bytes, from, to);
+                self.pending.leaves(from, to, level, bytes);
             }
             return;
         }
@@ -148,7 +62,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             if run > at {
                 let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
                 self.update(table, Self::index(at, level), count, CLEAR);
-                cleared.leaf(level, bytes, at, run);
+                self.pending.leaves(at, run, level, bytes);
                 at = run;
                 continue;
             }
@@ -163,12 +77,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     if next - at == bytes {
                         self.store(table, index, Descriptor::INVALID, how);
-                        self.unlink_all(below, level.next(), at, bytes, cleared);
+                        self.unlink_all(below, level.next(), at, bytes);
                     } else {
-                        self.unmap_in(below, level.next(), at, next, cleared);
+                        self.unmap_in(below, level.next(), at, next);
                         if self.is_empty(below) {
                             self.store(table, index, Descriptor::INVALID, how);
-                            self.unlink(below, bytes, cleared);
+                            self.chain(below, bytes);
                         }
                     }
                 }
@@ -179,47 +93,28 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// Puts a table that was just unlinked, and all tables below it, into the chain. The leaves
     /// in them stay as they are: nobody finds them any more once the TLB is invalidated.
-    fn unlink_all(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        offset: u64,
-        span: u64,
-        cleared: &mut Cleared,
-    ) {
+    fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64, span: u64) {
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {
-            cleared.leaf(level, bytes, offset, offset + span);
+            self.pending.leaves(offset, offset + span, level, bytes);
         } else {
             let mut at = offset;
             while at < offset + span {
                 let run = self.leaves_end(table, level, at, offset + span);
                 if run > at {
-                    cleared.leaf(level, bytes, at, run);
+                    self.pending.leaves(at, run, level, bytes);
                     at = run;
                     continue;
                 }
                 let entry = self.load(table, Self::index(at, level));
                 if entry.is_table(level) {
                     let below = self.geometry.address_of(entry, level);
-                    self.unlink_all(below, level.next(), at, bytes, cleared);
+                    self.unlink_all(below, level.next(), at, bytes);
                 }
                 at += bytes;
             }
         }
-        self.unlink(table, span, cleared);
-    }
-
-    /// Chains one unlinked table that translated `span` bytes.
-    fn unlink(&mut self, table: PhysicalAddress, span: u64, cleared: &mut Cleared) {
-        // Each cached pointer to a table takes an operation inside what the table translated.
-        if cleared.stride == 0 || cleared.stride > span {
-            cleared.stride = span;
-        }
-        let link = Descriptor(cleared.unlinked.head.map_or(0, |next| next.0 | LINK));
-        let how = self.visibility();
-        self.store(table, 0, link, how);
-        cleared.unlinked.head = Some(table);
+        self.chain(table, span);
     }
 
     fn is_empty(&self, table: PhysicalAddress) -> bool {

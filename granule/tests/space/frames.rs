@@ -2,6 +2,7 @@
 
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
+use granule::table::FreedFrames;
 
 /// One frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,7 +149,8 @@ unsafe impl UserFrames for Frames {
         }
     }
 
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
+    fn release(&mut self, frames: FreedFrames) {
+        let (first, count) = (frames.first(), frames.count());
         assert!(count > 0);
         for frame in 0..count {
             self.at_mut(first.0 + frame * self.page).owners -= 1;

@@ -120,13 +120,13 @@ mod driver {
     pub(crate) fn send(cpus: CpuSet) {
         // The interrupt is no memory access, so only a barrier orders it after the stores that it
         // announces.
-        granule::arch::hw::dsb_ishst();
+        granule::hw::dsb_ishst();
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::send(cpus),
             3 => v3::send(cpus),
             _ => {}
         }
-        granule::arch::hw::isb();
+        granule::hw::isb();
     }
 
     /// Takes the pending interrupt with the highest priority; `None` if it went away.
@@ -137,8 +137,8 @@ mod driver {
             _ => None,
         }?;
         // What the interrupt announces is read after it is acknowledged.
-        granule::arch::hw::dsb_sy();
-        granule::arch::hw::isb();
+        granule::hw::dsb_sy();
+        granule::hw::isb();
         Some(Taken(id))
     }
 
@@ -148,7 +148,7 @@ mod driver {
             2 => v2::end(taken.0),
             _ => v3::end(taken.0),
         }
-        granule::arch::hw::isb();
+        granule::hw::isb();
     }
 
     /// An interrupt that was acknowledged.

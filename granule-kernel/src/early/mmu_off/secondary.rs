@@ -6,8 +6,8 @@
 
 use crate::arch::cpu;
 use crate::handover::mailbox::{Command, ENTERED, FITS, PARKED, Report};
-use granule::arch::hw;
 use granule::arch::{CpuFeatures, IdRegisters};
+use granule::hw;
 use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
 
 /// Comes back if the CPU may turn its MMU on; else it waits for ever, the reason in its report.

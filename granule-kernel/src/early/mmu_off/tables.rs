@@ -7,7 +7,6 @@ use crate::arch::image::{self, Permission};
 use crate::handover::record::Reason;
 use crate::handover::{BootChoice, BootRoots, EntryInfo, MmuConfig, TreeInfo};
 use crate::trace::early::Early;
-use granule::arch::hw::Hardware;
 use granule::arch::page_size::Page;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
@@ -15,6 +14,7 @@ use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, Permissions, PhysicalAddress,
     Regime, VirtualAddress,
 };
+use granule::hw::Hardware;
 use granule::linear::Arena;
 use granule::table::{BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Visibility};
 use granule_kcore::layout;

@@ -4,11 +4,7 @@
 use crate::machine::Shared;
 use granule_kexec::LINE;
 use granule_kexec::steps::Machine;
-use granule_model::{
-    Access, AccessKind, Barrier as ModelBarrier, CacheOp, EventKind, Order, Outcome, Purpose,
-    Register, Scope, Tlbi,
-};
-use granule_trace::{Barrier, BarrierKind, System};
+use granule_model::{Access, AccessKind, Barrier, BarrierKind, Event, Outcome, System, Visibility};
 use std::collections::HashMap;
 
 /// What the steps are left with when an access went wrong.
@@ -25,8 +21,9 @@ pub(crate) const fn untouched(address: u64) -> u64 {
     (address ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A stretch of physical memory, its first byte and its end, and what is stored there.
-pub(crate) type Role = ((u64, u64), Option<Purpose>);
+/// A stretch of physical memory, its first byte and its end, and what matters of stores there: data,
+/// or code (`true`).
+pub(crate) type Role = ((u64, u64), Option<bool>);
 
 pub(crate) struct Cpu {
     pub(crate) world: Shared,
@@ -47,7 +44,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    fn event(&self, kind: EventKind) {
+    fn event(&self, kind: Event) {
         self.world.borrow_mut().event(kind);
     }
 
@@ -132,10 +129,12 @@ impl Cpu {
             let at = physical + 8 * index as u64;
             self.data.insert(at, word);
             if (self.tables.0..self.tables.1).contains(&at) {
-                self.event(EventKind::StoreDescriptor {
+                self.event(Event::Store {
                     address: at,
-                    value: word,
-                    order: Order::Plain,
+                    count: 1,
+                    descriptor: word,
+                    step: 0,
+                    visibility: Visibility::Live,
                 });
             }
         }
@@ -143,23 +142,12 @@ impl Cpu {
             .roles
             .iter()
             .find(|((start, end), _)| (*start..*end).contains(&physical));
-        if let Some((_, Some(purpose))) = role {
-            self.event(EventKind::OtherStore {
-                address: physical,
-                bytes: LINE as u64,
-                purpose: *purpose,
-            });
+        let (start, bytes) = (physical, LINE as u64);
+        match role {
+            Some((_, Some(true))) => self.event(Event::Code { start, bytes }),
+            Some((_, Some(false))) => self.event(Event::Data { start, bytes }),
+            _ => {}
         }
-    }
-}
-
-const fn model_barrier(barrier: Barrier) -> ModelBarrier {
-    match (barrier.kind, barrier.option) {
-        (BarrierKind::Isb, _) => ModelBarrier::Isb,
-        (BarrierKind::Dmb, _) => ModelBarrier::DmbSy,
-        (_, 0b0111) => ModelBarrier::DsbNsh,
-        (_, 0b1111) => ModelBarrier::DsbSy,
-        _ => panic!("no barrier of the steps"),
     }
 }
 
@@ -191,40 +179,28 @@ impl Machine for Cpu {
     }
 
     fn system(&mut self, system: System, operand: u64) {
-        let register = |register| EventKind::RegisterWrite {
-            register,
-            value: operand,
-        };
         match system {
-            System::SCTLR_EL1 => {
-                self.event(register(Register::SctlrEl1));
-                self.mmu_off = operand & 1 == 0;
-            }
-            System::TCR_EL1 => self.event(register(Register::TcrEl1)),
-            System::TTBR0_EL1 => self.event(register(Register::Ttbr0El1)),
-            System::TTBR1_EL1 => self.event(register(Register::Ttbr1El1)),
-            System::IC_IALLU => self.event(EventKind::InstructionCache {
-                scope: Scope::Local,
-            }),
             System::DC_CVAC | System::DC_CIVAC | System::DC_IVAC => {
-                let (op, access) = match system {
-                    System::DC_CVAC => (CacheOp::CleanToPoc, Access::READ),
-                    System::DC_CIVAC => (CacheOp::CleanInvalidateToPoc, Access::READ),
-                    _ => (CacheOp::InvalidateToPoc, Access::WRITE),
+                let access = if system == System::DC_IVAC {
+                    Access::WRITE
+                } else {
+                    Access::READ
                 };
-                let address = self.physical(operand);
-                self.check(operand, access, address);
+                let start = self.physical(operand);
+                self.check(operand, access, start);
                 let bytes = LINE as u64;
-                self.event(EventKind::Cache { op, address, bytes });
+                self.event(Event::Lines {
+                    instruction: system,
+                    start,
+                    bytes,
+                });
                 return;
             }
-            other => {
-                let tlbi = other.name().and_then(|name| Tlbi::from_name(name, operand));
-                match tlbi {
-                    Some(tlbi) => self.event(EventKind::Tlbi(tlbi)),
-                    None => panic!("{other:?} is none of the steps"),
-                }
+            System::SCTLR_EL1 => {
+                self.event(Event::System(system, operand));
+                self.mmu_off = operand & 1 == 0;
             }
+            _ => self.event(Event::System(system, operand)),
         }
         // Between a register write and its ISB the CPU may translate by either value: it goes on
         // fetching meanwhile.
@@ -233,7 +209,7 @@ impl Machine for Cpu {
     }
 
     fn barrier(&mut self, barrier: Barrier) {
-        self.event(EventKind::Barrier(model_barrier(barrier)));
+        self.event(Event::Barrier(barrier));
         if barrier.kind == BarrierKind::Isb {
             self.fetch();
             let (_, physical) = self.fetched;

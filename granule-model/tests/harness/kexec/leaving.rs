@@ -2,7 +2,7 @@
 //! [`loaded`](super::loaded). What the next kernel does first is played after the jump.
 
 use super::cpu::{Cpu, Data, Stopped};
-use super::events::{barrier, clean, register, stored, tlbi};
+use super::events::{barrier, clean, register, stored, stored_code, tlbi};
 use super::loaded::{
     CODE, IMAGE, INITRAMFS, LIST, RAM, RAM_BYTES, SOURCES, TABLES, TABLES_END, TEXT, TEXT_OFFSET,
     TREE, digest, load, segments,
@@ -15,13 +15,13 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
     Attributes, Geometry, Half, Page, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::table::{Leaves, PageTables, Parts, TableAllocator};
+use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator};
 use granule_kexec::steps::leave;
 use granule_kexec::{
     Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
     reached,
 };
-use granule_model::{Access, Barrier, EventKind, Purpose, Register, Scope};
+use granule_model::{Access, Barrier, Event, System};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
@@ -199,19 +199,17 @@ impl<P: Page> Leaving<P> {
             panic!("{header:?}");
         };
         // The code is copied to its page.
-        stored(&world, CODE, 4096, Purpose::Code);
+        stored_code(&world, CODE, 4096);
         clean(&world, CODE, 4096);
-        barrier(&world, Barrier::DsbSy);
-        let scope = Scope::Broadcast;
-        world
-            .borrow_mut()
-            .event(EventKind::InstructionCache { scope });
-        barrier(&world, Barrier::DsbIsh);
-        barrier(&world, Barrier::Isb);
+        barrier(&world, Barrier::DSB_SY);
+        let scope = System::IC_IALLUIS;
+        world.borrow_mut().event(Event::System(scope, 0));
+        barrier(&world, Barrier::DSB_ISH);
+        barrier(&world, Barrier::ISB);
         if plan.uncached {
-            stored(&world, list.head.0, page, Purpose::Data);
+            stored(&world, list.head.0, page);
             clean(&world, list.head.0, page);
-            barrier(&world, Barrier::DsbSy);
+            barrier(&world, Barrier::DSB_SY);
         }
         let digests = segments
             .iter()
@@ -333,12 +331,12 @@ impl<P: Page> Leaving<P> {
         for line in (0..page).step_by(64) {
             access(TREE + line, Access::READ);
         }
-        stored(&world, IMAGE + 3 * page, page, Purpose::Data);
-        tlbi(&world, "vmalle1");
-        barrier(&world, Barrier::DsbNsh);
-        barrier(&world, Barrier::Isb);
-        register(&world, Register::SctlrEl1, SCTLR_ON);
-        barrier(&world, Barrier::Isb);
+        stored(&world, IMAGE + 3 * page, page);
+        tlbi(&world, System::VMALLE1);
+        barrier(&world, Barrier::DSB_NSH);
+        barrier(&world, Barrier::ISB);
+        register(&world, System::SCTLR_EL1, SCTLR_ON);
+        barrier(&world, Barrier::ISB);
         for line in (0..2 * page).step_by(64) {
             access(
                 INITRAMFS.wrapping_add(self.cpu.distance) + line,
@@ -361,7 +359,7 @@ unsafe impl TableAllocator for Quiet<'_> {
         self.0.take(most)
     }
 
-    fn free(&mut self, _table: PhysicalAddress) {}
+    fn free(&mut self, _table: FreedTable) {}
 }
 
 /// A program runs in the lower half, and has something else where the relocation code will be. Gives
@@ -405,15 +403,15 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let tcr = Tcr::new(&cpu, Some(&lower), Some(&kernel.geometry)).0;
     register(
         world,
-        Register::Ttbr0El1,
+        System::TTBR0_EL1,
         Ttbr::new(&lower, tables.root(), 3).0,
     );
-    barrier(world, Barrier::Isb);
-    register(world, Register::TcrEl1, tcr);
-    barrier(world, Barrier::Isb);
-    tlbi(world, "vmalle1");
-    barrier(world, Barrier::DsbNsh);
-    barrier(world, Barrier::Isb);
+    barrier(world, Barrier::ISB);
+    register(world, System::TCR_EL1, tcr);
+    barrier(world, Barrier::ISB);
+    tlbi(world, System::VMALLE1);
+    barrier(world, Barrier::DSB_NSH);
+    barrier(world, Barrier::ISB);
     kernel.settle();
     assert_eq!(kernel.violations(), Vec::<String>::new());
     tcr

@@ -2,12 +2,11 @@
 //! behind them that the next kernel zeroes itself; a device tree; an initramfs.
 
 use super::cpu::Role;
-use super::events::stored;
+use super::events::{stored, stored_code};
 use super::leaving::Plan;
 use crate::machine::Shared;
 use crate::random::Random;
 use granule_kexec::{Clean, Digest, Extent, Segment};
-use granule_model::Purpose;
 
 /// RAM that the linear maps show.
 pub(super) const RAM: u64 = 0x8000_0000;
@@ -75,19 +74,20 @@ pub(super) fn load(
     let mut roles = Vec::new();
     for (segment, pages) in segments {
         let image = segment.destination == IMAGE;
-        let purpose = if image { Purpose::Code } else { Purpose::Data };
         let told = segment.clean != Clean::Nothing || plan.uncached;
         let end = segment.destination + segment.memory;
-        roles.push(((segment.destination, end), told.then_some(purpose)));
+        roles.push(((segment.destination, end), told.then_some(image)));
         if told {
-            stored(world, segment.destination, segment.memory, Purpose::Data);
+            stored(world, segment.destination, segment.memory);
         }
         let mut at = segment.destination;
         for run in pages {
-            if run.start == at {
-                stored(world, at, page, purpose);
+            if run.start == at && image {
+                stored_code(world, at, page);
+            } else if run.start == at {
+                stored(world, at, page);
             } else if plan.uncached {
-                stored(world, run.start, page, Purpose::Data);
+                stored(world, run.start, page);
             }
             at += run.bytes;
         }

@@ -7,8 +7,8 @@ use crate::shape::Shape;
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
 use granule::linear::Census;
 use granule::linear::direct::{self, Arena, HasArena};
-use granule::table::{Leaves, PageTables, Parts, TableAllocator, TableRun};
-use granule_model::{Access, EventKind, Outcome};
+use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator, TableRun};
+use granule_model::{Access, Event, Outcome};
 use std::rc::Rc;
 
 /// The arena's pages, which the linear map shows by the time they are given out.
@@ -48,14 +48,21 @@ unsafe impl TableAllocator for ArenaPages {
                 );
             }
         }
-        world.event(EventKind::TableObtained { address, bytes });
+        world.event(Event::Obtained {
+            start: address,
+            bytes,
+        });
         Some(run)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
+        let address = table.address().0;
         self.arena.free(table);
-        let (address, bytes) = (table.0, self.geometry.page_size().bytes());
-        let freed = EventKind::TableFreed { address, bytes };
+        let bytes = self.geometry.page_size().bytes();
+        let freed = Event::Freed {
+            start: address,
+            bytes,
+        };
         self.world.borrow_mut().event(freed);
     }
 }

@@ -9,7 +9,7 @@ use granule::linear::direct;
 use granule::linear::window::{Slot, WindowBuilder};
 use granule::linear::{Barriers, Census, Strategy};
 use granule::table::{Leaves, PageTables, TableError};
-use granule_model::EventKind;
+use granule_model::Event;
 
 /// Every valid entry: its table, index and descriptor.
 fn entries<P: Page, E>(tables: &PageTables<P, E>) -> Vec<(u64, usize, u64)>
@@ -41,7 +41,7 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
             "{what}: {result:?}"
         );
         assert_eq!(entries(&tables), before, "{what}");
-        world.borrow_mut().event(EventKind::Sync);
+        world.borrow_mut().event(Event::Settled);
         assert_eq!(world.borrow().model.violations(), [], "{what}");
         refused += 1;
     }

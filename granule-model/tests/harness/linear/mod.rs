@@ -12,7 +12,7 @@ use crate::reference::{Reference, Stretch};
 use crate::shape::Shape;
 use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Leaves, Piece};
-use granule_model::{Access, EventKind};
+use granule_model::{Access, Event};
 
 /// Where RAM begins that the map shows; it is shown at the beginning of the half.
 const RAM: u64 = 0x1_0000_0000;
@@ -58,8 +58,8 @@ fn check(world: &Shared, shape: &Shape, geometry: &Geometry, pieces: &[Piece], s
         reference.map(piece.output.0, stretch);
     }
     let mut world = world.borrow_mut();
-    world.event(EventKind::Sync);
-    let isb = EventKind::Barrier(granule_model::Barrier::Isb);
+    world.event(Event::Settled);
+    let isb = Event::Barrier(granule_model::Barrier::ISB);
     for cpu in 0..shape.cpus {
         world.cpu = cpu;
         world.event(isb);

@@ -13,9 +13,10 @@ use granule::arch::{
 use granule::linear::window::{Slot, WindowBuilder, Windows};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableRun, invalidate, publish,
+    FreedTable, Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableRun, invalidate,
+    publish,
 };
-use granule_model::{Access, EventKind, Order, Outcome};
+use granule_model::{Access, Event, Outcome, Visibility};
 use std::rc::Rc;
 
 /// A fixmap of all the slots there are, in a table that the tree had before.
@@ -35,10 +36,12 @@ impl Fixmap {
     }
 
     fn set(&self, slot: Slot, descriptor: Descriptor) {
-        let store = EventKind::StoreDescriptor {
+        let store = Event::Store {
             address: self.entries + slot.number() as u64 * 8,
-            value: descriptor.0,
-            order: Order::Plain,
+            count: 1,
+            descriptor: descriptor.0,
+            step: 0,
+            visibility: Visibility::Live,
         };
         self.cpu.world.borrow_mut().event(store);
     }
@@ -114,10 +117,12 @@ unsafe impl Windows for Fixmap {
         let outcomes = world.model.access(0, va, Access::WRITE);
         let right = matches!(outcomes[..], [Outcome::Memory(to)] if to.address == address);
         assert!(right, "{slot:?} shows something else: {outcomes:?}");
-        world.event(EventKind::StoreDescriptor {
+        world.event(Event::Store {
             address,
-            value: descriptor.0,
-            order: Order::Plain,
+            count: 1,
+            descriptor: descriptor.0,
+            step: 0,
+            visibility: Visibility::Live,
         });
     }
 }
@@ -132,7 +137,7 @@ unsafe impl TableAllocator for Fixmap {
         self.pages.allocate(most)
     }
 
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.pages.free(table);
     }
 }

@@ -6,7 +6,7 @@ use crate::machine::{Tap, World};
 use crate::shape::Shape;
 use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress};
 use granule::table::Leaves;
-use granule_model::{Access, Barrier, CacheOp, EventKind, Order, Purpose, Register, Scope};
+use granule_model::{Access, Barrier, Event, System, Visibility};
 
 const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12;
 
@@ -24,16 +24,19 @@ pub(super) fn boot(tap: Option<Tap>) -> Result {
     let root = 0x4000_0000;
     let bytes = PAGE;
     let address = root;
-    event(EventKind::TableObtained { address, bytes });
-    event(EventKind::FillDescriptors {
+    event(Event::Obtained {
+        start: address,
+        bytes,
+    });
+    event(Event::Store {
         address,
         count: 512,
-        first: 0,
+        descriptor: 0,
         step: 0,
-        order: Order::Plain,
+        visibility: Visibility::Live,
     });
     turn_on(&world, &shape, &geometry, root);
-    event(EventKind::Sync);
+    event(Event::Settled);
     Result { world }
 }
 
@@ -42,25 +45,23 @@ pub(super) fn hand_over(tap: Option<Tap>) -> Result {
     let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
     kernel.tap(tap);
     let (address, bytes) = (OUTPUT, 3 * PAGE);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::CleanToPoc,
-        address,
+    kernel.event(Event::Data {
+        start: address,
         bytes,
     });
-    kernel.barrier(Barrier::DsbSy);
-    kernel.register(Register::SctlrEl1, 0);
-    kernel.barrier(Barrier::Isb);
+    kernel.event(Event::Lines {
+        instruction: System::DC_CVAC,
+        start: address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DSB_SY);
+    kernel.register(System::SCTLR_EL1, 0);
+    kernel.barrier(Barrier::ISB);
     // With the MMU off it writes there too, which must not meet lines that are yet to be
     // written back.
-    kernel.event(EventKind::OtherStore {
-        address,
+    kernel.event(Event::Data {
+        start: address,
         bytes,
-        purpose: Purpose::Data,
     });
     Result {
         world: kernel.world,
@@ -72,19 +73,18 @@ pub(super) fn start_cpu(tap: Option<Tap>) -> Result {
     let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
     kernel.tap(tap);
     let (address, bytes) = (OUTPUT, 128);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::CleanToPoc,
-        address,
+    kernel.event(Event::Data {
+        start: address,
         bytes,
     });
-    kernel.barrier(Barrier::DsbSy);
+    kernel.event(Event::Lines {
+        instruction: System::DC_CVAC,
+        start: address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DSB_SY);
     kernel.world.borrow_mut().cpu = 1;
-    kernel.event(EventKind::Reset);
+    kernel.event(Event::Reset);
     Result {
         world: kernel.world,
     }
@@ -94,22 +94,21 @@ pub(super) fn start_cpu(tap: Option<Tap>) -> Result {
 pub(super) fn write_with_mmu_off(tap: Option<Tap>) -> Result {
     let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
     kernel.tap(tap);
-    kernel.register(Register::SctlrEl1, 0);
-    kernel.barrier(Barrier::Isb);
+    kernel.register(System::SCTLR_EL1, 0);
+    kernel.barrier(Barrier::ISB);
     let (address, bytes) = (OUTPUT, PAGE);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Data,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::InvalidateToPoc,
-        address,
+    kernel.event(Event::Data {
+        start: address,
         bytes,
     });
-    kernel.barrier(Barrier::DsbSy);
-    kernel.register(Register::SctlrEl1, SCTLR_ON);
-    kernel.barrier(Barrier::Isb);
+    kernel.event(Event::Lines {
+        instruction: System::DC_IVAC,
+        start: address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DSB_SY);
+    kernel.register(System::SCTLR_EL1, SCTLR_ON);
+    kernel.barrier(Barrier::ISB);
     for line in 0..PAGE / 64 {
         let va = kernel.at(line * 64).0;
         let _ = kernel.world.borrow_mut().model.access(0, va, Access::READ);
@@ -129,20 +128,19 @@ pub(super) fn store_code(tap: Option<Tap>) -> Result {
     assert_eq!(mapped, Ok(()));
     kernel.tap(tap);
     let (address, bytes) = (OUTPUT, 128);
-    kernel.event(EventKind::OtherStore {
-        address,
-        bytes,
-        purpose: Purpose::Code,
-    });
-    kernel.event(EventKind::Cache {
-        op: CacheOp::CleanToPou,
-        address,
+    kernel.event(Event::Code {
+        start: address,
         bytes,
     });
-    kernel.barrier(Barrier::DsbIsh);
-    let scope = Scope::Broadcast;
-    kernel.event(EventKind::InstructionCache { scope });
-    kernel.barrier(Barrier::DsbIsh);
+    kernel.event(Event::Lines {
+        instruction: System::DC_CVAU,
+        start: address,
+        bytes,
+    });
+    kernel.barrier(Barrier::DSB_ISH);
+    let scope = System::IC_IALLUIS;
+    kernel.event(Event::System(scope, 0));
+    kernel.barrier(Barrier::DSB_ISH);
     kernel.settle();
     for cpu in 0..kernel.shape.cpus {
         let mut world = kernel.world.borrow_mut();
@@ -176,11 +174,11 @@ fn alone(asid: Option<u16>) -> Kernel {
 pub(super) fn change_tcr(tap: Option<Tap>) -> Result {
     let kernel = alone(None);
     kernel.tap(tap);
-    kernel.register(Register::TcrEl1, tcr(&kernel) ^ 1 << 42);
-    kernel.barrier(Barrier::Isb);
-    kernel.tlbi("vmalle1");
-    kernel.barrier(Barrier::DsbNsh);
-    kernel.barrier(Barrier::Isb);
+    kernel.register(System::TCR_EL1, tcr(&kernel) ^ 1 << 42);
+    kernel.barrier(Barrier::ISB);
+    kernel.tlbi(System::VMALLE1);
+    kernel.barrier(Barrier::DSB_NSH);
+    kernel.barrier(Barrier::ISB);
     kernel.end()
 }
 
@@ -189,11 +187,11 @@ pub(super) fn change_mair(tap: Option<Tap>) -> Result {
     let kernel = alone(None);
     kernel.tap(tap);
     let mair = granule::arch::registers::Mair::STANDARD.0;
-    kernel.register(Register::MairEl1, mair ^ 0x44 << 56);
-    kernel.barrier(Barrier::Isb);
-    kernel.tlbi("vmalle1");
-    kernel.barrier(Barrier::DsbNsh);
-    kernel.barrier(Barrier::Isb);
+    kernel.register(System::MAIR_EL1, mair ^ 0x44 << 56);
+    kernel.barrier(Barrier::ISB);
+    kernel.tlbi(System::VMALLE1);
+    kernel.barrier(Barrier::DSB_NSH);
+    kernel.barrier(Barrier::ISB);
     kernel.end()
 }
 
@@ -201,15 +199,15 @@ pub(super) fn change_mair(tap: Option<Tap>) -> Result {
 pub(super) fn switch_process(tap: Option<Tap>) -> Result {
     let mut kernel = alone(Some(7));
     let other = 0x7000_0000;
-    let fill = |address, first| EventKind::FillDescriptors {
+    let fill = |address, first| Event::Store {
         address,
         count: 512,
-        first,
+        descriptor: first,
         step: 0,
-        order: Order::Plain,
+        visibility: Visibility::Live,
     };
-    kernel.event(EventKind::TableObtained {
-        address: other,
+    kernel.event(Event::Obtained {
+        start: other,
         bytes: 2 * PAGE,
     });
     kernel.event(fill(other, 0));
@@ -223,18 +221,20 @@ pub(super) fn switch_process(tap: Option<Tap>) -> Result {
             (leaf & 0xfff0_0000_0000_0ffc | 0b01) | 0x20_0000_0000,
         ),
     ] {
-        kernel.event(EventKind::StoreDescriptor {
+        kernel.event(Event::Store {
             address,
-            value,
-            order: Order::Plain,
+            count: 1,
+            descriptor: value,
+            step: 0,
+            visibility: Visibility::Live,
         });
     }
-    kernel.barrier(Barrier::DsbIshst);
+    kernel.barrier(Barrier::DSB_ISHST);
     kernel.tap(tap);
-    kernel.register(Register::Ttbr0El1, other | 8 << 48);
-    kernel.barrier(Barrier::Isb);
+    kernel.register(System::TTBR0_EL1, other | 8 << 48);
+    kernel.barrier(Barrier::ISB);
     let _ = kernel.world.borrow_mut().model.access(0, 0, Access::READ);
-    kernel.event(EventKind::Sync);
+    kernel.event(Event::Settled);
     kernel.lay(0x40_0000, PAGE, OUTPUT, Leaves::PAGES);
     Result {
         world: kernel.world,

@@ -8,7 +8,7 @@ use crate::kexec::leaving::{Leaving, Plan};
 use crate::machine::Tap;
 use granule::arch::Page4K;
 use granule_model::Rule::*;
-use granule_model::{CacheOp, EventKind, Register};
+use granule_model::{Barrier, Event, System};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -173,46 +173,48 @@ fn play(plan: Plan, tap: Option<Tap>) -> Result {
 }
 
 /// A line that the relocation code cleans.
-const fn is_line(kind: &EventKind) -> bool {
+const fn is_line(kind: &Event) -> bool {
     matches!(
         kind,
-        EventKind::Cache {
-            op: CacheOp::CleanToPoc,
+        Event::Lines {
+            instruction: System::DC_CVAC,
             bytes: 64,
             ..
         }
     )
 }
 
-const fn is_flush(kind: &EventKind) -> bool {
+const fn is_flush(kind: &Event) -> bool {
     matches!(
         kind,
-        EventKind::Cache {
-            op: CacheOp::CleanInvalidateToPoc,
+        Event::Lines {
+            instruction: System::DC_CIVAC,
             ..
         }
     )
 }
 
-const fn is_dropped(kind: &EventKind) -> bool {
+const fn is_dropped(kind: &Event) -> bool {
     matches!(
         kind,
-        EventKind::Cache {
-            op: CacheOp::InvalidateToPoc,
+        Event::Lines {
+            instruction: System::DC_IVAC,
             ..
         }
     )
 }
 
-const fn is_line_stored(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::OtherStore { bytes: 64, .. })
+const fn is_line_stored(kind: &Event) -> bool {
+    matches!(
+        kind,
+        Event::Data { bytes: 64, .. } | Event::Code { bytes: 64, .. }
+    )
 }
 
-const fn is_nsh(kind: &EventKind) -> bool {
-    use granule_model::Barrier::DsbNsh;
-    matches!(kind, EventKind::Barrier(DsbNsh))
+const fn is_nsh(kind: &Event) -> bool {
+    matches!(kind, Event::Barrier(Barrier::DSB_NSH))
 }
 
-const fn is_sctlr(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::RegisterWrite { register, .. } if matches!(register, Register::SctlrEl1))
+const fn is_sctlr(kind: &Event) -> bool {
+    matches!(kind, Event::System(register, _) if matches!(*register, System::SCTLR_EL1))
 }

@@ -3,7 +3,7 @@
 use super::taps::*;
 use super::{Fault, fault, kernel_scenes as scenes};
 use granule_model::Rule::*;
-use granule_model::{Barrier, CacheOp, EventKind, Register, Scope};
+use granule_model::{Barrier, Event, System};
 
 pub(super) const FAULTS: &[Fault] = &[
     // Caches and MMU-off code.
@@ -31,7 +31,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "a device tree is invalidated and not cleaned",
         scenes::hand_over,
-        || nth(0, is_cache, with_op(CacheOp::InvalidateToPoc)),
+        || nth(0, is_cache, with_op(System::DC_IVAC)),
         StoreLost,
         "",
     ),
@@ -59,13 +59,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "stored code is invalidated in one instruction cache only",
         scenes::store_code,
-        || {
-            replace(is_ic, |_| {
-                vec![EventKind::InstructionCache {
-                    scope: Scope::Local,
-                }]
-            })
-        },
+        || replace(is_ic, |_| vec![Event::System(System::IC_IALLU, 0)]),
         InstructionCache,
         "",
     ),
@@ -135,33 +129,41 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
 ];
 
-fn with_op(op: CacheOp) -> impl Fn(EventKind) -> Vec<EventKind> {
+fn with_op(op: System) -> impl Fn(Event) -> Vec<Event> {
     move |kind| match kind {
-        EventKind::Cache { address, bytes, .. } => vec![EventKind::Cache { op, address, bytes }],
+        Event::Lines {
+            start: address,
+            bytes,
+            ..
+        } => vec![Event::Lines {
+            instruction: op,
+            start: address,
+            bytes,
+        }],
         other => vec![other],
     }
 }
 
-pub(super) const fn is_dsb_sy(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Barrier(Barrier::DsbSy))
+pub(super) const fn is_dsb_sy(kind: &Event) -> bool {
+    matches!(kind, Event::Barrier(Barrier::DSB_SY))
 }
 
-pub(super) const fn is_ic(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::InstructionCache { .. })
+pub(super) const fn is_ic(kind: &Event) -> bool {
+    matches!(kind, Event::System(op, _) if op.is_instruction_cache())
 }
 
-const fn writes(kind: &EventKind, which: Register) -> bool {
-    matches!(kind, EventKind::RegisterWrite { register, .. } if *register as u32 == which as u32)
+const fn writes(kind: &Event, which: System) -> bool {
+    matches!(kind, Event::System(register, _) if register.0 == which.0)
 }
 
-pub(super) const fn is_tcr(kind: &EventKind) -> bool {
-    writes(kind, Register::TcrEl1)
+pub(super) const fn is_tcr(kind: &Event) -> bool {
+    writes(kind, System::TCR_EL1)
 }
 
-const fn is_mair(kind: &EventKind) -> bool {
-    writes(kind, Register::MairEl1)
+const fn is_mair(kind: &Event) -> bool {
+    writes(kind, System::MAIR_EL1)
 }
 
-const fn is_ttbr(kind: &EventKind) -> bool {
-    writes(kind, Register::Ttbr0El1)
+const fn is_ttbr(kind: &Event) -> bool {
+    writes(kind, System::TTBR0_EL1)
 }

@@ -9,7 +9,7 @@ use granule::arch::{
     Attributes, Kind, Level, Page4K, Permissions, PhysicalAddress, VirtualAddress,
 };
 use granule::table::{Entry, Holes, Leaves, PermissionChange};
-use granule_model::{Barrier, EventKind, Order, Register, Tlbi};
+use granule_model::{Barrier, BitChange, Event, System, Visibility};
 
 /// What was found, and how many events were not what they should be.
 pub(super) struct Result {
@@ -85,23 +85,22 @@ impl Kernel {
     }
 
     pub(super) fn barrier(&self, barrier: Barrier) {
-        self.event(EventKind::Barrier(barrier));
+        self.event(Event::Barrier(barrier));
     }
 
-    pub(super) fn tlbi(&self, name: &str) {
-        let op = Tlbi::from_name(name, 0).map(EventKind::Tlbi);
-        op.into_iter().for_each(|kind| self.event(kind));
+    pub(super) fn tlbi(&self, op: System) {
+        self.event(Event::System(op, 0));
     }
 
     pub(super) fn invalidate_all(&self) {
-        self.barrier(Barrier::DsbIshst);
-        self.tlbi("vmalle1is");
-        self.barrier(Barrier::DsbIsh);
-        self.barrier(Barrier::Isb);
+        self.barrier(Barrier::DSB_ISHST);
+        self.tlbi(System::VMALLE1IS);
+        self.barrier(Barrier::DSB_ISH);
+        self.barrier(Barrier::ISB);
     }
 
-    pub(super) fn register(&self, register: Register, value: u64) {
-        self.event(EventKind::RegisterWrite { register, value });
+    pub(super) fn register(&self, register: System, value: u64) {
+        self.event(Event::System(register, value));
     }
 }
 
@@ -234,13 +233,15 @@ pub(super) fn clear_hint(tap: Option<Tap>) -> Result {
     let kernel = with_pages(shape, Leaves::LARGEST);
     let entry = kernel.entry(16 * PAGE);
     kernel.tap(tap);
-    kernel.event(EventKind::UpdateDescriptors {
+    kernel.event(Event::Update {
         address: entry.table.0 + entry.index as u64 * 8,
         count: 16,
-        of: 1,
-        clear: 1 << 52,
-        set: 0,
-        order: Order::Plain,
+        change: BitChange {
+            of: 1,
+            clear: 1 << 52,
+            set: 0,
+        },
+        visibility: Visibility::Live,
     });
     kernel.invalidate_all();
     kernel.end()
@@ -259,30 +260,32 @@ fn split(shape: Shape, tap: Option<Tap>, breaks: bool) -> Result {
     let location = entry.table.0 + entry.index as u64 * 8;
     let table = 0x7000_0000;
     kernel.tap(tap);
-    kernel.event(EventKind::TableObtained {
-        address: table,
+    kernel.event(Event::Obtained {
+        start: table,
         bytes: PAGE,
     });
-    kernel.event(EventKind::FillDescriptors {
+    kernel.event(Event::Store {
         address: table,
         count: 512,
-        first: entry.descriptor.0 | 0b11,
+        descriptor: entry.descriptor.0 | 0b11,
         step: PAGE,
-        order: Order::Plain,
+        visibility: Visibility::Live,
     });
-    let store = |value, order| EventKind::StoreDescriptor {
+    let store = |value, order| Event::Store {
         address: location,
-        value,
-        order,
+        count: 1,
+        descriptor: value,
+        step: 0,
+        visibility: order,
     };
     if breaks {
-        kernel.event(store(0, Order::Plain));
+        kernel.event(store(0, Visibility::Live));
         kernel.invalidate_all();
     }
-    kernel.event(store(table | 0b11, Order::Release));
+    kernel.event(store(table | 0b11, Visibility::Publish));
     if breaks {
-        kernel.barrier(Barrier::DsbIshst);
-        kernel.barrier(Barrier::Isb);
+        kernel.barrier(Barrier::DSB_ISHST);
+        kernel.barrier(Barrier::ISB);
     } else {
         kernel.invalidate_all();
     }

@@ -10,7 +10,7 @@ use crate::reference::Reference;
 use crate::shape::Shape;
 use granule::table::Leaves;
 use granule_model::Rule::*;
-use granule_model::{Access, EventKind, Outcome};
+use granule_model::{Access, Event, Outcome};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -51,7 +51,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "the TLBI after a split hints at the level of the small leaves",
         split,
-        || tlbis(|op| with_operand(op, op.operand | 0b0111 << 44)),
+        || tlbis(|op| with_operand(op, op.1 | 0b0111 << 44)),
         StaleTranslation,
         "level hint",
     ),
@@ -170,8 +170,8 @@ pub(super) const FAULTS: &[Fault] = &[
 ];
 
 /// A store of one block.
-const fn is_block(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::StoreDescriptor { value, .. } if *value & 0b11 == 0b01)
+const fn is_block(kind: &Event) -> bool {
+    matches!(kind, Event::Store { count: 1, descriptor: value, .. } if *value & 0b11 == 0b01)
 }
 
 /// CPUs that let sizes change in place, with FEAT_TLBIRANGE and FEAT_TTL or not.

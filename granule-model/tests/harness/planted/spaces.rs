@@ -10,7 +10,7 @@ use crate::space::processes::Processes;
 use granule::arch::{Descriptor, Page4K};
 use granule::space::{Access, Rights};
 use granule_model::Rule::*;
-use granule_model::{EventKind, Order, Register, Target, Tlbi, TlbiScope};
+use granule_model::{BitChange, Event, System, Visibility};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -128,7 +128,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "the TLBI of an unmap names the number that the process had a generation ago",
         unmap_renewed,
-        || tlbis(|op| with_operand(op, op.operand & !ASID | OLD_NUMBER << ASID_SHIFT)),
+        || tlbis(|op| with_operand(op, op.1 & !ASID | OLD_NUMBER << ASID_SHIFT)),
         StaleTranslation,
         "it does not reach entries of this ASID",
     ),
@@ -174,10 +174,7 @@ fn reserved_number_given_away() -> Tap {
     let (mut rolled, mut given) = (false, None);
     Box::new(move |_, mut kind| {
         rolled |= is_flush(&kind);
-        if let EventKind::RegisterWrite {
-            register: Register::Ttbr0El1,
-            value,
-        } = &mut kind
+        if let Event::System(System::TTBR0_EL1, value) = &mut kind
             && rolled
             && *value & ASID != 0
             && *given.get_or_insert(*value & ASID) == *value & ASID
@@ -189,23 +186,23 @@ fn reserved_number_given_away() -> Tap {
 }
 
 /// The first of the members that are made anew has the hint still.
-fn one_grouped(kind: EventKind) -> Vec<EventKind> {
-    let EventKind::FillDescriptors {
+fn one_grouped(kind: Event) -> Vec<Event> {
+    let Event::Store {
         address,
         count,
-        first,
+        descriptor: first,
         step,
-        order,
+        visibility: order,
     } = kind
     else {
         return vec![kind];
     };
-    let fill = |address, count, first| EventKind::FillDescriptors {
+    let fill = |address, count, first| Event::Store {
         address,
         count,
-        first,
+        descriptor: first,
         step,
-        order,
+        visibility: order,
     };
     vec![
         fill(address, 1, first | Descriptor::CONTIGUOUS),
@@ -214,35 +211,34 @@ fn one_grouped(kind: EventKind) -> Vec<EventKind> {
 }
 
 /// Frames are somebody else's from here on.
-const fn is_given_back(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Relied { .. })
+const fn is_given_back(kind: &Event) -> bool {
+    matches!(kind, Event::Relied { .. })
 }
 
-const fn is_exchange(kind: &EventKind) -> bool {
+const fn is_exchange(kind: &Event) -> bool {
     matches!(
         kind,
-        EventKind::StoreDescriptor {
-            order: Order::Exchange,
+        Event::Store {
+            count: 1,
+            visibility: Visibility::Exchange,
             ..
         }
     )
 }
 
 /// All of a CPU's own TLB.
-const fn is_flush(kind: &EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::Tlbi(Tlbi {
-            scope: TlbiScope::Local,
-            target: Target::All,
-            ..
-        })
-    )
+const fn is_flush(kind: &Event) -> bool {
+    matches!(kind, Event::System(System::VMALLE1, _))
 }
 
-fn by_plain_store(mut kind: EventKind) -> Vec<EventKind> {
-    if let EventKind::StoreDescriptor { order, .. } = &mut kind {
-        *order = Order::Plain;
+fn by_plain_store(mut kind: Event) -> Vec<Event> {
+    if let Event::Store {
+        count: 1,
+        visibility: order,
+        ..
+    } = &mut kind
+    {
+        *order = Visibility::Live;
     }
     vec![kind]
 }
@@ -250,20 +246,20 @@ fn by_plain_store(mut kind: EventKind) -> Vec<EventKind> {
 /// Each entry of an update is loaded and stored.
 fn by_load_and_store() -> Tap {
     Box::new(|model, kind| match kind {
-        EventKind::UpdateDescriptors {
+        Event::Update {
             address,
             count,
-            of,
-            clear,
-            set,
-            order,
+            change: BitChange { of, clear, set },
+            visibility: order,
         } => (0..count)
-            .map(|index| address + index * 8)
+            .map(|index| address + u64::from(index) * 8)
             .filter(|&address| model.descriptor(address) & of != 0)
-            .map(|address| EventKind::StoreDescriptor {
+            .map(|address| Event::Store {
                 address,
-                value: (model.descriptor(address) & !clear) | set,
-                order,
+                count: 1,
+                descriptor: (model.descriptor(address) & !clear) | set,
+                step: 0,
+                visibility: order,
             })
             .collect(),
         other => vec![other],

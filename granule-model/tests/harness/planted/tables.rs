@@ -3,7 +3,7 @@
 use super::taps::*;
 use super::{Fault, fault, scenes};
 use granule_model::Rule::*;
-use granule_model::{Barrier, EventKind, Target, Tlbi};
+use granule_model::{Barrier, Event, System};
 
 pub(super) const STALE: &str = "may still use the old translation";
 pub(super) const GONE: &str = "may still translate addresses";
@@ -93,7 +93,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "a DSB of the CPU itself (NSH) where the others must see it",
         scenes::protect,
-        || replace(is_ish, |_| vec![EventKind::Barrier(Barrier::DsbNsh)]),
+        || replace(is_ish, |_| vec![Event::Barrier(Barrier::DSB_NSH)]),
         StaleTranslation,
         INCOMPLETE,
     ),
@@ -150,41 +150,35 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "the TLBI names another ASID",
         scenes::unmap_process,
-        || tlbis(|op| with_operand(op, op.operand ^ 1 << 48)),
+        || tlbis(|op| with_operand(op, op.1 ^ 1 << 48)),
         StaleTranslation,
         "this ASID",
     ),
     fault(
         "a TLBI by ASID for global entries",
         scenes::unmap,
-        || {
-            tlbis(|op| Tlbi {
-                target: Target::Asid,
-                operand: 0,
-                ..op
-            })
-        },
+        || tlbis(|_| (System::ASIDE1IS, 0)),
         StaleTranslation,
         GONE,
     ),
     fault(
         "the TLBI hints at another level",
         scenes::unmap_one,
-        || tlbis(|op| with_operand(op, op.operand ^ 1 << 44)),
+        || tlbis(|op| with_operand(op, op.1 ^ 1 << 44)),
         StaleTranslation,
         "level hint",
     ),
     fault(
         "the TLBI hints at another granule",
         scenes::unmap_one,
-        || tlbis(|op| with_operand(op, op.operand ^ 0b11 << 46)),
+        || tlbis(|op| with_operand(op, op.1 ^ 0b11 << 46)),
         StaleTranslation,
         "granule",
     ),
     fault(
         "the TLBI names another address",
         scenes::unmap,
-        || tlbis(|op| with_operand(op, op.operand ^ 1 << 20)),
+        || tlbis(|op| with_operand(op, op.1 ^ 1 << 20)),
         StaleTranslation,
         GONE,
     ),
@@ -267,8 +261,11 @@ pub(super) const FAULTS: &[Fault] = &[
         scenes::unmap_table,
         || {
             nth(0, is_freed, |kind| match kind {
-                EventKind::TableFreed { address, bytes } => vec![EventKind::TableFreed {
-                    address: address - bytes,
+                Event::Freed {
+                    start: address,
+                    bytes,
+                } => vec![Event::Freed {
+                    start: address - bytes,
                     bytes,
                 }],
                 other => vec![other],
@@ -364,29 +361,20 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
 ];
 
-pub(super) const fn last_level(op: Tlbi) -> Tlbi {
-    let target = match op.target {
-        Target::Address { all_asids, .. } => Target::Address {
-            last_level: true,
-            all_asids,
-        },
-        Target::Range { all_asids, .. } => Target::Range {
-            last_level: true,
-            all_asids,
-        },
-        other => other,
-    };
-    Tlbi { target, ..op }
+/// The form for the last level only: bit 2 of op2.
+pub(super) const fn last_level((op, operand): Tlbi) -> Tlbi {
+    (System(op.0 | 4), operand)
 }
 
-const fn is_range(op: Tlbi) -> bool {
-    matches!(op.target, Target::Range { .. })
+/// CRm 2 of the broadcast forms is for ranges.
+const fn is_range((op, _): Tlbi) -> bool {
+    op.crm() == 2
 }
 
 /// NUM, bits 43:39, is one less.
 const fn fewer(op: Tlbi) -> Tlbi {
     if is_range(op) {
-        with_operand(op, op.operand - (1 << 39))
+        with_operand(op, op.1 - (1 << 39))
     } else {
         op
     }
@@ -395,7 +383,7 @@ const fn fewer(op: Tlbi) -> Tlbi {
 /// TG, bits 47:46, says 64K.
 const fn granule_64k(op: Tlbi) -> Tlbi {
     if is_range(op) {
-        with_operand(op, op.operand | 0b11 << 46)
+        with_operand(op, op.1 | 0b11 << 46)
     } else {
         op
     }
@@ -404,43 +392,51 @@ const fn granule_64k(op: Tlbi) -> Tlbi {
 /// TTL, bits 38:37, says level 2.
 const fn level_2(op: Tlbi) -> Tlbi {
     if is_range(op) {
-        with_operand(op, op.operand & !(0b11 << 37) | 0b10 << 37)
+        with_operand(op, op.1 & !(0b11 << 37) | 0b10 << 37)
     } else {
         op
     }
 }
 
 /// A page is stored in the entry behind.
-fn and_a_page(kind: EventKind) -> Vec<EventKind> {
-    let EventKind::StoreDescriptor { address, order, .. } = kind else {
+fn and_a_page(kind: Event) -> Vec<Event> {
+    let Event::Store {
+        address,
+        count: 1,
+        visibility: order,
+        ..
+    } = kind
+    else {
         return vec![kind];
     };
-    let page = EventKind::StoreDescriptor {
+    let page = Event::Store {
         address: address + 8,
-        value: 0x10_0000_0403,
-        order,
+        count: 1,
+        descriptor: 0x10_0000_0403,
+        step: 0,
+        visibility: order,
     };
     vec![kind, page]
 }
 
 /// A fill of a group in two parts, the first without the hint.
-fn one_without_hint(kind: EventKind) -> Vec<EventKind> {
-    let EventKind::FillDescriptors {
+fn one_without_hint(kind: Event) -> Vec<Event> {
+    let Event::Store {
         address,
         count,
-        first,
+        descriptor: first,
         step,
-        order,
+        visibility: order,
     } = kind
     else {
         return vec![kind];
     };
-    let fill = |address, count, first| EventKind::FillDescriptors {
+    let fill = |address, count, first| Event::Store {
         address,
         count,
-        first,
+        descriptor: first,
         step,
-        order,
+        visibility: order,
     };
     vec![
         fill(address, 1, first & !(1 << 52)),
@@ -448,6 +444,6 @@ fn one_without_hint(kind: EventKind) -> Vec<EventKind> {
     ]
 }
 
-pub(super) const fn is_tlbi_or_dsb(kind: &EventKind) -> bool {
+pub(super) const fn is_tlbi_or_dsb(kind: &Event) -> bool {
     is_tlbi(kind) || is_ish(kind)
 }

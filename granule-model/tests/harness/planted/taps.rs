@@ -1,34 +1,34 @@
 //! What a fault does to the events that pass: small pieces that the list puts together.
 
 use crate::machine::Tap;
-use granule_model::{Barrier, EventKind, Tlbi, TlbiScope};
+use granule_model::{Barrier, BitChange, Event, System, Visibility};
 
 /// Every event that `which` names becomes what `into` makes of it.
 pub(super) fn replace(
-    which: fn(&EventKind) -> bool,
-    into: impl Fn(EventKind) -> Vec<EventKind> + 'static,
+    which: fn(&Event) -> bool,
+    into: impl Fn(Event) -> Vec<Event> + 'static,
 ) -> Tap {
     Box::new(move |_, kind| if which(&kind) { into(kind) } else { vec![kind] })
 }
 
 /// As [`replace`], by something that changes as it goes.
 pub(super) fn replace_state(
-    which: fn(&EventKind) -> bool,
-    mut into: impl FnMut(EventKind) -> Vec<EventKind> + 'static,
+    which: fn(&Event) -> bool,
+    mut into: impl FnMut(Event) -> Vec<Event> + 'static,
 ) -> Tap {
     Box::new(move |_, kind| if which(&kind) { into(kind) } else { vec![kind] })
 }
 
 /// The events that `which` names do not happen.
-pub(super) fn drop_all(which: fn(&EventKind) -> bool) -> Tap {
+pub(super) fn drop_all(which: fn(&Event) -> bool) -> Tap {
     replace(which, |_| Vec::new())
 }
 
 /// The `nth` event that `which` names, from 0, becomes what `into` makes of it.
 pub(super) fn nth(
     nth: u64,
-    which: fn(&EventKind) -> bool,
-    into: impl Fn(EventKind) -> Vec<EventKind> + 'static,
+    which: fn(&Event) -> bool,
+    into: impl Fn(Event) -> Vec<Event> + 'static,
 ) -> Tap {
     let mut seen = 0;
     Box::new(move |_, kind| {
@@ -45,7 +45,7 @@ pub(super) fn nth(
 }
 
 /// Events that `which` names happen only right after the next one that `until` names.
-pub(super) fn delay(which: fn(&EventKind) -> bool, until: fn(&EventKind) -> bool) -> Tap {
+pub(super) fn delay(which: fn(&Event) -> bool, until: fn(&Event) -> bool) -> Tap {
     let mut held = Vec::new();
     Box::new(move |_, kind| {
         if until(&kind) {
@@ -61,86 +61,104 @@ pub(super) fn delay(which: fn(&EventKind) -> bool, until: fn(&EventKind) -> bool
     })
 }
 
+/// A TLBI and its operand.
+pub(super) type Tlbi = (System, u64);
+
 /// Each TLBI becomes what `into` makes of it.
 pub(super) fn tlbis(into: fn(Tlbi) -> Tlbi) -> Tap {
     replace(is_tlbi, move |kind| match kind {
-        EventKind::Tlbi(op) => vec![EventKind::Tlbi(into(op))],
+        Event::System(op, operand) => {
+            let (op, operand) = into((op, operand));
+            vec![Event::System(op, operand)]
+        }
         other => vec![other],
     })
 }
 
-pub(super) const fn is_tlbi(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Tlbi(_))
+pub(super) const fn is_tlbi(kind: &Event) -> bool {
+    matches!(kind, Event::System(op, _) if op.is_tlbi())
 }
 
-pub(super) const fn is_ishst(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Barrier(Barrier::DsbIshst))
+pub(super) const fn is_ishst(kind: &Event) -> bool {
+    matches!(kind, Event::Barrier(Barrier::DSB_ISHST))
 }
 
-pub(super) const fn is_ish(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Barrier(Barrier::DsbIsh))
+pub(super) const fn is_ish(kind: &Event) -> bool {
+    matches!(kind, Event::Barrier(Barrier::DSB_ISH))
 }
 
-pub(super) const fn is_isb(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Barrier(Barrier::Isb))
+pub(super) const fn is_isb(kind: &Event) -> bool {
+    matches!(kind, Event::Barrier(Barrier::ISB))
 }
 
-pub(super) const fn is_update(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::UpdateDescriptors { .. })
+pub(super) const fn is_update(kind: &Event) -> bool {
+    matches!(kind, Event::Update { .. })
 }
 
-pub(super) const fn is_fill(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::FillDescriptors { .. })
+pub(super) const fn is_fill(kind: &Event) -> bool {
+    matches!(kind, Event::Store { count: 2.., .. })
 }
 
 /// A store that makes one entry invalid.
-pub(super) const fn is_break(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::StoreDescriptor { value: 0, .. })
+pub(super) const fn is_break(kind: &Event) -> bool {
+    matches!(
+        kind,
+        Event::Store {
+            count: 1,
+            descriptor: 0,
+            ..
+        }
+    )
 }
 
 /// A store-release: links a table.
-pub(super) const fn is_link(kind: &EventKind) -> bool {
-    use granule_model::Order::Release;
+pub(super) const fn is_link(kind: &Event) -> bool {
     matches!(
         kind,
-        EventKind::StoreDescriptor { order: Release, .. }
-            | EventKind::FillDescriptors { order: Release, .. }
+        Event::Store {
+            visibility: Visibility::Publish,
+            ..
+        }
     )
 }
 
 /// A fill of leaves that are blocks.
-pub(super) const fn is_blocks(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::FillDescriptors { first, .. } if *first & 0b11 == 0b01)
+pub(super) const fn is_blocks(kind: &Event) -> bool {
+    matches!(kind, Event::Store { count: 2.., descriptor: first, .. } if *first & 0b11 == 0b01)
 }
 
 /// A fill of pages or blocks, whatever else the store does.
-pub(super) const fn is_leaf_fill(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::FillDescriptors { first, step, .. } if *first & 1 != 0 && *step != 0)
+pub(super) const fn is_leaf_fill(kind: &Event) -> bool {
+    matches!(kind, Event::Store { count: 2.., descriptor: first, step, .. } if *first & 1 != 0 && *step != 0)
 }
 
 /// A fill of valid entries with the contiguous hint.
-pub(super) const fn is_group(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::FillDescriptors { first, .. } if *first & (1 << 52) != 0)
+pub(super) const fn is_group(kind: &Event) -> bool {
+    matches!(kind, Event::Store { count: 2.., descriptor: first, .. } if *first & (1 << 52) != 0)
 }
 
-pub(super) const fn is_freed(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::TableFreed { .. })
+pub(super) const fn is_freed(kind: &Event) -> bool {
+    matches!(kind, Event::Freed { .. })
 }
 
-pub(super) const fn is_obtained(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::TableObtained { .. })
+pub(super) const fn is_obtained(kind: &Event) -> bool {
+    matches!(kind, Event::Obtained { .. })
 }
 
-pub(super) const fn is_cache(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Cache { .. })
+pub(super) const fn is_cache(kind: &Event) -> bool {
+    matches!(kind, Event::Lines { .. })
 }
 
 /// One line less is maintained than should be.
-pub(super) fn one_line_less(kind: EventKind) -> Vec<EventKind> {
+pub(super) fn one_line_less(kind: Event) -> Vec<Event> {
     match kind {
-        EventKind::Cache { op, address, bytes } => vec![EventKind::Cache {
-            op,
-            address,
+        Event::Lines {
+            instruction: op,
+            start: address,
+            bytes,
+        } => vec![Event::Lines {
+            instruction: op,
+            start: address,
             bytes: bytes - 64,
         }],
         other => vec![other],
@@ -148,48 +166,55 @@ pub(super) fn one_line_less(kind: EventKind) -> Vec<EventKind> {
 }
 
 /// Stores one entry less than was asked for.
-pub(super) fn one_less(kind: EventKind) -> Vec<EventKind> {
+pub(super) fn one_less(kind: Event) -> Vec<Event> {
     vec![match kind {
-        EventKind::UpdateDescriptors {
+        Event::Update {
             address,
             count,
-            of,
-            clear,
-            set,
-            order,
-        } => EventKind::UpdateDescriptors {
+            change: BitChange { of, clear, set },
+            visibility: order,
+        } => Event::Update {
             address,
             count: count - 1,
-            of,
-            clear,
-            set,
-            order,
+            change: BitChange { of, clear, set },
+            visibility: order,
         },
-        EventKind::FillDescriptors {
+        Event::Store {
             address,
             count,
-            first,
+            descriptor: first,
             step,
-            order,
-        } => EventKind::FillDescriptors {
+            visibility: order,
+        } => Event::Store {
             address,
             count: count - 1,
-            first,
+            descriptor: first,
             step,
-            order,
+            visibility: order,
         },
         other => other,
     }]
 }
 
 /// Changes bits of what a store stores.
-pub(super) fn bits(flip: u64) -> impl Fn(EventKind) -> Vec<EventKind> {
+pub(super) fn bits(flip: u64) -> impl Fn(Event) -> Vec<Event> {
     move |mut kind| {
         match &mut kind {
-            EventKind::UpdateDescriptors { set, .. } => *set |= flip,
-            EventKind::FillDescriptors { first, .. } => *first ^= flip,
-            EventKind::StoreDescriptor { value, .. } => *value ^= flip,
-            EventKind::RegisterWrite { value, .. } => *value ^= flip,
+            Event::Update {
+                change: BitChange { set, .. },
+                ..
+            } => *set |= flip,
+            Event::Store {
+                count: 2..,
+                descriptor: first,
+                ..
+            } => *first ^= flip,
+            Event::Store {
+                count: 1,
+                descriptor: value,
+                ..
+            } => *value ^= flip,
+            Event::System(_, value) => *value ^= flip,
             _ => {}
         }
         vec![kind]
@@ -197,22 +222,29 @@ pub(super) fn bits(flip: u64) -> impl Fn(EventKind) -> Vec<EventKind> {
 }
 
 /// The same store, but not as a release.
-pub(super) fn plain(mut kind: EventKind) -> Vec<EventKind> {
-    if let EventKind::StoreDescriptor { order, .. } | EventKind::FillDescriptors { order, .. } =
-        &mut kind
+pub(super) fn plain(mut kind: Event) -> Vec<Event> {
+    if let Event::Store {
+        count: 1,
+        visibility: order,
+        ..
+    }
+    | Event::Store {
+        count: 2..,
+        visibility: order,
+        ..
+    } = &mut kind
     {
-        *order = granule_model::Order::Plain;
+        *order = granule_model::Visibility::Live;
     }
     vec![kind]
 }
 
-pub(super) const fn local(op: Tlbi) -> Tlbi {
-    Tlbi {
-        scope: TlbiScope::Local,
-        ..op
-    }
+/// The broadcast TLBI that an operation issues, for its own CPU only: CRm 7 in place of 3, or for
+/// ranges 6 in place of 2.
+pub(super) const fn local((op, operand): Tlbi) -> Tlbi {
+    (System(op.0 | 4 << 3), operand)
 }
 
-pub(super) const fn with_operand(op: Tlbi, operand: u64) -> Tlbi {
-    Tlbi { operand, ..op }
+pub(super) const fn with_operand((op, _): Tlbi, operand: u64) -> Tlbi {
+    (op, operand)
 }

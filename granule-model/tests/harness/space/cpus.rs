@@ -7,7 +7,7 @@ use crate::machine::Shared;
 use granule::arch::registers::Ttbr;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::space::asid::{AsidCpu, AsidMap, Asids};
-use granule_model::{Barrier, EventKind, Register, Tlbi};
+use granule_model::{Barrier, Event, System};
 
 /// One number for each CPU, one more, and the 0: a generation lasts for a few switches.
 const NUMBERS: u64 = 5;
@@ -52,7 +52,7 @@ impl Cpus {
         self.world.borrow_mut().cpu = cpu;
     }
 
-    fn event(&self, kind: EventKind) {
+    fn event(&self, kind: Event) {
         self.world.borrow_mut().event(kind);
     }
 
@@ -70,11 +70,9 @@ impl Cpus {
 
     /// A CPU invalidates all of its own TLB.
     fn flush(&self) {
-        if let Some(kind) = Tlbi::from_name("vmalle1", 0).map(EventKind::Tlbi) {
-            self.event(kind);
-        }
-        self.event(EventKind::Barrier(Barrier::DsbNsh));
-        self.event(EventKind::Barrier(Barrier::Isb));
+        self.event(Event::System(System::VMALLE1, 0));
+        self.event(Event::Barrier(Barrier::DSB_NSH));
+        self.event(Event::Barrier(Barrier::ISB));
     }
 
     /// A CPU goes to a process, or to none.
@@ -117,21 +115,21 @@ impl Cpus {
         if flush {
             self.flush();
         }
-        self.event(EventKind::RegisterWrite {
-            register: Register::Ttbr0El1,
-            value: Ttbr::new(&self.geometry, root, number).0,
-        });
-        self.event(EventKind::Barrier(Barrier::Isb));
+        self.event(Event::System(
+            System::TTBR0_EL1,
+            Ttbr::new(&self.geometry, root, number).0,
+        ));
+        self.event(Event::Barrier(Barrier::ISB));
         self.running[cpu as usize] = id;
     }
 
     /// All that was done is relied on by every CPU; the others come by an exception.
     pub(super) fn settle(&self) {
-        self.event(EventKind::Sync);
+        self.event(Event::Settled);
         let by = self.world.borrow().cpu;
         for cpu in (0..self.count() as u32).filter(|cpu| *cpu != by) {
             self.on(cpu);
-            self.event(EventKind::Barrier(Barrier::Isb));
+            self.event(Event::Barrier(Barrier::ISB));
         }
         self.on(by);
     }

@@ -3,7 +3,8 @@
 use crate::machine::Shared;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
-use granule_model::EventKind;
+use granule::table::FreedFrames;
+use granule_model::Event;
 
 /// Where they begin.
 pub(super) const FIRST: u64 = 0x10_0000_0000;
@@ -103,14 +104,17 @@ unsafe impl UserFrames for Frames {
         }
     }
 
-    fn release(&mut self, first: PhysicalAddress, count: u64) {
-        for frame in 0..count {
-            let index = self.index(PhysicalAddress(first.0 + frame * self.page));
+    fn release(&mut self, frames: FreedFrames) {
+        for frame in 0..frames.count() {
+            let index = self.index(PhysicalAddress(frames.first().0 + frame * self.page));
             self.owners[index] -= 1;
             self.left = self.left.saturating_add(1);
         }
         if let Some((address, bytes)) = self.concerned {
-            let relied = EventKind::Relied { address, bytes };
+            let relied = Event::Relied {
+                start: address,
+                bytes,
+            };
             self.world.borrow_mut().event(relied);
         }
     }

@@ -15,8 +15,8 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Area, Rights, Settings, Space, SpaceError};
-use granule::table::{Parts, TableAllocator, TableRun};
-use granule_model::{Access, AccessKind, EventKind, Outcome, Regime};
+use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
+use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ unsafe impl TableAllocator for SharedPages {
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
         self.0.borrow_mut().allocate(most)
     }
-    fn free(&mut self, table: PhysicalAddress) {
+    fn free(&mut self, table: FreedTable) {
         self.0.borrow_mut().free(table);
     }
 }
@@ -88,12 +88,12 @@ impl<P: Page> Processes<P> {
             .allocate(1)
             .map_or(PhysicalAddress(0), |run| run.first);
         let tables = SharedPages(Rc::new(RefCell::new(pages)));
-        world.borrow_mut().event(EventKind::FillDescriptors {
+        world.borrow_mut().event(Event::Store {
             address: idle.0,
-            count: P::SIZE.entries() as u64,
-            first: 0,
+            count: P::SIZE.entries() as u32,
+            descriptor: 0,
             step: 0,
-            order: granule_model::Order::Plain,
+            visibility: Visibility::Live,
         });
         let without = Shape {
             asid: Some(0),
@@ -330,7 +330,8 @@ impl<P: Page> Processes<P> {
         let done = parent.space.fork_into(&mut child.space, &mut self.frames);
         self.finish(Some(process));
         if let Err(error) = done {
-            child.space.destroy(&mut self.frames);
+            // SAFETY: no CPU was ever in the child.
+            unsafe { child.space.destroy(&mut self.frames) };
             return Err(error);
         }
         child.space.make_live();
@@ -363,7 +364,8 @@ impl<P: Page> Processes<P> {
         self.finish(None);
         self.switch(cpu, None);
         let one = self.all.swap_remove(process);
-        one.space.destroy(&mut self.frames);
+        // SAFETY: every CPU left the space above.
+        unsafe { one.space.destroy(&mut self.frames) };
         self.settle();
     }
 

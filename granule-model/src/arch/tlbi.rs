@@ -1,0 +1,163 @@
+//! TLBI instructions, decoded: regime, scope and target.
+//!
+//! [`state::invalidation`](crate::state::invalidation) reads their operands.
+
+use super::regime::Regime;
+use granule_trace::System;
+
+/// Which CPUs' TLBs a TLBI reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TlbiScope {
+    /// The CPU that issues it.
+    Local,
+    /// The inner shareable domain (names ending in `is`).
+    InnerShareable,
+    /// The outer shareable domain (names ending in `os`), which includes the inner.
+    OuterShareable,
+}
+
+/// What a TLBI is asked to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Target {
+    /// All of the regime.
+    All,
+    /// All non-global entries of an ASID.
+    Asid,
+    /// One address.
+    Address {
+        /// Only the last level: no cached table entries.
+        last_level: bool,
+        /// Whatever the ASID.
+        all_asids: bool,
+    },
+    /// A range of addresses (FEAT_TLBIRANGE).
+    Range {
+        /// Only the last level: no cached table entries.
+        last_level: bool,
+        /// Whatever the ASID.
+        all_asids: bool,
+    },
+}
+
+/// One TLBI instruction with its operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tlbi {
+    /// The regime it works on.
+    pub(crate) regime: Regime,
+    /// Whose TLBs.
+    pub(crate) scope: TlbiScope,
+    /// What.
+    pub(crate) target: Target,
+    /// The register operand as it was, 0 where the instruction has none.
+    pub(crate) operand: u64,
+}
+
+impl Tlbi {
+    /// The TLBI with this encoding; `None` for other instructions, and for TLBIs of stage 2.
+    ///
+    /// ALLE1 and VMALLS12E1 are read as VMALLE1, which they include.
+    pub(crate) const fn of(system: System, operand: u64) -> Option<Self> {
+        if !system.is_tlbi() {
+            return None;
+        }
+        let (scope, range) = match system.crm() {
+            7 => (TlbiScope::Local, false),
+            3 => (TlbiScope::InnerShareable, false),
+            1 => (TlbiScope::OuterShareable, false),
+            6 => (TlbiScope::Local, true),
+            2 => (TlbiScope::InnerShareable, true),
+            5 => (TlbiScope::OuterShareable, true),
+            _ => return None,
+        };
+        let regime = match (system.op1(), system.op2()) {
+            (0, _) | (4, 4 | 6) => Regime::El10,
+            (4, _) => Regime::El2,
+            (6, _) => Regime::El3,
+            _ => return None,
+        };
+        let two_halves = matches!(regime, Regime::El10);
+        let target = match system.op2() {
+            0 | 4 | 6 if !range => Target::All,
+            2 if two_halves && !range => Target::Asid,
+            op2 @ (1 | 3 | 5 | 7) if two_halves || op2 & 2 == 0 => {
+                let (last_level, all_asids) = (op2 & 4 != 0, op2 & 2 != 0);
+                if range {
+                    Target::Range {
+                        last_level,
+                        all_asids,
+                    }
+                } else {
+                    Target::Address {
+                        last_level,
+                        all_asids,
+                    }
+                }
+            }
+            _ => return None,
+        };
+        Some(Self {
+            regime,
+            scope,
+            target,
+            operand,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every TLBI that has a name is known, and says what its name does.
+    #[test]
+    fn encodings_say_what_names_do() {
+        let mut known = 0;
+        for &(system, name) in System::NAMED {
+            let Some(op) = Tlbi::of(system, 7) else {
+                assert!(!system.is_tlbi(), "{name}");
+                continue;
+            };
+            known += 1;
+            let (base, scope) = if let Some(base) = name.strip_suffix("is") {
+                (base, TlbiScope::InnerShareable)
+            } else if let Some(base) = name.strip_suffix("os") {
+                (base, TlbiScope::OuterShareable)
+            } else {
+                (name, TlbiScope::Local)
+            };
+            let regime = match base.split_at(base.len() - 2).1 {
+                "e1" => Regime::El10,
+                "e2" => Regime::El2,
+                _ => Regime::El3,
+            };
+            let address = base.split_at(base.len() - 2).0;
+            let (range, address) = match address.strip_prefix("rv") {
+                Some(_) => (true, address.split_at(1).1),
+                None => (false, address),
+            };
+            let last_level = address.ends_with('l') && address.starts_with("va");
+            let all_asids = address.starts_with("vaa");
+            let target = match address {
+                "vmall" | "vmalls12" | "all" => Target::All,
+                "asid" => Target::Asid,
+                _ if range => Target::Range {
+                    last_level,
+                    all_asids,
+                },
+                _ => Target::Address {
+                    last_level,
+                    all_asids,
+                },
+            };
+            assert_eq!(
+                (op.regime, op.scope, op.target),
+                (regime, scope, target),
+                "{name}"
+            );
+            assert_eq!(system.takes_operand(), target != Target::All, "{name}");
+        }
+        assert_eq!(known, 66);
+        assert_eq!(Tlbi::of(System::TCR_EL1, 0), None);
+        assert_eq!(Tlbi::of(System::DC_CVAC, 0), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! TLBIs and barriers of the CPU that runs: all assembly of the library.
+//!
+//! [`Hardware`] implements [`Maintenance`] for page tables that this machine uses. It stands above
+//! them: no other module of the library imports this one, so page tables issue instructions only
+//! through the trait, and a test, a model or a recorder can take the place of the hardware.
+//!
+//! A function here is one instruction and decides nothing. The order of barriers and TLBIs is decided
+//! in `table::flush` and by the kernel. At EL0 the TLBIs trap, so this module is for code that runs
+//! without an operating system below it.
+
+use crate::arch::Regime;
+use crate::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
+use crate::table::Maintenance;
+use core::arch::asm;
+
+/// Issues one instruction without operand.
+macro_rules! bare {
+    ($(#[$doc:meta])* $name:ident, $text:literal) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name() {
+            // SAFETY: a barrier only orders what is around it; as no `nomem` option is given the
+            // compiler moves no memory access across it either.
+            unsafe { asm!($text, options(nostack, preserves_flags)) }
+        }
+    };
+}
+
+bare!(
+    /// DSB ISHST: stores before it are seen by all CPUs and their walkers.
+    dsb_ishst, "dsb ishst"
+);
+bare!(
+    /// DSB ISH: completes TLBIs and accesses before it for all CPUs.
+    dsb_ish, "dsb ish"
+);
+bare!(
+    /// DSB NSH: completes local TLBIs.
+    dsb_nsh, "dsb nsh"
+);
+bare!(
+    /// DSB SY: completes cache maintenance to the point of coherency.
+    dsb_sy, "dsb sy"
+);
+bare!(
+    /// ISB: instructions after it are fetched and translated anew.
+    isb, "isb"
+);
+
+/// Issues one TLBI of the broadcast forms.
+macro_rules! tlbi {
+    ($text:literal) => {
+        // SAFETY: removing cached translations changes no memory; those removed are fetched
+        // again from the tables.
+        unsafe { asm!($text, options(nostack, preserves_flags)) }
+    };
+    ($text:literal, $operand:expr) => {
+        // SAFETY: as above.
+        unsafe { asm!($text, in(reg) $operand, options(nostack, preserves_flags)) }
+    };
+}
+
+/// TLBIs and barriers of the CPU this runs on, for one regime.
+#[derive(Clone, Copy, Debug)]
+pub struct Hardware {
+    capabilities: TlbCapabilities,
+}
+
+impl Hardware {
+    /// For the tables that `capabilities` describe; the regime is that of its geometry.
+    #[must_use]
+    pub const fn new(capabilities: TlbCapabilities) -> Self {
+        Self { capabilities }
+    }
+}
+
+impl Maintenance for Hardware {
+    fn capabilities(&self) -> &TlbCapabilities {
+        &self.capabilities
+    }
+
+    #[inline(always)]
+    fn dsb_ishst(&mut self) {
+        dsb_ishst();
+    }
+
+    #[inline(always)]
+    fn dsb_ish(&mut self) {
+        dsb_ish();
+    }
+
+    #[inline(always)]
+    fn isb(&mut self) {
+        isb();
+    }
+
+    fn tlbi(&mut self, op: TlbiOp) {
+        // The range forms are written as SYS: the assembler knows their names only with
+        // FEAT_TLBIRANGE enabled for the whole build.
+        match self.capabilities.geometry.regime() {
+            Regime::El1And0 => match op {
+                TlbiOp::All => tlbi!("tlbi vmalle1is"),
+                TlbiOp::Asid { operand } => tlbi!("tlbi aside1is, {}", operand),
+                TlbiOp::Address {
+                    operand,
+                    reach,
+                    all_asids,
+                } => match (reach, all_asids) {
+                    (Reach::AllLevels, true) => tlbi!("tlbi vaae1is, {}", operand),
+                    (Reach::LastLevel, true) => tlbi!("tlbi vaale1is, {}", operand),
+                    (Reach::AllLevels, false) => tlbi!("tlbi vae1is, {}", operand),
+                    (Reach::LastLevel, false) => tlbi!("tlbi vale1is, {}", operand),
+                },
+                TlbiOp::Range {
+                    operand,
+                    reach,
+                    all_asids,
+                } => match (reach, all_asids) {
+                    (Reach::AllLevels, true) => tlbi!("sys #0, c8, c2, #3, {}", operand),
+                    (Reach::LastLevel, true) => tlbi!("sys #0, c8, c2, #7, {}", operand),
+                    (Reach::AllLevels, false) => tlbi!("sys #0, c8, c2, #1, {}", operand),
+                    (Reach::LastLevel, false) => tlbi!("sys #0, c8, c2, #5, {}", operand),
+                },
+            },
+            Regime::El2 => match op {
+                TlbiOp::All | TlbiOp::Asid { .. } => tlbi!("tlbi alle2is"),
+                TlbiOp::Address {
+                    operand,
+                    reach: Reach::AllLevels,
+                    ..
+                } => {
+                    tlbi!("tlbi vae2is, {}", operand);
+                }
+                TlbiOp::Address {
+                    operand,
+                    reach: Reach::LastLevel,
+                    ..
+                } => {
+                    tlbi!("tlbi vale2is, {}", operand);
+                }
+                TlbiOp::Range {
+                    operand,
+                    reach: Reach::AllLevels,
+                    ..
+                } => {
+                    tlbi!("sys #4, c8, c2, #1, {}", operand);
+                }
+                TlbiOp::Range {
+                    operand,
+                    reach: Reach::LastLevel,
+                    ..
+                } => {
+                    tlbi!("sys #4, c8, c2, #5, {}", operand);
+                }
+            },
+            Regime::El3 => match op {
+                TlbiOp::All | TlbiOp::Asid { .. } => tlbi!("tlbi alle3is"),
+                TlbiOp::Address {
+                    operand,
+                    reach: Reach::AllLevels,
+                    ..
+                } => {
+                    tlbi!("tlbi vae3is, {}", operand);
+                }
+                TlbiOp::Address {
+                    operand,
+                    reach: Reach::LastLevel,
+                    ..
+                } => {
+                    tlbi!("tlbi vale3is, {}", operand);
+                }
+                TlbiOp::Range {
+                    operand,
+                    reach: Reach::AllLevels,
+                    ..
+                } => {
+                    tlbi!("sys #6, c8, c2, #1, {}", operand);
+                }
+                TlbiOp::Range {
+                    operand,
+                    reach: Reach::LastLevel,
+                    ..
+                } => {
+                    tlbi!("sys #6, c8, c2, #5, {}", operand);
+                }
+            },
+        }
+    }
+}
