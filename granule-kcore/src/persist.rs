@@ -5,12 +5,9 @@
 use crate::devicetree::memory::Memory;
 use crate::trace::area::pair;
 use core::ops::Range;
-use dtoolkit::fdt::Fdt;
-use dtoolkit::{Node, Property};
 use granule::arch::{Geometry, PageSize};
 use granule::linear::Census;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
-use granule_boot::words;
 
 /// Boots there were: nothing in it depends on a page size.
 const BOOTS: Kind = *b"gr-boots";
@@ -22,25 +19,18 @@ const PART: usize = 256;
 /// Bytes of RAM that are used.
 pub const BYTES: usize = 2 * PART;
 
-/// The range that the word names.
+/// The range that the value of `granule.persist=` names, or what was expected.
 pub fn range(value: &[u8]) -> Result<Range<u64>, &'static str> {
     let Some((start, bytes)) = pair(value) else {
-        return Err("expected START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000");
+        return Err("START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000");
     };
     if start % 8 != 0 || bytes < BYTES as u64 {
-        return Err("expected a multiple of 8, and at least 0x200 bytes");
+        return Err("a multiple of 8, and at least 0x200 bytes");
     }
     match start.checked_add(bytes) {
         Some(end) => Ok(start..end),
-        None => Err("it ends beyond 64 bits"),
+        None => Err("a range that ends within 64 bits"),
     }
-}
-
-/// The memory that the command line in a device tree names, whether or not it can be used.
-pub fn handed_over(tree: &[u8]) -> Option<Range<u64>> {
-    let tree = Fdt::new(tree).ok()?;
-    let line = tree.root().child("chosen")?.property("bootargs")?;
-    range(words::find(line.value(), b"granule.persist=")?).ok()
 }
 
 /// Whether the range is RAM that is mapped and nobody's.

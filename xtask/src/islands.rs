@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::workspace::root;
+use xtask::workspace::root;
 
 /// What the table names: `crate::module`, `crate::{module, module::inner}`.
 fn islands(document: &str) -> BTreeSet<(String, String)> {

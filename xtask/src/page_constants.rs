@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::workspace::root;
+use xtask::workspace::root;
 
 /// What stands somewhere and is no page size, or is the place where page sizes are said: the file,
 /// what is found there, and why it may.

@@ -9,6 +9,7 @@ use super::driver::{Driver, Probed};
 use super::{gic, pl011, timer};
 use crate::hook::Hook;
 use granule::arch::PageSize;
+use granule_kcore::parameters::Parameters;
 
 /// All of the kernel's, in the order of the record.
 static DRIVERS: [&Driver; 4] = [
@@ -31,7 +32,7 @@ pub(crate) fn probe(driver: &Driver, running: PageSize) -> bool {
 /// Drivers of the test image's own, which have no device.
 pub(crate) trait DriverHook: Sync {
     /// Probes those that the command line asks for.
-    fn probe(&self, bootargs: &[u8], running: PageSize);
+    fn probe(&self, parameters: &Parameters<'_>, running: PageSize);
 
     /// All of them, for the record.
     fn drivers(&self) -> &'static [Driver];

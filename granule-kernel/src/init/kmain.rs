@@ -18,6 +18,7 @@ use crate::trace::recorder;
 use crate::user::sched;
 use crate::{exception, fatal, kexec, lock, report, user};
 use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
 
 /// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
 pub(crate) fn run(handover: &'static Handover) -> ! {
@@ -40,11 +41,12 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     let mut line = [0; MOST_BOOTARGS];
     let line = bootargs(handover, &mut line);
     println!("granule: bootargs: {}", line.escape_ascii());
+    let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
     no_way_to_power_off(handover);
     if let Some(hook) = BOOT.get() {
-        hook.console_is_up(line);
+        hook.console_is_up(&parameters);
     }
-    finish(boot::run(handover, line))
+    finish(boot::run(handover, &parameters))
 }
 
 /// Says what lower parts of the kernel call in upper ones.

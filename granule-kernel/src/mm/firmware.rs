@@ -3,7 +3,8 @@
 use crate::fatal::refuse;
 use crate::handover::Handover;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
-use granule_kcore::{layout, persist};
+use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
 
 /// Shows `look` the device tree, in its window. A closure, because the window goes: nothing that
 /// borrows from the tree can get out and be used after `release::boot_leftovers`.
@@ -21,8 +22,8 @@ pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -
 
 /// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
 /// nothing of ours.
-pub(crate) fn memory(handover: &Handover, memory: &mut Memory) {
-    let read = |tree: &[u8]| tree::memory(tree, persist::handed_over(tree), memory);
+pub(crate) fn memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
+    let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory);
     if let Err(error) = with_tree(handover, read) {
         refuse::refuse(format_args!("{error}"));
     }

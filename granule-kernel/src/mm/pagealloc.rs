@@ -7,13 +7,7 @@
 use super::live::{self, Flush, Kernel};
 use super::pages::{self, PageWatch, Pages};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule_boot::words;
 use granule_kcore::frames::tables::Source;
-
-/// Whether the command line asks for it.
-pub(crate) fn is_wanted(bootargs: &[u8]) -> bool {
-    words::find(bootargs, b"debug_pagealloc=") == Some(b"on")
-}
 
 /// Makes every page invalid that is free now, and from here on every page that becomes free, if the
 /// command line asked for it. Nobody may allocate yet.
