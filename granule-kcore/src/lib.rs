@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 
 pub mod conflict_injection;
+pub mod console_output;
 pub mod counter_wrap;
 pub mod cpus;
 pub mod deferred_tlbi;

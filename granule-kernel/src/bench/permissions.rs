@@ -8,11 +8,12 @@
 
 use super::copy;
 use super::support::{Block, Random, Snapshot, assert_as, ok};
-use crate::console::println;
-use crate::counter::InstructionCounter;
-use crate::memory::live::{self, Taken};
-use crate::memory::permissions::{self, LinearError};
-use crate::memory::{merge, pages};
+use crate::arch::counter::InstructionCounter;
+use crate::dev::console::println;
+use crate::mm::error::LinearError;
+use crate::mm::live::{self, Taken};
+use crate::mm::permissions;
+use crate::mm::{merge, pages};
 use arrayvec::ArrayVec;
 use core::ops::RangeInclusive;
 use granule::arch::{Kind, VirtualAddress};

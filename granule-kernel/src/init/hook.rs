@@ -1,10 +1,10 @@
 //! The hook of the boot: failures and tests at certain steps of it.
 
-use crate::counter::InstructionCounter;
+use crate::arch::counter::InstructionCounter;
 use crate::hook::Hook;
-use crate::memory::map::Request;
-use crate::memory::walker::Tree;
-use crate::selfcheck::Stage;
+use crate::mm::map::Request;
+use crate::mm::selfcheck::Stage;
+use crate::mm::walker::Tree;
 use granule::linear::Placement;
 use granule::table::TableError;
 use granule_kcore::parameters::Parameters;

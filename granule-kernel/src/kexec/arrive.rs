@@ -3,10 +3,10 @@
 //! The tree is looked at while its window is there, the note once there is a linear map. Nothing of
 //! it decides anything: where there is no note, or none that can be read, the boot is like any other.
 
-use crate::boot::with_tree;
-use crate::console::println;
+use crate::arch::{cpu, image};
+use crate::dev::console::println;
 use crate::handover::Handover;
-use crate::{cpu, image};
+use crate::mm::firmware::with_tree;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};

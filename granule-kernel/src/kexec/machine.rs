@@ -1,9 +1,9 @@
 //! What of the machine loading must know, noted while the boot still has it: RAM, what in it is not
 //! this kernel's to overwrite, the device tree, and what the command line says of leaving.
 
-use crate::boot;
 use crate::handover::Handover;
-use crate::memory::live::pointer;
+use crate::mm::firmware;
+use crate::mm::live::pointer;
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
@@ -82,7 +82,7 @@ pub(crate) fn begin(
             fits &= machine.unmapped.try_push(range).is_ok();
             fits &= machine.reserved.try_push(range).is_ok();
         }
-        let told = boot::with_tree(handover, |tree| {
+        let told = firmware::with_tree(handover, |tree| {
             tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
                 let range = Extent::new(start, bytes);
                 fits &= machine.reserved.try_push(range).is_ok();

@@ -1,7 +1,7 @@
 //! Why a next kernel is refused: one line for people, one error for the program that asked.
 
 use super::messages::Kind;
-use crate::memory::pages::NoMemory;
+use crate::mm::pages::NoMemory;
 use core::fmt;
 use granule_kcore::kexec::next_tree::TreeError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};

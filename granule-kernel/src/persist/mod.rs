@@ -5,9 +5,9 @@
 //! the linear map was like, which means something under its own page size only and is refused under
 //! another one. [`granule_kcore::persist`] has the bytes; here is where the RAM is.
 
-use crate::console::println;
-use crate::memory::map::LinearMap;
-use crate::mmu_off::cache;
+use crate::arch::cache;
+use crate::dev::console::println;
+use crate::mm::map::LinearMap;
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::Placement;
 use granule_kcore::devicetree::memory::Memory;

@@ -7,8 +7,8 @@
 //! count while they are made by a process that armed it or descends from one: frames, blocks of
 //! them, and reservations for tables, of programs and of the kernel.
 
-use crate::cpu;
-use crate::memory::hook::AllocationHook;
+use crate::arch::cpu;
+use crate::mm::hook::AllocationHook;
 use crate::user::MOST_TASKS;
 use crate::user::sched;
 use crate::user::task::Task;

@@ -10,14 +10,15 @@
 //! `secondary-overflow`: failures on CPU 1.
 
 use super::{failures, registers};
-use crate::console::println;
-use crate::memory::live::{self, Flush, Tree};
-use crate::memory::map::Request;
-use crate::memory::pages::Pages;
-use crate::smp::percpu::{self, PerCpu};
-use crate::smp::{jobs, parking};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::cpu::{jobs, parking};
+use crate::dev::console::println;
+use crate::mm::live::{self, Flush, Tree};
+use crate::mm::map::Request;
+use crate::mm::pages::Pages;
+use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
-use crate::{cpu, ipi};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
@@ -82,7 +83,7 @@ pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
 
 /// How often each CPU took a call, by its own count.
 fn answered(cpu: usize) -> u64 {
-    percpu::of(cpu).map_or(0, |cpu| cpu.calls.load(Ordering::Relaxed))
+    ipi::answered(cpu)
 }
 
 fn calls() {
@@ -254,7 +255,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
 }
 
 fn parked(cpu: usize) -> u64 {
-    percpu::of(cpu).map_or(0, |cpu| cpu.parkings.load(Ordering::Relaxed))
+    parking::parkings(cpu)
 }
 
 /// Parks the others, changes the page, lets them go, until it was done often enough.

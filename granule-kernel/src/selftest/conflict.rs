@@ -14,12 +14,14 @@ mod ground;
 mod stacks;
 
 use super::{calls, inject, registers};
-use crate::console::println;
-use crate::cpu;
-use crate::ipi;
-use crate::memory::live::{self, Flush};
-use crate::memory::map::Request;
-use crate::smp::{jobs, percpu};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::cpu::jobs;
+use crate::dev::console::println;
+use crate::exception::conflict as conflicts;
+use crate::mm::live::{self, Flush};
+use crate::mm::map::Request;
+use crate::percpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
@@ -188,11 +190,11 @@ fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableErro
                 cpu::relax();
             }
             let changed = ground.change(tables, false, false);
-            let before = percpu::tlb_conflicts();
+            let before = conflicts::count();
             let pending = inject::is_pending();
             ipi::call(other, &|_| ());
             assert_eq!(
-                (percpu::tlb_conflicts(), inject::is_pending()),
+                (conflicts::count(), inject::is_pending()),
                 (before, pending),
                 "conflicts in an interrupt that has no business with the stack it came to"
             );

@@ -1,8 +1,8 @@
 //! CPUs that look other than they are: `arm64.fake_cpu=`, and one that firmware does not switch off.
 
 use super::kexec;
+use crate::handover::mailbox::Disguise;
 use crate::smp::hook::CpuHook;
-use crate::smp::mailbox::Disguise;
 use granule_kcore::parameters::Parameters;
 
 /// What the command line says of CPUs.

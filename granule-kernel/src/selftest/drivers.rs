@@ -1,7 +1,8 @@
 //! Drivers without a device, each of which requires the page sizes that its name says.
 
-use crate::console::println;
-use crate::drivers::{Driver, DriverHook};
+use crate::dev::console::println;
+use crate::dev::driver::Driver;
+use crate::dev::registry::{self, DriverHook};
 use granule::arch::PageSize::{self, K4, K16, K64};
 use granule_boot::driver::Requirement;
 use granule_boot::sizes::SizeSet;
@@ -26,7 +27,7 @@ impl DriverHook for TestDrivers {
     fn probe(&self, parameters: &Parameters<'_>, running: PageSize) {
         let wanted = |driver: &&Driver| parameters.test.asks_for(driver.name.as_bytes());
         if let Some(driver) = DRIVERS.iter().find(wanted)
-            && driver.probe(running)
+            && registry::probe(driver, running)
         {
             println!("granule: driver {} is in use", driver.name);
         }

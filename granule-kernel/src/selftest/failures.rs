@@ -22,10 +22,10 @@
 //! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
 //! counter's help, and say what came of it.
 
-use crate::console::println;
-use crate::counter::InstructionCounter;
-use crate::memory::walker::Tree;
-use crate::selfcheck::Stage;
+use crate::arch::counter::InstructionCounter;
+use crate::dev::console::println;
+use crate::mm::selfcheck::Stage;
+use crate::mm::walker::Tree;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::linear::Placement;
@@ -44,7 +44,7 @@ pub(crate) fn run(parameters: &Parameters<'_>) {
             }
             b"write-text" => {
                 // SAFETY: none; the image's text is mapped read-only, and it is to fault.
-                unsafe { core::ptr::write_volatile(crate::image::start() as *mut u32, 0) };
+                unsafe { core::ptr::write_volatile(crate::arch::image::start() as *mut u32, 0) };
             }
             b"overflow" => {
                 overflow(1);

@@ -1,14 +1,14 @@
 //! Damage to a next kernel that is loaded, and to what leaving for it relies on:
 //! `granule.test=kexec:`, whose words are in [`granule_kcore::kexec::test_words`].
 
-use crate::console::println;
+use crate::dev::console::println;
 use crate::kexec::exact::{self, Use};
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
-use crate::memory::live::{self, Kernel};
-use crate::memory::pages::NoMemory;
-use crate::memory::supply::Supply;
+use crate::mm::live::{self, Kernel};
+use crate::mm::pages::NoMemory;
+use crate::mm::supply::Supply;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
 use granule::table::{Counters, Leaves};
 use granule_kcore::kexec::handoff_note::NAMES;

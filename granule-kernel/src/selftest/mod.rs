@@ -35,13 +35,13 @@ mod installed {
     use super::{
         alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,
     };
-    use crate::counter::InstructionCounter;
+    use crate::arch::counter::InstructionCounter;
     use crate::exception::hook::{ABORTS, AbortHook};
     use crate::init::hook::{BOOT, BootHook};
-    use crate::memory::hook::{ALLOCATIONS, TABLES};
-    use crate::memory::map::Request;
-    use crate::memory::walker::Tree;
-    use crate::selfcheck::Stage;
+    use crate::mm::hook::{ALLOCATIONS, TABLES};
+    use crate::mm::map::Request;
+    use crate::mm::selfcheck::Stage;
+    use crate::mm::walker::Tree;
     use crate::user::hook::{TASKS, TaskHook};
     use crate::user::task::Task;
     use granule::linear::Placement;
@@ -55,7 +55,7 @@ mod installed {
         BOOT.install(&Boot);
         TABLES.install(&inject::Injection);
         TASKS.install(&Tasks);
-        crate::drivers::MORE_DRIVERS.install(&drivers::TestDrivers);
+        crate::dev::registry::MORE_DRIVERS.install(&drivers::TestDrivers);
         crate::kexec::hook::KEXEC.install(&kexec::Damage);
         crate::smp::hook::CPUS.install(&cpus::Cpus);
     }

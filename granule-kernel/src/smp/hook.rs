@@ -1,7 +1,7 @@
 //! The hook of CPUs that are started and switched off: which ID fields one reports, and whether
 //! firmware switches one off.
 
-use super::mailbox::Disguise;
+use crate::handover::mailbox::Disguise;
 use crate::hook::Hook;
 use granule_kcore::parameters::Parameters;
 

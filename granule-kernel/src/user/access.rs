@@ -5,7 +5,7 @@
 //! space's lock is held for one page at a time: the frame stays the program's while it is copied.
 
 use super::memory::{self, AddressSpace};
-use crate::memory::live::pointer;
+use crate::mm::live::pointer;
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
 use granule::table::TableError;

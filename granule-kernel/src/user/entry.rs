@@ -3,9 +3,11 @@
 use super::hook::TASKS;
 use super::task::Current;
 use super::{process, sched, syscall};
-use crate::console::println;
-use crate::exception::Frame;
-use crate::{cpu, irq, panic};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::cpu::irq;
+use crate::dev::console::println;
+use crate::fatal::panic;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::SpaceError;
 use granule_kcore::syndrome::{self, Abort};

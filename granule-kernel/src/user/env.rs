@@ -3,10 +3,12 @@
 use super::process_table::{self, Tasks};
 use super::switch::{FpState, load_fp, save_fp};
 use super::task::Current;
-use super::{exec, random, sched, syscall, timer};
-use crate::memory::pages::Pages;
-use crate::smp::percpu;
-use crate::{console, cpu};
+use super::{exec, random, sched, syscall};
+use crate::arch::cpu;
+use crate::dev::console;
+use crate::dev::timer;
+use crate::mm::pages::Pages;
+use crate::percpu;
 use core::sync::atomic::Ordering;
 use granule_kcore::frames::tables::Source;
 use granule_linux_abi::abi::Errno;

@@ -2,11 +2,11 @@
 
 use super::memory::{self, AddressSpace};
 use super::owned::Array;
-use super::syscall::LOWEST;
 use super::task::Current;
 use super::{process, random};
-use crate::console::println;
-use crate::{cpu, exception};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::dev::console::println;
 use core::ops::Range;
 use granule::space::Rights;
 use granule_linux_abi::abi::Errno;
@@ -18,6 +18,9 @@ use granule_linux_abi::execve::MOST_TEXT_BYTES;
 use granule_linux_abi::program::{self, Place, Program};
 use granule_linux_abi::start_stack::{Start, Texts};
 use granule_linux_abi::syscall::STACK_BYTES;
+
+/// Below this nothing is mapped: what is reached by a null pointer and an index.
+pub(crate) const LOWEST: u64 = 64 << 10;
 
 /// Between the stack and what is mapped below it nothing is.
 const STACK_GUARD: u64 = 1 << 20;
@@ -210,8 +213,8 @@ fn random_bytes() -> [u8; 16] {
 }
 
 /// The registers that a program begins with.
-pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> exception::Frame {
-    exception::Frame {
+pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> Frame {
+    Frame {
         x: [0; 31],
         sp: stack_pointer,
         elr: entry,

@@ -3,17 +3,20 @@
 
 use super::frames::UserMemory;
 use super::hook::TASKS;
+use super::next_kernel;
 use super::owned::PageFrames;
 use super::switch::FpState;
-use super::task::{self, Own, Task, TaskBuilder};
-use super::{entry, exec, memory, process_table, registers, sched, timer};
-use crate::console::println;
-use crate::kexec::leave;
-use crate::memory::pages::{self, Counted};
-use crate::memory::{live, merge};
-use crate::refuse;
-use crate::smp::percpu;
-use crate::{cpu, ipi, kexec};
+use super::task::builder::TaskBuilder;
+use super::task::{self, Own, Task};
+use super::{entry, exec, memory, process_table, registers, sched};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::dev::console::println;
+use crate::dev::timer;
+use crate::fatal::refuse;
+use crate::mm::pages::{self, Counted};
+use crate::mm::{live, merge};
+use crate::percpu;
 use core::fmt;
 use core::ops::Range;
 use granule::arch::errata::Workaround;
@@ -78,6 +81,11 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     if let Some(hook) = TASKS.get() {
         hook.before_first(machine.parameters);
     }
+    sched::TELL_PARENT.call_once(|| {
+        |task| {
+            process_table::tell_parent(&mut || task::bury(task));
+        }
+    });
     let Some(archive) = archive(machine) else {
         return Ok(());
     };
@@ -104,7 +112,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
     while !sched::none_left() {
-        leave::serve();
+        next_kernel::serve();
         if !sched::run_one() {
             wait();
         }
@@ -273,7 +281,7 @@ fn texts(
 fn wait() {
     let masked = cpu::mask_interrupts();
     // Looked at with interrupts masked: who asks for the next kernel sends one only once.
-    if sched::may_sleep() && !sched::none_left() && !leave::is_asked() {
+    if sched::may_sleep() && !sched::none_left() && !next_kernel::is_asked() {
         cpu::wait_for_interrupt();
     }
     sched::woke();
@@ -284,9 +292,7 @@ fn wait() {
 /// Closes user space on all CPUs.
 fn end() {
     // Nobody is left who could ask for it.
-    if let Some(busy) = kexec::Busy::take() {
-        kexec::unload(&busy);
-    }
+    next_kernel::forget();
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();

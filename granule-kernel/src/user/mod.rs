@@ -4,7 +4,7 @@
 //! registers, address spaces and scheduling. From below: [`owned`] keeps values in frames, [`frames`] and
 //! [`memory`] make the library's address spaces on them, [`access`] copies from and to programs.
 //! [`turn`], [`queue`], [`idle`] and [`waiters`] are the pure part of scheduling, [`sched`] runs tasks on
-//! all CPUs by [`timer`], [`registers`] and [`switch`]. [`task`] is the table of tasks, each with a kernel
+//! all CPUs by the timer, [`registers`] and [`switch`]. [`task`] is the table of tasks, each with a kernel
 //! [`stack`]; [`process_table`] is the one process table behind its lock, and [`env`](mod@env) is the
 //! calling process as system calls see it. [`process`] makes and ends processes, [`exec`] loads a program
 //! for [`execve`]. [`entry`] is where an exception of EL0 arrives, [`syscall`] has the system calls.
@@ -12,7 +12,6 @@
 //! tests change.
 
 pub(crate) mod idle;
-pub(crate) mod output;
 pub(crate) mod queue;
 pub(crate) mod turn;
 pub(crate) mod waiters;
@@ -37,6 +36,8 @@ pub(crate) mod init;
 #[allow(dead_code, reason = "what a space counts is asked for by nobody yet")]
 pub(crate) mod memory;
 #[cfg(target_os = "none")]
+pub(crate) mod next_kernel;
+#[cfg(target_os = "none")]
 pub(crate) mod owned;
 #[cfg(target_os = "none")]
 pub(crate) mod process;
@@ -56,8 +57,6 @@ pub(crate) mod switch;
 pub(crate) mod syscall;
 #[cfg(target_os = "none")]
 pub(crate) mod task;
-#[cfg(target_os = "none")]
-pub(crate) mod timer;
 
 /// Tasks at most: as many as the process table has places.
 pub(crate) const MOST_TASKS: usize = granule_linux_abi::processes::MOST_PROCESSES;

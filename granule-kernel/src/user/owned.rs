@@ -4,8 +4,8 @@
 //! after the last process shows a value that was forgotten. An exception must not need such a value before
 //! it is handled.
 
-use crate::memory::live::{self, Kernel, pointer};
-use crate::memory::pages;
+use crate::mm::live::{self, Kernel, pointer};
+use crate::mm::pages;
 use core::ptr::NonNull;
 use granule::arch::VirtualAddress;
 use granule_kcore::frames::Frame;

@@ -5,20 +5,12 @@ use super::memory::AddressSpace;
 use super::owned::Boxed;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
-use super::task::{self, Current, NotBegun, Own, Task, TaskBuilder};
+use super::task::builder::{NotBegun, TaskBuilder};
+use super::task::{self, Current, Own, Task};
 use super::{process_table, registers};
 use core::sync::atomic::Ordering;
 use granule::space::SpaceError;
 use granule_linux_abi::abi::Errno;
-use granule_linux_abi::abi::process::Status;
-use granule_linux_abi::abi::signal::SIGKILL;
-
-/// How a process that is ended from outside ended.
-pub(super) const KILLED: u32 = Status::Killed {
-    signal: SIGKILL,
-    core: false,
-}
-.word();
 
 /// What `clone` is asked for, of what there is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -145,19 +137,19 @@ pub(super) fn end_vfork(task: &Task) {
 fn end_all() {
     task::close();
     for task in task::alive() {
-        task.set_killed(KILLED);
+        task.set_killed(task::KILLED);
         sched::interrupt(task);
     }
 }
 
 /// Runs the process in another space from here on; what it had before is given back.
 pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
-    let masked = crate::cpu::mask_interrupts();
+    let masked = crate::arch::cpu::mask_interrupts();
     let reference = space.reference();
     let old = current.set_memory(Some(space));
     // SAFETY: the process keeps it, and leaves it when it is not run.
     unsafe { super::memory::enter(reference) };
-    crate::cpu::restore_interrupts(masked);
+    crate::arch::cpu::restore_interrupts(masked);
     drop(old);
     end_vfork(current.task);
 }

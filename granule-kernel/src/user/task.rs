@@ -10,16 +10,17 @@ use super::owned::Boxed;
 use super::stack::Stack;
 use super::switch::{Context, FpState};
 use super::turn::Turn;
-use crate::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal::SIGKILL;
 use granule_linux_abi::processes::{Reaped, Relation, Selection};
 
-mod builder;
-pub(super) use builder::{NotBegun, TaskBuilder};
+pub(super) mod builder;
 
 /// Nobody's.
 const FREE: u32 = 0;
@@ -58,6 +59,13 @@ pub(crate) struct Task {
     vfork_parent: AtomicU32,
     body: AtomicPtr<Body>,
 }
+
+/// How a process that is ended from outside ended.
+pub(super) const KILLED: u32 = Status::Killed {
+    signal: SIGKILL,
+    core: false,
+}
+.word();
 
 /// In `killed`: it is not.
 const NOT_KILLED: u32 = u32::MAX;

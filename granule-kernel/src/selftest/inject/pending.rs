@@ -5,8 +5,8 @@
 //! the state makes them so and valid again, since any other access, to a stack say, may be one that
 //! faults on them.
 
-use crate::cpu;
-use crate::memory::live;
+use crate::arch::cpu;
+use crate::mm::live;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use granule::arch::page_size::Level;

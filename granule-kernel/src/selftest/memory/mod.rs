@@ -27,11 +27,11 @@ mod plug;
 mod quarters;
 mod stress;
 
+use crate::arch::cpu;
 use crate::bench::support::{Block, Random, Snapshot, assert_as, ok, size};
-use crate::cpu;
-use crate::ipi;
-use crate::memory::live;
-use crate::smp::percpu;
+use crate::cpu::ipi;
+use crate::mm::live;
+use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 use granule_kcore::parameters::Parameters;

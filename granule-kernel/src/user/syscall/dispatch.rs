@@ -5,10 +5,11 @@
 //! that change registers, tasks or address spaces are named here; all others are the table's
 //! of `granule-linux-abi`.
 
-use super::{Arguments, Outcome, kexec, memory, tasks};
-use crate::console::println;
+use super::{Arguments, Outcome, memory, tasks};
+use crate::dev::console::println;
 use crate::user::execve;
 use crate::user::hook::TASKS;
+use crate::user::next_kernel;
 use crate::user::task::Current;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_linux_abi::abi::number;
@@ -33,8 +34,8 @@ fn function(number: u64) -> Option<Call> {
         number::MUNMAP => memory::munmap,
         number::MPROTECT => memory::mprotect,
         number::MADVISE => memory::madvise,
-        number::KEXEC_FILE_LOAD => kexec::load,
-        number::REBOOT => kexec::reboot,
+        number::KEXEC_FILE_LOAD => next_kernel::load,
+        number::REBOOT => next_kernel::reboot,
         _ => return None,
     })
 }

@@ -1,13 +1,11 @@
-//! System calls that change registers, tasks, address spaces or the next kernel. All others are
+//! System calls that change registers, tasks or address spaces. All others are
 //! [`granule_linux_abi::syscall`]'s; [`dispatch`] tells which function a number has.
 
 mod dispatch;
-mod kexec;
 mod memory;
 mod tasks;
 
 pub(crate) use dispatch::{enter, tell_unknown};
-pub(crate) use memory::LOWEST;
 
 use granule_linux_abi::abi::Errno;
 

@@ -3,14 +3,15 @@
 //! A task that is being made has a place and a number. Nobody else sees it before it begins.
 
 use super::{
-    ALIVE, Body, FAMILY, FREE, MADE, MOST_PID, NOT_KILLED, Own, Saved, TASKS, Task, free_body,
+    ALIVE, Body, FAMILY, FREE, KILLED, MADE, MOST_PID, NOT_KILLED, Own, Saved, TASKS, Task,
+    free_body,
 };
-use crate::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::user::memory::AddressSpace;
 use crate::user::owned::Boxed;
+use crate::user::process_table;
 use crate::user::stack::Stack;
 use crate::user::switch::{Context, FpState};
-use crate::user::{process, process_table};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering;
 
@@ -116,7 +117,7 @@ impl TaskBuilder {
         })?;
         if closed {
             // Who ended all did not see it.
-            task.set_killed(process::KILLED);
+            task.set_killed(KILLED);
         }
         core::mem::forget(self);
         Ok(task)
