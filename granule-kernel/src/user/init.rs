@@ -21,8 +21,8 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
 use granule::space::{Settings, UserFrames, Wanted};
-use granule_boot::words;
 use granule_kcore::cpus::common::Common;
+use granule_kcore::parameters::Parameters;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal;
@@ -47,7 +47,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) capabilities: TlbCapabilities,
     /// Physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
-    pub(crate) bootargs: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
 }
 
 /// How it ended, if that was not well.
@@ -74,9 +74,9 @@ impl fmt::Display for Failure {
 /// Runs `/init` of the initramfs, or the program that `rdinit=` names, until it ends, and all others
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
-    let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    let path = machine.parameters.init;
     if let Some(hook) = TASKS.get() {
-        hook.before_first(machine.bootargs);
+        hook.before_first(machine.parameters);
     }
     let Some(archive) = archive(machine) else {
         return Ok(());
@@ -226,7 +226,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     }
     registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
     ipi::call(percpu::online(), &|_| registers::open());
-    let texts = texts(path, first.script.as_ref(), machine.bootargs).map_err(Refused::Program)?;
+    let texts = texts(path, first.script.as_ref(), machine.parameters).map_err(Refused::Program)?;
     let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
     drop(texts);
     let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
@@ -252,18 +252,15 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
 fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
-    bootargs: &[u8],
+    parameters: &Parameters<'_>,
 ) -> Result<TextList<PageFrames>, Errno> {
     let mut texts = TextList::new()?;
     if let Some(script) = script {
         texts.push_interpreter(script)?;
     }
     texts.push(path)?;
-    let words = bootargs.split(u8::is_ascii_whitespace);
-    for word in words.skip_while(|word| *word != b"--").skip(1) {
-        if !word.is_empty() {
-            texts.push(word)?;
-        }
+    for word in parameters.init_arguments() {
+        texts.push(word)?;
     }
     texts.end_arguments();
     for text in [&b"HOME=/"[..], b"TERM=linux"] {
