@@ -34,7 +34,7 @@ test-all: setup
 	@cargo xtask test --all
 
 test-peers: setup
-	@cargo xtask test-peers $(PEERS)
+	@cargo run --quiet --package xtask-peers -- $(PEERS)
 
 soak: setup
 	@cargo xtask soak $(SOAK)

@@ -13,12 +13,14 @@ use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
 use granule_cli::bench::args::{KexecArgs, LinearMapArgs, PermissionsArgs, UserArgs, What};
 use granule_cli::bench::kexec;
+use granule_cli::bench::linear_map;
 use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::bench::user;
 use granule_cli::plan::args::PlanArgs;
-use granule_cli::record::Record;
-use granule_cli::{Boot, bench, boot, check, cost, report, usage};
+use granule_cli::result::record::Record;
+use granule_cli::result::report;
+use granule_cli::{Boot, boot, check, cost, usage};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -81,11 +83,14 @@ fn bench_command(args: &LinearMapArgs) -> ExitCode {
     if let Err(line) = bench.check() {
         return bad_usage(&line);
     }
-    let mut bar = Bar::new(&bench);
-    let done = bench::run(&bench, &mut bar, &interrupt);
+    let mut bar = Bar::of(bench.cells().iter().map(linear_map::Cell::weight));
+    let done = linear_map::run(&bench, &mut bar, &interrupt);
     drop(bar);
-    let table = bench::report::table(&bench, &done);
-    let object = args.run.json.then(|| bench::report::json(&bench, &done));
+    let table = linear_map::report::table(&bench, &done);
+    let object = args
+        .run
+        .json
+        .then(|| linear_map::report::json(&bench, &done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 

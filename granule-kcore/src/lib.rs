@@ -21,7 +21,7 @@ pub mod layout;
 pub mod line;
 pub mod lock;
 pub mod merge_candidates;
-pub mod options;
+pub mod parameters;
 pub mod persist;
 pub mod rate_limit;
 pub mod sizes;

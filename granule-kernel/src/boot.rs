@@ -24,16 +24,15 @@ use granule::arch::{Geometry, Half, OutputFormat, PhysicalAddress, Regime};
 use granule::linear::{Arena, Placement};
 use granule::table::Counters;
 use granule_boot::memblock::{self, LeftOut};
-use granule_boot::words;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout;
-use granule_kcore::options::{self, Unknown};
+use granule_kcore::parameters::Parameters;
 
 /// How user space ended, if it did not end well; well, too, if there was none.
 pub(crate) type Ended = Result<(), init::Failure>;
 
 /// Boots on what was handed over, and runs the programs that there are.
-pub(crate) fn run(handover: &Handover, bootargs: &[u8]) -> Ended {
+pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     let Some(choice) = &handover.choice else {
         refuse::refuse(format_args!(
             "no page size was chosen before the MMU was on"
@@ -44,15 +43,15 @@ pub(crate) fn run(handover: &Handover, bootargs: &[u8]) -> Ended {
     }
     // SAFETY: the one call; the boot tables map the area, as it is in the handover.
     unsafe { recorder::begin(handover.trace) };
-    boot(handover, choice, bootargs)
+    boot(handover, choice, parameters)
 }
 
 // Its own frame, as what follows has large ones of its own.
 #[inline(never)]
-fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
+fn boot(handover: &Handover, choice: &BootChoice, parameters: &Parameters<'_>) -> Ended {
     let page_size = choice.page.size;
     let cpu = handover.entry.features();
-    let forced = forced_errata(bootargs);
+    let forced = parameters.errata;
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
     let geometry = match Geometry::new(
         &cpu,
@@ -71,20 +70,12 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         // While this CPU is the only one that runs, few errata ask for it; a test may ask for all.
         repeat: errata.repeats_tlbi(true) || forced.repeats_tlbi(false),
     };
-    let (rodata, unknown) = options::rodata(bootargs);
-    tell(unknown);
-    let (strategy, unknown) = options::strategy(bootargs);
-    tell(unknown);
-    let (barriers, unknown) = options::barriers(bootargs, strategy);
-    tell(unknown);
-    let (limit, unknown) = options::bbm(bootargs);
-    tell(unknown);
-    let system = trust::system(limit, forced);
+    let system = trust::system(parameters.bbm, forced);
 
     let mut memory = Memory::new(page_size);
-    read_memory(handover, &mut memory);
+    read_memory(handover, parameters, &mut memory);
     let placement = place(&geometry, &mut memory);
-    let persist = persist::find(bootargs, &mut memory);
+    let persist = persist::find(parameters, &mut memory);
     // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
     // table there is used.
     let reach = unsafe {
@@ -95,7 +86,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
             placement.distance(),
         )
     };
-    let counter = instruction_counter(handover, bootargs);
+    let counter = instruction_counter(handover, parameters);
     let counters = Counters::new();
     let pool_end = handover.entry.load + image::static_pool().end;
     let mut request = Request {
@@ -109,11 +100,8 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
             PhysicalAddress(handover.pool_next),
             PhysicalAddress(pool_end),
         ),
-        rodata,
-        trust: trust::of_boot_cpu(&cpu, &system, rodata),
-        debug_pagealloc: pagealloc::is_wanted(bootargs),
-        strategy,
-        barriers,
+        trust: trust::of_boot_cpu(&cpu, &system, parameters.rodata),
+        parameters,
         counter: counter.as_ref(),
     };
     // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the image;
@@ -132,7 +120,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         handover.entry.counter,
         |stage, tables| {
             if let Some(hook) = BOOT.get() {
-                hook.before_check(bootargs, stage, tables, &placement);
+                hook.before_check(parameters, stage, tables, &placement);
             }
         },
     ) {
@@ -146,7 +134,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
             handover,
             memory: &mut memory,
             tree,
-            bootargs,
+            parameters,
             errata,
             translations: looked.translations,
             has_programs: initrd.is_some(),
@@ -187,10 +175,10 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         handover,
         &memory,
         persist.map(|persist| persist.extent()),
-        bootargs,
+        parameters,
     );
     drop(tables);
-    let arrival = arrive::look(handover, bootargs);
+    let arrival = arrive::look(handover, parameters.kexec.digest);
     let unused_pool = arena.unused_pool();
     let identity = cpus.needs_identity;
     let given_back =
@@ -206,9 +194,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     request.trust = trust;
     live::begin(&request);
     pagealloc::hide_free_pages();
-    if !merge::configure(bootargs) {
-        println!("granule: granule.merge=: expected idle or off; taking idle");
-    }
+    merge::configure(parameters.merges_when_idle);
     report::boot(handover, choice, &geometry, common.errata, &trust);
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
@@ -216,7 +202,7 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
     report::memory(given_back, &pages, page_size.bytes());
     report::cpus(&cpus, page_size);
     if let Some(hook) = drivers::MORE_DRIVERS.get() {
-        hook.probe(bootargs, page_size);
+        hook.probe(parameters, page_size);
     }
     report::drivers(page_size);
     arrive::report(&arrival, handover, &placement, &geometry);
@@ -224,23 +210,25 @@ fn boot(handover: &Handover, choice: &BootChoice, bootargs: &[u8]) -> Ended {
         report::left_by_last_boot(&left);
     }
     if let Some(hook) = BOOT.get()
-        && let Err(error) = hook.tables_are_up(bootargs)
+        && let Err(error) = hook.tables_are_up(parameters)
     {
         refuse::refuse(format_args!(
             "arm64.inject_conflict= cannot be granted: {error}"
         ));
     }
     if let Some(hook) = BOOT.get() {
-        hook.boot_is_done(&request, bootargs);
+        hook.boot_is_done(&request, parameters);
     }
-    bench::run(bootargs, request.counter);
+    if let Some(bench) = parameters.bench {
+        bench::run(bench, request.counter);
+    }
     merge::settle();
     let ended = init::run(&init::Machine {
         boot_cpu: cpu,
         common,
         capabilities: request.capabilities,
         initrd,
-        bootargs,
+        parameters,
     });
     report::exceptions();
     ended
@@ -255,39 +243,6 @@ pub(crate) fn root(ttbr: u64, geometry: &Geometry) -> PhysicalAddress {
         _ => ((ttbr >> 2) & 0b1111) << 48,
     };
     PhysicalAddress(low | high)
-}
-
-/// The errata that the command line forces, for tests.
-fn forced_errata(bootargs: &[u8]) -> Errata {
-    let mut errata = Errata::NONE;
-    let forced = words::find(bootargs, b"arm64.errata=").unwrap_or_default();
-    for name in forced
-        .split(|byte| *byte == b',')
-        .filter(|name| !name.is_empty())
-    {
-        if !errata.force(name) {
-            println!(
-                "granule: arm64.errata={}: no such erratum, ignored; see granule/src/arch/errata.rs",
-                name.escape_ascii()
-            );
-        }
-    }
-    errata
-}
-
-fn tell(unknown: Option<Unknown<'_>>) {
-    if let Some(Unknown {
-        key,
-        value,
-        values,
-        taken,
-    }) = unknown
-    {
-        println!(
-            "granule: {key}{}: expected {values}; taking {taken}",
-            value.escape_ascii()
-        );
-    }
 }
 
 /// Shows `look` the device tree, in its window. A closure, because the window goes: nothing that
@@ -306,17 +261,21 @@ pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -
 
 /// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
 /// nothing of ours.
-pub(crate) fn firmware_memory(handover: &Handover, memory: &mut Memory) {
-    let read = |tree: &[u8]| tree::memory(tree, persist::handed_over(tree), memory);
+pub(crate) fn firmware_memory(
+    handover: &Handover,
+    parameters: &Parameters<'_>,
+    memory: &mut Memory,
+) {
+    let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory);
     if let Err(error) = with_tree(handover, read) {
         refuse::refuse(format_args!("{error}"));
     }
 }
 
 /// Early memory: the device tree's, less the image and the tree itself.
-fn read_memory(handover: &Handover, memory: &mut Memory) {
+fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    firmware_memory(handover, memory);
+    firmware_memory(handover, parameters, memory);
     let trace = &handover.trace;
     let own = [
         (entry.load, image::bytes(), "image"),
@@ -427,15 +386,18 @@ fn tell_memory(memory: &Memory, geometry: &Geometry) {
 }
 
 /// The instruction counter, if the command line asks for one.
-fn instruction_counter(handover: &Handover, bootargs: &[u8]) -> Option<InstructionCounter> {
-    if words::find(bootargs, b"granule.count=")? != b"instructions" {
+fn instruction_counter(
+    handover: &Handover,
+    parameters: &Parameters<'_>,
+) -> Option<InstructionCounter> {
+    if !parameters.counts_instructions {
         return None;
     }
     match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
         Ok(counter) => {
             println!("granule: counting instructions by {counter}");
             if let Some(hook) = BOOT.get() {
-                hook.counter_is_up(bootargs, &counter);
+                hook.counter_is_up(parameters, &counter);
             }
             Some(counter)
         }

@@ -60,28 +60,16 @@ pub(crate) fn write(text: fmt::Arguments<'_>) {
     });
 }
 
-/// Sends what a program writes, as it is but for lines that could be taken for the kernel's own;
-/// newlines with their carriage returns if asked.
-pub(crate) fn write_user(bytes: &[u8], newlines: bool) {
+/// Sends what a program writes, as it is but for lines that could be taken for the kernel's own.
+pub(crate) fn write_user(bytes: &[u8]) {
     with(|uart, guard| {
         for byte in bytes {
             if guard.next(*byte) {
                 uart.put(b' ');
             }
-            if newlines {
-                uart.put(*byte);
-            } else {
-                uart.put_raw(*byte);
-            }
+            uart.put(*byte);
         }
     });
-}
-
-/// A byte that was typed and that nobody has taken, if there is one.
-pub(crate) fn read() -> Option<u8> {
-    let mut byte = None;
-    with(|uart, _| byte = uart.take());
-    byte
 }
 
 fn with(work: impl FnOnce(Pl011, &mut Guard)) {

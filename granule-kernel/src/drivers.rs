@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::PageSize;
 use granule_boot::driver::{Mismatch, Requirement};
 use granule_boot::sizes::SizeSet;
+use granule_kcore::parameters::Parameters;
 
 /// A driver: what it is called, and which page sizes it can work with.
 pub(crate) struct Driver {
@@ -51,7 +52,7 @@ static DRIVERS: [&Driver; 4] = [
 /// Drivers of the test image's own, which have no device.
 pub(crate) trait DriverHook: Sync {
     /// Probes those that the command line asks for.
-    fn probe(&self, bootargs: &[u8], running: PageSize);
+    fn probe(&self, parameters: &Parameters<'_>, running: PageSize);
 
     /// All of them, for the record.
     fn drivers(&self) -> &'static [Driver];

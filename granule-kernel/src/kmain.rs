@@ -12,6 +12,7 @@ use crate::smp::percpu;
 use crate::trace::recorder;
 use crate::{boot, console, cpu, exception, psci, report, stack};
 use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
 
 /// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
 pub(crate) fn run(handover: &'static Handover) -> ! {
@@ -33,11 +34,12 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     let mut line = [0; MOST_BOOTARGS];
     let line = bootargs(handover, &mut line);
     println!("granule: bootargs: {}", line.escape_ascii());
+    let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
     no_way_to_power_off(handover);
     if let Some(hook) = BOOT.get() {
-        hook.console_is_up(line);
+        hook.console_is_up(&parameters);
     }
-    finish(boot::run(handover, line))
+    finish(boot::run(handover, &parameters))
 }
 
 /// Bytes of command line that are kept, as in Linux.

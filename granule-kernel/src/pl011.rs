@@ -1,4 +1,4 @@
-//! The PL011 UART, as far as a console needs it: write a byte, wait for the end, take what came.
+//! The PL011 UART, as far as a console needs it: write a byte, wait until it has left.
 //! Shared by the console before the MMU and after it; no locks, no formatting.
 
 #[cfg(target_os = "none")]
@@ -12,8 +12,6 @@ const CR: usize = 0x30;
 
 /// FR: transmit FIFO full.
 const FR_TXFF: u32 = 1 << 5;
-/// FR: receive FIFO empty.
-const FR_RXFE: u32 = 1 << 4;
 /// FR: still sending.
 const FR_BUSY: u32 = 1 << 3;
 /// CR: UART, transmitter and receiver enabled.
@@ -73,14 +71,7 @@ impl Pl011 {
         self.wait_while(FR_BUSY);
     }
 
-    /// Takes a byte that has come, if one has; nothing is made of errors on the line.
-    pub(crate) fn take(self) -> Option<u8> {
-        // The byte is in the lower bits, what was wrong with it above.
-        (self.read(FR) & FR_RXFE == 0).then(|| self.read(DR) as u8)
-    }
-
-    /// Sends one byte as it is.
-    pub(crate) fn put_raw(self, byte: u8) {
+    fn put_raw(self, byte: u8) {
         self.wait_while(FR_TXFF);
         self.write(DR, u32::from(byte));
     }
@@ -125,17 +116,6 @@ mod tests {
         assert_eq!(registers[CR / 4], 0x301);
         assert_eq!(registers[LCRH / 4], 0x70);
         assert_eq!(registers[DR / 4], u32::from(b'A'));
-    }
-
-    #[test]
-    fn what_came_is_taken_without_its_errors() {
-        for (flags, taken) in [(FR_RXFE, None), (0, Some(b'A'))] {
-            let mut registers = uart(flags);
-            registers[DR / 4] = 0xf41;
-            // SAFETY: the array outlives the value.
-            let pl011 = unsafe { Pl011::new(registers.as_mut_ptr() as u64) };
-            assert_eq!(pl011.take(), taken);
-        }
     }
 
     #[test]

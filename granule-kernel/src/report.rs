@@ -56,9 +56,9 @@ pub(crate) fn boot(
 #[inline(never)]
 pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     let page_bytes = request.geometry.page_size().bytes();
-    say("linear_map.strategy", request.strategy);
-    say("linear_map.barriers", request.barriers);
-    say("linear_map.rodata", request.rodata.name());
+    say("linear_map.strategy", request.parameters.strategy);
+    say("linear_map.barriers", request.parameters.barriers);
+    say("linear_map.rodata", request.parameters.rodata.name());
     say("linear_map.ram_bytes", ram);
     say("linear_map.mapped_bytes", map.census.bytes());
     for (size, count) in map.census.leaves() {

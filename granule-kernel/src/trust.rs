@@ -9,7 +9,7 @@ use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::errata::Errata;
 use granule::arch::trust::{Decision, System, decide};
-use granule_kcore::options::Rodata;
+use granule_kcore::parameters::Rodata;
 
 /// TLB conflict aborts are dealt with where exceptions are: the handler, its stack and all it
 /// touches lie in the image's own mapping, which is never split.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::workspace::{build_executable, root, show};
+use xtask::workspace::{build_executable, root, show};
 
 /// Builds `granule` and returns its path. Boots run in parallel, and `cargo run` would
 /// make them wait for each other's locks.
@@ -131,16 +131,6 @@ pub(crate) fn differs(record: &Value, path: &str, expected: &Value) -> Option<St
     }
 }
 
-/// A size in the largest unit that divides it, as the field writes them: 4K, 2M, 16G.
-pub(crate) fn size(bytes: u64) -> String {
-    for (unit, shift) in [("T", 40), ("G", 30), ("M", 20), ("K", 10)] {
-        if bytes != 0 && bytes.trailing_zeros() >= shift {
-            return format!("{}{unit}", bytes >> shift);
-        }
-    }
-    format!("{bytes}B")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,16 +198,5 @@ mod tests {
         let wrong = differs(&record, "a.b", &json!("3")).unwrap();
         assert_eq!(wrong, "a.b is 3, expected \"3\"");
         assert!(differs(&record, "a.c", &json!(3)).unwrap().contains("a.c"));
-    }
-
-    #[test]
-    fn sizes_in_their_unit() {
-        assert_eq!(size(4096), "4K");
-        assert_eq!(size(2 << 20), "2M");
-        assert_eq!(size(16 << 30), "16G");
-        assert_eq!(size(4 << 40), "4T");
-        assert_eq!(size((1 << 30) + (512 << 20)), "1536M");
-        assert_eq!(size(100), "100B");
-        assert_eq!(size(0), "0B");
     }
 }

@@ -3,32 +3,33 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::boot;
 use crate::image::Image;
 use crate::matrix::{Case, Expected};
-use crate::{boot, pool};
+use xtask::pool;
 
 /// What a case came to: nothing wrong, or one line saying what.
 #[derive(Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct Outcome {
     pub(crate) case: usize,
     pub(crate) wrong: Option<String>,
     pub(crate) time: Duration,
 }
 
-/// Runs the cases in order, several at a time, `each` hearing every verdict as it comes.
+/// Runs the cases in order, several at a time, `each` hearing every outcome as it comes.
 pub(crate) fn run(
     cases: &[Case],
     granule: &Path,
     image: &Image,
-    mut each: impl FnMut(Verdict) -> bool,
+    mut each: impl FnMut(Outcome) -> bool,
 ) {
     pool::run(
         cases.len(),
-        pool::PARALLEL,
+        pool::parallel(),
         || true,
         |case| wrong(&cases[case], granule, image),
         |done| {
-            each(Verdict {
+            each(Outcome {
                 case: done.job,
                 wrong: done.result,
                 time: done.time,

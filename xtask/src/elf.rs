@@ -402,7 +402,7 @@ fn check_relocations(elf: &ElfFile64<'_, LittleEndian>, bytes: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_elf::{TestElf, sym};
+    use xtask::test_elf::{TestElf, sym};
 
     #[test]
     fn segments_are_laid_by_address() {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::tools;
-use crate::workspace::{capture, root, run, show, target_dir};
+use xtask::workspace::{capture, root, run, show, target_dir};
 
 /// What cargo-fuzz (0.13) gives rustc.
 const RUSTFLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
-use crate::workspace::{KERNEL_TARGET, build_executable, image_path};
 use crate::{entry, mmu_off, strict_align};
 use granule_kcore::trace::entry_code;
+use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
 /// A written image.
 #[derive(Clone, Debug)]
@@ -259,7 +259,7 @@ fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_elf::TestElf;
+    use xtask::test_elf::TestElf;
 
     fn header(size: u64, flags: u64) -> Vec<u8> {
         let mut bytes = vec![0; 64];

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::workspace::root;
+use xtask::workspace::root;
 
 /// What the table names: `crate::module`, `crate::{module, module::inner}`.
 fn islands(document: &str) -> BTreeSet<(String, String)> {
@@ -67,6 +67,7 @@ fn unsafe_code_and_assembly_stand_where_the_document_says() {
         "granule-recorder",
         "granule-kcore",
         "granule-kernel",
+        "granule-linux-abi",
         "granule-probe",
     ] {
         files(package, &mut found);

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use imports::{Import, Modules};
 
-use crate::workspace::{metadata, root};
+use xtask::workspace::{metadata, root};
 
 /// The layers of one crate or of the workspace, lowest first. A layer's members do not import each other.
 #[derive(Debug, Default)]

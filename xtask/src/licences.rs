@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-use crate::workspace::{capture, cargo, root};
+use xtask::workspace::{capture, cargo, root};
 
 /// Where published crates come from.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";

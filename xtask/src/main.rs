@@ -7,6 +7,8 @@ mod boot;
 mod boots;
 mod check;
 mod ci;
+#[cfg(test)]
+mod documents;
 mod elf;
 mod entry;
 mod figures;
@@ -22,8 +24,6 @@ mod miri;
 mod mmu_off;
 #[cfg(test)]
 mod page_constants;
-mod peers;
-mod pool;
 mod probe;
 mod programs;
 mod run;
@@ -31,11 +31,8 @@ mod size;
 mod soak;
 mod steps;
 mod strict_align;
-#[cfg(test)]
-mod test_elf;
 mod tools;
 mod user;
-mod workspace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -96,8 +93,6 @@ enum Command {
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
     Fuzz,
-    /// Run Debian's arm64 kernels and shell beside this kernel, and compare
-    TestPeers(peers::Options),
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -132,7 +127,6 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Check => return Ok(check::check()),
         Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
-        Command::TestPeers(options) => return peers::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }
     Ok(ExitCode::SUCCESS)

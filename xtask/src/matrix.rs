@@ -130,7 +130,7 @@ impl Case {
             sum = sum.saturating_add(size.saturating_mul(count));
             let one_page = size == u64::from(self.page_size) << 10;
             if pages_only && !one_page && count > 0 {
-                let size = boot::size(size);
+                let size = granule_cli::sizes::show_size(size);
                 wrong.push(format!(
                     "rodata={} but {count} leaves of {size}",
                     self.rodata

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use crate::programs::{Sum, run_command};
 use crate::steps::{LIBRARIES, draws, package_named, targets};
-use crate::workspace::{self, metadata, root};
-use crate::{pool, tools};
+use crate::tools;
+use xtask::pool;
+use xtask::workspace::{self, metadata, root};
 
 /// Each of the libraries' test programs is a job of its own, as Miri uses one core; the one that takes
 /// longest begins first.
@@ -29,7 +30,7 @@ pub(crate) fn run() -> Result<()> {
     let mut broken = Ok(());
     pool::run(
         jobs.len(),
-        LANES,
+        pool::parallel(),
         || true,
         |job| {
             let job: Vec<_> = jobs[job].iter().map(String::as_str).collect();
@@ -45,9 +46,6 @@ pub(crate) fn run() -> Result<()> {
     );
     broken.and(sum.result())
 }
-
-/// Jobs of Miri beside each other: as many as the machines that tests are made for have cores.
-const LANES: usize = 2;
 
 /// The test program that takes as long as all others together.
 const LONGEST: &str = "operations";

@@ -2,7 +2,7 @@
 //! smallest program that breaks it, and to pass on the one that does not.
 
 use super::*;
-use crate::test_elf::{TestElf, sym};
+use xtask::test_elf::{TestElf, sym};
 
 const RET: u32 = 0xd65f_03c0;
 const NOP: u32 = 0xd503_201f;

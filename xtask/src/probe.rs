@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::elf::Program;
 use crate::image::{self, Image};
 use crate::mmu_off::{self, Rules};
-use crate::workspace::{KERNEL_TARGET, build_executable, image_path};
+use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
 /// Its package.
 pub(crate) const PACKAGE: &str = "granule-probe";

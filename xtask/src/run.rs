@@ -7,8 +7,9 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_C
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
-use crate::boot::{self, at, number, size, text};
+use crate::boot::{self, at, number, text};
 use crate::image;
+use granule_cli::sizes::show_size as size;
 
 const PAGE_SIZES: [&str; 3] = ["4k", "16k", "64k"];
 

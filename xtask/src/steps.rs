@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::programs::{self, Program};
-use crate::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
-use crate::{boot, boots, figures, image, licences, matrix, miri, pool, probe, user};
+use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
+use xtask::pool;
+use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
 
 /// A step: its name for `--only`, what it is for, and what it does.
 #[derive(Debug)]
@@ -268,9 +269,9 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
 
 /// All tests but those that boot guests, and the examples in documentation.
 fn host_tests() -> Result<()> {
-    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
     let draws: Vec<_> = draws().collect();
-    let tests = programs::run(&programs, pool::PARALLEL, &[], &draws);
+    let tests = programs::run(&programs, pool::parallel(), &[], &draws);
     let mut doc = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
     doc.envs(draws);
     let examples = programs::run_command(doc).and_then(|sum| sum.result());
@@ -287,26 +288,25 @@ pub(crate) fn runs_on_host(program: &Program) -> bool {
     ![user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package) && !boots_guests(program)
 }
 
-/// Integration tests of granule-cli whose names begin with `qemu`.
+/// The integration tests of granule-cli that are called `qemu`.
 fn boots_guests(program: &Program) -> bool {
-    program.package == CLI && program.kind == "test" && program.target.starts_with("qemu")
+    program.package == CLI && program.kind == "test" && program.target == "qemu"
 }
 
 /// The properties and interleavings of the host tests with other cases, and more of them; and the model
 /// harness with more operations. The soak has still more.
 fn properties() -> Result<()> {
-    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
     let mut variables: Vec<_> = draws().collect();
     variables.push(("GRANULE_TIMES", LONG_TIMES.to_string()));
     variables.push(("GRANULE_HARNESS_OPERATIONS", LONG_OPERATIONS.to_string()));
-    programs::run(&programs, pool::PARALLEL, &[], &variables)
+    programs::run(&programs, pool::parallel(), &[], &variables)
 }
 
-/// Its packages and its summary are its own; the last line of that says which of its checks failed.
+/// A program of its own, with packages that nothing else here needs; its last lines say which of its
+/// checks failed.
 fn peers() -> Result<()> {
-    let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("test-peers");
-    run(command)
+    run(cargo(&["run", "--quiet", "--package", "xtask-peers"]))
 }
 
 fn build_image() -> Result<()> {
@@ -331,9 +331,13 @@ fn qemu_tests() -> Result<()> {
     image::image(None)?;
     user::build()?;
     probe::build()?;
-    let programs = programs::choose(programs::build()?, "tests that boot guests", boots_guests)?;
+    let programs = programs::choose(
+        programs::build(&[])?,
+        "tests that boot guests",
+        boots_guests,
+    )?;
     // A guest is a busy thread: as many tests at a time as there are cores.
-    let threads = format!("--test-threads={}", pool::PARALLEL);
+    let threads = format!("--test-threads={}", pool::parallel());
     programs::run(&programs, 1, &[&threads], &[])
 }
 
@@ -346,11 +350,11 @@ fn qemu_matrix() -> Result<()> {
         (image::test_image as fn() -> _, " --test-image"),
         (|| image::image(None), ""),
     ] {
-        boots::run(&cases, &granule, &build()?, |verdict| {
+        boots::run(&cases, &granule, &build()?, |outcome| {
             ran += 1;
-            let case = &cases[verdict.case];
-            match verdict.wrong {
-                None => println!("ok ({:.1} s): {case}{option}", verdict.time.as_secs_f32()),
+            let case = &cases[outcome.case];
+            match outcome.wrong {
+                None => println!("ok ({:.1} s): {case}{option}", outcome.time.as_secs_f32()),
                 Some(wrong) => {
                     failed += 1;
                     println!("FAILED: granule boot {case}{option}: {wrong}");

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, SectionKind};
 
 use crate::a64;
-use crate::workspace::{KERNEL_TARGET, root, run};
+use xtask::workspace::{KERNEL_TARGET, root, run};
 
 const PROBE: &str = "#![no_std]\n\
     /// # Safety\n/// Any readable address.\n\

@@ -2,22 +2,23 @@
 //! symbols, enough to check the image and the MMU-off code without a kernel.
 
 /// An ELF file under construction.
-#[derive(Default)]
-pub(crate) struct TestElf {
+#[derive(Debug, Default)]
+pub struct TestElf {
     segments: Vec<(u64, u64, Vec<u8>, u64)>,
     text: (u64, Vec<u8>),
     symbols: Vec<TestSymbol>,
 }
 
 /// A symbol in `.text`.
-pub(crate) struct TestSymbol {
+#[derive(Debug)]
+pub struct TestSymbol {
     name: String,
     address: u64,
     size: u64,
     function: bool,
 }
 
-pub(crate) fn sym(name: &str, address: u64, size: u64, function: bool) -> TestSymbol {
+pub fn sym(name: &str, address: u64, size: u64, function: bool) -> TestSymbol {
     TestSymbol {
         name: name.to_owned(),
         address,
@@ -27,30 +28,30 @@ pub(crate) fn sym(name: &str, address: u64, size: u64, function: bool) -> TestSy
 }
 
 impl TestElf {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
-    pub(crate) fn segment(self, address: u64, data: &[u8], memory: u64) -> Self {
+    pub fn segment(self, address: u64, data: &[u8], memory: u64) -> Self {
         self.segment_at(address, address, data, memory)
     }
 
-    pub(crate) fn segment_at(mut self, va: u64, pa: u64, data: &[u8], memory: u64) -> Self {
+    pub fn segment_at(mut self, va: u64, pa: u64, data: &[u8], memory: u64) -> Self {
         self.segments.push((va, pa, data.to_vec(), memory));
         self
     }
 
-    pub(crate) fn text(mut self, address: u64, data: &[u8]) -> Self {
+    pub fn text(mut self, address: u64, data: &[u8]) -> Self {
         self.text = (address, data.to_vec());
         self
     }
 
-    pub(crate) fn symbol(mut self, symbol: TestSymbol) -> Self {
+    pub fn symbol(mut self, symbol: TestSymbol) -> Self {
         self.symbols.push(symbol);
         self
     }
 
-    pub(crate) fn build(self) -> Vec<u8> {
+    pub fn build(self) -> Vec<u8> {
         let phnum = self.segments.len() as u16;
         let mut data_at = 64 + 56 * u64::from(phnum);
         let mut phdrs = Vec::new();

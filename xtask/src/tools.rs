@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show};
+use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show};
 
 /// The oldest QEMU that the tests are run with (Debian 12's).
 const QEMU_AT_LEAST: (u32, u32) = (7, 2);

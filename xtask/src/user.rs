@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir};
+use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir};
 
 /// Their package.
 pub(crate) const PACKAGE: &str = "granule-user";

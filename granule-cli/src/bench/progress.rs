@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Bench, Cell, Observer, Row};
-use crate::sizes::show_size;
-
 /// A bar of so many steps; hidden where standard error is no terminal.
 pub(super) fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
@@ -29,14 +26,9 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// For all of `bench`.
-    #[must_use]
-    pub fn new(bench: &Bench) -> Self {
-        Self::of(bench.cells().iter().map(Cell::weight))
-    }
-
     /// For as many as there are weights.
-    pub(super) fn of(weights: impl ExactSizeIterator<Item = u64>) -> Self {
+    #[must_use]
+    pub fn of(weights: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = weights.len();
         Self {
             bar: bar(weights.sum()),
@@ -55,21 +47,6 @@ impl Bar {
     /// One of such a weight is done.
     pub(super) fn done(&self, weight: u64) {
         self.bar.inc(weight);
-    }
-}
-
-impl Observer for Bar {
-    fn begin(&mut self, cell: &Cell) {
-        self.next(format_args!(
-            "{} pages, {}, {}",
-            cell.page_size.word(),
-            show_size(cell.memory),
-            cell.form.strategy.word()
-        ));
-    }
-
-    fn end(&mut self, row: &Row) {
-        self.done(row.cell.weight());
     }
 }
 

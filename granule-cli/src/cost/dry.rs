@@ -11,7 +11,7 @@ use granule::table::{
 };
 
 use super::Job;
-use super::direct::{POOL, pages};
+use super::job::direct::{POOL, pages};
 
 /// The counts of `direct` for this job.
 pub(super) fn direct(job: &Job) -> Result<Expected, TableError> {

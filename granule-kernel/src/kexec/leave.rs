@@ -16,7 +16,6 @@ use crate::memory::live;
 use crate::mmu_off::{cache, record};
 use crate::smp::off;
 use crate::trace::{leaving, recorder};
-use crate::user::abi::Errno;
 use crate::user::registers;
 use crate::user::sched;
 use crate::user::task::{self, Task};
@@ -27,6 +26,7 @@ use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::kexec::handoff_note::{self as note, Note};
 use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
 use granule_kexec::{Counts, EL2, Header, ListError, UNCACHED, relocate, verify};
+use granule_linux_abi::abi::Errno;
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;

@@ -186,7 +186,7 @@ impl Loader<'_> {
         held.complete();
         let [kernel, _, tree] = given;
         let way = Way {
-            uncached: self.machine.words.uncached,
+            uncached: self.machine.options.uncached,
             el2: self.machine.returns_to_el2,
             sctlr: SCTLR_MMU_OFF,
             sctlr_el2: SCTLR_EL2_MMU_OFF,

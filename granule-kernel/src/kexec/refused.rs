@@ -2,10 +2,10 @@
 
 use super::messages::Kind;
 use crate::memory::pages::NoMemory;
-use crate::user::abi::Errno;
 use core::fmt;
 use granule_kcore::kexec::next_tree::TreeError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
+use granule_linux_abi::abi::Errno;
 
 /// What is wrong with a call itself.
 #[derive(Clone, Copy, Debug)]

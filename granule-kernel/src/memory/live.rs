@@ -90,7 +90,7 @@ pub(crate) fn begin(request: &Request<'_>) {
         bbm: request.trust.level,
         leaves: request.leaves(),
         image: request.image_start..request.image_start + image::bytes(),
-        debug_pagealloc: request.debug_pagealloc,
+        debug_pagealloc: request.parameters.debug_pagealloc,
     });
 }
 

@@ -17,12 +17,12 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::trust::Decision;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::window::{WindowBuilder, Windows};
-use granule::linear::{Arena, Barriers, Census, Placement, Published, Strategy, direct};
+use granule::linear::{Arena, Census, Placement, Published, direct};
 use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::counter_wrap::Lost;
 use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
-use granule_kcore::options::Rodata;
+use granule_kcore::parameters::Parameters;
 use granule_kcore::sizes;
 use granule_recorder::TracedWindows;
 
@@ -75,7 +75,7 @@ impl From<TableError> for MapError {
 /// What `memory` says is to be mapped, with the image's text and constants read-only there too if
 /// `rodata` says so.
 fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(), MapError> {
-    let rodata = request.rodata;
+    let rodata = request.parameters.rodata;
     let constants = request.image_start..request.image_start + image::constants_end();
     let leaves = request.leaves();
     let mut push = |start: u64, end: u64, permissions: Permissions| {
@@ -115,21 +115,18 @@ pub(crate) struct Request<'a> {
     pub(crate) placement: Placement,
     pub(crate) image_start: u64,
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
-    pub(crate) rodata: Rodata,
     /// How far the boot CPU is trusted to split live blocks: a map whose pages must be able to
     /// change has blocks only then.
     pub(crate) trust: Decision,
-    pub(crate) debug_pagealloc: bool,
-    pub(crate) strategy: Strategy,
-    pub(crate) barriers: Barriers,
+    pub(crate) parameters: &'a Parameters<'a>,
     pub(crate) counter: Option<&'a InstructionCounter>,
 }
 
 impl Request<'_> {
     /// How large the linear map's leaves may be.
     pub(crate) const fn leaves(&self) -> Leaves {
-        let split_never = self.rodata.changes_pages() && !self.trust.splits_blocks();
-        if split_never || self.debug_pagealloc {
+        let split_never = self.parameters.rodata.changes_pages() && !self.trust.splits_blocks();
+        if split_never || self.parameters.debug_pagealloc {
             Leaves::PAGES
         } else {
             Leaves::LARGEST
@@ -193,7 +190,7 @@ pub(crate) fn map_mem<'c>(
     arena: &'c mut Arena,
 ) -> Result<(LinearMap, Opened<'c>), MapError> {
     let mut tables = request.open(Supply::Arena(arena), counters)?;
-    let fixmap = match request.strategy.published() {
+    let fixmap = match request.parameters.strategy.published() {
         None => None,
         Some(strategy) => {
             let constants = PhysicalAddress(request.image_start);
@@ -293,12 +290,8 @@ impl<W: Windows + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
     type Output = Result<Census, TableError>;
 
     fn run<P: Page>(self) -> Self::Output {
-        let Request {
-            geometry,
-            barriers,
-            root,
-            ..
-        } = *self.request;
+        let Request { geometry, root, .. } = *self.request;
+        let barriers = self.request.parameters.barriers;
         WindowBuilder::<P, _>::new(geometry, self.strategy, barriers, self.windows)
             .create(root, self.pieces)
     }

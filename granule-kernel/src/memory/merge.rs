@@ -19,7 +19,6 @@ use granule::arch::geometry::LeafSize;
 use granule::arch::page_size::Level;
 use granule::arch::{Kind, VirtualAddress};
 use granule::table::{Leaves, Merged, TableError};
-use granule_boot::words;
 use granule_kcore::cpus::set::CpuSet;
 
 /// Parts of a second that a range is left alone before it is merged: who changes one page changes
@@ -39,15 +38,9 @@ static NOTED: AtomicBool = AtomicBool::new(false);
 static TABLES: AtomicU64 = AtomicU64::new(0);
 static GROUPS: AtomicU64 = AtomicU64::new(0);
 
-/// Reads the word; false if it is none there is.
-pub(crate) fn configure(bootargs: &[u8]) -> bool {
-    let (on, known) = match words::find(bootargs, b"granule.merge=") {
-        None | Some(b"idle") => (true, true),
-        Some(b"off") => (false, true),
-        Some(_) => (true, false),
-    };
-    IN_BACKGROUND.store(on, Ordering::Relaxed);
-    known
+/// Sets whether idle CPUs merge (`granule.merge=`).
+pub(crate) fn configure(when_idle: bool) {
+    IN_BACKGROUND.store(when_idle, Ordering::Relaxed);
 }
 
 /// Merges all that agrees among `pages` pages from `start` in the linear map, into leaves as large as

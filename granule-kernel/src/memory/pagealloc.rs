@@ -7,13 +7,7 @@
 use super::live::{self, Flush, Kernel};
 use super::pages::Pages;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule_boot::words;
 use granule_kcore::frames::tables::Source;
-
-/// Whether the command line asks for it.
-pub(crate) fn is_wanted(bootargs: &[u8]) -> bool {
-    words::find(bootargs, b"debug_pagealloc=") == Some(b"on")
-}
 
 /// Makes every page invalid that is free now. Nobody may allocate yet.
 pub(crate) fn hide_free_pages() {

@@ -30,7 +30,7 @@ pub(crate) fn boot_leftovers(
     let before = memory.totals().free;
     // The window that it is read from goes further down.
     let mut firmware = Memory::new(size);
-    crate::boot::firmware_memory(handover, &mut firmware);
+    crate::boot::firmware_memory(handover, request.parameters, &mut firmware);
     let (entry, tree_info) = (&handover.entry, &handover.tree);
 
     // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped. Where

@@ -60,7 +60,9 @@ impl From<TableError> for Failure {
 
 /// Whether a map made for `request` must be rewritten on a system that is trusted like `all`.
 pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
-    request.rodata.changes_pages() && request.trust.splits_blocks() && !all.splits_blocks()
+    request.parameters.rodata.changes_pages()
+        && request.trust.splits_blocks()
+        && !all.splits_blocks()
 }
 
 /// Splits all that is larger than a page. Every CPU but this one is parked meanwhile. `map` and

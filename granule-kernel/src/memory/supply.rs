@@ -3,6 +3,8 @@
 
 use super::table_pages::TablePages;
 use super::window::EarlyTables;
+#[cfg(feature = "test-image")]
+use granule::arch::PhysicalAddress;
 use granule::linear::{Arena, direct};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 

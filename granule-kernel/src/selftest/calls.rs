@@ -21,11 +21,11 @@ use crate::{cpu, ipi};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
-use granule_boot::words;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::frames::tables::Tables;
 use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
 /// has CPUs, a round costs as many turns of its scheduler.
@@ -58,22 +58,21 @@ fn get(counts: &Counts, cpu: usize) -> u64 {
         .map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Does what `bootargs` asks for.
+/// Does what the command line asks for.
 // Its own frame: the boot's lies under all that follows.
 #[inline(never)]
-pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
-    let words = words::words(bootargs).filter(|word| word.key == b"granule.test");
-    for word in words {
-        match word.value {
-            Some(b"ipi") => calls(),
-            Some(b"park") => match park(request) {
+pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
+    for test in parameters.test.tests() {
+        match test {
+            b"ipi" => calls(),
+            b"park" => match park(request) {
                 Ok(()) => {}
                 Err(error) => panic!("granule.test=park: {error}"),
             },
-            Some(b"lines") => lines(),
-            Some(b"mute") => mute(),
-            Some(b"secondary-panic") => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
-            Some(b"secondary-overflow") => on_cpu_1(&|_| {
+            b"lines" => lines(),
+            b"mute" => mute(),
+            b"secondary-panic" => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
+            b"secondary-overflow" => on_cpu_1(&|_| {
                 failures::overflow(1);
             }),
             _ => {}

@@ -46,6 +46,7 @@ mod installed {
     use crate::user::task::Task;
     use granule::linear::Placement;
     use granule::table::TableError;
+    use granule_kcore::parameters::Parameters;
 
     /// Installs every hook. The first thing that the test image does at its virtual address.
     pub(crate) fn install() {
@@ -62,33 +63,33 @@ mod installed {
     struct Boot;
 
     impl BootHook for Boot {
-        fn console_is_up(&self, bootargs: &[u8]) {
-            kexec::note(bootargs);
-            failures::run(bootargs);
+        fn console_is_up(&self, parameters: &Parameters<'_>) {
+            kexec::note(parameters);
+            failures::run(parameters);
         }
 
-        fn counter_is_up(&self, bootargs: &[u8], counter: &InstructionCounter) {
-            failures::count(bootargs, counter);
+        fn counter_is_up(&self, parameters: &Parameters<'_>, counter: &InstructionCounter) {
+            failures::count(parameters, counter);
         }
 
         fn before_check(
             &self,
-            bootargs: &[u8],
+            parameters: &Parameters<'_>,
             stage: Stage,
             tables: &mut dyn Tree,
             placement: &Placement,
         ) {
-            failures::corrupt(bootargs, stage, tables, placement);
+            failures::corrupt(parameters, stage, tables, placement);
         }
 
-        fn tables_are_up(&self, bootargs: &[u8]) -> Result<(), TableError> {
-            inject::init(bootargs)
+        fn tables_are_up(&self, parameters: &Parameters<'_>) -> Result<(), TableError> {
+            inject::init(parameters)
         }
 
-        fn boot_is_done(&self, request: &Request<'_>, bootargs: &[u8]) {
-            calls::run(request, bootargs);
-            conflict::run(request, bootargs);
-            memory::run(bootargs);
+        fn boot_is_done(&self, request: &Request<'_>, parameters: &Parameters<'_>) {
+            calls::run(request, parameters);
+            conflict::run(request, parameters);
+            memory::run(parameters);
         }
     }
 
@@ -112,8 +113,8 @@ mod installed {
     struct Tasks;
 
     impl TaskHook for Tasks {
-        fn before_first(&self, bootargs: &[u8]) {
-            alloc_failure::open(bootargs);
+        fn before_first(&self, parameters: &Parameters<'_>) {
+            alloc_failure::open(parameters);
         }
 
         fn begins(&self) {

@@ -36,6 +36,7 @@ use granule_kcore::devicetree::gic::Gic;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 use granule_kcore::line::Line;
+use granule_kcore::parameters::Parameters;
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
@@ -117,7 +118,7 @@ pub(crate) struct Machine<'a, 'r> {
     pub(crate) handover: &'a Handover,
     pub(crate) memory: &'a mut Memory,
     pub(crate) tree: &'a [u8],
-    pub(crate) bootargs: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
     /// The boot CPU's, and those forced on the command line.
     pub(crate) errata: Errata,
     /// Addresses that the boot CPU translated for its self-check.
@@ -167,9 +168,6 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
             }
         }
         return started;
-    }
-    if let Some(hook) = CPUS.get() {
-        hook.before_start(machine.bootargs);
     }
     match prepare(machine, &fdt, &mut started) {
         Ok(needs) => {
@@ -332,7 +330,7 @@ fn start_one(
         mmu: machine.handover.mmu,
         needs: Some(*needs),
         disguise: CPUS.get().map_or(Disguise::NONE, |hook| {
-            hook.disguise(machine.bootargs, number)
+            hook.disguise(machine.parameters, number)
         }),
     };
     let Some(command) = mailbox::leave(number, &command) else {

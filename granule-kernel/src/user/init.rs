@@ -1,17 +1,12 @@
 //! The first process, and the end of user space: begun if there is an initramfs with an `/init`,
 //! over when that ends, with every frame counted before and after.
 
-use super::abi::process::Status;
-use super::abi::signal;
-use super::files::tree::NodeId;
 use super::frames::UserMemory;
 use super::hook::TASKS;
-use super::owned::Array;
-use super::script::{self, Script};
-use super::start_stack::Texts;
+use super::owned::PageFrames;
 use super::switch::FpState;
-use super::task::{self, Own, Task, Unborn};
-use super::{entry, exec, memory, registers, sched, shared, timer};
+use super::task::{self, Own, Task, TaskBuilder};
+use super::{entry, exec, memory, process_table, registers, sched, timer};
 use crate::console::println;
 use crate::kexec::leave;
 use crate::memory::pages::{self, Counted};
@@ -26,8 +21,14 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
 use granule::space::{Settings, UserFrames, Wanted};
-use granule_boot::words;
 use granule_kcore::cpus::common::Common;
+use granule_kcore::parameters::Parameters;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal;
+use granule_linux_abi::execve::TextList;
+use granule_linux_abi::files::tree::NodeId;
+use granule_linux_abi::script::{self, Script};
 
 /// The most bits of address that programs have: those that expect pointers to have more are rare,
 /// those that put something above bit 47 are not.
@@ -46,7 +47,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) capabilities: TlbCapabilities,
     /// Physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
-    pub(crate) bootargs: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
 }
 
 /// How it ended, if that was not well.
@@ -73,9 +74,9 @@ impl fmt::Display for Failure {
 /// Runs `/init` of the initramfs, or the program that `rdinit=` names, until it ends, and all others
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
-    let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    let path = machine.parameters.init;
     if let Some(hook) = TASKS.get() {
-        hook.before_first(machine.bootargs);
+        hook.before_first(machine.parameters);
     }
     let Some(archive) = archive(machine) else {
         return Ok(());
@@ -83,16 +84,16 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     // What is merged later gives tables back, which would look like frames that were not there.
     merge::merge_noted();
     let before = pages::counted();
-    if let Err(error) = shared::open(archive) {
+    if let Err(error) = process_table::open(archive) {
         println!("granule: {error}: no user space");
         return Ok(());
     }
-    let Some(program) = shared::program(path) else {
+    let Some(program) = process_table::program(path) else {
         println!(
             "granule: the initramfs has no {}: no user space",
             path.escape_ascii()
         );
-        shared::close();
+        process_table::close();
         return Ok(());
     };
     let init = match interpreted(program).and_then(|first| begin(machine, path, &first)) {
@@ -147,7 +148,7 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
 enum Refused {
     Memory,
     Geometry(granule::arch::GeometryError),
-    Program(super::abi::Errno),
+    Program(Errno),
     /// What a script names is no file.
     Interpreter(&'static [u8]),
 }
@@ -179,9 +180,8 @@ struct First {
 fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refused> {
     let script = script::read(content);
     let (node, program) = match &script {
-        Some(script) => {
-            shared::program(script.interpreter).ok_or(Refused::Interpreter(script.interpreter))?
-        }
+        Some(script) => process_table::program(script.interpreter)
+            .ok_or(Refused::Interpreter(script.interpreter))?,
         None => (node, content),
     };
     Ok(First {
@@ -226,24 +226,20 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     }
     registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
     ipi::call(percpu::online(), &|_| registers::open());
-    let (bytes, arguments, environment) =
-        texts(path, first.script.as_ref(), machine.bootargs).ok_or(Refused::Memory)?;
-    let texts = Texts {
-        bytes: &bytes,
-        arguments,
-        environment,
-    };
-    let loaded = exec::load(first.program, path, texts).map_err(Refused::Program)?;
+    let texts = texts(path, first.script.as_ref(), machine.parameters).map_err(Refused::Program)?;
+    let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
+    drop(texts);
     let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
     let own = Own {
         memory: Some(loaded.memory),
         heap: loaded.heap,
         clear_child_tid: 0,
     };
-    let unborn = Unborn::new(None).ok_or(Refused::Memory)?;
-    let (place, pid) = (unborn.task().place(), unborn.task().pid());
-    shared::with(|world| world.begin(place, pid, first.node)).map_err(Refused::Program)?;
-    let init = unborn
+    let builder = TaskBuilder::new(None).ok_or(Refused::Memory)?;
+    let place = builder.task().place();
+    process_table::with(|processes| processes.begin(place, first.node))
+        .map_err(Refused::Program)?;
+    let init = builder
         .begin(&frame, &FpState::ZERO, 0, own, None)
         .map_err(|_| Refused::Memory)?;
     sched::open(true);
@@ -252,44 +248,25 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
 }
 
 /// The arguments of the first process, which are its path, behind what runs it if it is a script, and
-/// what follows `--` on the command line, and its environment; and how many there are of each.
+/// what follows `--` on the command line, and its environment.
 fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
-    bootargs: &[u8],
-) -> Option<(Array<u8>, usize, usize)> {
-    const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
-    let space = |byte: &u8| byte.is_ascii_whitespace();
-    let mut further = bootargs
-        .split(space)
-        .skip_while(|word| *word != b"--")
-        .skip(1)
-        .filter(|word| !word.is_empty());
-    let by = script.map(|script| [Some(script.interpreter), script.argument]);
-    let by = by.into_iter().flatten().flatten();
-    let before: usize = by.clone().map(|text| text.len() + 1).sum();
-    let length = before + path.len() + bootargs.len() + 64;
-    let mut bytes = Array::new(length, |_| 0u8)?;
-    let mut at = 0;
-    let mut arguments = 0;
-    let mut put = |text: &[u8]| {
-        if let Some(to) = bytes.get_mut(at..at + text.len()) {
-            to.copy_from_slice(text);
-            // One more: the NUL that is there.
-            at += text.len() + 1;
-        }
-    };
-    by.chain([path]).for_each(|text| {
-        put(text);
-        arguments += 1;
-    });
-    further.by_ref().for_each(|word| {
-        put(word);
-        arguments += 1;
-    });
-    ENVIRONMENT.iter().for_each(|text| put(text));
-    bytes.truncate(at);
-    Some((bytes, arguments, ENVIRONMENT.len()))
+    parameters: &Parameters<'_>,
+) -> Result<TextList<PageFrames>, Errno> {
+    let mut texts = TextList::new()?;
+    if let Some(script) = script {
+        texts.push_interpreter(script)?;
+    }
+    texts.push(path)?;
+    for word in parameters.init_arguments() {
+        texts.push(word)?;
+    }
+    texts.end_arguments();
+    for text in [&b"HOME=/"[..], b"TERM=linux"] {
+        texts.push(text)?;
+    }
+    Ok(texts)
 }
 
 /// The boot CPU, while no task is ready.
@@ -312,7 +289,7 @@ fn end() {
     }
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
-    shared::close();
+    process_table::close();
     // A frame of no program: the root that no CPU has in a TTBR any more.
     pages::release(registers::take_nobody(), 1);
     memory::close_numbers();

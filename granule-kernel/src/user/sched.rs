@@ -13,7 +13,7 @@ use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
 use super::turn::Left;
 use super::waiters::Waiters;
-use super::{memory, registers, shared, timer};
+use super::{memory, process_table, registers, timer};
 use crate::lock::Lock;
 use crate::smp::percpu;
 use crate::{cpu, gic};
@@ -203,14 +203,10 @@ pub(crate) fn run_one() -> bool {
         registers::set_thread_pointer((*saved).thread_pointer);
     }
     timer::begin_turn();
-    let begun = timer::now();
-    task.since.store(begun, Ordering::Relaxed);
     // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
     // only, and its stack goes on when the task leaves.
     unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
     timer::off();
-    let ran = timer::now().saturating_sub(begun);
-    task.ran.fetch_add(ran, Ordering::Relaxed);
     // SAFETY: as above; the kernel uses neither register.
     unsafe {
         save_fp(&raw mut (*saved).fp);
@@ -238,7 +234,7 @@ fn bury(task: &'static Task) {
     // here, and must not be closed meanwhile.
     BURYING.fetch_add(1, Ordering::SeqCst);
     task::free_body(task);
-    shared::tell_parent(&mut || task::bury(task));
+    process_table::tell_parent(&mut || task::bury(task));
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
         // The boot CPU waits for the last one.
@@ -250,12 +246,6 @@ fn bury(task: &'static Task) {
 pub(super) fn none_left() -> bool {
     // In this order: who is buried is counted before its place is free.
     task::none_left() && BURYING.load(Ordering::SeqCst) == 0
-}
-
-/// Ticks of the timer's counter that the task, which runs, has run.
-pub(super) fn ran(task: &Task) -> u64 {
-    let turn = timer::now().saturating_sub(task.since.load(Ordering::Relaxed));
-    task.ran.load(Ordering::Relaxed).saturating_add(turn)
 }
 
 /// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.

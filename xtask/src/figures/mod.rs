@@ -20,8 +20,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::document::{Kind, Marker};
 use self::runs::{Phase, RUNS, Run, Said};
-use crate::workspace::{capture, root};
-use crate::{boot, image, pool, user};
+use crate::{boot, image, user};
+use xtask::pool;
+use xtask::workspace::{capture, root};
 
 /// The documents with figures.
 const DOCUMENTS: [&str; 4] = [
@@ -317,7 +318,7 @@ fn measure(chosen: &[&Run]) -> Result<Measured> {
         let runs = chosen.iter().filter(|run| run.phase == phase);
         let runs: Vec<&Run> = runs.copied().collect();
         let parallel = if phase == Phase::Count {
-            pool::PARALLEL
+            pool::parallel()
         } else {
             1
         };
@@ -372,7 +373,7 @@ fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
     user::build()?;
     if needs(&["host"]) {
         let build = ["build", "--release", "-p", "granule-bench"];
-        crate::workspace::run(crate::workspace::cargo(&build))?;
+        xtask::workspace::run(xtask::workspace::cargo(&build))?;
     }
     let granule = boot::build_cli()?;
     ensure!(

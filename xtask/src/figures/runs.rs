@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::workspace::{cargo, root};
+use xtask::workspace::{cargo, root};
 
 /// When a run is made, for what it needs and what it disturbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,7 +188,7 @@ pub(super) const RUNS: &[Run] = &[
     .checked(),
     run(
         "peers",
-        &["cargo xtask test-peers --only bench"],
+        &["cargo run --package xtask-peers -- --only bench"],
         Phase::Alone,
         180,
     ),

@@ -387,4 +387,62 @@ mod tests {
             "{text}"
         );
     }
+
+    #[test]
+    fn sizes_stand_beside_their_difference() {
+        let build = |build: &str, bytes: u64| {
+            json!({"build": build, "page_size": "4k", "image_bytes": bytes, "code_bytes": bytes,
+                "text_bytes": bytes, "data_bytes": bytes})
+        };
+        let more = json!({"bytes": 512, "percent": 50.0});
+        let json = json!({"builds": [build("boot", 1536), build("fixed-4k", 1024)],
+            "over_fixed": [{"page_size": "4k", "image": more, "code": more, "text": more,
+                "data": more}]});
+        let text = sizes(&[said("", json)]).unwrap();
+        let lines: Vec<&str> = text.lines().skip(4).collect();
+        assert_eq!(
+            lines,
+            [
+                "| 4k | one image for every size | 1.5 | 1.5 | 1.5 | 1.5 |",
+                "| 4k | `fixed-4k` | 1.0 | 1.0 | 1.0 | 1.0 |",
+                "| 4k | difference | +0.5 (+50.0 %) | +0.5 (+50.0 %) | +0.5 (+50.0 %) | +0.5 (+50.0 %) |",
+            ]
+        );
+    }
+
+    #[test]
+    fn each_job_of_the_host_is_a_table() {
+        let ratio = json!({"median": 1.0, "lower_quartile": 0.9, "upper_quartile": 1.1});
+        let row = |bytes: u64, step: &str| {
+            json!({"bytes": bytes, "leaf_bytes": 4096, "subject": "granule", "step": step,
+                "ratio": ratio})
+        };
+        let both = [1_u64 << 30, 64 << 30];
+        let rows: Vec<Value> = both
+            .iter()
+            .flat_map(|bytes| ["map", "protect", "unmap"].map(|step| row(*bytes, step)))
+            .collect();
+        let floors = both.map(|bytes| json!({"bytes": bytes, "leaf_bytes": 4096}));
+        let goals = json!([{"what": "map", "at_most": 1.25, "ratio": ratio, "reached": false}]);
+        let said = [said(
+            "",
+            json!({"rows": rows, "floors": floors, "goals": goals}),
+        )];
+        let text = host(&said).unwrap();
+        let cell = "1.00 (0.90 to 1.10)";
+        assert!(
+            text.contains("| 64 GiB in 4K leaves | map | protect | unmap |"),
+            "{text}"
+        );
+        assert_eq!(
+            text.matches(&format!("| granule | {cell} | {cell} | {cell} |"))
+                .count(),
+            2
+        );
+        let goals = host_goals(&said).unwrap();
+        assert!(
+            goals.ends_with(&format!("| map | 1.25 | {cell} | missed |\n")),
+            "{goals}"
+        );
+    }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use granule_cli::Initramfs;
 
-use crate::workspace::{root, target_dir};
+use xtask::workspace::{root, target_dir};
 
 /// Where the disk with so many bytes is: as seen from the workspace's root if it is in there.
 pub(crate) fn path(bytes: usize) -> PathBuf {

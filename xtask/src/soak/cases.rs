@@ -296,7 +296,7 @@ fn hostile_calls(seed: u64) -> Case {
         "-p",
         "granule-cli",
         "--test",
-        "qemu_user",
+        "qemu",
         "--",
         "calls_of_every_number_with_anything",
     ];
@@ -324,7 +324,7 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
             "-p",
             "granule-cli",
             "--test",
-            "qemu_permissions",
+            "qemu",
             "--",
             "--nocapture",
             &test,

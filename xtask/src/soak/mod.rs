@@ -21,13 +21,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::image::{self, Image};
 use crate::matrix::{Expected, payload};
-use crate::workspace::{root, target_dir};
-use crate::{boot, boots, pool, user};
+use crate::{boot, boots, user};
 use cases::{Case, Work};
 use pace::{Pace, about};
 use program::Outcome;
 use state::State;
 use stop::Stop;
+use xtask::pool;
+use xtask::workspace::{root, target_dir};
 
 /// The longest that one run may take, in minutes: six hours but for the last boots, which are
 /// let finish.
@@ -213,7 +214,7 @@ impl Run<'_> {
         beside.sort_by_key(|case| std::cmp::Reverse(case.expected));
         let start = Instant::now();
         let mut ended = 0;
-        for (cases, parallel) in [(alone, 1), (beside, pool::PARALLEL)] {
+        for (cases, parallel) in [(alone, 1), (beside, pool::parallel())] {
             let mut kept = Ok(());
             let Self {
                 state,

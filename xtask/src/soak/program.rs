@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::stop::Stop;
 use crate::programs::passed_in;
-use crate::workspace::root;
+use xtask::workspace::root;
 
 /// A program, as a case runs it.
 #[derive(Clone, Debug)]

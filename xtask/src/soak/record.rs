@@ -36,7 +36,7 @@ fn with_line(text: &str, line: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::root;
+    use xtask::workspace::root;
 
     #[test]
     fn the_document_has_a_place_for_the_line() {

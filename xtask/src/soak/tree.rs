@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use super::record;
-use crate::workspace::{capture, root};
+use xtask::workspace::{capture, root};
 
 /// The commit, and where the work tree differs from it `+changes.` and a hash of how. The
 /// document that the last line is written to makes no difference.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::RunArgs;
-use crate::bench::{Bench, Form};
+use crate::bench::linear_map::{Bench, Form};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::parse_size;
 

@@ -15,12 +15,13 @@ use granule_kexec::copy_accesses;
 use serde_json::Value;
 
 use super::progress::Bar;
-use crate::boot::{self, Boot, Outcome};
+use crate::boot;
 use crate::image::Image;
 use crate::initramfs::Initramfs;
-use crate::kexec::Kexec;
-use crate::record::Record;
+use crate::request::Kexec;
 use crate::request::{PageSize, Request};
+use crate::result::record::Record;
+use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 
 /// Whether the MMU is on while bytes are copied.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::published::{self, LINES};
 use super::{Bench, Cell, Done, Figures, Mmu};
-use crate::bench::report::{SCHEMA, grouped};
+use crate::bench::text::{SCHEMA, grouped};
 use crate::sizes::show_size;
 
 fn rounded(number: f64, places: i32) -> f64 {

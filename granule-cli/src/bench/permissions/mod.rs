@@ -16,9 +16,10 @@ use indicatif::ProgressBar;
 use serde_json::Value;
 
 use super::progress;
-use crate::boot::{self, Boot};
+use crate::boot;
 use crate::image::Image;
 use crate::request::{PageSize, Request, Rodata};
+use crate::result::{Boot, Outcome};
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,7 +276,7 @@ pub fn run(bench: &Bench, listener: &mut Listener, interrupt: &AtomicBool) -> Do
         if measured.boot.is_ok()
             && let Some(other) = measured.other_than_asked(bench)
         {
-            measured.boot.outcome = boot::Outcome::Refused;
+            measured.boot.outcome = Outcome::Refused;
             measured.boot.reason = Some(other);
         }
         let stop = measured.boot.bad_usage;

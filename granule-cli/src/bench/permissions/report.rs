@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::{Bench, Done, FIGURES, Row};
-use crate::bench::report::{SCHEMA, grouped};
+use crate::bench::text::{SCHEMA, grouped};
 use crate::sizes::show_size;
 
 /// The JSON object (schema 1, docs/bench-json.md).

@@ -2,7 +2,7 @@
 
 use super::report::{json, table};
 use super::*;
-use crate::Outcome;
+use crate::result::Outcome;
 
 fn bench() -> Bench {
     Bench {

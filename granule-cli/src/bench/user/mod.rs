@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::progress::Bar;
-use crate::boot::{self, Boot, Outcome};
+use crate::boot;
 use crate::image;
 use crate::initramfs::Initramfs;
 use crate::request::{PageSize, Request};
+use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 use lines::Measured;
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Measured, Op};
 use super::{Bench, Build, Done, Ran};
-use crate::bench::report::{SCHEMA, grouped};
+use crate::bench::text::{SCHEMA, grouped};
 
 /// One kind of work of one boot.
 struct Row<'a> {

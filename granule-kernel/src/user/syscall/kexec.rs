@@ -1,20 +1,20 @@
 //! Calls that load a next kernel and leave for it.
 
-use super::env::Env;
 use super::{Arguments, Outcome};
 use crate::console::println;
 use crate::kexec::leave;
 use crate::kexec::messages::{self, Kind};
 use crate::kexec::refused::{Call, Refused};
 use crate::kexec::{self, Busy, Request};
-use crate::user::abi::Errno;
-use crate::user::files::kexec::Kexec;
-use crate::user::files::open::What;
 use crate::user::owned::Array;
-use crate::user::shared;
+use crate::user::process_table;
 use crate::user::task::Current;
 use core::fmt::Display;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::env::Env;
+use granule_linux_abi::files::kexec::Kexec;
+use granule_linux_abi::files::open::What;
 
 const UNLOAD: u64 = 1;
 const NO_INITRAMFS: u64 = 4;
@@ -64,14 +64,14 @@ fn content(
     what: &'static str,
     descriptor: u64,
 ) -> Result<&'static [u8], Errno> {
-    let content = shared::with(|world| {
-        let open = world
-            .own(current.task.place())?
+    let content = process_table::with(|processes| {
+        let open = processes
+            .get(current.task.place())?
             .descriptors
             .get(descriptor as u32)?;
-        let file = world.files.get(open)?;
+        let file = processes.files.get(open)?;
         match file.what {
-            What::File(node) if file.may_read() => Ok(world.files.tree.content(node)),
+            What::File(node) if file.may_read() => Ok(processes.files.tree.content(node)),
             _ => Err(Errno::EBADF),
         }
     });
@@ -106,7 +106,7 @@ fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<
 /// Says what is loaded now, for programs to read.
 fn publish(current: &mut Current<'_>) {
     let text = kexec::with_loaded(|loaded| loaded.map_or(Kexec::NONE, Kexec::of));
-    current.with(|world, _| world.files.kexec = text);
+    current.with(|processes, _| processes.files.kexec = text);
 }
 
 fn tell(why: &Refused) -> Errno {

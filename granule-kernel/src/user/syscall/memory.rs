@@ -1,12 +1,12 @@
 //! System calls about memory: anonymous memory only.
 
 use super::{Arguments, Outcome};
-use crate::user::abi::Errno;
 use crate::user::memory;
 use crate::user::process::out_of_memory;
 use crate::user::task::Current;
 use granule::arch::VirtualAddress;
 use granule::space::Rights;
+use granule_linux_abi::abi::Errno;
 
 const PROT_READ: u64 = 1;
 const PROT_WRITE: u64 = 2;

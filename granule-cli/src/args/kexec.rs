@@ -1,0 +1,62 @@
+//! The options of `granule boot` that have the kernel leave for another one.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+
+use crate::request::{Kexec, PageSize};
+
+const HEADING: &str = "Leaving for another kernel (kexec)";
+
+/// Where to leave for, and how.
+#[derive(Debug, Args)]
+#[command(
+    group(ArgGroup::new("next").args(["kexec", "kexec_page_size"]).multiple(true)),
+)]
+pub(super) struct KexecArgs {
+    /// Once up, load this arm64 Image and leave for it: of any page size, or another kernel's
+    #[arg(long, help_heading = HEADING, value_name = "IMAGE")]
+    kexec: Option<PathBuf>,
+
+    /// Page size to ask the next kernel for; without --kexec that is the same image again
+    #[arg(long, help_heading = HEADING, value_name = "SIZE", value_enum, ignore_case = true)]
+    kexec_page_size: Option<PageSize>,
+
+    /// The next kernel's initial RAM disk
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "next")]
+    kexec_initrd: Option<PathBuf>,
+
+    /// The next kernel's command line
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        requires = "next"
+    )]
+    kexec_append: Option<String>,
+
+    /// Copy everything, also what could have been loaded where it goes
+    #[arg(long, help_heading = HEADING, requires = "next")]
+    kexec_copy: bool,
+
+    /// Copy with MMU and caches off (granule.kexec=uncached), to compare
+    #[arg(long, help_heading = HEADING, requires = "next")]
+    kexec_uncached: bool,
+}
+
+impl KexecArgs {
+    /// What these options stand for, if any was given.
+    pub(super) fn kexec(&self) -> Option<Kexec> {
+        // The others need one of these two.
+        let wanted = self.kexec.is_some() || self.kexec_page_size.is_some();
+        wanted.then(|| Kexec {
+            image: self.kexec.clone(),
+            initrd: self.kexec_initrd.clone(),
+            append: self.kexec_append.clone(),
+            page_size: self.kexec_page_size,
+            copy: self.kexec_copy,
+            uncached: self.kexec_uncached,
+        })
+    }
+}

@@ -1,0 +1,400 @@
+//! The command line: its options, their help and their defaults.
+//!
+//! Parsing ends in a [`Request`]; nothing is opened or started here.
+
+mod kexec;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use self::kexec::KexecArgs;
+use crate::bench::args::BenchArgs;
+use crate::plan::{self, args::PlanArgs};
+use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
+use crate::sizes::{parse_address, parse_size};
+
+/// Boots and inspects an arm64 kernel that chooses its page size at boot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "granule",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Boot the kernel image under QEMU and say how it ended
+    #[command(long_about = BOOT_LONG, after_help = BOOT_HINT, after_long_help = BOOT_EXAMPLES)]
+    Boot(Box<BootArgs>),
+
+    /// Replay a trace through the model of the MMU and say what breaks the architecture's rules
+    #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+
+    /// Measure by booting: what making the linear map takes, in every way, and what changing it does
+    Bench(BenchArgs),
+
+    /// Say what a linear map takes on any machine, without booting
+    #[command(long_about = plan::args::LONG, after_long_help = plan::args::EXAMPLES)]
+    Plan(PlanArgs),
+}
+
+const CHECK_LONG: &str = "\
+Replay a trace through the model of the MMU and say what breaks the architecture's rules.
+
+A violation is a line: the rule, the event's line in the file, the CPU, the address, what
+a CPU could observe, and the earlier event that it conflicts with. The exit code is 0 when
+there is none, 1 when there are some, and 2 for bad usage or a file that cannot be read as
+a trace, with line and column.";
+
+const CHECK_HINT: &str = "`granule check --help` has examples.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  Record a boot and check it:
+    granule boot --page-size 16k --trace boot.trace
+    granule check boot.trace
+
+  As if the CPUs had no relaxations of break-before-make, and as severe as can be:
+    granule check --bbm 0 --strict boot.trace
+
+  From a pipe, as JSON:
+    zcat boot.trace.gz | granule check --json - | jq '.violations[].rule'
+
+docs/trace-format.md documents traces, docs/check-json.md the JSON object.";
+
+/// The options of `granule check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The trace; `-` for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Also report what is legal but leaves more cached than a careful kernel would
+    #[arg(long)]
+    pub strict: bool,
+
+    /// BBM level to judge by, 0 to 3, in place of the one the trace says its CPUs have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub bbm: Option<u8>,
+
+    /// Violations to list; more are only counted
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub most: usize,
+
+    /// Print one JSON object to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+const BOOT_LONG: &str = "\
+Boot the kernel image under QEMU's `virt` machine and say how it ended.
+
+The guest's console streams to standard output. The last line on standard error
+says which way it went: ok, panic, timeout, refused, self-check-failed or guest-exit.
+The exit code is 0 only for ok, 2 for bad usage and 1 for everything else.";
+
+const BOOT_HINT: &str = "`granule boot --help` has examples.";
+
+const BOOT_EXAMPLES: &str = "\
+Examples:
+  The same image with each page size:
+    granule boot --page-size 4k
+    granule boot --page-size 16k
+    granule boot --page-size 64k
+
+  Half a terabyte of RAM (reserved lazily, so a laptop will do), largest leaves:
+    granule boot --memory 512G --rodata noalias
+
+  A CPU without 16K pages, entered at EL1; the kernel says what it chose instead:
+    granule boot --cpu cortex-a72 --el 1 --page-size 16k
+
+  Eight CPUs on a GICv2; the kernel checks what calls between them do:
+    granule boot --test-image --smp 8 --gic 2 --append granule.test=ipi
+
+  Count instructions, and keep only what a program wants:
+    granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
+
+  RAM that survives the reset, and a next boot with another page size that looks at it:
+    granule boot --page-size 4k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
+    granule boot --page-size 64k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
+
+  Leave for the same image with another page size, and for a kernel of your own:
+    granule boot --page-size 4k --kexec-page-size 64k
+    granule boot --kexec vmlinuz --kexec-initrd initrd.img --kexec-append 'console=ttyAMA0 quiet'
+
+  A tree of your own, byte for byte, and an image above 4 GiB:
+    granule boot --dtb board.dtb
+    granule boot --memory 8G --load-address 0x140000000
+
+RAM starts at 0x40000000. docs/boot-json.md documents the JSON object,
+docs/boot-record.md what the kernel prints and leaves in memory.";
+
+/// The options of `granule boot`.
+#[derive(Debug, Args)]
+pub struct BootArgs {
+    /// Page size to ask for (arm64.pagesize=); else the kernel chooses
+    #[arg(long, value_name = "SIZE", value_enum, ignore_case = true, help_heading = KERNEL)]
+    page_size: Option<PageSize>,
+
+    /// VA size to ask for (arm64.vabits=): 36, 39, 42, 47, 48 or 52
+    #[arg(long, value_name = "N", help_heading = KERNEL)]
+    va_bits: Option<u8>,
+
+    #[arg(long, value_name = "MODE", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "What to protect (rodata=): off, noalias (image and its alias), on, full")]
+    rodata: Option<Rodata>,
+
+    #[arg(long, value_name = "STRATEGY", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "How the linear map is made (linear_map=): direct, or a published way: base, \
+                  no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap")]
+    linear_map: Option<LinearMap>,
+
+    #[arg(long, value_name = "WHEN", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "Barriers of the published ways (linear_map_barriers=): with each entry, with each table")]
+    linear_map_barriers: Option<Barriers>,
+
+    /// More bootargs, put behind the words of the options above
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = KERNEL)]
+    append: Option<String>,
+
+    /// RAM of the machine: 512M, 4G, 512G
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size, help_heading = MACHINE)]
+    memory: u64,
+
+    /// Number of CPUs
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MACHINE)]
+    smp: u32,
+
+    /// CPU in QEMU's own words, properties included: max,lpa2=off
+    #[arg(long, value_name = "TEXT", default_value = "max", help_heading = MACHINE)]
+    cpu: String,
+
+    /// Version of the interrupt controller: 2 or 3
+    #[arg(long, value_name = "2|3", default_value_t = 3, help_heading = MACHINE)]
+    gic: u8,
+
+    /// Exception level the image is entered at: 1 or 2
+    #[arg(long, value_name = "1|2", default_value_t = 2, help_heading = MACHINE)]
+    el: u8,
+
+    /// Let the virtual clock count instructions, in one host thread
+    #[arg(long, help_heading = MACHINE)]
+    icount: bool,
+
+    /// QEMU to run
+    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64", help_heading = MACHINE)]
+    qemu: PathBuf,
+
+    /// Kernel image; default: target/granule/Image here or in a directory above
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    image: Option<PathBuf>,
+
+    /// Boot target/granule/Image-test, which knows granule.test= and the other words that make things fail
+    #[arg(long, conflicts_with = "image", help_heading = FILES)]
+    test_image: bool,
+
+    /// Hand the kernel exactly this device tree, broken or not
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    dtb: Option<PathBuf>,
+
+    /// Initial RAM disk (with --dtb it lies where the tree's /chosen says)
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    initrd: Option<PathBuf>,
+
+    /// Where the image's first byte lies: 0x80000000
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
+    load_address: Option<u64>,
+
+    /// Where the device tree lies; default: behind the image
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
+    dtb_address: Option<u64>,
+
+    /// Have the kernel record what it does to its translation, for `granule check FILE`
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    trace: Option<PathBuf>,
+
+    /// RAM to set aside for the trace; default: a sixteenth, 8M to 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE)]
+    trace_buffer: Option<u64>,
+
+    /// Keep RAM in FILE (sparse, as large as RAM): the next boot with it finds there what was left
+    #[arg(long, value_name = "FILE", help_heading = MACHINE)]
+    ram_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    kexec: KexecArgs,
+
+    /// Seconds the guest may take, not counting what it waits for a core of a busy host
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    timeout: u64,
+
+    /// Print one JSON object to standard output, and the console to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+const KERNEL: &str = "What the kernel is asked for";
+const MACHINE: &str = "The machine";
+const FILES: &str = "Files and where they lie in memory";
+
+impl BootArgs {
+    /// The request these options stand for.
+    #[must_use]
+    pub fn request(&self) -> Request {
+        Request {
+            image: self.image.clone(),
+            test_image: self.test_image,
+            page_size: self.page_size,
+            va_bits: self.va_bits,
+            memory: self.memory,
+            smp: self.smp,
+            cpu: self.cpu.clone(),
+            gic: self.gic,
+            el: self.el,
+            rodata: self.rodata,
+            linear_map: self.linear_map,
+            linear_map_barriers: self.linear_map_barriers,
+            append: self.append.clone(),
+            dtb: self.dtb.clone(),
+            initrd: self.initrd.clone(),
+            load_address: self.load_address,
+            dtb_address: self.dtb_address,
+            qemu: self.qemu.clone(),
+            icount: self.icount,
+            timeout: Duration::from_secs(self.timeout),
+            trace: self.trace.clone(),
+            trace_buffer: self.trace_buffer,
+            ram_file: self.ram_file.clone(),
+            kexec: self.kexec.kexec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Kexec;
+    use clap::CommandFactory;
+
+    fn parse(words: &[&str]) -> Result<Request, String> {
+        let argv = ["granule", "boot"].iter().chain(words);
+        match Cli::try_parse_from(argv) {
+            Ok(Cli {
+                command: Command::Boot(args),
+            }) => Ok(args.request()),
+            Ok(_) => Err("another command".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_options_are_the_default_request() {
+        assert_eq!(parse(&[]), Ok(Request::default()));
+    }
+
+    #[test]
+    fn the_test_image_is_instead_of_another() {
+        let request = parse(&["--test-image"]).unwrap();
+        assert!(request.test_image && request.image.is_none());
+        assert!(parse(&["--test-image", "--image", "I"]).is_err());
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
+                    --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --kexec N --kexec-initrd j \
+                    --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
+        let request = parse(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            request,
+            Ok(Request {
+                image: Some("I".into()),
+                test_image: false,
+                page_size: Some(PageSize::K64),
+                va_bits: Some(52),
+                memory: 512 << 30,
+                smp: 4,
+                cpu: "max,lpa2=off".into(),
+                gic: 2,
+                el: 1,
+                rodata: Some(Rodata::Noalias),
+                linear_map: Some(LinearMap::Base),
+                linear_map_barriers: Some(Barriers::Table),
+                append: Some("-x=1".into()),
+                dtb: Some("t".into()),
+                initrd: Some("i".into()),
+                load_address: Some(0x1_4000_0000),
+                dtb_address: Some(2 << 30),
+                qemu: "/q".into(),
+                icount: true,
+                timeout: Duration::from_secs(9),
+                trace: Some("T".into()),
+                trace_buffer: Some(4 << 20),
+                ram_file: Some("ram".into()),
+                kexec: Some(Kexec {
+                    image: Some("N".into()),
+                    initrd: Some("j".into()),
+                    append: Some("-y=2".into()),
+                    page_size: Some(PageSize::K16),
+                    copy: true,
+                    uncached: true,
+                }),
+            })
+        );
+    }
+
+    #[test]
+    fn leaving_needs_somewhere_to_leave_for() {
+        let same = parse(&["--kexec-page-size", "64k"]).unwrap().kexec;
+        let expected = Kexec {
+            page_size: Some(PageSize::K64),
+            ..Kexec::default()
+        };
+        assert_eq!(same, Some(expected));
+        for option in [
+            "--kexec-initrd=i",
+            "--kexec-append=x",
+            "--kexec-copy",
+            "--kexec-uncached",
+        ] {
+            let error = parse(&[option]).unwrap_err();
+            assert!(error.contains("--kexec"), "{error}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_the_option_and_the_choice() {
+        for (words, expected) in [
+            (["--page-size", "5k"], "16k"),
+            (["--memory", "4096"], "has no unit"),
+            (["--rodata", "maybe"], "noalias"),
+            (["--linear-map", "magic"], "direct"),
+            (["--load-address", "here"], "0x80000000"),
+            (["--timeout", "0"], "--timeout"),
+            (["--smp", "many"], "--smp"),
+            (["--kexec-page-size", "5k"], "64k"),
+        ] {
+            let error = parse(&words).unwrap_err();
+            assert!(
+                error.contains(words[0]) && error.contains(expected),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! One boot from a request to its outcome: read the files, lay them out, run
+//! QEMU, judge what was seen.
+//!
+//! Whatever goes wrong on the way is an outcome with a reason, so that there is
+//! always one object to report. What a finished run means is decided in [`outcome`]; the object is a
+//! room below, [`result`](crate::result).
+
+pub mod clock;
+mod console;
+mod guest;
+mod kexec_archive;
+mod outcome;
+mod qemu;
+mod qmp;
+pub mod raw;
+pub mod tree;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use tempfile::TempDir;
+
+use self::guest::Plan;
+use self::outcome::Next;
+use self::qemu::Start;
+use self::qmp::{Place, Trace, Watch};
+use self::raw::{Layout, Pieces};
+use crate::image::{Image, ImageError};
+use crate::request::Request;
+use crate::result::{Boot, Figures, Outcome};
+use crate::trace::Destination;
+use crate::trace_area::TraceArea;
+
+/// Something that stops a boot before QEMU runs.
+struct Stop {
+    bad_usage: bool,
+    reason: String,
+}
+
+fn usage(reason: impl ToString) -> Stop {
+    Stop {
+        bad_usage: true,
+        reason: reason.to_string(),
+    }
+}
+
+fn environment(reason: impl ToString) -> Stop {
+    Stop {
+        bad_usage: false,
+        reason: reason.to_string(),
+    }
+}
+
+/// Boots, keeping the console for [`Boot::console`] only.
+#[must_use]
+pub fn run(request: &Request) -> Boot {
+    boot(request, &mut std::io::sink(), &AtomicBool::new(false))
+}
+
+/// Boots; the console goes to `console` as it comes, and the guest is ended
+/// early when `interrupt` becomes true.
+#[must_use]
+pub fn boot(request: &Request, console: &mut dyn Write, interrupt: &AtomicBool) -> Boot {
+    let mut boot = Boot::new(request);
+    if let Err(stop) = try_boot(request, console, interrupt, &mut boot) {
+        boot.outcome = Outcome::Refused;
+        boot.bad_usage = stop.bad_usage;
+        boot.reason = Some(stop.reason);
+    }
+    boot
+}
+
+/// The image that the request names, or the one it means by naming none.
+fn open_image(request: &Request) -> Result<Image, ImageError> {
+    match &request.image {
+        None if request.test_image => Image::open_test(),
+        path => Image::open(path.as_deref()),
+    }
+}
+
+fn try_boot(
+    request: &Request,
+    console: &mut dyn Write,
+    interrupt: &AtomicBool,
+    boot: &mut Boot,
+) -> Result<(), Stop> {
+    request.check().map_err(usage)?;
+    let image = boot.image.insert(open_image(request).map_err(usage)?);
+    boot.qemu_version = Some(qemu::version(&request.qemu).map_err(environment)?);
+    let dir = guest::temp_dir().map_err(environment)?;
+    let destination = match &request.trace {
+        Some(path) => Some(Destination::new(path).map_err(usage)?),
+        None => None,
+    };
+
+    let image_path = qemu::plain_path(&image.path);
+    let archive = dir.path().join("initramfs");
+    let payload = match &request.kexec {
+        Some(kexec) => Some(kexec_archive::write(kexec, image, request, &archive).map_err(usage)?),
+        None => None,
+    };
+    // From here on as if it had been given by hand.
+    let with_archive;
+    let request = match &payload {
+        Some(_) => {
+            with_archive = Request {
+                initrd: Some(archive),
+                ..request.clone()
+            };
+            &with_archive
+        }
+        None => request,
+    };
+    let bootargs = request.bootargs();
+    let raw = request
+        .is_raw()
+        .then(|| prepare_raw(request, image, &dir))
+        .transpose()?;
+    let initrd = match &request.initrd {
+        Some(path) if raw.is_none() => {
+            length(path, "--initrd")?;
+            Some(qemu::plain_path(path))
+        }
+        _ => None,
+    };
+    let start = match &raw {
+        Some(raw) => raw.start(&image_path),
+        None => Start::Kernel {
+            image: &image_path,
+            initrd: initrd.as_deref(),
+            bootargs: &bootargs,
+        },
+    };
+    let load_address = raw
+        .as_ref()
+        .map_or_else(|| image.header.qemu_load_address(), |raw| raw.layout.image);
+
+    let socket = dir.path().join("qmp");
+    let trace = match &raw {
+        Some(raw) => raw.trace,
+        None => request.trace_area(),
+    };
+    let saved = dir.path().join("trace");
+    let next_boot_record = payload.as_ref().and_then(|payload| payload.boot_record);
+    let watch = match (image.boot_record, trace) {
+        (None, None) if next_boot_record.is_none() => None,
+        (offset, trace) => {
+            let listener = UnixListener::bind(&socket).map_err(|e| {
+                environment(format!("socket {}: {e}; set TMPDIR", socket.display()))
+            })?;
+            Some((
+                listener,
+                Watch {
+                    boot_record: Place::new(
+                        offset.map(|offset| load_address.saturating_add(offset)),
+                    ),
+                    trace: trace.map(|area| Trace {
+                        area,
+                        file: saved.clone(),
+                    }),
+                    scratch: dir.path().join("record"),
+                },
+            ))
+        }
+    };
+    let options = qemu::boot_options(request, &start, watch.is_some().then_some(&socket));
+    let plan = Plan {
+        qemu: &request.qemu,
+        options,
+        watch,
+        next_boot_record,
+        timeout: request.timeout,
+    };
+    let run = guest::run(plan, console, interrupt)
+        .map_err(|error| environment(qemu::cannot_start(&request.qemu, &error)))?;
+
+    let next = payload.as_ref().map(|payload| match payload.is_ours() {
+        true => Next::Ours,
+        false => Next::Other,
+    });
+    let (outcome, reason) = outcome::of(&run, next, request.timeout);
+    boot.outcome = outcome;
+    boot.reason = reason;
+    boot.peak_resident_bytes = run.peak_resident_bytes;
+    boot.record = run.records.ours().clone();
+    boot.boots = run.records.into_boots();
+    boot.kexec = Figures::of(&boot.boots, payload.as_ref(), request.icount);
+    if boot.is_ok()
+        && let Some(differs) = boot.kexec.as_ref().and_then(|kexec| kexec.differs.clone())
+    {
+        boot.outcome = Outcome::SelfCheckFailed;
+        boot.reason = Some(format!(
+            "what the next kernel was given is not what arrived: {differs}"
+        ));
+    }
+    boot.boot_record = run.boot_record;
+    boot.console = run.console;
+    boot.qemu_messages = run.stderr;
+    if let Some(destination) = destination {
+        let written = match run.trace {
+            Some(Ok(head)) => destination.write(&head, &saved),
+            Some(Err(error)) => Err(error),
+            None => Err("QEMU ended before the trace could be read out".into()),
+        };
+        match written {
+            Ok(trace) => boot.trace = Some(trace),
+            // Only a boot that was well is not well because of its trace.
+            Err(error) if boot.is_ok() => {
+                boot.outcome = Outcome::Refused;
+                boot.reason = Some(format!(
+                    "the kernel said ok, but there is no trace: {error}"
+                ));
+            }
+            Err(_) => (),
+        }
+    }
+    Ok(())
+}
+
+/// The files of a raw boot and where they go.
+struct Raw {
+    flash: PathBuf,
+    tree: Option<PathBuf>,
+    initrd: Option<PathBuf>,
+    layout: Layout,
+    trace: Option<TraceArea>,
+}
+
+impl Raw {
+    fn start<'a>(&'a self, image: &'a Path) -> Start<'a> {
+        Start::Raw {
+            flash: &self.flash,
+            image,
+            tree: self.tree.as_deref(),
+            initrd: self.initrd.as_deref(),
+            layout: self.layout,
+        }
+    }
+}
+
+fn prepare_raw(request: &Request, image: &Image, dir: &TempDir) -> Result<Raw, Stop> {
+    let initrd_bytes = request
+        .initrd
+        .as_deref()
+        .map_or(Ok(0), |path| length(path, "--initrd"))?;
+    let exact = match &request.dtb {
+        Some(path) => Some(read_exact_tree(path, request)?),
+        None => None,
+    };
+    let trace = match (request.trace_area(), &exact) {
+        (Some(area), Some(tree)) => Some(exact_tree_trace(tree, area)?),
+        (area, _) => area,
+    };
+    let own = match exact {
+        Some(_) => None,
+        None => Some(tree::dump(request).map_err(environment)?),
+    };
+    let initrd_address = match &exact {
+        Some(tree) if initrd_bytes > 0 => Some(tree::initrd_start(tree).ok_or_else(|| {
+            usage(
+                "--initrd with --dtb: the tree's /chosen has no readable linux,initrd-start, so where \
+                 the disk is to lie is unknown; write it into the tree",
+            )
+        })?),
+        _ => None,
+    };
+    // The words for /chosen need the disk's address and the disk's address the
+    // tree's length: the tree is sized with room to spare for both properties.
+    const CHOSEN_BYTES: u64 = 256;
+    let bootargs = request.bootargs();
+    let tree_bytes = match (&exact, &own) {
+        (Some(tree), _) => tree.len() as u64,
+        (None, Some(tree)) => tree.len() as u64 + bootargs.len() as u64 + CHOSEN_BYTES,
+        (None, None) => 0,
+    };
+    let layout = raw::lay_out(&Pieces {
+        ram_bytes: request.memory,
+        load_address: request
+            .load_address
+            .unwrap_or_else(|| image.header.qemu_load_address()),
+        image_span: image.span(),
+        tree_bytes,
+        tree_address: request.dtb_address,
+        initrd_bytes,
+        initrd_address,
+    })
+    .map_err(usage)?;
+    let place =
+        (initrd_bytes > 0).then(|| (layout.initrd, layout.initrd.saturating_add(initrd_bytes)));
+    let bytes = match (exact, own) {
+        (Some(tree), _) => tree,
+        (None, Some(tree)) => tree::with_chosen(&tree, &bootargs, place).map_err(environment)?,
+        (None, None) => Vec::new(),
+    };
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes)
+            .map(|()| path.clone())
+            .map_err(|error| environment(format!("{}: {error}; set TMPDIR", path.display())))
+    };
+    Ok(Raw {
+        trace,
+        flash: write("flash", &raw::flash_stub(&layout))?,
+        tree: if bytes.is_empty() {
+            None
+        } else {
+            Some(write("dtb", &bytes)?)
+        },
+        initrd: request
+            .initrd
+            .as_deref()
+            .filter(|_| initrd_bytes > 0)
+            .map(qemu::plain_path),
+        layout,
+    })
+}
+
+fn read_exact_tree(path: &Path, request: &Request) -> Result<Vec<u8>, Stop> {
+    let bytes = fs::read(path).map_err(|e| usage(format!("--dtb {}: {e}", path.display())))?;
+    if request.icount && !tree::counts_instructions(&bytes) {
+        return Err(usage(format!(
+            "--icount would add {word} to /chosen/bootargs, but --dtb hands the kernel exactly that \
+             tree: write {word} into the tree's bootargs",
+            word = crate::request::COUNT_INSTRUCTIONS
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Where an exact tree has the kernel leave its trace; `usual` is where else it would.
+fn exact_tree_trace(tree: &[u8], usual: TraceArea) -> Result<TraceArea, Stop> {
+    tree::trace_area(tree).ok_or_else(|| {
+        usage(format!(
+            "--trace would add {word} to /chosen/bootargs, but --dtb hands the kernel exactly that \
+             tree: write {word}, or another place in RAM, into the tree's bootargs",
+            word = usual.word()
+        ))
+    })
+}
+
+/// A file's length, having seen that it can be read.
+fn length(path: &Path, option: &str) -> Result<u64, Stop> {
+    let complain = |what: String| usage(format!("{option} {}: {what}", path.display()));
+    let metadata = fs::File::open(path)
+        .and_then(|file| file.metadata())
+        .map_err(|error| complain(error.to_string()))?;
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else {
+        Err(complain("is no regular file".into()))
+    }
+}

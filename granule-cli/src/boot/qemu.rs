@@ -1,0 +1,405 @@
+//! QEMU's command line for a request, and QEMU's own words about itself.
+//!
+//! Pure but for [`version`], which asks the program. Running the guest is the
+//! business of `guest`.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use super::clock::ProcessClock;
+use super::raw::Layout;
+use crate::request::Request;
+
+/// How to come by QEMU, for lines that say it is missing.
+const INSTALL: &str = "install it (Debian, Ubuntu: apt install qemu-system-arm; Fedora: dnf install \
+                       qemu-system-aarch64; macOS: brew install qemu) or name one with --qemu PATH";
+
+/// How the image gets into the machine.
+#[derive(Debug)]
+pub(crate) enum Start<'a> {
+    /// QEMU's own loader for arm64 Images.
+    Kernel {
+        /// The image.
+        image: &'a Path,
+        /// The initial RAM disk.
+        initrd: Option<&'a Path>,
+        /// The bootargs, empty for none.
+        bootargs: &'a str,
+    },
+    /// Files laid into RAM, entered from flash.
+    Raw {
+        /// The instructions for flash.
+        flash: &'a Path,
+        /// The image.
+        image: &'a Path,
+        /// The tree; `None` when it has no bytes, which QEMU's loader refuses.
+        tree: Option<&'a Path>,
+        /// The initial RAM disk.
+        initrd: Option<&'a Path>,
+        /// Where each lies.
+        layout: Layout,
+    },
+}
+
+/// The options that make the machine: what a dumped tree and a boot share.
+/// `machine_extra` goes onto the end of `-machine`.
+pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsString> {
+    let virtualization = if request.el == 2 { "on" } else { "off" };
+    let (bytes, gic) = (request.memory, request.gic);
+    let mut options: Vec<OsString> = Vec::new();
+    let mut push = |words: &[&str]| options.extend(words.iter().map(OsString::from));
+    push(&[
+        "-no-user-config",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-nic",
+        "none",
+    ]);
+    // acpi=off: an ACPI description would be a second opinion about the machine.
+    // dtb-randomness=off: two boots of one request see the same tree.
+    push(&[
+        "-machine",
+        &format!(
+            "virt,gic-version={gic},virtualization={virtualization},acpi=off,dtb-randomness=off,\
+             memory-backend=ram{machine_extra}"
+        ),
+    ]);
+    // reserve=off: half a terabyte of RAM costs what the guest touches.
+    // A file that is shared keeps what the guest stored when QEMU is gone.
+    let ram = match &request.ram_file {
+        None => format!("memory-backend-ram,id=ram,size={bytes},reserve=off").into(),
+        Some(path) => option_with_path(
+            "memory-backend-file,id=ram,mem-path=",
+            &plain_path(path),
+            &format!(",share=on,size={bytes},reserve=off"),
+        ),
+    };
+    options.extend(["-object".into(), ram]);
+    let mut push = |words: &[&str]| options.extend(words.iter().map(OsString::from));
+    push(&[
+        "-m",
+        &format!("{bytes}B"),
+        "-cpu",
+        &request.cpu,
+        "-smp",
+        &request.smp.to_string(),
+    ]);
+    options
+}
+
+/// The whole command line for a boot, without the program's name. `qmp_socket`
+/// is where QEMU calls for orders.
+pub(crate) fn boot_options(
+    request: &Request,
+    start: &Start<'_>,
+    qmp_socket: Option<&Path>,
+) -> Vec<OsString> {
+    let mut options = machine_options(request, "");
+    let mut push = |words: &[&OsStr]| options.extend(words.iter().map(|&w| w.to_owned()));
+    let text = OsStr::new;
+    if request.icount {
+        // Counting instructions needs the CPUs to take turns in one thread.
+        push(&[
+            text("-accel"),
+            text("tcg,thread=single"),
+            text("-icount"),
+            text("shift=0"),
+        ]);
+    } else {
+        push(&[text("-accel"), text("tcg")]);
+    }
+    // A guest that resets instead of ending must not boot again for ever.
+    push(&[text("-no-reboot"), text("-serial"), text("stdio")]);
+    if request.trace.is_some() {
+        // Switched off, the machine keeps its memory until the trace is read out.
+        push(&[text("-no-shutdown")]);
+    }
+    if let Some(socket) = qmp_socket {
+        push(&[
+            text("-chardev"),
+            &option_with_path("socket,id=qmp,path=", socket, ""),
+        ]);
+        push(&[text("-mon"), text("chardev=qmp,mode=control")]);
+    }
+    match start {
+        Start::Kernel {
+            image,
+            initrd,
+            bootargs,
+        } => {
+            push(&[text("-kernel"), image.as_os_str()]);
+            if !bootargs.is_empty() {
+                push(&[text("-append"), text(bootargs)]);
+            }
+            if let Some(initrd) = initrd {
+                push(&[text("-initrd"), initrd.as_os_str()]);
+            }
+        }
+        Start::Raw {
+            flash,
+            image,
+            tree,
+            initrd,
+            layout,
+        } => {
+            push(&[text("-bios"), flash.as_os_str()]);
+            push(&[text("-device"), &loader(image, layout.image)]);
+            if let Some(tree) = tree {
+                push(&[text("-device"), &loader(tree, layout.tree)]);
+            }
+            if let Some(initrd) = initrd {
+                push(&[text("-device"), &loader(initrd, layout.initrd)]);
+            }
+        }
+    }
+    options
+}
+
+/// `force-raw`: a tree or disk that looks like some executable is still bytes.
+fn loader(file: &Path, address: u64) -> OsString {
+    option_with_path(
+        "loader,file=",
+        file,
+        &format!(",addr={address:#x},force-raw=on"),
+    )
+}
+
+/// QEMU's option values are separated by commas; one inside a value is doubled.
+pub(crate) fn option_with_path(before: &str, path: &Path, after: &str) -> OsString {
+    let mut option = before.as_bytes().to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        option.push(byte);
+        if byte == b',' {
+            option.push(b',');
+        }
+    }
+    option.extend(after.as_bytes());
+    OsString::from_vec(option)
+}
+
+/// QEMU's first line that is no mere warning, without the program's name.
+pub(crate) fn first_error(stderr: &str) -> Option<String> {
+    stderr
+        .lines()
+        .map(|line| {
+            line.split_once("qemu-system-aarch64: ")
+                .map_or(line, |(_, rest)| rest)
+                .trim()
+        })
+        .find(|line| {
+            !line.is_empty() && !line.starts_with("warning:") && !line.starts_with("info:")
+        })
+        .map(str::to_owned)
+}
+
+/// The version the program at `qemu` says it has.
+///
+/// # Errors
+///
+/// One line: missing (and how to install it), or not QEMU.
+pub(crate) fn version(qemu: &Path) -> Result<String, String> {
+    let mut command = Command::new(qemu);
+    command.arg("--version");
+    let output = run_briefly(command).map_err(|error| cannot_start(qemu, &error))?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    stdout
+        .strip_prefix("QEMU emulator version ")
+        .and_then(|rest| rest.split_whitespace().next())
+        .map(str::to_owned)
+        .ok_or_else(|| {
+            format!(
+                "{} does not answer --version as QEMU does; {INSTALL}",
+                qemu.display()
+            )
+        })
+}
+
+/// The line for a QEMU that could not be started.
+pub(crate) fn cannot_start(qemu: &Path, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        format!(
+            "QEMU is missing: {} was not found; {INSTALL}",
+            qemu.display()
+        )
+    } else {
+        format!(
+            "QEMU cannot be started: {}: {error}; {INSTALL}",
+            qemu.display()
+        )
+    }
+}
+
+/// Runs a program that answers and ends by itself; one that does not is killed.
+pub(crate) fn run_briefly(mut command: Command) -> io::Result<Output> {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut clock = ProcessClock::start(child.id());
+    while child.try_wait()?.is_none() {
+        if clock.look() >= LIMIT {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "no answer within 30 s",
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output()
+}
+
+/// A file name that QEMU cannot take for an option or a protocol.
+pub(crate) fn plain_path(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(options: &[OsString]) -> Vec<&str> {
+        options.iter().map(|o| o.to_str().unwrap()).collect()
+    }
+
+    fn value<'a>(options: &'a [OsString], name: &str) -> Vec<&'a str> {
+        let words = words(options);
+        words
+            .windows(2)
+            .filter(|w| w[0] == name)
+            .map(|w| w[1])
+            .collect()
+    }
+
+    fn kernel(request: &Request) -> Vec<OsString> {
+        let bootargs = request.bootargs();
+        let start = Start::Kernel {
+            image: Path::new("/i/Image"),
+            initrd: None,
+            bootargs: &bootargs,
+        };
+        boot_options(request, &start, None)
+    }
+
+    #[test]
+    fn a_plain_boot_at_el2() {
+        let request = Request {
+            memory: 512 << 30,
+            cpu: "max,lpa2=off".into(),
+            smp: 3,
+            ..Request::default()
+        };
+        let options = kernel(&request);
+        assert_eq!(
+            value(&options, "-machine"),
+            ["virt,gic-version=3,virtualization=on,acpi=off,dtb-randomness=off,memory-backend=ram"]
+        );
+        assert_eq!(
+            value(&options, "-object"),
+            ["memory-backend-ram,id=ram,size=549755813888,reserve=off"]
+        );
+        assert_eq!(value(&options, "-m"), ["549755813888B"]);
+        assert_eq!(value(&options, "-cpu"), ["max,lpa2=off"]);
+        assert_eq!(value(&options, "-smp"), ["3"]);
+        assert_eq!(value(&options, "-accel"), ["tcg"]);
+        assert_eq!(value(&options, "-kernel"), ["/i/Image"]);
+        assert!(value(&options, "-append").is_empty() && value(&options, "-icount").is_empty());
+        assert!(words(&options).contains(&"-no-reboot"));
+    }
+
+    #[test]
+    fn ram_in_a_file_is_shared_with_it() {
+        let request = Request {
+            memory: 256 << 20,
+            ram_file: Some("/r,am".into()),
+            ..Request::default()
+        };
+        assert_eq!(
+            value(&kernel(&request), "-object"),
+            ["memory-backend-file,id=ram,mem-path=/r,,am,share=on,size=268435456,reserve=off"]
+        );
+    }
+
+    #[test]
+    fn el1_icount_and_bootargs() {
+        let request = Request {
+            el: 1,
+            icount: true,
+            gic: 2,
+            append: Some("a,b c".into()),
+            ..Request::default()
+        };
+        let options = kernel(&request);
+        assert!(value(&options, "-machine")[0].contains("gic-version=2,"));
+        assert!(value(&options, "-machine")[0].contains("virtualization=off"));
+        assert_eq!(value(&options, "-accel"), ["tcg,thread=single"]);
+        assert_eq!(value(&options, "-icount"), ["shift=0"]);
+        assert_eq!(
+            value(&options, "-append"),
+            ["granule.count=instructions a,b c"]
+        );
+    }
+
+    #[test]
+    fn raw_mode_lays_files_and_doubles_commas() {
+        let layout = Layout {
+            image: 0x4020_0000,
+            tree: 0x4040_0000,
+            initrd: 0x4060_0000,
+        };
+        let start = Start::Raw {
+            flash: Path::new("/t/flash"),
+            image: Path::new("/a,b/Image"),
+            tree: Some(Path::new("/t/dtb")),
+            initrd: Some(Path::new("disk")),
+            layout,
+        };
+        let options = boot_options(&Request::default(), &start, Some(Path::new("/t,/qmp")));
+        assert_eq!(value(&options, "-bios"), ["/t/flash"]);
+        assert_eq!(
+            value(&options, "-device"),
+            [
+                "loader,file=/a,,b/Image,addr=0x40200000,force-raw=on",
+                "loader,file=/t/dtb,addr=0x40400000,force-raw=on",
+                "loader,file=disk,addr=0x40600000,force-raw=on",
+            ]
+        );
+        assert_eq!(value(&options, "-chardev"), ["socket,id=qmp,path=/t,,/qmp"]);
+        for absent in ["-kernel", "-append", "-initrd", "-dtb"] {
+            assert!(!words(&options).contains(&absent));
+        }
+    }
+
+    #[test]
+    fn the_first_error_is_qemus_own() {
+        let stderr = "qemu-system-aarch64: warning: hm\n\n\
+                      /usr/bin/qemu-system-aarch64: unable to find CPU model 'z80'\nmore\n";
+        assert_eq!(
+            first_error(stderr).unwrap(),
+            "unable to find CPU model 'z80'"
+        );
+        assert_eq!(first_error("qemu-system-aarch64: info: dumped\n"), None);
+    }
+
+    #[test]
+    fn a_missing_qemu_says_how_to_install_it_and_an_impostor_is_found_out() {
+        let line = version(Path::new("/nonexistent/qemu")).unwrap_err();
+        assert!(
+            line.contains("/nonexistent/qemu") && line.contains("apt install"),
+            "{line}"
+        );
+        let line = version(Path::new("/bin/echo")).unwrap_err();
+        assert!(
+            line.contains("--version") && line.contains("--qemu"),
+            "{line}"
+        );
+    }
+}

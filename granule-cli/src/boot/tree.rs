@@ -1,0 +1,152 @@
+//! Device trees on the host's side: QEMU's own for a request, and the words we
+//! put into `/chosen`.
+//!
+//! Trees given with `--dtb` are never edited; they are only looked into, and a
+//! broken one is no error here: the kernel is to see it as it is.
+
+use std::process::Command;
+
+use dtoolkit::fdt::Fdt;
+use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use dtoolkit::{Node, Property};
+
+use super::{guest, qemu};
+use crate::request::{COUNT_INSTRUCTIONS, Request};
+use crate::trace_area::TraceArea;
+
+/// The tree QEMU makes for this request's machine, without bootargs and initrd
+/// and without the padding QEMU puts behind it: what a test edits or breaks and
+/// hands back with [`Request::dtb`].
+///
+/// # Errors
+///
+/// One line: QEMU is missing, refuses the machine, or writes no tree.
+pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
+    request.check()?;
+    let dir = guest::temp_dir()?;
+    let path = dir.path().join("dtb");
+    let extra = qemu::option_with_path(",dumpdtb=", &path, "");
+    let extra = extra
+        .to_str()
+        .ok_or("the temporary directory's name is not UTF-8; set TMPDIR")?;
+    let mut command = Command::new(&request.qemu);
+    command.args(qemu::machine_options(request, extra));
+    let output =
+        qemu::run_briefly(command).map_err(|error| qemu::cannot_start(&request.qemu, &error))?;
+    let bytes = std::fs::read(&path).map_err(|_| {
+        qemu::first_error(&String::from_utf8_lossy(&output.stderr))
+            .unwrap_or_else(|| "QEMU wrote no device tree and did not say why".into())
+    })?;
+    let tree = Fdt::new(&bytes).map_err(|error| format!("QEMU's device tree: {error}"))?;
+    Ok(DeviceTree::from_fdt(&tree).to_dtb())
+}
+
+/// The tree with `bootargs` and the initrd's place in `/chosen`.
+pub(crate) fn with_chosen(
+    dtb: &[u8],
+    bootargs: &str,
+    initrd: Option<(u64, u64)>,
+) -> Result<Vec<u8>, String> {
+    let tree = Fdt::new(dtb).map_err(|error| format!("QEMU's device tree: {error}"))?;
+    let mut tree = DeviceTree::from_fdt(&tree);
+    if tree.find_node("/chosen").is_none() {
+        tree.root.add_child(DeviceTreeNode::new_unchecked("chosen"));
+    }
+    let chosen = tree
+        .find_node_mut("/chosen")
+        .ok_or("QEMU's device tree: /chosen cannot be made")?;
+    if !bootargs.is_empty() {
+        chosen.add_property(DeviceTreeProperty::new_unchecked("bootargs", bootargs));
+    }
+    if let Some((start, end)) = initrd {
+        chosen.add_property(DeviceTreeProperty::new_unchecked(
+            "linux,initrd-start",
+            start,
+        ));
+        chosen.add_property(DeviceTreeProperty::new_unchecked("linux,initrd-end", end));
+    }
+    Ok(tree.to_dtb())
+}
+
+/// Whether an exact tree's own bootargs ask for instruction counts.
+#[must_use]
+pub fn counts_instructions(dtb: &[u8]) -> bool {
+    bootargs(dtb).is_some_and(|text| {
+        text.split_whitespace()
+            .any(|word| word == COUNT_INSTRUCTIONS)
+    })
+}
+
+/// Where an exact tree's own bootargs ask for a trace.
+#[must_use]
+pub fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
+    TraceArea::of_bootargs(&bootargs(dtb)?)
+}
+
+fn bootargs(dtb: &[u8]) -> Option<String> {
+    let tree = Fdt::new(dtb).ok()?;
+    let chosen = tree.find_node("/chosen")?;
+    let property = chosen.property("bootargs")?;
+    Some(property.value_as::<&str>().ok()?.to_owned())
+}
+
+/// Where an exact tree says that the initrd lies.
+#[must_use]
+pub fn initrd_start(dtb: &[u8]) -> Option<u64> {
+    let tree = Fdt::new(dtb).ok()?;
+    let chosen = tree.find_node("/chosen")?;
+    let property = chosen.property("linux,initrd-start")?;
+    // Loaders write one cell or two, whatever the root's #address-cells says.
+    match property.value() {
+        value @ ([_, _, _, _] | [_, _, _, _, _, _, _, _]) => Some(
+            value
+                .iter()
+                .fold(0, |sum, &byte| sum << 8 | u64::from(byte)),
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(dtb: &[u8], name: &str) -> Vec<u8> {
+        let tree = Fdt::new(dtb).unwrap();
+        tree.find_node("/chosen")
+            .unwrap()
+            .property(name)
+            .unwrap()
+            .value()
+            .to_vec()
+    }
+
+    #[test]
+    fn chosen_is_made_and_then_replaced() {
+        let empty = DeviceTree::new().to_dtb();
+        let once = with_chosen(&empty, "a b", Some((0x1_4000_0000, 0x1_4000_1000))).unwrap();
+        assert_eq!(text(&once, "bootargs"), b"a b\0");
+        assert_eq!(initrd_start(&once), Some(0x1_4000_0000));
+        assert_eq!(
+            text(&once, "linux,initrd-end"),
+            0x1_4000_1000_u64.to_be_bytes()
+        );
+        let twice = with_chosen(&once, "granule.count=instructions", None).unwrap();
+        assert_eq!(text(&twice, "bootargs"), b"granule.count=instructions\0");
+        assert!(counts_instructions(&twice) && !counts_instructions(&once));
+    }
+
+    #[test]
+    fn broken_trees_are_looked_into_without_harm() {
+        let whole = with_chosen(&DeviceTree::new().to_dtb(), "x", Some((1, 2))).unwrap();
+        for length in 0..whole.len() {
+            assert_eq!(initrd_start(&whole[..length]), None);
+            assert!(!counts_instructions(&whole[..length]));
+        }
+        assert!(
+            with_chosen(b"junk", "x", None)
+                .unwrap_err()
+                .contains("device tree")
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! A linear map to be made, and its counts by arithmetic.
+//!
+//! What is not known of a machine that is only talked about (where its RAM begins, how large the
+//! kernel is) is assumed here and nowhere else.
+
+use granule::arch::bbm::BbmLevel;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    Attributes, CpuFeatures, Geometry, Half, IdRegisters, PageSize, Permissions, PhysicalAddress,
+    Regime, VirtualAddress,
+};
+use granule::linear::{self, Barriers, Census, Expected, Placement, Strategy};
+use granule::table::{Leaves, Piece};
+
+pub(super) mod direct;
+use crate::request::Rodata;
+use crate::sizes::show_size;
+
+/// RAM is taken to be one bank from here on, as on QEMU's `virt` machine.
+const RAM_START: u64 = 1 << 30;
+/// Where the kernel's text and constants are taken to lie in it, and how long they are: about as
+/// this repository's kernel is, whose length changes from build to build. Any length below
+/// [`MOST_IMAGE_BYTES`] gives the same counts.
+const IMAGE_START: u64 = RAM_START + (2 << 20);
+const IMAGE_BYTES: u64 = 768 << 10;
+/// Text and constants of the kernel are taken to be shorter than this: what one table of 4K pages
+/// translates.
+pub const MOST_IMAGE_BYTES: u64 = 2 << 20;
+/// Bytes of static table pool that such a kernel has.
+const POOL: u64 = 1 << 20;
+
+/// Pages of it that the boot takes before the linear map is made.
+const fn taken_by_boot(page_size: PageSize) -> u64 {
+    match page_size {
+        PageSize::K4 => 11,
+        PageSize::K16 => 8,
+        _ => 7,
+    }
+}
+
+/// A linear map to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Page size and address sizes, and what TLBIs can do.
+    pub capabilities: TlbCapabilities,
+    /// What is to be mapped, ascending.
+    pub pieces: Vec<Piece>,
+    /// Table pages there are before any RAM is mapped.
+    pub pool_pages: u64,
+}
+
+impl Job {
+    /// The map that this repository's kernel makes on a machine with `memory` bytes of RAM in one
+    /// bank, with a CPU that has every page size and, for 52 bits, the formats they need.
+    ///
+    /// # Errors
+    ///
+    /// One line when there are no such addresses, or RAM does not fit them.
+    pub fn assumed(
+        memory: u64,
+        page_size: PageSize,
+        va_bits: u32,
+        rodata: Rodata,
+        bbm: BbmLevel,
+        tlbi_range: bool,
+    ) -> Result<Self, String> {
+        let shape = (page_size, va_bits);
+        Self::with_image(IMAGE_BYTES, memory, shape, rodata, bbm, tlbi_range)
+    }
+
+    /// The same with so many bytes of text and constants.
+    fn with_image(
+        image_bytes: u64,
+        memory: u64,
+        (page_size, va_bits): (PageSize, u32),
+        rodata: Rodata,
+        bbm: BbmLevel,
+        tlbi_range: bool,
+    ) -> Result<Self, String> {
+        let geometry = geometry(page_size, va_bits)?;
+        let end = RAM_START.saturating_add(memory & !(page_size.bytes() - 1));
+        let placement = place(&geometry, RAM_START, end);
+        let reaches = placement.reaches().1.0.min(1 << geometry.pa_bits());
+        if end > reaches {
+            return Err(format!(
+                "--memory {}: with {page_size} pages and {va_bits} bits of virtual address the linear \
+                 map reaches {} of RAM; take more bits with --va-bits",
+                show_size(memory),
+                show_size(reaches.saturating_sub(RAM_START))
+            ));
+        }
+        let cuts = match rodata {
+            Rodata::Off => vec![RAM_START, end],
+            _ => vec![RAM_START, IMAGE_START, IMAGE_START + image_bytes, end],
+        };
+        if cuts.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(format!(
+                "--memory {}: RAM does not even hold the kernel; take at least 16M",
+                show_size(memory)
+            ));
+        }
+        let ranges = cuts.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
+        Ok(Self::of(
+            TlbCapabilities {
+                geometry,
+                range: tlbi_range,
+                level_hint: false,
+                repeat: false,
+            },
+            ranges,
+            placement.distance(),
+            leaves(rodata, bbm),
+            POOL / page_size.bytes() - taken_by_boot(page_size),
+        ))
+    }
+
+    /// The map of these physical ranges (first byte and bytes, ascending) at `distance`, with
+    /// leaves no larger than `leaves` allows.
+    pub fn of(
+        capabilities: TlbCapabilities,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+        distance: u64,
+        leaves: Leaves,
+        pool_pages: u64,
+    ) -> Self {
+        let pieces = ranges
+            .into_iter()
+            .map(|(first, bytes)| Piece {
+                start: VirtualAddress(first.wrapping_add(distance)),
+                output: PhysicalAddress(first),
+                bytes,
+                // What may be done with it does not change what it takes.
+                attributes: Attributes::normal(Permissions::READ_WRITE),
+                leaves,
+            })
+            .collect();
+        Self {
+            capabilities,
+            pieces,
+            pool_pages,
+        }
+    }
+
+    /// Its leaves and tables.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        Census::new(&self.capabilities.geometry, &self.pieces)
+    }
+
+    /// What it takes, but for instructions.
+    ///
+    /// # Errors
+    ///
+    /// One line when the library's own code will not make it.
+    pub fn expect(&self, strategy: Strategy, barriers: Barriers) -> Result<Expected, String> {
+        match strategy.published() {
+            None => direct::expected(self),
+            Some(strategy) => Ok(linear::expected(
+                &self.capabilities,
+                &self.pieces,
+                strategy,
+                barriers,
+            )),
+        }
+    }
+}
+
+/// How large the leaves of a map may be on CPUs that are trusted with level `bbm`: where single
+/// pages must be able to change, blocks only if they can be split live.
+#[must_use]
+pub const fn leaves(rodata: Rodata, bbm: BbmLevel) -> Leaves {
+    match rodata {
+        Rodata::On | Rodata::Full if bbm.number() < BbmLevel::Level2.number() => Leaves::PAGES,
+        _ => Leaves::LARGEST,
+    }
+}
+
+fn geometry(page_size: PageSize, va_bits: u32) -> Result<Geometry, String> {
+    // TGran4 0 and 1 (bits 31:28), TGran16 1 and 2 (bits 23:20): the page size, without and with
+    // 52 bits. PARange 5 and 6: 48 and 52 bits. VARange 1: 52 bits with 64K pages.
+    let (mmfr0, mmfr2) = if va_bits > 48 {
+        (1 << 28 | 2 << 20 | 6, 1 << 16)
+    } else {
+        (1 << 20 | 5, 0)
+    };
+    let cpu = CpuFeatures::new(IdRegisters {
+        mmfr0,
+        mmfr2,
+        ..IdRegisters::default()
+    });
+    Geometry::new(&cpu, page_size, va_bits, Half::Upper, Regime::El1And0)
+        .map_err(|error| format!("--va-bits {va_bits}: {error}"))
+}
+
+/// Where the kernel puts its linear map: into the lower half of its half of the space.
+fn place(geometry: &Geometry, start: u64, end: u64) -> Placement {
+    Placement::choose(
+        geometry,
+        geometry.base(),
+        geometry.span() / 2,
+        PhysicalAddress(start),
+        PhysicalAddress(end),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_the_image_is_changes_no_count() {
+        for (page_size, va_bits) in [
+            (PageSize::K4, 48),
+            (PageSize::K16, 48),
+            (PageSize::K16, 52),
+            (PageSize::K64, 48),
+        ] {
+            for bbm in [BbmLevel::Level0, BbmLevel::Level2] {
+                for strategy in Strategy::ALL {
+                    let counts = |image_bytes| {
+                        let shape = (page_size, va_bits);
+                        let job =
+                            Job::with_image(image_bytes, 4 << 30, shape, Rodata::Full, bbm, false)
+                                .unwrap();
+                        let expected = job.expect(strategy, strategy.barriers()).unwrap();
+                        let leaves: Vec<_> = job.census().leaves().collect();
+                        (expected.counts, leaves)
+                    };
+                    let usual = counts(IMAGE_BYTES);
+                    for image_bytes in [64 << 10, 704 << 10, MOST_IMAGE_BYTES - (64 << 10)] {
+                        assert_eq!(
+                            counts(image_bytes),
+                            usual,
+                            "{image_bytes:#x} bytes, {page_size} {va_bits} {bbm:?} {strategy}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! What one boot is asked to be: plain data, its defaults, the words it puts
+//! into bootargs, and the combinations that make no sense.
+//!
+//! Reading files and starting programs happens elsewhere; everything here is
+//! decided from the request alone.
+
+mod kexec;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use granule::linear::{self, Strategy};
+
+pub use self::kexec::Kexec;
+use crate::sizes::show_size;
+use crate::trace_area::TraceArea;
+
+/// A page size the kernel can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[value(name = "4k")]
+    K4,
+    /// 16 KiB.
+    #[value(name = "16k")]
+    K16,
+    /// 64 KiB.
+    #[value(name = "64k")]
+    K64,
+}
+
+/// What the kernel may do to permissions after boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rodata {
+    /// Nothing is protected.
+    Off,
+    /// The kernel image and its alias in the linear map; largest leaves.
+    Noalias,
+    /// Any page's permission may change later.
+    On,
+    /// The same as `on`.
+    Full,
+}
+
+/// How the linear map is made: the published strategies, each a step on the one
+/// before it, and `direct`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinearMap {
+    /// Each table through a fixmap slot, for each contiguous span of its entries.
+    Base,
+    /// Each table through a slot once to be zeroed and once to be filled.
+    NoContRemap,
+    /// Barriers once a table instead of once an entry.
+    BatchBarriers,
+    /// Each table through a slot once.
+    NoAllocRemap,
+    /// Slots are emptied sixteen at a time.
+    LazyUnmap,
+    /// Tables from memory that is mapped already.
+    Direct,
+}
+
+/// When the page entries of the published strategies get their barriers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Barriers {
+    /// With each entry.
+    Entry,
+    /// With each table.
+    Table,
+}
+
+impl PageSize {
+    /// The word of the command line: `4k`, `16k` or `64k`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.value().name()
+    }
+
+    /// The library's value.
+    #[must_use]
+    pub fn value(self) -> granule::arch::PageSize {
+        match self {
+            Self::K4 => granule::arch::PageSize::K4,
+            Self::K16 => granule::arch::PageSize::K16,
+            Self::K64 => granule::arch::PageSize::K64,
+        }
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.value().bytes()
+    }
+}
+
+impl Rodata {
+    /// The word of the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Noalias => "noalias",
+            Self::On => "on",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl LinearMap {
+    /// All of them, the published ones in the order of their steps.
+    pub const ALL: [Self; 6] = [
+        Self::Base,
+        Self::NoContRemap,
+        Self::BatchBarriers,
+        Self::NoAllocRemap,
+        Self::LazyUnmap,
+        Self::Direct,
+    ];
+
+    /// The library's value.
+    #[must_use]
+    pub fn strategy(self) -> Strategy {
+        match self {
+            Self::Base => Strategy::Base,
+            Self::NoContRemap => Strategy::NoContRemap,
+            Self::BatchBarriers => Strategy::BatchBarriers,
+            Self::NoAllocRemap => Strategy::NoAllocRemap,
+            Self::LazyUnmap => Strategy::LazyUnmap,
+            Self::Direct => Strategy::Direct,
+        }
+    }
+
+    /// The word of the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.strategy().name()
+    }
+}
+
+impl Barriers {
+    /// The library's value.
+    #[must_use]
+    pub fn value(self) -> linear::Barriers {
+        match self {
+            Self::Entry => linear::Barriers::Entry,
+            Self::Table => linear::Barriers::Table,
+        }
+    }
+
+    /// The word of the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.value().name()
+    }
+}
+
+/// The VA sizes that VMSAv8-64 stage 1 has with one page size or another.
+pub const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
+
+/// CPUs that a GICv2 has interfaces for.
+const GIC2_CPUS: u32 = 8;
+
+/// The word in bootargs that makes the kernel count its instructions.
+pub const COUNT_INSTRUCTIONS: &str = "granule.count=instructions";
+
+/// One boot. `Request::default()` is a machine with 4 GiB, one CPU of QEMU's
+/// `max` model, entered at EL2, for at most a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The flat image; `None` looks for `target/granule/Image` from the current
+    /// directory upwards.
+    pub image: Option<PathBuf>,
+    /// Where `image` is `None`: look for `target/granule/Image-test`, which has the hooks for tests.
+    pub test_image: bool,
+    /// The page size to ask for.
+    pub page_size: Option<PageSize>,
+    /// The VA size to ask for, one of [`VA_BITS`].
+    pub va_bits: Option<u8>,
+    /// RAM in bytes.
+    pub memory: u64,
+    /// Number of CPUs.
+    pub smp: u32,
+    /// QEMU's text for `-cpu`, properties included.
+    pub cpu: String,
+    /// The version of the interrupt controller, 2 or 3.
+    pub gic: u8,
+    /// The exception level the image is entered at, 1 or 2.
+    pub el: u8,
+    /// The protection to ask for.
+    pub rodata: Option<Rodata>,
+    /// The linear-map strategy to ask for.
+    pub linear_map: Option<LinearMap>,
+    /// The barriers to ask for.
+    pub linear_map_barriers: Option<Barriers>,
+    /// More bootargs, put behind the words made from the other fields.
+    pub append: Option<String>,
+    /// Hand the kernel exactly this tree instead of QEMU's.
+    pub dtb: Option<PathBuf>,
+    /// An initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Where the image's first byte lies; `None` leaves that to QEMU.
+    pub load_address: Option<u64>,
+    /// Where the tree lies; `None` picks a place behind the image.
+    pub dtb_address: Option<u64>,
+    /// The QEMU to run.
+    pub qemu: PathBuf,
+    /// Let the virtual clock count instructions.
+    pub icount: bool,
+    /// How long the guest may take, by its own clock ([`clock`](crate::boot::clock)).
+    pub timeout: Duration,
+    /// Have the kernel record a trace, and write it to this file.
+    pub trace: Option<PathBuf>,
+    /// RAM to set aside for the trace; `None` takes what suits the machine's RAM.
+    pub trace_buffer: Option<u64>,
+    /// Keep the machine's RAM in this file, from which the next boot has it again.
+    pub ram_file: Option<PathBuf>,
+    /// Have the kernel leave for another one.
+    pub kexec: Option<Kexec>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            image: None,
+            test_image: false,
+            page_size: None,
+            va_bits: None,
+            memory: 4 << 30,
+            smp: 1,
+            cpu: "max".into(),
+            gic: 3,
+            el: 2,
+            rodata: None,
+            linear_map: None,
+            linear_map_barriers: None,
+            append: None,
+            dtb: None,
+            initrd: None,
+            load_address: None,
+            dtb_address: None,
+            qemu: PathBuf::from("qemu-system-aarch64"),
+            icount: false,
+            timeout: Duration::from_secs(60),
+            trace: None,
+            trace_buffer: None,
+            ram_file: None,
+            kexec: None,
+        }
+    }
+}
+
+impl Request {
+    /// Whether image and tree are laid into RAM by us instead of by QEMU's
+    /// `-kernel`, which replaces memory nodes and picks the address itself.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        self.dtb.is_some() || self.load_address.is_some() || self.dtb_address.is_some()
+    }
+
+    /// The bootargs this request stands for. `append` comes last.
+    #[must_use]
+    pub fn bootargs(&self) -> String {
+        let mut words = Vec::new();
+        if let Some(size) = self.page_size {
+            words.push(format!("arm64.pagesize={}", size.word()));
+        }
+        if let Some(bits) = self.va_bits {
+            words.push(format!("arm64.vabits={bits}"));
+        }
+        if let Some(rodata) = self.rodata {
+            words.push(format!("rodata={}", rodata.word()));
+        }
+        if let Some(strategy) = self.linear_map {
+            words.push(format!("linear_map={}", strategy.word()));
+        }
+        if let Some(barriers) = self.linear_map_barriers {
+            words.push(format!("linear_map_barriers={}", barriers.word()));
+        }
+        if self.icount {
+            words.push(COUNT_INSTRUCTIONS.into());
+        }
+        if self.dtb.is_none() {
+            words.extend(self.trace_area().map(|area| area.word()));
+        }
+        words.extend(self.kexec.as_ref().and_then(Kexec::word));
+        words.extend(self.append.clone());
+        words.join(" ")
+    }
+
+    /// The RAM that the kernel is told to leave its trace in, if there is to be one.
+    #[must_use]
+    pub fn trace_area(&self) -> Option<TraceArea> {
+        self.trace.as_ref()?;
+        Some(TraceArea::at_end_of_ram(self.memory, self.trace_buffer))
+    }
+
+    /// Checks what can be checked without looking at any file.
+    ///
+    /// # Errors
+    ///
+    /// One line about the first thing that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.memory == 0 {
+            return Err("--memory 0: the machine needs RAM, for example 512M".into());
+        }
+        // QEMU rounds RAM up to 8 KiB behind our back and then finds that its
+        // memory backend has another size.
+        if !self.memory.is_multiple_of(8 << 10) {
+            return Err(format!(
+                "--memory {}: QEMU's RAM comes in multiples of 8K",
+                show_size(self.memory)
+            ));
+        }
+        if self.smp == 0 {
+            return Err("--smp 0: the machine needs a CPU".into());
+        }
+        if !matches!(self.el, 1 | 2) {
+            return Err(format!(
+                "--el {}: the image is entered at EL1 or EL2",
+                self.el
+            ));
+        }
+        match self.gic {
+            3 => (),
+            2 if self.smp <= GIC2_CPUS => (),
+            2 => {
+                return Err(format!(
+                    "--gic 2 --smp {}: a GICv2 serves at most {GIC2_CPUS} CPUs",
+                    self.smp
+                ));
+            }
+            other => {
+                return Err(format!(
+                    "--gic {other}: the interrupt controller is version 2 or 3"
+                ));
+            }
+        }
+        if self.cpu.is_empty() {
+            return Err("--cpu is empty: name a QEMU CPU model, for example max".into());
+        }
+        if self.timeout.is_zero() {
+            return Err("--timeout 0: the guest needs at least a second".into());
+        }
+        if let Some(bits) = self.va_bits.filter(|bits| !VA_BITS.contains(bits)) {
+            return Err(format!(
+                "--va-bits {bits}: it is one of 36, 39, 42, 47, 48, 52"
+            ));
+        }
+        // A NUL ends the property in the tree, and the words behind it are lost.
+        if self.append.as_ref().is_some_and(|text| text.contains('\0')) {
+            return Err("--append holds a NUL byte, which would end the bootargs".into());
+        }
+        // The architecture takes a fault on an instruction fetch that is not
+        // word aligned, before the kernel can say anything about its address.
+        if let Some(address) = self.load_address.filter(|a| !a.is_multiple_of(4)) {
+            return Err(format!(
+                "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel asks for 2M)"
+            ));
+        }
+        self.check_trace()?;
+        if let Some(kexec) = &self.kexec {
+            kexec.check(self)?;
+        }
+        self.check_exact_tree()
+    }
+
+    fn check_trace(&self) -> Result<(), String> {
+        let Some(area) = self.trace_area() else {
+            return match self.trace_buffer {
+                None => Ok(()),
+                Some(_) => Err("--trace-buffer: there is no --trace to put into it".into()),
+            };
+        };
+        area.check(self.memory)
+    }
+
+    /// `--dtb` promises the kernel exactly that tree, so nothing else may want
+    /// a word in it.
+    fn check_exact_tree(&self) -> Result<(), String> {
+        if self.dtb.is_none() {
+            return Ok(());
+        }
+        let changed = [
+            ("--page-size", self.page_size.is_some()),
+            ("--va-bits", self.va_bits.is_some()),
+            ("--rodata", self.rodata.is_some()),
+            ("--linear-map", self.linear_map.is_some()),
+            ("--linear-map-barriers", self.linear_map_barriers.is_some()),
+            ("--append", self.append.is_some()),
+        ];
+        match changed.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => Err(format!(
+                "{option} would alter /chosen/bootargs, but --dtb hands the kernel exactly that \
+                 tree: write the words into the tree's bootargs instead"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bootargs_have_every_word_and_append_comes_last() {
+        assert_eq!(Request::default().bootargs(), "");
+        let all = Request {
+            page_size: Some(PageSize::K16),
+            va_bits: Some(47),
+            rodata: Some(Rodata::Noalias),
+            linear_map: Some(LinearMap::Direct),
+            linear_map_barriers: Some(Barriers::Table),
+            icount: true,
+            append: Some("arm64.errata=none quiet".into()),
+            ..Request::default()
+        };
+        assert_eq!(
+            all.bootargs(),
+            "arm64.pagesize=16k arm64.vabits=47 rodata=noalias linear_map=direct \
+             linear_map_barriers=table granule.count=instructions arm64.errata=none quiet"
+        );
+    }
+
+    #[test]
+    fn each_bad_request_is_named() {
+        let with = |change: &dyn Fn(&mut Request)| {
+            let mut request = Request::default();
+            change(&mut request);
+            request.check().unwrap_err()
+        };
+        assert!(with(&|r| r.memory = 0).contains("--memory 0"));
+        assert!(with(&|r| r.memory = 4096).contains("--memory 4K"));
+        assert!(with(&|r| r.smp = 0).contains("--smp"));
+        assert!(with(&|r| r.el = 3).contains("--el 3"));
+        assert!(with(&|r| r.gic = 4).contains("--gic 4"));
+        assert!(with(&|r| (r.gic, r.smp) = (2, 9)).contains("--gic 2 --smp 9"));
+        assert!(with(&|r| r.cpu.clear()).contains("--cpu"));
+        assert!(with(&|r| r.timeout = Duration::ZERO).contains("--timeout"));
+        assert!(with(&|r| r.va_bits = Some(40)).contains("--va-bits 40"));
+        assert!(with(&|r| r.append = Some("a\0b".into())).contains("--append"));
+        assert!(with(&|r| r.load_address = Some(0x4020_0002)).contains("0x40200002"));
+        assert_eq!(Request::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn an_exact_tree_refuses_what_would_alter_it() {
+        type Change = fn(&mut Request);
+        let changes: [(&str, Change); 6] = [
+            ("--page-size", |r| r.page_size = Some(PageSize::K4)),
+            ("--va-bits", |r| r.va_bits = Some(48)),
+            ("--rodata", |r| r.rodata = Some(Rodata::On)),
+            ("--linear-map", |r| r.linear_map = Some(LinearMap::Base)),
+            ("--linear-map-barriers", |r| {
+                r.linear_map_barriers = Some(Barriers::Entry);
+            }),
+            ("--append", |r| r.append = Some("x".into())),
+        ];
+        for (option, change) in changes {
+            let mut request = Request {
+                dtb: Some("t.dtb".into()),
+                ..Request::default()
+            };
+            assert_eq!(request.check(), Ok(()));
+            change(&mut request);
+            let line = request.check().unwrap_err();
+            assert!(line.starts_with(option) && line.contains("--dtb"), "{line}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What leaving for another kernel took, out of what the two kernels said: the object `kexec` of the JSON
+//! object.
+
+use serde_json::{Value, json};
+
+use super::hop::Hop;
+use super::payload::{Compared, Payload};
+use super::record::Record;
+
+/// What is known of a kernel's leaving for another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Page size of the kernel that left.
+    pub from_page_size: Option<u64>,
+    /// Page size of the next one.
+    pub to_page_size: Option<u64>,
+    /// Bytes of the image, the initial RAM disk and the tree.
+    pub bytes_total: Option<u64>,
+    /// Bytes that were not loaded where they go.
+    pub bytes_copied: Option<u64>,
+    /// Cache lines that were cleaned to the point of coherency.
+    pub lines_cleaned: Option<u64>,
+    /// Barriers of the relocation.
+    pub dsb: Option<u64>,
+    /// Instructions of the relocation, where they are counted.
+    pub instructions: Option<u64>,
+    /// Whether what arrived is what was given.
+    pub digest_ok: Option<bool>,
+    /// What is not what was given.
+    pub(crate) differs: Option<String>,
+}
+
+impl Figures {
+    /// What the kernels said of leaving; nothing where none left and none was asked to.
+    pub(crate) fn of(boots: &[Record], payload: Option<&Payload>, counted: bool) -> Option<Self> {
+        let Some(hop) = Hop::last(boots) else {
+            return payload.map(|_| Self::default());
+        };
+        let page_size = |record: &Record| record.get("page_size").and_then(Value::as_u64);
+        let compared = payload
+            .filter(|_| hop.first)
+            .map(|payload| payload.compare(&hop));
+        Some(Self {
+            from_page_size: page_size(hop.leaving),
+            to_page_size: hop.next.and_then(page_size),
+            bytes_total: hop.said("bytes_total"),
+            bytes_copied: hop.said("bytes_copied"),
+            lines_cleaned: hop.said("lines_cleaned"),
+            dsb: hop.said("dsb"),
+            instructions: counted
+                .then(|| hop.instructions("leave", "entry"))
+                .flatten(),
+            digest_ok: compared.as_ref().and_then(|compared| match compared {
+                Compared::Same => Some(true),
+                Compared::Differs(_) => Some(false),
+                Compared::Unsaid => None,
+            }),
+            differs: match compared {
+                Some(Compared::Differs(line)) => Some(line),
+                _ => None,
+            },
+        })
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "from_page_size": self.from_page_size,
+            "to_page_size": self.to_page_size,
+            "bytes_total": self.bytes_total,
+            "bytes_copied": self.bytes_copied,
+            "lines_cleaned": self.lines_cleaned,
+            "dsb": self.dsb,
+            "instructions": self.instructions,
+            "digest_ok": self.digest_ok,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(lines: &[&str]) -> Record {
+        let mut record = Record::default();
+        for line in lines {
+            record.line(line);
+        }
+        record
+    }
+
+    fn leaving() -> Record {
+        record(&[
+            "page_size=4096",
+            "kexec.leaving.bytes_total=70",
+            "kexec.leaving.dsb=3",
+        ])
+    }
+
+    #[test]
+    fn figures_are_the_next_kernels_or_else_those_of_the_one_that_left() {
+        let next = record(&[
+            "page_size=65536",
+            "kexec.bytes_total=71",
+            "kexec.bytes_copied=0",
+            "kexec.lines_cleaned=5",
+            "kexec.count.leave=1000",
+            "kexec.count.entry=1010",
+            "kexec.count.hz=62500000",
+        ]);
+        let both = Figures::of(&[leaving(), next], None, true).unwrap();
+        assert_eq!(
+            both.json(),
+            json!({
+                "from_page_size": 4096, "to_page_size": 65536, "bytes_total": 71, "bytes_copied": 0,
+                "lines_cleaned": 5, "dsb": 3, "instructions": 160, "digest_ok": null,
+            })
+        );
+        let alone = Figures::of(&[leaving()], None, true).unwrap();
+        assert_eq!((alone.bytes_total, alone.to_page_size), (Some(70), None));
+        assert_eq!(alone.instructions, None);
+    }
+
+    #[test]
+    fn who_does_not_leave_has_no_figures() {
+        let stayed = [record(&["page_size=4096", "kexec.refused=no"])];
+        assert_eq!(Figures::of(&stayed, None, false), None);
+        let payload = Payload::new(vec![1], None, None);
+        let asked = Figures::of(&stayed, Some(&payload), false);
+        assert_eq!(asked, Some(Figures::default()));
+    }
+
+    #[test]
+    fn counts_that_run_backwards_are_no_instructions() {
+        let odd = |entry: &str, hz: &str| {
+            let next = record(&["kexec.count.leave=9", entry, hz]);
+            Figures::of(&[leaving(), next], None, true)
+                .unwrap()
+                .instructions
+        };
+        assert_eq!(odd("kexec.count.entry=8", "kexec.count.hz=1"), None);
+        assert_eq!(odd("kexec.count.entry=10", "kexec.count.hz=0"), None);
+        assert_eq!(
+            odd("kexec.count.entry=10", "kexec.count.hz=1000000000"),
+            Some(1)
+        );
+        assert_eq!(
+            odd("kexec.count.entry=0xb", "kexec.count.hz=1000000000"),
+            Some(2)
+        );
+    }
+}

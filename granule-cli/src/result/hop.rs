@@ -1,0 +1,88 @@
+//! One kernel that left for the next, as the records of both tell it.
+
+use serde_json::Value;
+
+use super::record::Record;
+
+/// Under `-icount shift=0` an instruction takes a nanosecond of the counters' time.
+const NANOSECONDS: u128 = 1_000_000_000;
+
+/// One kernel that left, and the record of the one that came, if it printed one.
+pub(super) struct Hop<'a> {
+    pub(super) leaving: &'a Record,
+    pub(super) next: Option<&'a Record>,
+    /// Whether it was the first kernel that left.
+    pub(super) first: bool,
+}
+
+impl<'a> Hop<'a> {
+    /// The last one that these records tell of.
+    pub(super) fn last(records: &'a [Record]) -> Option<Self> {
+        let at = records.iter().rposition(left)?;
+        Some(Self {
+            leaving: &records[at],
+            next: records.get(at + 1),
+            first: at == 0,
+        })
+    }
+
+    /// A number that the next kernel said.
+    pub(super) fn arrived(&self, key: &str) -> Option<u64> {
+        self.next?.get(&format!("kexec.{key}")).and_then(number)
+    }
+
+    /// A number that either said; the one that left knows less, but a next one that is not ours says
+    /// nothing.
+    pub(super) fn said(&self, key: &str) -> Option<u64> {
+        let leaving = || self.leaving.get(&format!("kexec.leaving.{key}"));
+        self.arrived(key).or_else(|| leaving().and_then(number))
+    }
+
+    /// Ticks from one count to another, as instructions.
+    pub(super) fn instructions(&self, from: &str, to: &str) -> Option<u64> {
+        let [from, to] = [from, to].map(|key| self.arrived(&format!("count.{key}")));
+        let hz = self.arrived("count.hz").filter(|hz| *hz != 0)?;
+        let ticks = to?.checked_sub(from?)?;
+        u64::try_from(u128::from(ticks) * NANOSECONDS / u128::from(hz)).ok()
+    }
+}
+
+/// Whether this kernel said that it leaves for another.
+pub(crate) fn left(record: &Record) -> bool {
+    record.get("kexec.leaving").is_some()
+}
+
+/// A number however it is written: in hexadecimal it is text to the record.
+pub(crate) fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::String(text) => {
+            let digits = text.strip_prefix("0x")?;
+            // A sign is no digit, but the standard library takes one.
+            let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            plain.then(|| u64::from_str_radix(digits, 16).ok())?
+        }
+        other => other.as_u64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn hexadecimal_is_a_number_and_nothing_else_is() {
+        assert_eq!(number(&json!("0xff")), Some(255));
+        assert_eq!(number(&json!(7)), Some(7));
+        for other in [
+            json!("ff"),
+            json!("0x"),
+            json!("0x+1"),
+            json!(-1),
+            json!(true),
+        ] {
+            assert_eq!(number(&other), None, "{other}");
+        }
+        assert_eq!(number(&json!("0x10000000000000000")), None);
+    }
+}

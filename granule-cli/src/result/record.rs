@@ -1,0 +1,492 @@
+//! The console record: what the kernel says in its `@granule KEY=VALUE` lines,
+//! as values at JSON paths.
+//!
+//! The table of keys here is the one place that knows them; the JSON object's
+//! shape follows from it. Lines that cannot be understood are kept as faults,
+//! never dropped: a record with a fault is not believed to be `ok`.
+
+use serde_json::{Map, Value};
+
+use super::kernel_outcome::KernelOutcome;
+
+/// What a key's value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number, not negative.
+    Integer,
+    /// A level of translation tables, -1 to 3.
+    Level,
+    /// `true` or `false`.
+    Bool,
+    /// Text.
+    Text,
+    /// One of the words.
+    Word(&'static [&'static str]),
+    /// A key that may come several times, one text each.
+    Texts,
+    /// `SIZE,true|false,COUNT`, several times.
+    Leaves,
+    /// `KEY=VALUE KEY=VALUE ...`, several times, an object each.
+    Objects,
+}
+
+/// Every key the kernel is known to say, in the order of the JSON object.
+///
+/// `linear_map.leaves` is said as `linear_map.leaf`, one line a kind of leaf, `cpu_facts` as
+/// `cpu`, one line a CPU, and `drivers` as `driver`.
+pub const KEYS: &[(&str, Kind)] = &[
+    ("page_size", Kind::Integer),
+    (
+        "page_size_source",
+        Kind::Word(&["command-line", "machine-table", "build-default", "fallback"]),
+    ),
+    ("va_bits", Kind::Integer),
+    ("pa_bits", Kind::Integer),
+    ("levels", Kind::Integer),
+    ("start_level", Kind::Level),
+    ("lpa2", Kind::Bool),
+    ("bbm_level.id", Kind::Integer),
+    ("bbm_level.used", Kind::Integer),
+    ("bbm_level.system", Kind::Integer),
+    ("entry_el", Kind::Integer),
+    ("run_el", Kind::Integer),
+    ("vhe", Kind::Bool),
+    ("errata", Kind::Texts),
+    ("cpus", Kind::Integer),
+    ("cpus_expected", Kind::Integer),
+    ("cpu_mismatch", Kind::Texts),
+    ("cpu_facts", Kind::Objects),
+    ("drivers", Kind::Objects),
+    ("drivers_left_out", Kind::Texts),
+    ("tlbi_range", Kind::Bool),
+    ("tlbi_level_hint", Kind::Bool),
+    ("linear_map.strategy", Kind::Text),
+    ("linear_map.barriers", Kind::Text),
+    ("linear_map.rodata", Kind::Text),
+    ("linear_map.ram_bytes", Kind::Integer),
+    ("linear_map.mapped_bytes", Kind::Integer),
+    ("linear_map.leaves", Kind::Leaves),
+    ("linear_map.tables", Kind::Integer),
+    ("linear_map.table_bytes", Kind::Integer),
+    ("linear_map.descriptor_stores", Kind::Integer),
+    ("linear_map.tlbi", Kind::Integer),
+    ("linear_map.dsb", Kind::Integer),
+    ("linear_map.isb", Kind::Integer),
+    ("linear_map.instructions", Kind::Integer),
+    ("linear_map.time_us", Kind::Integer),
+];
+
+/// Bytes of a line at most, what it begins with included: room for the kernel's longest, the list of
+/// the linear map's pieces, of which there are up to 258 with 28 bytes each.
+pub(crate) const LONGEST_LINE: usize = 8192;
+/// What every line begins with.
+pub(crate) const PREFIX: &str = "@granule ";
+
+/// What the JSON object says of the host's side; no guest may say it.
+const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "boots"];
+
+/// The record as far as it was heard.
+#[derive(Debug, Default, Clone)]
+pub struct Record {
+    values: Map<String, Value>,
+    outcome: Option<KernelOutcome>,
+    reason: Option<String>,
+    ended: bool,
+    faults: Vec<String>,
+}
+
+impl Record {
+    /// Takes one line, without `@granule `.
+    pub fn line(&mut self, line: &str) {
+        if let Err(fault) = self.take(line) {
+            self.faults.push(fault);
+        }
+    }
+
+    fn take(&mut self, line: &str) -> Result<(), String> {
+        let fault = |expected: &str| format!("@granule {line}: expected {expected}");
+        if PREFIX.len() + line.len() > LONGEST_LINE {
+            let begin: String = line.chars().take(60).collect();
+            return Err(format!(
+                "{PREFIX}{begin}...: expected a line of at most {LONGEST_LINE} bytes"
+            ));
+        }
+        // What is not UTF-8 came as replacement characters, which are not ASCII either.
+        if !line.is_ascii() {
+            return Err(fault("ASCII"));
+        }
+        if line == "end" {
+            self.ended = true;
+            // Said by the record's end: there are none of what was not listed.
+            for (path, kind) in KEYS {
+                if matches!(kind, Kind::Texts | Kind::Leaves | Kind::Objects)
+                    && self.get(path).is_none()
+                {
+                    insert(&mut self.values, path, Value::Array(Vec::new()));
+                }
+            }
+            return Ok(());
+        }
+        let (key, value) = line
+            .split_once('=')
+            .ok_or_else(|| fault("KEY=VALUE or end"))?;
+        match key {
+            "outcome" => {
+                let outcome = KernelOutcome::ALL.into_iter().find(|it| it.word() == value);
+                let outcome = outcome
+                    .ok_or_else(|| fault("ok, panic, refused, self-check-failed or guest-exit"))?;
+                self.outcome = Some(outcome);
+                return Ok(());
+            }
+            "reason" => {
+                self.reason = Some(value.to_owned());
+                return Ok(());
+            }
+            "linear_map.leaf" => {
+                let leaf = leaf(value).ok_or_else(|| fault("SIZE,true|false,COUNT"))?;
+                return push(&mut self.values, "linear_map.leaves", leaf)
+                    .ok_or_else(|| fault("a list"));
+            }
+            "cpu" => {
+                let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
+                return push(&mut self.values, "cpu_facts", facts).ok_or_else(|| fault("a list"));
+            }
+            "driver" => {
+                let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
+                return push(&mut self.values, "drivers", facts).ok_or_else(|| fault("a list"));
+            }
+            _ => (),
+        }
+        if !is_path(key) {
+            return Err(fault("a key of lower-case words with dots between them"));
+        }
+        if OURS.contains(&key.split('.').next().unwrap_or(key)) {
+            return Err(fault("a key about the guest; this one is about the host"));
+        }
+        let known = KEYS
+            .iter()
+            .find(|(path, _)| *path == key)
+            .map(|(_, kind)| *kind);
+        let parsed = match known {
+            None => guess(value),
+            Some(Kind::Integer) => value
+                .parse::<u64>()
+                .map_err(|_| fault("a whole number"))?
+                .into(),
+            Some(Kind::Level) => match value.parse::<i8>() {
+                Ok(level @ -1..=3) => level.into(),
+                _ => return Err(fault("a level from -1 to 3")),
+            },
+            Some(Kind::Bool) => value
+                .parse::<bool>()
+                .map_err(|_| fault("true or false"))?
+                .into(),
+            Some(Kind::Text) => value.into(),
+            Some(Kind::Word(words)) if words.contains(&value) => value.into(),
+            Some(Kind::Word(words)) => return Err(fault(&words.join(", "))),
+            Some(Kind::Texts) => {
+                return push(&mut self.values, key, value.into()).ok_or_else(|| fault("a list"));
+            }
+            Some(Kind::Leaves) => return Err(fault("linear_map.leaf, one line for each")),
+            Some(Kind::Objects) => return Err(fault("cpu or driver, one line for each")),
+        };
+        insert(&mut self.values, key, parsed)
+            .ok_or_else(|| fault("a key that does not run through another key's value"))
+    }
+
+    /// The value at a path such as `linear_map.tables`.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        let mut words = path.split('.');
+        let mut value = self.values.get(words.next()?)?;
+        for word in words {
+            value = value.get(word)?;
+        }
+        Some(value)
+    }
+
+    /// All that was said, as nested objects.
+    #[must_use]
+    pub fn values(&self) -> &Map<String, Value> {
+        &self.values
+    }
+
+    /// How the kernel says it ended.
+    #[must_use]
+    pub fn outcome(&self) -> Option<KernelOutcome> {
+        self.outcome
+    }
+
+    /// The kernel's line about an end that is not `ok`.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Whether the record's last line was heard.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether nothing was said at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let silent = self.values.is_empty() && self.faults.is_empty();
+        silent && self.outcome.is_none() && self.reason.is_none() && !self.ended
+    }
+
+    /// Lines that could not be understood, each with what was expected.
+    #[must_use]
+    pub fn faults(&self) -> &[String] {
+        &self.faults
+    }
+}
+
+fn is_path(key: &str) -> bool {
+    key.split('.').all(|word| {
+        word.starts_with(|c: char| c.is_ascii_lowercase())
+            && word
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-')
+    })
+}
+
+fn leaf(value: &str) -> Option<Value> {
+    let mut parts = value.split(',');
+    let size = parts.next()?.parse::<u64>().ok()?;
+    let contiguous = parts.next()?.parse::<bool>().ok()?;
+    let count = parts.next()?.parse::<u64>().ok()?;
+    if parts.next().is_some() {
+        return None;
+    }
+    Some(serde_json::json!({ "size": size, "contiguous": contiguous, "count": count }))
+}
+
+/// `KEY=VALUE` pairs with spaces between them, each key once.
+fn facts(value: &str) -> Option<Value> {
+    let mut object = Map::new();
+    for pair in value.split(' ') {
+        let (key, value) = pair.split_once('=')?;
+        let fresh = is_path(key) && !key.contains('.') && !object.contains_key(key);
+        if !fresh {
+            return None;
+        }
+        object.insert(key.to_owned(), guess(value));
+    }
+    Some(Value::Object(object))
+}
+
+/// The value of a key that is not in the table: a number or truth value only if
+/// it would be written back the same, so that `007` and `12e5` stay text.
+fn guess(value: &str) -> Value {
+    let parsed = match serde_json::from_str::<Value>(value) {
+        Ok(parsed @ (Value::Number(_) | Value::Bool(_))) => parsed,
+        _ => return value.into(),
+    };
+    let written = parsed.to_string();
+    if written == value {
+        parsed
+    } else {
+        value.into()
+    }
+}
+
+/// Walks to the object that holds the path's last word, making objects on the
+/// way; `None` if the path runs through something that is no object.
+fn parent<'a, 'p>(
+    mut map: &'a mut Map<String, Value>,
+    path: &'p str,
+) -> Option<(&'a mut Map<String, Value>, &'p str)> {
+    let mut rest = path;
+    while let Some((word, behind)) = rest.split_once('.') {
+        map = map
+            .entry(word)
+            .or_insert_with(|| Value::Object(Map::new()))
+            .as_object_mut()?;
+        rest = behind;
+    }
+    Some((map, rest))
+}
+
+/// Puts a value at a path; an object stays an object. A later line wins over an
+/// earlier one: a kernel that panics while it prints corrects itself this way.
+pub(crate) fn insert(map: &mut Map<String, Value>, path: &str, value: Value) -> Option<()> {
+    let (map, word) = parent(map, path)?;
+    if map.get(word).is_some_and(Value::is_object) {
+        return None;
+    }
+    map.insert(word.to_owned(), value);
+    Some(())
+}
+
+fn push(map: &mut Map<String, Value>, path: &str, value: Value) -> Option<()> {
+    let (map, word) = parent(map, path)?;
+    map.entry(word)
+        .or_insert_with(|| Value::Array(Vec::new()))
+        .as_array_mut()?
+        .push(value);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn record(lines: &[&str]) -> Record {
+        let mut record = Record::default();
+        for line in lines {
+            record.line(line);
+        }
+        record
+    }
+
+    #[test]
+    fn known_keys_become_typed_values_at_their_paths() {
+        let record = record(&[
+            "page_size=16384",
+            "page_size_source=command-line",
+            "start_level=-1",
+            "lpa2=false",
+            "bbm_level.id=2",
+            "errata=a",
+            "errata=b",
+            "linear_map.strategy=direct",
+            "linear_map.leaf=2097152,false,7",
+            "linear_map.leaf=33554432,true,3",
+            "linear_map.ram_bytes=549755813888",
+            "cpu=number=0 mpidr=0x0 calls=12",
+            "cpu=number=1 mpidr=0x1 calls=0",
+            "cpu_mismatch=CPU 2 is parked: no",
+            "driver=name=pl011 page_sizes=4k,16k in_use=true",
+            "drivers_left_out=driver x works with 4k pages only",
+            "outcome=ok",
+            "end",
+        ]);
+        assert_eq!(record.faults(), [""; 0]);
+        assert_eq!(
+            Value::Object(record.values().clone()),
+            json!({
+                "page_size": 16384,
+                "page_size_source": "command-line",
+                "start_level": -1,
+                "lpa2": false,
+                "bbm_level": { "id": 2 },
+                "errata": ["a", "b"],
+                "linear_map": {
+                    "strategy": "direct",
+                    "leaves": [
+                        { "size": 2097152, "contiguous": false, "count": 7 },
+                        { "size": 33554432, "contiguous": true, "count": 3 },
+                    ],
+                    "ram_bytes": 549_755_813_888_u64,
+                },
+                "cpu_facts": [
+                    { "number": 0, "mpidr": "0x0", "calls": 12 },
+                    { "number": 1, "mpidr": "0x1", "calls": 0 },
+                ],
+                "cpu_mismatch": ["CPU 2 is parked: no"],
+                "drivers": [{ "name": "pl011", "page_sizes": "4k,16k", "in_use": true }],
+                "drivers_left_out": ["driver x works with 4k pages only"],
+            })
+        );
+        assert_eq!(
+            (record.outcome(), record.has_ended()),
+            (Some(KernelOutcome::Ok), true)
+        );
+    }
+
+    #[test]
+    fn the_end_says_that_there_are_no_more_of_a_list() {
+        assert_eq!(record(&["outcome=ok"]).get("errata"), None);
+        let ended = record(&["end"]);
+        assert_eq!(ended.get("errata"), Some(&json!([])));
+        assert_eq!(ended.get("linear_map.leaves"), Some(&json!([])));
+    }
+
+    #[test]
+    fn unknown_keys_pass_through_by_path() {
+        let record = record(&[
+            "kexec.bytes=84",
+            "kexec.ratio=0.5",
+            "kexec.mmu_on=true",
+            "kexec.delta=-3",
+            "kexec.id=007",
+            "kexec.hash=12e5",
+            "kexec.word=null",
+            "kexec.empty=",
+            "kexec.text=a=b, c",
+        ]);
+        assert_eq!(record.faults(), [""; 0]);
+        assert_eq!(
+            record.get("kexec"),
+            Some(&json!({
+                "bytes": 84, "ratio": 0.5, "mmu_on": true, "delta": -3, "id": "007", "hash": "12e5",
+                "word": "null", "empty": "", "text": "a=b, c",
+            }))
+        );
+    }
+
+    #[test]
+    fn a_panic_with_its_reason() {
+        let record = record(&[
+            "outcome=ok",
+            "reason=x",
+            "outcome=panic",
+            "reason=out of = tables",
+            "end",
+        ]);
+        assert_eq!(record.outcome(), Some(KernelOutcome::Panic));
+        assert_eq!(record.reason(), Some("out of = tables"));
+    }
+
+    #[test]
+    fn each_line_that_cannot_be_understood_is_kept() {
+        for (line, expected) in [
+            ("nonsense", "KEY=VALUE"),
+            ("page_size=4k", "whole number"),
+            ("page_size=-1", "whole number"),
+            ("page_size_source=guess", "machine-table"),
+            ("start_level=4", "-1 to 3"),
+            ("lpa2=yes", "true or false"),
+            ("outcome=fine", "self-check-failed"),
+            ("linear_map.leaf=1,true", "SIZE"),
+            ("linear_map.leaf=1,true,2,3", "SIZE"),
+            ("linear_map.leaves=1", "linear_map.leaf"),
+            ("linear_map=5", "run through"),
+            ("cpu=", "KEY=VALUE"),
+            ("cpu=number=1 number=2", "KEY=VALUE"),
+            ("cpu=number=1  calls=2", "KEY=VALUE"),
+            ("driver=pl011", "KEY=VALUE"),
+            ("cpu_facts=1", "cpu or driver, one line"),
+            ("a..b=1", "lower-case"),
+            ("Page=1", "lower-case"),
+            ("=1", "lower-case"),
+            ("schema=2", "host"),
+            ("image.path=x", "host"),
+        ] {
+            let record = record(&["linear_map.tables=1", line]);
+            let [fault] = record.faults() else {
+                panic!("{line}: {:?}", record.faults())
+            };
+            assert!(fault.contains(line) && fault.contains(expected), "{fault}");
+            assert_eq!(record.get("linear_map.tables"), Some(&json!(1)));
+        }
+        for (line, expected) in [
+            ("reason=caf\u{e9}".to_owned(), "ASCII"),
+            (format!("reason={}", "x".repeat(8177)), "8192 bytes"),
+        ] {
+            let record = record(&[&line]);
+            let fault = &record.faults()[0];
+            assert!(fault.contains(expected) && fault.len() < 200, "{fault}");
+            assert_eq!((record.faults().len(), record.reason()), (1, None));
+        }
+        assert_eq!(
+            record(&[&format!("a={}", "x".repeat(4085))]).faults(),
+            [""; 0]
+        );
+        let through = record(&["errata=a", "errata.b=1", "x=1", "x.y=2"]);
+        assert_eq!(through.faults().len(), 2);
+    }
+}

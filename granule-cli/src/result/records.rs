@@ -1,0 +1,147 @@
+//! The records of several kernels on one console, one after the other: one ends with `@granule end`, and
+//! what is said after that is the next one's.
+//!
+//! What a record's lines mean is decided in `record`, what they amount to together in `judge`.
+
+use super::record::Record;
+
+/// All that kernels said on one console.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// Each has ended.
+    earlier: Vec<Record>,
+    /// What is being said, or was said last.
+    last: Record,
+}
+
+impl Records {
+    /// Records that are kept apart: a chain of kernels that leave for each other is somebody's mistake
+    /// long before, and a guest must not fill our memory with records.
+    pub const MOST: usize = 64;
+
+    /// Takes one line, without `@granule `; true if it ended a record.
+    pub fn line(&mut self, line: &str) -> bool {
+        // Those beyond the most are one record, which has an end before its end.
+        if self.last.has_ended() && self.earlier.len() + 1 < Self::MOST {
+            self.earlier.push(std::mem::take(&mut self.last));
+        }
+        self.last.line(line);
+        line == "end"
+    }
+
+    /// The records, in their order; there is always one, if only an empty one.
+    pub fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.earlier.iter().chain([&self.last])
+    }
+
+    /// What was said last.
+    #[must_use]
+    pub fn last(&self) -> &Record {
+        &self.last
+    }
+
+    /// How many kernels said something.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.earlier.len() + usize::from(!self.last.is_empty())
+    }
+
+    /// The record that describes the guest: the last one of a kernel that says its page size, as ours do
+    /// before anything else; the last one if none does.
+    #[must_use]
+    pub fn ours(&self) -> &Record {
+        let says = |record: &&Record| record.get("page_size").is_some();
+        let mut latest_first = [&self.last].into_iter().chain(self.earlier.iter().rev());
+        latest_first.find(says).unwrap_or(&self.last)
+    }
+
+    /// The records that say something, in their order.
+    #[must_use]
+    pub fn into_boots(mut self) -> Vec<Record> {
+        if !self.last.is_empty() {
+            self.earlier.push(self.last);
+        }
+        self.earlier
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(lines: &[&str]) -> Records {
+        let mut records = Records::default();
+        for line in lines {
+            records.line(line);
+        }
+        records
+    }
+
+    fn sizes(records: &Records) -> Vec<Option<u64>> {
+        let size = |record: &Record| record.get("page_size").and_then(serde_json::Value::as_u64);
+        records.iter().map(size).collect()
+    }
+
+    #[test]
+    fn what_comes_after_an_end_is_the_next_kernels() {
+        let two = records(&[
+            "page_size=4096",
+            "errata=a",
+            "outcome=ok",
+            "end",
+            "page_size=65536",
+            "outcome=panic",
+            "reason=r",
+            "end",
+        ]);
+        assert_eq!(sizes(&two), [Some(4096), Some(65536)]);
+        assert_eq!(two.count(), 2);
+        assert_eq!(two.ours().get("errata"), Some(&serde_json::json!([])));
+        assert_eq!(two.last().reason(), Some("r"));
+        assert!(two.iter().all(Record::has_ended));
+        let boots = two.into_boots();
+        assert_eq!(boots[0].get("errata"), Some(&serde_json::json!(["a"])));
+    }
+
+    #[test]
+    fn one_kernel_is_one_record_wherever_it_stops() {
+        let lines = ["page_size=4096", "outcome=ok", "end"];
+        for said in 0..=lines.len() {
+            let one = records(&lines[..said]);
+            assert_eq!(
+                (one.iter().count(), one.count()),
+                (1, usize::from(said > 0))
+            );
+            assert_eq!(one.last().has_ended(), said == lines.len());
+        }
+        assert!(Records::default().into_boots().is_empty());
+    }
+
+    #[test]
+    fn a_second_record_that_is_cut_short_has_no_end() {
+        let two = records(&["page_size=4096", "outcome=ok", "end", "page_size=65536"]);
+        let ended: Vec<bool> = two.iter().map(Record::has_ended).collect();
+        assert_eq!(ended, [true, false]);
+        // A line that is no line at all is something that was said too.
+        let noise = records(&["outcome=ok", "end", "?"]);
+        assert_eq!((noise.count(), noise.last().faults().len()), (2, 1));
+    }
+
+    #[test]
+    fn the_last_of_ours_describes_the_guest() {
+        let other = records(&["page_size=4096", "end", "probe.el=2", "outcome=ok", "end"]);
+        assert_eq!(other.ours().get("page_size"), Some(&4096.into()));
+        let none = records(&["a=1", "end", "b=2"]);
+        assert!(none.ours().get("b").is_some());
+    }
+
+    #[test]
+    fn an_endless_chain_stays_bounded() {
+        let mut many = Records::default();
+        for _ in 0..10 * Records::MOST {
+            many.line("page_size=4096");
+            assert!(many.line("end"));
+        }
+        assert_eq!(many.count(), Records::MOST);
+    }
+}

@@ -1,0 +1,184 @@
+//! The commands themselves: what they print, keep and exit with.
+
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use granule::arch::bbm::BbmLevel;
+use granule_cli::bench::linear_map::{self, Observer, Row};
+use granule_cli::cost::Job;
+use granule_cli::{PageSize, Request, Rodata, boot};
+use serde_json::Value;
+
+use crate::bench::rows::{GIB, bench};
+use crate::image::image;
+
+fn granule(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_granule"))
+        .args(words)
+        .output()
+        .unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn bench_prints_one_object_whose_rows_agree_with_plan() {
+    let image = image();
+    let image = image.to_str().unwrap();
+    let measured = granule(&[
+        "bench",
+        "linear-map",
+        "--image",
+        image,
+        "--memory",
+        "1G",
+        "--page-size",
+        "16k",
+        "--strategy",
+        "base,direct",
+        "--json",
+    ]);
+    assert!(measured.status.success(), "{measured:?}");
+    let measured = json(&measured);
+    let rows = measured["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    let planned = json(&granule(&[
+        "plan",
+        "--memory",
+        "1G",
+        "--page-size",
+        "16k",
+        "--strategy",
+        "base,direct",
+        "--machine",
+        "altra",
+        "--json",
+    ]));
+    for (row, planned_row) in rows.iter().zip(planned["strategies"].as_array().unwrap()) {
+        assert_eq!(row["strategy"], planned_row["strategy"]);
+        assert_eq!(row["linear_map"]["tables"], planned["tables"]);
+        assert_eq!(row["linear_map"]["leaves"], planned["leaves"]);
+        // The plan takes the kernel's constants to be as long as they were once: how they are cut
+        // out of RAM may differ by a few entries.
+        for name in ["tlbi", "dsb", "isb", "descriptor_stores"] {
+            let [measured, planned] =
+                [&row["linear_map"][name], &planned_row[name]].map(|n| n.as_u64().unwrap());
+            assert!(
+                measured.abs_diff(planned) <= 2 + measured / 100,
+                "{name}: {measured} {planned}"
+            );
+        }
+        assert!(planned_row["predicted_ms_high"].as_f64().unwrap() > 0.0);
+    }
+    let ratio = rows[1]["ratio_to_base"]["instructions"].as_f64().unwrap();
+    assert!(ratio > 0.0 && ratio < 0.2, "{ratio}");
+}
+
+#[test]
+fn what_is_done_is_kept_when_it_is_interrupted() {
+    struct AfterTheFirst<'a>(&'a AtomicBool);
+    impl Observer for AfterTheFirst<'_> {
+        fn end(&mut self, _row: &Row) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let interrupt = AtomicBool::new(false);
+    let bench = bench(PageSize::K64, &[GIB]);
+    let done = linear_map::run(&bench, &mut AfterTheFirst(&interrupt), &interrupt);
+    assert!(done.interrupted && !done.is_ok());
+    assert_eq!(done.rows.len(), 1);
+    let object = linear_map::report::json(&bench, &done);
+    assert_eq!(object["interrupted"], true);
+    assert_eq!(object["rows"][0]["outcome"], "ok");
+    assert_eq!(object["rows"][0]["linear_map"]["strategy"], "base");
+}
+
+/// A CPU without the page size makes the kernel choose another: that is no row of what was asked
+/// for.
+#[test]
+fn a_page_size_the_cpu_lacks_is_no_result() {
+    let image = image();
+    let output = granule(&[
+        "bench",
+        "linear-map",
+        "--image",
+        image.to_str().unwrap(),
+        "--memory",
+        "1G",
+        "--page-size",
+        "16k",
+        "--cpu",
+        "cortex-a72",
+        "--strategy",
+        "direct",
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let object = json(&output);
+    assert_eq!(object["rows"][0]["outcome"], "refused");
+    let reason = object["rows"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("page_size: 16384"), "{reason}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_bad_usage() {
+    let image = image();
+    let good = image.to_str().unwrap();
+    for words in [
+        ["--image", good, "--va-bits", "41"],
+        ["--image", "/nonexistent/Image", "--va-bits", "48"],
+    ] {
+        let mut all = vec!["bench", "linear-map", "--json"];
+        all.extend(words);
+        let output = granule(&all);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+    }
+}
+
+#[test]
+fn what_cannot_be_planned_is_bad_usage() {
+    let output = granule(&["plan", "--memory", "512G", "--va-bits", "39"]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        line.contains("--va-bits") && line.lines().count() == 1,
+        "{line}"
+    );
+    assert_eq!(granule(&["plan"]).status.code(), Some(2));
+    for more in [
+        ["--page-size", "64k"],
+        ["--strategy", "direct"],
+        ["--va-bits", "48"],
+    ] {
+        let output = granule(&["plan", "--check-model", more[0], more[1]]);
+        assert_eq!(output.status.code(), Some(2), "{more:?} is ignored");
+    }
+    assert_eq!(
+        granule(&["plan", "--memory", "4G", "--machine", "cray"])
+            .status
+            .code(),
+        Some(2)
+    );
+}
+
+/// What `granule plan` takes for granted of the kernel, as the kernel is: its counts are exact then.
+#[test]
+fn plan_knows_the_pool_that_the_kernel_has() {
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let boot = boot::run(&Request {
+            image: Some(image()),
+            page_size: Some(size),
+            memory: GIB,
+            cpu: "neoverse-n1".into(),
+            ..Request::default()
+        });
+        assert!(boot.is_ok(), "{}", boot.last_line());
+        let job = Job::assumed(GIB, size.value(), 48, Rodata::Full, BbmLevel::Level0, false);
+        let told = &boot.json()["linear_map"];
+        assert_eq!(told["pool_pages"], job.unwrap().pool_pages, "{size:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! Several kernels on one console, with guests of a few instructions in place of both: what
+//! `granule boot` makes of ends that no kernel should come to.
+
+use std::time::Duration;
+
+use granule_cli::{Boot, Kexec, Outcome, Request, boot};
+
+use crate::boot::guests;
+
+/// Where the guests lie: QEMU puts an image that has no place of its own there.
+const LOADED: u64 = 0x4020_0000;
+
+/// Boots `first`, which is to leave for `next`; the program that would see to it is not looked at.
+fn leaves(first: &[u8], next: &[u8], change: impl FnOnce(&mut Request)) -> Boot {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    file("granule-kexec", b"no program");
+    let mut request = Request {
+        image: Some(file("Image", first)),
+        memory: 256 << 20,
+        kexec: Some(Kexec {
+            image: Some(file("next", next)),
+            ..Kexec::default()
+        }),
+        ..Request::default()
+    };
+    change(&mut request);
+    boot::run(&request)
+}
+
+const LEAVING: &str = "first\n@granule page_size=4096\n@granule kexec.leaving.dsb=3\n\
+                       @granule outcome=ok\n@granule end\n";
+
+fn said(rest: &str) -> Vec<u8> {
+    guests::prints(&format!("{LEAVING}{rest}"), 2)
+}
+
+#[test]
+fn each_kernel_has_its_record() {
+    let second = "second\n@granule page_size=65536\n@granule kexec.from_page_size=4096\n\
+                  @granule outcome=ok\n@granule end\n";
+    let done = leaves(&said(second), &guests::parks("unused"), |_| ());
+    assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
+    assert_eq!(done.console_text(), "first\nsecond\n");
+    let json = done.json();
+    assert_eq!(json["page_size"], 65536);
+    assert_eq!(json["boots"][0]["page_size"], 4096);
+    assert_eq!(
+        json["boots"][0]["linear_map"]["tables"],
+        serde_json::Value::Null
+    );
+    assert_eq!(json["boots"][1]["page_size"], 65536);
+    assert_eq!(json["boots"][1]["ended"], true);
+    assert_eq!(json["boots"].as_array().map(Vec::len), Some(2));
+    assert_eq!(json["kexec"]["from_page_size"], 4096);
+    assert_eq!(json["kexec"]["to_page_size"], 65536);
+    assert_eq!(json["kexec"]["dsb"], 3);
+    // It did not say what it got.
+    assert_eq!(json["kexec"]["digest_ok"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_second_record_that_is_cut_short_is_no_good_end() {
+    for rest in [
+        "@granule page_size=65536\n",
+        "@granule outcome=ok\n",
+        "@granule outcome=ok\n@granule en",
+    ] {
+        let done = leaves(&said(rest), &guests::parks("unused"), |_| ());
+        let line = done.last_line();
+        assert_eq!(done.outcome, Outcome::GuestExit, "{rest:?}: {line}");
+        assert!(line.contains("the next kernel: "), "{line}");
+        assert_eq!(done.exit_code(), 1);
+    }
+}
+
+#[test]
+fn of_one_of_ours_something_must_be_heard() {
+    let done = leaves(&said("no record\n"), &guests::parks("unused"), |_| ());
+    assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
+    // Any other may be silent.
+    let other = guests::prints("", 2);
+    let done = leaves(&said("Linux version\n"), &other, |_| ());
+    assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
+    let json = done.json();
+    assert_eq!(
+        (&json["page_size"], &json["kexec"]["dsb"]),
+        (&4096.into(), &3.into())
+    );
+    assert_eq!(json["boots"].as_array().map(Vec::len), Some(1));
+    let panics = said("[    1.0] Kernel panic - not syncing: no init\n");
+    let done = leaves(&panics, &other, |_| ());
+    assert_eq!(done.outcome, Outcome::Panic, "{}", done.last_line());
+}
+
+#[test]
+fn what_arrived_as_something_else_is_told() {
+    let second = "@granule page_size=65536\n@granule kexec.segment.kernel.bytes=7\n\
+                  @granule kexec.segment.kernel.digest=0x1\n@granule outcome=ok\n@granule end\n";
+    let done = leaves(&said(second), &guests::parks("unused"), |_| ());
+    assert_eq!(
+        done.outcome,
+        Outcome::SelfCheckFailed,
+        "{}",
+        done.last_line()
+    );
+    assert!(
+        done.last_line()
+            .contains("the image as it was loaded has 7 bytes")
+    );
+    assert_eq!(done.json()["kexec"]["digest_ok"], false);
+}
+
+#[test]
+fn a_first_kernel_that_stays_is_no_good_end() {
+    let stays = "@granule page_size=4096\n@granule outcome=ok\n@granule end\n";
+    let done = leaves(&guests::prints(stays, 2), &guests::parks("unused"), |_| ());
+    assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
+    let refuses = "@granule kexec.refused=no room\n@granule outcome=guest-exit\n@granule end\n";
+    let done = leaves(
+        &guests::prints(refuses, 2),
+        &guests::parks("unused"),
+        |_| (),
+    );
+    assert_eq!(done.last_line(), "granule: refused: no room");
+    assert_eq!(done.exit_code(), 1);
+}
+
+/// A next kernel that parks with its MMU off never prints: its reason lies where its image was put.
+#[test]
+fn a_next_kernel_that_parks_is_told_with_its_reason() {
+    let message = "no page size that this CPU has";
+    let (guest, record) = guests::prints_and_parks_elsewhere(
+        |record| {
+            let next = guests::parks(message);
+            let at = next
+                .windows(16)
+                .position(|it| it == b"GRANULE-BOOTREC\0")
+                .unwrap();
+            format!(
+                "@granule kexec.leaving.segment.kernel.start={:#x}\n@granule outcome=ok\n@granule end\n",
+                LOADED + record - at as u64
+            )
+        },
+        message,
+    );
+    assert!(record > 64);
+    let done = leaves(&guest, &guests::parks(message), |r| {
+        r.timeout = Duration::from_secs(60);
+    });
+    assert_eq!(
+        done.last_line(),
+        format!("granule: refused: the next kernel: {message}")
+    );
+    // Where nobody said where it was put, nothing is found.
+    let (guest, _) = guests::prints_and_parks_elsewhere(|_| LEAVING.into(), message);
+    let done = leaves(&guest, &guests::parks(message), |r| {
+        r.timeout = Duration::from_secs(5);
+    });
+    assert_eq!(done.outcome, Outcome::Timeout, "{}", done.last_line());
+    assert!(
+        done.last_line().contains("printed no record"),
+        "{}",
+        done.last_line()
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read_are_bad_usage() {
+    let first = guests::prints("", 2);
+    type Change = fn(&mut Kexec);
+    let changes: [(Change, &str); 4] = [
+        (
+            |k| k.image = Some("/nonexistent".into()),
+            "--kexec /nonexistent",
+        ),
+        (
+            |k| k.image = Some("/".into()),
+            "--kexec /: is no regular file",
+        ),
+        (|k| k.initrd = Some("/none".into()), "--kexec-initrd /none"),
+        (
+            |k| k.page_size = Some(granule_cli::PageSize::K64),
+            "--kexec-page-size 64k",
+        ),
+    ];
+    for (change, part) in changes {
+        let done = leaves(&first, &first, |r| change(r.kexec.as_mut().unwrap()));
+        assert_eq!(done.exit_code(), 2, "{}", done.last_line());
+        assert!(done.last_line().contains(part), "{}", done.last_line());
+    }
+}

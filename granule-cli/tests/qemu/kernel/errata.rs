@@ -1,0 +1,78 @@
+//! Errata: the CPU's own, forced ones, and what they change where TLBIs are issued.
+
+use granule_cli::{LinearMap, PageSize, Request};
+
+use crate::kernel::machine::{Kernel, SIZES, ok, sized};
+
+/// On QEMU's max, whose MIDR is of no erratum's CPU.
+fn forced(size: PageSize, strategy: LinearMap, names: &str) -> Kernel {
+    ok(&Request {
+        cpu: "max".into(),
+        linear_map: Some(strategy),
+        append: Some(format!("arm64.errata={names}")),
+        ..sized(size)
+    })
+}
+
+#[test]
+fn repeated_tlbis_are_twice_as_many() {
+    for size in SIZES {
+        let plain = forced(size, LinearMap::Base, "");
+        let repeated = forced(size, LinearMap::Base, "cortex-a76-1286807");
+        assert_eq!(plain.errata(), [""; 0]);
+        assert_eq!(repeated.errata(), ["cortex-a76-1286807"]);
+        let number = |kernel: &Kernel, key: &str| kernel.number(&format!("linear_map.{key}"));
+        let tlbi = number(&plain, "tlbi");
+        assert_eq!(number(&repeated, "tlbi"), 2 * tlbi, "{size:?}");
+        // Each is followed by a DSB of its own.
+        assert_eq!(
+            number(&repeated, "dsb"),
+            number(&plain, "dsb") + tlbi,
+            "{size:?}"
+        );
+        for same in ["isb", "descriptor_stores", "tables"] {
+            assert_eq!(
+                number(&repeated, same),
+                number(&plain, same),
+                "{size:?} {same}"
+            );
+        }
+        assert_eq!(repeated.leaves(), plain.leaves());
+    }
+}
+
+#[test]
+fn what_needs_no_tlbi_repeats_none() {
+    let plain = forced(PageSize::K16, LinearMap::Direct, "");
+    let repeated = forced(PageSize::K16, LinearMap::Direct, "falkor-1009");
+    assert_eq!(repeated.counts(), plain.counts());
+    assert_eq!(repeated.number("linear_map.tlbi"), 0);
+}
+
+#[test]
+fn several_are_told_in_the_tables_order_and_unknown_ones_ignored() {
+    let names = "falkor-1009,cortex-a99-1,,cortex-a76-1286807";
+    let kernel = forced(PageSize::K4, LinearMap::Direct, names);
+    assert_eq!(kernel.errata(), ["cortex-a76-1286807", "falkor-1009"]);
+    kernel.says("arm64.errata=cortex-a99-1: no such erratum, ignored");
+    kernel.does_not_say("arm64.errata=: ");
+}
+
+/// By MIDR: QEMU's A64FX is r1p0 (010001 is up to r1p0), its A76 r4p1 (1286807 is up to r3p0, 4193800
+/// is of all).
+#[test]
+fn a_cpus_own_errata_are_found() {
+    for (cpu, size, errata) in [
+        ("a64fx", PageSize::K64, &["a64fx-010001"][..]),
+        ("cortex-a76", PageSize::K4, &["cortex-a76-4193800"]),
+        ("neoverse-n1", PageSize::K16, &["neoverse-n1-4193800"]),
+        ("cortex-a72", PageSize::K4, &[]),
+        ("max", PageSize::K4, &[]),
+    ] {
+        let kernel = ok(&Request {
+            cpu: cpu.into(),
+            ..sized(size)
+        });
+        assert_eq!(kernel.errata(), errata, "{cpu}");
+    }
+}

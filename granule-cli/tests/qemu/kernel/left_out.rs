@@ -1,0 +1,80 @@
+//! More RAM than the CPU or the address space can hold: what fits is mapped, what does not is told.
+//!
+//! A CPU's own limit is shown with a bank that only the tree has, as nothing may touch it. RAM above
+//! 2^48 cannot be had from QEMU.
+
+use granule_cli::{PageSize, Request, Rodata};
+
+use crate::kernel::machine::{GIB, RAM, SIZES, ok, sized};
+use crate::kernel::trees::Crafted;
+
+#[test]
+fn more_ram_than_36_bits_can_map() {
+    for size in SIZES {
+        let kernel = ok(&Request {
+            memory: 64 * GIB,
+            va_bits: Some(36),
+            rodata: Some(Rodata::Off),
+            ..sized(size)
+        });
+        // The linear map has half of the kernel's 2^36 bytes.
+        assert_eq!(kernel.mapped(), 32 * GIB, "{size:?}");
+        assert_eq!(kernel.number("linear_map.ram_bytes"), 32 * GIB);
+        kernel.says(&format!(
+            "{} bytes of RAM do not fit the linear map",
+            32 * GIB
+        ));
+        kernel.says("36 of virtual address");
+    }
+}
+
+#[test]
+fn the_image_may_lie_in_ram_that_is_left_out() {
+    let load = RAM + 48 * GIB;
+    let kernel = ok(&Request {
+        memory: 64 * GIB,
+        va_bits: Some(36),
+        load_address: Some(load),
+        ..sized(PageSize::K64)
+    });
+    assert_eq!(kernel.mapped(), 32 * GIB);
+    // It is not seen there, so there is nothing to protect.
+    assert_eq!(kernel.number("self_check.read_only_bytes"), 0);
+    // Nor can what the image no longer needs be given to anyone.
+    assert_eq!(kernel.number("memory.static_bytes_given_back"), 0);
+}
+
+#[test]
+fn ram_just_fits_39_bits() {
+    // Half of 2^39 bytes; with the largest leaves the map begins below RAM, so a little less RAM
+    // would be left out if that were not given up for a full map.
+    let kernel = ok(&Request {
+        memory: 256 * GIB,
+        va_bits: Some(39),
+        rodata: Some(Rodata::Off),
+        ..sized(PageSize::K4)
+    });
+    assert_eq!(kernel.mapped(), 256 * GIB);
+    assert_eq!(kernel.leaves(), [(GIB, false, 256)]);
+    kernel.does_not_say("left out");
+}
+
+/// ID_AA64MMFR0_EL1.PARange: 40 bits on the A53, 44 on the A72.
+#[test]
+fn a_bank_beyond_the_cpus_physical_addresses_is_left_out() {
+    for (cpu, bits) in [("cortex-a53", 40), ("cortex-a72", 44)] {
+        let limit = 1u64 << bits;
+        let mut tree = Crafted::new(&Request {
+            cpu: cpu.into(),
+            memory: GIB,
+            ..sized(PageSize::K4)
+        });
+        let kernel = tree.banks(&[(RAM, GIB), (limit, GIB)]).ok();
+        assert_eq!(kernel.mapped(), GIB, "{cpu}");
+        assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
+        kernel.says(&format!(
+            "{GIB} bytes of RAM lie beyond the physical addresses"
+        ));
+        kernel.says(&format!("{bits} bits of physical"));
+    }
+}

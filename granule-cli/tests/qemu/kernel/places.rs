@@ -1,0 +1,54 @@
+//! Where the image lies, and the exception level it is entered at: the same map comes of it.
+
+use granule_cli::Request;
+
+use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, SIZES, ok, sized};
+use crate::kernel::reference::{Reference, range};
+
+#[test]
+fn each_page_size_at_three_load_addresses() {
+    let memory = 8 * GIB;
+    // QEMU's own place, one above 4 GiB, and the last 4 MiB of RAM.
+    for load in [IMAGE, 0x1_4000_0000, RAM + memory - 4 * MIB] {
+        for size in SIZES {
+            let kernel = ok(&Request {
+                memory,
+                load_address: Some(load),
+                ..sized(size)
+            });
+            kernel.says(&format!("image at {load:#x}"));
+            let expected = Reference::new(size, false, true, &[range(RAM, RAM + memory)]);
+            assert_eq!(kernel.leaves(), expected.leaves(), "{size:?} at {load:#x}");
+            assert_eq!(kernel.mapped(), memory);
+            assert_eq!(kernel.number("page_size"), size.bytes());
+            assert_eq!(kernel.text("page_size_source"), "command-line");
+        }
+    }
+}
+
+#[test]
+fn el1_and_el2_with_and_without_vhe() {
+    // ID_AA64MMFR1_EL1.VH of QEMU's models: the A72 has none.
+    for (cpu, vhe) in [("cortex-a72", false), ("neoverse-n1", true), ("max", true)] {
+        for el in [1, 2] {
+            let kernel = ok(&Request {
+                cpu: cpu.into(),
+                el,
+                ..sized(granule_cli::PageSize::K64)
+            });
+            let stays = vhe && el == 2;
+            assert_eq!(kernel.number("entry_el"), u64::from(el), "{cpu}");
+            assert_eq!(kernel.number("run_el"), if stays { 2 } else { 1 }, "{cpu}");
+            assert_eq!(kernel.flag("vhe"), stays, "{cpu}");
+        }
+    }
+}
+
+#[test]
+fn several_cpus_are_no_harm() {
+    let kernel = ok(&Request {
+        smp: 4,
+        ..sized(granule_cli::PageSize::K16)
+    });
+    assert_eq!(kernel.mapped(), 4 * GIB);
+}

@@ -1,0 +1,255 @@
+//! What the kernel will not boot on: one clear line each, on the console or in the boot record, and
+//! never silence.
+
+use dtoolkit::model::DeviceTreeNode;
+use granule_cli::boot::tree;
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, ends, ok, request, sized};
+use crate::kernel::trees::{Crafted, cells, with_tree};
+
+/// Hands the kernel these bytes for a tree.
+fn refused(dtb: &[u8]) -> Kernel {
+    let (request, _files) = with_tree(&request(), dtb);
+    ends(&request, Outcome::Refused)
+}
+
+#[track_caller]
+fn assert_reason(kernel: &Kernel, text: &str) {
+    assert!(kernel.reason().contains(text), "{}", kernel.reason());
+    assert_eq!(kernel.boot.exit_code(), 1);
+    assert!(!kernel.boot.bad_usage);
+}
+
+/// Told by the boot record alone: state parked, and nothing on the console.
+#[track_caller]
+fn assert_parked(kernel: &Kernel, text: &str) {
+    assert_reason(kernel, text);
+    assert!(kernel.boot.boot_record.as_ref().unwrap().is_parked());
+    assert_eq!(kernel.console, "");
+}
+
+#[test]
+fn a_tree_that_is_none() {
+    let whole = tree::dump(&request()).unwrap();
+    let mut bad = whole.clone();
+    bad[0] ^= 1;
+    assert_parked(&refused(&bad), "device tree: bad magic");
+    assert_parked(&refused(b""), "device tree: bad magic");
+    assert_parked(&refused(&vec![0xff; 4096]), "device tree: bad magic");
+}
+
+#[test]
+fn a_tree_with_a_bad_header() {
+    let whole = tree::dump(&request()).unwrap();
+    let with = |at: usize, value: u32| {
+        let mut bad = whole.clone();
+        bad[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        refused(&bad)
+    };
+    assert_parked(&with(4, 39), "device tree: total size out of range");
+    assert_parked(
+        &with(4, (2 << 20) + 1),
+        "device tree: total size out of range",
+    );
+    assert_parked(&with(20, 16), "device tree: unsupported version");
+    assert_parked(&with(8, u32::MAX - 3), "device tree: the header's blocks");
+}
+
+/// Cut off at a dozen places: the header says more than there is, and zeroes follow in RAM.
+#[test]
+fn a_truncated_tree() {
+    let whole = Crafted::new(&request()).bytes();
+    for part in 1..12 {
+        let kernel = refused(&whole[..whole.len() * part / 12]);
+        assert_reason(&kernel, "device tree: ");
+    }
+}
+
+#[test]
+fn a_tree_without_memory() {
+    let mut none = Crafted::new(&request());
+    none.banks(&[]);
+    assert_reason(&none.refused(), "the device tree names no memory");
+    let mut empty = Crafted::new(&request());
+    empty.banks(&[(RAM, 0)]);
+    assert_reason(&empty.refused(), "the device tree names no memory");
+}
+
+/// Linux takes longer names; the specification, and the crate that reads the tree, do not.
+#[test]
+fn a_tree_with_a_name_that_is_too_long() {
+    let name = "x".repeat(40);
+    let mut tree = Crafted::new(&request());
+    let child = DeviceTreeNode::new_unchecked(name.as_str());
+    tree.tree.root.add_child(child);
+    let kernel = tree.refused();
+    assert_reason(&kernel, "the device tree cannot be read: Invalid node name");
+    assert_reason(&kernel, "1 to 31 letters, digits");
+}
+
+#[test]
+fn a_bank_that_cannot_be() {
+    let mut wraps = Crafted::new(&request());
+    wraps.bank_node(&[(u64::MAX - 4095, 8192)]);
+    assert_reason(
+        &wraps.refused(),
+        "reach beyond the end of the address space",
+    );
+    let mut half = Crafted::new(&request());
+    half.set(
+        "/memory@40000000",
+        "reg",
+        cells(&[(RAM, GIB)])[..12].to_vec(),
+    );
+    assert_reason(
+        &half.refused(),
+        "the device tree's memory node has a reg that is not whole pairs",
+    );
+}
+
+#[test]
+fn a_tree_without_a_console() {
+    let mut none = Crafted::new(&request());
+    none.remove("/chosen", "stdout-path");
+    assert_parked(&none.refused(), "no console: /chosen has no stdout-path");
+    let mut lost = Crafted::new(&request());
+    lost.set("/chosen", "stdout-path", "/nowhere@1");
+    assert_parked(
+        &lost.refused(),
+        "no console: /chosen/stdout-path leads to no node",
+    );
+    let mut other = Crafted::new(&request());
+    other.set("/pl011@9000000", "compatible", "vendor,uart");
+    assert_parked(&other.refused(), "not arm,pl011");
+}
+
+/// An access there would fault, or write where something else lies.
+#[test]
+fn a_console_that_cannot_be_where_the_tree_says() {
+    for (base, what) in [
+        (0x900_0002, "no multiple of 4"),
+        (1 << 60, "beyond the CPU's physical addresses"),
+        (u64::MAX - 3, "beyond the CPU's physical addresses"),
+        (IMAGE + 4096, "in the memory of the image"),
+    ] {
+        let mut tree = Crafted::new(&request());
+        tree.set("/pl011@9000000", "reg", cells(&[(base, 4096)]));
+        assert_parked(&tree.refused(), what);
+    }
+}
+
+/// The tree's pages are mapped whole: with large ones more of what lies beside it.
+#[test]
+fn a_no_map_range_beside_the_tree() {
+    let at = RAM + 128 * MIB;
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let mut tree = Crafted::new(&sized(size));
+        tree.reserved(at + (32 << 10), 4096, true);
+        let (request, _files) = tree.request();
+        assert!(tree.bytes().len() < 16 << 10);
+        let request = Request {
+            dtb_address: Some(at),
+            ..request
+        };
+        if size == PageSize::K64 {
+            let kernel = ends(&request, Outcome::Refused);
+            assert_reason(&kernel, "no-map");
+            assert_reason(&kernel, "in the pages of the device tree");
+        } else {
+            ok(&request);
+        }
+    }
+}
+
+#[test]
+fn a_bank_without_the_image() {
+    let mut tree = Crafted::new(&request());
+    tree.banks(&[(RAM + 64 * MIB, 512 * MIB)]);
+    assert_reason(&tree.refused(), "does not lie in one bank");
+    let mut half = Crafted::new(&request());
+    half.banks(&[(RAM, IMAGE - RAM + MIB)]);
+    assert_reason(&half.refused(), "RAM is too small");
+}
+
+#[test]
+fn ram_that_is_too_small_for_its_tables() {
+    // All but the image is reserved, and there is more RAM than the static pool's tables map.
+    let mut tree = Crafted::new(&sized(PageSize::K4));
+    tree.reserved(RAM, IMAGE - RAM, false)
+        .reserved(IMAGE, 4 * GIB, false);
+    let kernel = tree.refused();
+    assert_reason(
+        &kernel,
+        "no free range of RAM holds the tables of the linear map",
+    );
+}
+
+#[test]
+fn the_least_ram_that_qemu_can_load_an_image_into() {
+    let kernel = ends(
+        &Request {
+            memory: 4 * MIB,
+            ..request()
+        },
+        Outcome::Refused,
+    );
+    assert_reason(&kernel, "QEMU: ");
+    for size in crate::kernel::machine::SIZES {
+        let kernel = ok(&Request {
+            memory: 8 * MIB,
+            ..sized(size)
+        });
+        assert_eq!(kernel.mapped(), 8 * MIB);
+    }
+}
+
+#[test]
+fn an_image_at_a_misaligned_address() {
+    for offset in [4, 0x1000, 0x1_0000, 0x10_0000] {
+        let kernel = ends(
+            &Request {
+                load_address: Some(IMAGE + offset),
+                ..request()
+            },
+            Outcome::Refused,
+        );
+        assert_parked(&kernel, "loaded at an address that is not 2 MiB aligned");
+    }
+}
+
+#[test]
+fn words_that_are_not_understood_are_told_and_passed_over() {
+    for (words, line) in [
+        (
+            "rodata=maybe",
+            "rodata=maybe: expected off, noalias, on or full; taking on",
+        ),
+        (
+            "linear_map=magic",
+            "linear_map=magic: expected base, no-cont-remap, batch-barriers, no-alloc-remap, \
+             lazy-unmap or direct; taking direct",
+        ),
+        (
+            "rodata=",
+            "rodata=: expected off, noalias, on or full; taking on",
+        ),
+    ] {
+        let kernel = ok(&Request {
+            append: Some(words.into()),
+            ..sized(PageSize::K64)
+        });
+        kernel.says(line);
+        assert_eq!(kernel.text("linear_map.rodata"), "on");
+        assert_eq!(kernel.text("linear_map.strategy"), "direct");
+    }
+}
+
+#[test]
+fn a_command_line_that_is_too_long_is_told() {
+    let kernel = ok(&Request {
+        append: Some("x".repeat(3000)),
+        ..sized(PageSize::K16)
+    });
+    kernel.says("only 2048 are read");
+}

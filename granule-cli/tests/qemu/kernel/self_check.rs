@@ -1,0 +1,102 @@
+//! The self-check sees what it is there for: one leaf is made wrong, and it must say so.
+
+use granule_cli::{Outcome, PageSize, Request, Rodata};
+
+use crate::kernel::machine::{Kernel, SIZES, ends, ok, sized};
+
+fn corrupted(what: &str, size: PageSize, rodata: Rodata) -> Kernel {
+    ends(
+        &Request {
+            append: Some(format!("granule.test=corrupt-{what}")),
+            rodata: Some(rodata),
+            ..sized(size)
+        },
+        Outcome::SelfCheckFailed,
+    )
+}
+
+#[test]
+fn the_walk_sees_each_wrong_leaf() {
+    for size in SIZES {
+        let page = size.bytes();
+        let planned = 4 << 30;
+        for (what, reason) in [
+            (
+                "output",
+                format!("to {:#x}, is not planned", 0x4000_0000 + page),
+            ),
+            ("permission", "is writable and executable".into()),
+            ("read-only", "to 0x40000000, is not planned".into()),
+            (
+                "missing",
+                format!(
+                    "{:#x} bytes are mapped, {planned:#x} were planned",
+                    planned - page
+                ),
+            ),
+            (
+                "hint",
+                format!(
+                    "{} leaves of {page:#x} bytes (contiguous: false)",
+                    planned / page - 1
+                ),
+            ),
+        ] {
+            let kernel = corrupted(what, size, Rodata::On);
+            assert!(
+                kernel.reason().contains(&reason),
+                "{size:?}: {}",
+                kernel.reason()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_walk_sees_a_wrong_block() {
+    let kernel = corrupted("permission", PageSize::K4, Rodata::Off);
+    assert!(
+        kernel.reason().contains("is writable and executable"),
+        "{}",
+        kernel.reason()
+    );
+}
+
+/// A block of a GiB, which some of 4096 random addresses must lie in.
+#[test]
+fn the_cpus_translations_are_asked() {
+    let kernel = corrupted("translation", PageSize::K4, Rodata::Noalias);
+    assert!(
+        kernel.reason().contains(" translates to 0x"),
+        "{}",
+        kernel.reason()
+    );
+}
+
+/// The first free page, which is always among those that are written.
+#[test]
+fn memory_is_written_and_read_back() {
+    for size in SIZES {
+        let kernel = corrupted("pattern", size, Rodata::On);
+        let reason = "is read from page 0x40000000 through a second mapping";
+        assert!(kernel.reason().contains(reason), "{}", kernel.reason());
+    }
+}
+
+#[test]
+fn what_is_looked_at_is_told_exactly() {
+    for size in SIZES {
+        let kernel = ok(&sized(size));
+        // Pages only: a run of leaves ends where the hint or the level changes or RAM has a hole,
+        // so there is one. Both its ends and the random addresses.
+        assert_eq!(kernel.number("self_check.translations"), 4096 + 2);
+        let leaves = (4 << 30) / size.bytes();
+        let others = kernel.number("self_check.leaves") - leaves;
+        // The image's pages, the console, and the device tree.
+        let image = kernel.number("image.bytes") / size.bytes();
+        assert!(
+            (image..image + 1024).contains(&others),
+            "{size:?}: {others}"
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! How failures of a running kernel are told: panic, exceptions, the stack's end, and time.
+
+use std::time::Duration;
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::kernel::machine::{GIB, SIZES, ends, sized};
+
+#[test]
+fn each_way_to_die_has_its_reason() {
+    for size in SIZES {
+        for el in [1, 2] {
+            for (what, reason) in [
+                ("panic", "granule.test=panic asked for this"),
+                ("exception", "data abort: translation fault"),
+                (
+                    "write-text",
+                    "data abort: permission fault, level 3, writing 0xffffffff80000000",
+                ),
+                (
+                    "overflow",
+                    "kernel stack overflow: data abort: translation fault",
+                ),
+            ] {
+                let kernel = ends(
+                    &Request {
+                        append: Some(format!("granule.test={what}")),
+                        el,
+                        ..sized(size)
+                    },
+                    Outcome::Panic,
+                );
+                assert!(
+                    kernel.reason().contains(reason),
+                    "{size:?} EL{el}: {}",
+                    kernel.reason()
+                );
+                assert!(kernel.console.contains("backtrace"), "{}", kernel.console);
+                assert!(kernel.console.contains("x0"), "{}", kernel.console);
+                assert_eq!(kernel.boot.exit_code(), 1);
+            }
+        }
+    }
+}
+
+/// Half a terabyte takes a guest many times longer than a second.
+#[test]
+fn a_kernel_that_takes_too_long_is_ended() {
+    let kernel = ends(
+        &Request {
+            memory: 512 * GIB,
+            timeout: Duration::from_secs(1),
+            ..sized(PageSize::K4)
+        },
+        Outcome::Timeout,
+    );
+    assert!(
+        kernel.reason().contains("no end after 1 s"),
+        "{}",
+        kernel.reason()
+    );
+}

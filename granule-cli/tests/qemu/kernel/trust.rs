@@ -1,0 +1,284 @@
+//! How far the CPUs are trusted to split live blocks, and what the linear map is made of then.
+
+use granule_cli::{PageSize, Request, Rodata};
+
+use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, ok, sized};
+use crate::kernel::reference::{Reference, range};
+use crate::kernel::trees::Crafted;
+
+const END: u64 = RAM + 4 * GIB;
+
+/// QEMU's `max` says level 2; as a CPU that is known for taking no TLB conflict abort; and as one
+/// with an erratum.
+const MAX: &str = "max";
+const NEOVERSE_V3: &str = "max,midr=0x410fd842";
+const C1_ULTRA_R1P0: &str = "max,midr=0x411fd8c0";
+
+fn request(size: PageSize, cpu: &str, rodata: Rodata, words: &str) -> Request {
+    Request {
+        cpu: cpu.into(),
+        rodata: Some(rodata),
+        append: Some(words.into()),
+        ..sized(size)
+    }
+}
+
+/// The same with several CPUs, and a smaller machine.
+fn several(size: PageSize, cpu: &str, words: &str) -> Request {
+    Request {
+        smp: 3,
+        memory: GIB,
+        ..request(size, cpu, Rodata::Full, words)
+    }
+}
+
+/// The level that the CPU names, and the one that is used.
+fn levels(kernel: &Kernel) -> (u64, u64) {
+    (
+        kernel.number("bbm_level.id"),
+        kernel.number("bbm_level.used"),
+    )
+}
+
+/// The linear map as it must be for RAM up to `end`, of which the kernel's text and constants are
+/// read-only.
+#[track_caller]
+fn has_map(kernel: &Kernel, size: PageSize, protects: bool, pages_only: bool, end: u64) {
+    // The formats with 52 bits have larger blocks.
+    let wide = kernel.number("pa_bits") > 48;
+    let constants = IMAGE + kernel.number("self_check.read_only_bytes");
+    assert_eq!(constants > IMAGE, protects);
+    let pieces = [
+        range(RAM, IMAGE),
+        range(IMAGE, constants),
+        range(constants, end),
+    ];
+    let whole = [range(RAM, end)];
+    let ranges = if protects { &pieces[..] } else { &whole[..] };
+    let expected = Reference::new(size, wide, pages_only, ranges);
+    assert_eq!(kernel.leaves(), expected.leaves(), "{size:?}");
+    let start_level = kernel.integer("start_level") as i32;
+    let tables = expected.tables(start_level);
+    assert_eq!(kernel.number("linear_map.tables"), tables, "{size:?}");
+}
+
+#[test]
+fn the_level_and_the_reason_of_each_cpu() {
+    let handled = "BBM level 2: TLB conflict aborts are handled";
+    let known =
+        "BBM level 3: the CPU says 2, but is a Neoverse-V3 and takes no TLB conflict aborts";
+    let none = "BBM level 0: the CPU changes no leaf's size in place";
+    for (cpu, words, id, used, why) in [
+        ("cortex-a76", "", 0, 0, none),
+        ("neoverse-n1", "arm64.bbm=3", 0, 0, none),
+        (MAX, "", 2, 2, handled),
+        (MAX, "arm64.bbm=3", 2, 2, handled),
+        (MAX, "arm64.bbm=2", 2, 2, handled),
+        (
+            MAX,
+            "arm64.bbm=1",
+            2,
+            1,
+            "BBM level 1: arm64.bbm= forbids more, the CPUs have 2",
+        ),
+        (
+            MAX,
+            "arm64.bbm=0",
+            2,
+            0,
+            "BBM level 0: arm64.bbm= forbids more, the CPUs have 2",
+        ),
+        (NEOVERSE_V3, "", 2, 3, known),
+        (NEOVERSE_V3, "arm64.bbm=3", 2, 3, known),
+        (
+            NEOVERSE_V3,
+            "arm64.bbm=2",
+            2,
+            2,
+            "BBM level 2: arm64.bbm= forbids more, the CPUs have 3",
+        ),
+        // One revision earlier it is not known.
+        ("max,midr=0x410fd841", "", 2, 2, handled),
+        (
+            C1_ULTRA_R1P0,
+            "",
+            2,
+            0,
+            "BBM level 0: the CPU has erratum c1-ultra-3683289",
+        ),
+        (
+            MAX,
+            "arm64.errata=c1-premium-3683289",
+            2,
+            0,
+            "BBM level 0: the CPU has erratum c1-premium-3683289",
+        ),
+    ] {
+        let kernel = ok(&Request {
+            memory: GIB,
+            ..request(PageSize::K16, cpu, Rodata::Full, words)
+        });
+        assert_eq!(levels(&kernel), (id, used), "{cpu} {words}");
+        assert_eq!(kernel.text("bbm_level.why"), why, "{cpu} {words}");
+        let map = if used < 2 {
+            "it is made of pages"
+        } else {
+            "it has the largest leaves, which are split live"
+        };
+        kernel.says(&format!("granule: {why}; linear map: {map}"));
+        has_map(&kernel, PageSize::K16, true, used < 2, RAM + GIB);
+        assert!(!kernel.flag("linear_map.rewritten_to_pages"));
+    }
+}
+
+#[test]
+fn a_word_that_is_no_level_is_told_and_ignored() {
+    for word in ["arm64.bbm=", "arm64.bbm=4", "arm64.bbm=two"] {
+        let kernel = ok(&Request {
+            memory: GIB,
+            ..request(PageSize::K64, MAX, Rodata::On, word)
+        });
+        kernel.says(&format!(
+            "granule: {word}: expected 0, 1, 2 or 3; taking what the CPUs have"
+        ));
+        assert_eq!(levels(&kernel), (2, 2));
+    }
+}
+
+#[test]
+fn full_protection_has_blocks_where_they_can_be_split() {
+    for size in SIZES {
+        let boot = |rodata, words| ok(&request(size, MAX, rodata, words));
+        let [full, on, noalias] =
+            [Rodata::Full, Rodata::On, Rodata::Noalias].map(|rodata| boot(rodata, ""));
+        for kernel in [&full, &on, &noalias] {
+            has_map(kernel, size, true, false, END);
+            assert_eq!(kernel.counts(), full.counts(), "{size:?}");
+            assert_eq!(kernel.number("linear_map.tlbi"), 0);
+        }
+        has_map(&boot(Rodata::Off, ""), size, false, false, END);
+        for words in ["arm64.bbm=0", "arm64.bbm=1"] {
+            has_map(&boot(Rodata::On, words), size, true, true, END);
+            // What need not change keeps its blocks.
+            has_map(&boot(Rodata::Noalias, words), size, true, false, END);
+        }
+    }
+}
+
+/// A CPU that comes up and allows no live splits: all is rewritten, to the map that would have been
+/// made for it.
+#[test]
+fn for_a_weak_cpu_the_map_is_rewritten_to_pages() {
+    for size in SIZES {
+        for (cpu, words) in [
+            (MAX, "arm64.fake_cpu=2:bbm=0"),
+            (NEOVERSE_V3, "arm64.fake_cpu=2:bbm=1"),
+        ] {
+            let kernel = ok(&several(size, cpu, words));
+            assert!(kernel.flag("linear_map.rewritten_to_pages"));
+            assert_eq!(kernel.number("cpus"), 3);
+            kernel.says("linear map: it has the largest leaves, which are split live");
+            kernel.says("granule: the linear map is rewritten to pages");
+            has_map(&kernel, size, true, true, RAM + GIB);
+            let used = if words.ends_with('1') { 1 } else { 0 };
+            assert_eq!(levels(&kernel), (2, used));
+            let why = format!("BBM level {used}: CPU 2 has no more, others have");
+            assert_eq!(kernel.text("bbm_level.why"), why);
+            kernel.says(&format!("granule: {why}"));
+            // What making it took is told as it was: a few tables of blocks.
+            let stores = kernel.number("linear_map.descriptor_stores");
+            assert!(stores < 10 * size.bytes() / 8, "{stores}");
+            // Both walks asked the CPU.
+            assert!(kernel.number("self_check.translations") > 2 * 4096);
+
+            let same = ok(&several(size, cpu, "arm64.bbm=0"));
+            assert!(!same.flag("linear_map.rewritten_to_pages"));
+            assert_eq!(kernel.leaves(), same.leaves());
+            for key in [
+                "linear_map.tables",
+                "linear_map.table_bytes",
+                "self_check.read_only_bytes",
+            ] {
+                assert_eq!(kernel.number(key), same.number(key), "{size:?} {key}");
+            }
+            // The second walk meets what the other CPUs need too: their stacks and the interrupt
+            // controller.
+            for key in ["self_check.leaves", "self_check.tables"] {
+                assert!(kernel.number(key) >= same.number(key), "{size:?} {key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_is_not_rewritten_where_nothing_is_gained() {
+    // Another kind of CPU that allows live splits too, if less than the boot CPU.
+    let kernel = ok(&several(
+        PageSize::K4,
+        NEOVERSE_V3,
+        "arm64.fake_cpu=1:midr=0x410fd841",
+    ));
+    assert_eq!(levels(&kernel), (2, 2));
+    kernel.says("granule: BBM level 2: CPU 1 has no more, others have");
+    assert!(!kernel.flag("linear_map.rewritten_to_pages"));
+    has_map(&kernel, PageSize::K4, true, false, RAM + GIB);
+    // No page changes later.
+    let kernel = ok(&Request {
+        rodata: Some(Rodata::Noalias),
+        ..several(PageSize::K4, MAX, "arm64.fake_cpu=1:bbm=0")
+    });
+    assert_eq!(levels(&kernel), (2, 0));
+    assert!(!kernel.flag("linear_map.rewritten_to_pages"));
+    has_map(&kernel, PageSize::K4, true, false, RAM + GIB);
+    // The weak one is not up.
+    let kernel = ok(&several(
+        PageSize::K4,
+        MAX,
+        "arm64.fake_cpu=1:bbm=0,asidbits=0",
+    ));
+    assert_eq!((levels(&kernel), kernel.number("cpus")), ((2, 2), 2));
+    assert!(!kernel.flag("linear_map.rewritten_to_pages"));
+    // The other way round: the boot CPU is the weakest, so it is of pages from the start.
+    let kernel = ok(&several(
+        PageSize::K4,
+        "neoverse-n1",
+        "arm64.fake_cpu=1:bbm=2",
+    ));
+    assert_eq!(levels(&kernel), (0, 0));
+    assert!(!kernel.flag("linear_map.rewritten_to_pages"));
+    has_map(&kernel, PageSize::K4, true, true, RAM + GIB);
+}
+
+/// No memory for the tables: the boot ends before any entry has changed, and says what to do.
+#[test]
+fn without_memory_for_the_tables_it_is_refused() {
+    let crafted = |words| {
+        let mut crafted = Crafted::new(&Request {
+            memory: 4 * GIB,
+            ..several(PageSize::K4, MAX, words)
+        });
+        // All but two pieces of 7 MiB is in use, and mapped: room for what the kernel keeps of the
+        // pages on each side of the hole, but not for 8 MiB of tables.
+        let hole = RAM + 2 * GIB;
+        crafted.reserved(RAM + 12 * MIB, 2 * GIB - 19 * MIB, false);
+        crafted.reserved(hole, 2 * MIB, true);
+        crafted.reserved(hole + 2 * MIB, 2 * GIB - 9 * MIB, false);
+        crafted
+    };
+    let kernel = crafted("arm64.fake_cpu=1:bbm=0").refused();
+    let reason = kernel.reason();
+    assert!(
+        reason.starts_with(
+            "BBM level 0: CPU 1 has no more, others have, so the linear map must be rewritten to \
+             pages: no free range of RAM holds the "
+        ) && reason.contains("tables of 4096 bytes")
+            && reason.ends_with("arm64.bbm=0 makes it of pages from the start"),
+        "{reason}"
+    );
+    kernel.does_not_say("is rewritten to pages");
+    // It is that CPU's fault, and nothing else's.
+    let kernel = crafted("").ok();
+    assert_eq!((levels(&kernel), kernel.number("cpus")), ((2, 2), 3));
+    let kernel = crafted("arm64.fake_cpu=1:bbm=0 arm64.bbm=2").refused();
+    assert!(kernel.reason().starts_with("BBM level 0: CPU 1"));
+}

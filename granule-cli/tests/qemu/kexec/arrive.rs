@@ -1,0 +1,74 @@
+//! How the next kernel arrives: what it is told, what it looks at by itself, and what the way took.
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::kexec::chain::{How, Said, goes_through, machine, number, records};
+use crate::kexec::machine::{NEXT, archive, ends};
+
+/// Instructions between two counts, under `-icount shift=0`, where one is a nanosecond.
+fn between(said: &Said, from: &str, to: &str) -> u64 {
+    let at = |key: &str| number(said, &format!("kexec.count.{key}"));
+    (at(to) - at(from)) * (1_000_000_000 / at("hz"))
+}
+
+/// Fewer than Linux takes from `machine_kexec` to `paging_init`.
+const MOST_INSTRUCTIONS: u64 = 28_000_000;
+
+#[test]
+fn the_way_takes_few_instructions() {
+    for (copy, sizes) in [
+        (
+            false,
+            [PageSize::K4, PageSize::K64, PageSize::K16, PageSize::K4],
+        ),
+        (
+            true,
+            [PageSize::K64, PageSize::K4, PageSize::K16, PageSize::K64],
+        ),
+    ] {
+        let how = How {
+            copy,
+            uncached: false,
+        };
+        let request = Request {
+            icount: true,
+            ..machine(1, 2, 3, "neoverse-n1")
+        };
+        // This CPU has 16K pages, too.
+        let said = goes_through(&sizes, &request, how, "");
+        for one in &said[1..] {
+            let all = between(one, "call", "console");
+            let relocation = between(one, "leave", "entry");
+            let get = |key: &str| number(one, &format!("kexec.{key}"));
+            let (copied, lines) = (get("bytes_copied"), get("lines_cleaned"));
+            println!("{all} in all, {relocation} for {copied} bytes and {lines} lines");
+            assert!(all < MOST_INSTRUCTIONS, "{all}");
+            if copy {
+                // The yardstick: 9.5 for 64 bytes, and one for each line that is cleaned.
+                let yardstick = copied * 95 / 640 + lines;
+                assert!(
+                    relocation * 10 <= yardstick * 11,
+                    "{relocation}, {yardstick}"
+                );
+            } else {
+                // Nothing is copied, and what must be clean was cleaned when it was loaded: what is left
+                // are the switches of tables, and turning the MMU off.
+                assert_eq!((copied, lines), (0, 0));
+                assert!(relocation < 500, "{relocation}");
+            }
+        }
+    }
+}
+
+#[test]
+fn digests_are_made_only_if_they_are_asked_for() {
+    let lines = format!("load {NEXT} --initrd /etc/kexec --append quiet\nexec\n");
+    let ran = ends(&machine(1, 1, 3, "max"), archive(&lines), Outcome::Ok);
+    let said = records(&ran);
+    assert_eq!(
+        number(&said[1], "kexec.segment.initrd.bytes"),
+        lines.len() as u64
+    );
+    let arrived = said[1].keys().find(|key| key.starts_with("kexec.arrived"));
+    assert_eq!(arrived, None);
+}

@@ -1,0 +1,289 @@
+//! What `granule boot --kexec` says of several kernels on one console: from every page size into every
+//! other, each with its record, and the bytes that arrived held against the files.
+
+use granule_cli::{Initramfs, Kexec, Outcome, PageSize, Request};
+use serde_json::{Value, json};
+use std::path::Path;
+use tempfile::NamedTempFile;
+
+use crate::boot::guests;
+use crate::image::{built, image};
+use crate::kexec::machine::{NEXT, Ran, SIZES, archive, boots, machine};
+
+/// That machine, leaving for the same image with pages of that size.
+fn into(size: PageSize, request: Request, change: impl FnOnce(&mut Kexec)) -> Request {
+    let mut kexec = Kexec {
+        page_size: Some(size),
+        ..Kexec::default()
+    };
+    change(&mut kexec);
+    Request {
+        kexec: Some(kexec),
+        ..request
+    }
+}
+
+/// What must be so whenever a kernel has left for another of ours.
+#[track_caller]
+fn arrived(ran: &Ran, from: PageSize, to: PageSize) {
+    assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
+    for (boot, size) in [("boots.0", from), ("boots.1", to)] {
+        assert_eq!(ran.number(&format!("{boot}.page_size")), size.bytes());
+        assert_eq!(ran.value(&format!("{boot}.ended")), &json!(true));
+        assert_eq!(ran.value(&format!("{boot}.outcome")), &json!("ok"));
+    }
+    assert_eq!(ran.number("page_size"), to.bytes());
+    assert_eq!(ran.number("kexec.from_page_size"), from.bytes());
+    assert_eq!(ran.number("kexec.to_page_size"), to.bytes());
+    assert_eq!(ran.value("kexec.digest_ok"), &json!(true), "{}", ran.json);
+    let image = std::fs::metadata(image()).unwrap().len();
+    assert!(ran.number("kexec.bytes_total") > image);
+    // What is in place was cleaned when it was loaded.
+    assert_eq!(
+        ran.number("kexec.lines_cleaned") > 0,
+        ran.number("kexec.bytes_copied") > 0
+    );
+    assert!((1..10).contains(&ran.number("kexec.dsb")), "{}", ran.json);
+    // The next one has as many CPUs as the first.
+    assert_eq!(ran.value("boots.0.cpus"), ran.value("boots.1.cpus"));
+}
+
+/// From each page size into each, on one CPU and on several, entered at either level.
+fn from(size: PageSize) {
+    for (index, to) in SIZES.into_iter().enumerate() {
+        let (cpus, el) = [(1, 2), (2, 1), (4, 2)][index];
+        let first = Request {
+            el,
+            ..machine(size, cpus)
+        };
+        let ran = boots(&into(to, first, |_| ()), Outcome::Ok);
+        arrived(&ran, size, to);
+        // The machine has plenty of room.
+        assert_eq!(ran.number("kexec.bytes_copied"), 0);
+        assert_eq!(ran.number("boots.1.entry_el"), u64::from(el));
+    }
+}
+
+#[test]
+fn from_4k_into_every_page_size() {
+    from(PageSize::K4);
+}
+
+#[test]
+fn from_16k_into_every_page_size() {
+    from(PageSize::K16);
+}
+
+#[test]
+fn from_64k_into_every_page_size() {
+    from(PageSize::K64);
+}
+
+#[test]
+fn everything_can_be_copied_with_the_mmu_on_or_off() {
+    for (size, to, uncached) in [
+        (PageSize::K4, PageSize::K64, false),
+        (PageSize::K64, PageSize::K16, true),
+        (PageSize::K16, PageSize::K4, true),
+    ] {
+        let request = into(to, machine(size, 2), |kexec| {
+            kexec.copy = true;
+            kexec.uncached = uncached;
+        });
+        let ran = boots(&request, Outcome::Ok);
+        arrived(&ran, size, to);
+        assert!(ran.number("kexec.bytes_copied") >= ran.number("kexec.bytes_total"));
+        assert_eq!(ran.value("boots.1.kexec.uncached"), &json!(uncached));
+        assert_eq!(ran.value("kexec.instructions"), &Value::Null);
+    }
+}
+
+#[test]
+fn with_icount_the_relocation_is_counted() {
+    let counted = |copy| {
+        let first = Request {
+            icount: true,
+            ..machine(PageSize::K4, 1)
+        };
+        let request = into(PageSize::K16, first, |kexec| kexec.copy = copy);
+        let ran = boots(&request, Outcome::Ok);
+        arrived(&ran, PageSize::K4, PageSize::K16);
+        assert!(ran.number("linear_map.instructions") > 0);
+        (
+            ran.number("kexec.instructions"),
+            ran.number("kexec.bytes_copied"),
+        )
+    };
+    let ((in_place, none), (copying, bytes)) = (counted(false), counted(true));
+    assert_eq!(none, 0);
+    // An instruction copies at most 16 bytes.
+    assert!(
+        in_place > 0 && copying > in_place + bytes / 16,
+        "{in_place} without, {copying} with {bytes} bytes to copy"
+    );
+}
+
+#[test]
+fn the_next_kernel_has_its_own_initramfs_and_command_line() {
+    let user = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
+    let disk = file(&Initramfs::new().program("/init", &user).bytes());
+    for (size, to) in [(PageSize::K4, PageSize::K64), (PageSize::K64, PageSize::K4)] {
+        let request = into(to, machine(size, 2), |kexec| {
+            kexec.initrd = Some(disk.path().to_owned());
+            kexec.append = Some("quiet -- hello you".into());
+        });
+        let ran = boots(&request, Outcome::Ok);
+        arrived(&ran, size, to);
+        for line in ["hello from process 1", "argument you"] {
+            assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+        }
+        assert_eq!(ran.number("boots.1.user.exit_code"), 0);
+    }
+}
+
+#[test]
+fn what_the_next_kernel_does_badly_is_its_own() {
+    let request = into(PageSize::K16, machine(PageSize::K4, 2), |kexec| {
+        kexec.append = Some("granule.test=panic".into());
+    });
+    let ran = boots(&request, Outcome::Panic);
+    let reason = ran.boot.reason.as_deref().unwrap_or_default();
+    assert!(reason.starts_with("the next kernel: "), "{reason}");
+    assert_eq!(ran.value("boots.0.outcome"), &json!("ok"));
+    assert_eq!(ran.value("boots.1.outcome"), &json!("panic"));
+}
+
+/// Before its tables are built it refuses with its MMU off, where it has only what its tree says.
+#[test]
+fn what_the_next_kernel_refuses_is_its_own() {
+    let request = into(PageSize::K4, machine(PageSize::K64, 1), |kexec| {
+        kexec.append = Some("granule.trace=1".into());
+    });
+    let ran = boots(&request, Outcome::Refused);
+    let reason = ran.boot.reason.as_deref().unwrap_or_default();
+    let line = "the next kernel: granule.trace= cannot be read";
+    assert!(reason.starts_with(line), "{reason}");
+    assert_eq!(ran.value("boots.0.outcome"), &json!("ok"));
+}
+
+/// That machine, leaving for another image.
+fn for_image(image: &Path, request: Request) -> Request {
+    Request {
+        kexec: Some(Kexec {
+            image: Some(image.to_owned()),
+            ..Kexec::default()
+        }),
+        ..request
+    }
+}
+
+fn file(bytes: &[u8]) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    file
+}
+
+/// Without a console there is only the boot record, and that lies where the first kernel put the image.
+#[test]
+fn a_next_kernel_that_parks_without_a_word_is_told_with_its_reason() {
+    let next = file(&guests::parks("nothing to boot on"));
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 1)] {
+        let ran = boots(
+            &for_image(next.path(), machine(size, cpus)),
+            Outcome::Refused,
+        );
+        let line = "the next kernel: nothing to boot on";
+        assert_eq!(ran.boot.reason.as_deref(), Some(line));
+        assert!(ran.boot.boot_record.as_ref().unwrap().is_parked());
+        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(1));
+    }
+}
+
+#[test]
+fn a_next_kernel_of_others_may_print_what_it_likes() {
+    for (size, el) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
+        let machine = Request {
+            el,
+            ..machine(size, 2)
+        };
+        let next = file(&guests::prints("another kernel\n", el));
+        let ran = boots(&for_image(next.path(), machine.clone()), Outcome::Ok);
+        assert!(ran.says("another kernel"), "{}", ran.console);
+        // What is known is what the first one said.
+        assert_eq!(ran.number("page_size"), size.bytes());
+        assert_eq!(ran.number("kexec.from_page_size"), size.bytes());
+        assert!(ran.number("kexec.bytes_total") > 0);
+        for unknown in [
+            "kexec.to_page_size",
+            "kexec.digest_ok",
+            "kexec.instructions",
+        ] {
+            assert_eq!(ran.value(unknown), &Value::Null);
+        }
+        let panics = file(&guests::prints("Kernel panic - not syncing: none\n", el));
+        boots(&for_image(panics.path(), machine), Outcome::Panic);
+    }
+}
+
+/// Three kernels: the second is left for with an initramfs that leaves again.
+#[test]
+fn a_kernel_that_was_left_for_leaves_in_its_turn() {
+    // With another disk than the host gave: what it has is no measure for the third.
+    let again = format!(
+        "load {NEXT} --initrd /etc/kexec --append arm64.pagesize=64k granule.kexec=digest\nexec\n"
+    );
+    let disk = file(&archive(&again).bytes());
+    let request = into(PageSize::K16, machine(PageSize::K4, 2), |kexec| {
+        kexec.initrd = Some(disk.path().to_owned());
+    });
+    let ran = boots(&request, Outcome::Ok);
+    let sizes: Vec<_> = (0..3)
+        .map(|at| ran.number(&format!("boots.{at}.page_size")))
+        .collect();
+    assert_eq!(sizes, [4096, 16384, 65536]);
+    assert_eq!(ran.number("kexec.from_page_size"), 16384);
+    // The host never had what the second was given.
+    assert_eq!(ran.value("kexec.digest_ok"), &Value::Null);
+}
+
+/// Memory that is handed over is stamped with the page size of who wrote it.
+#[test]
+fn what_is_handed_over_is_read_under_another_page_size() {
+    let first = Request {
+        append: Some("granule.persist=0x4f000000,0x1000".into()),
+        ..machine(PageSize::K4, 1)
+    };
+    let ran = boots(&into(PageSize::K64, first, |_| ()), Outcome::Ok);
+    arrived(&ran, PageSize::K4, PageSize::K64);
+    assert_eq!(ran.number("boots.0.persist.boots"), 1);
+    assert_eq!(ran.number("boots.1.persist.boots"), 2);
+    assert_eq!(ran.number("boots.1.persist.last_page_size"), 4096);
+}
+
+/// The kernel's own line about what it will not load is the reason, and the exit code says that it
+/// was not done.
+#[test]
+fn what_is_refused_is_told_in_the_kernels_words() {
+    let whole = std::fs::read(image()).unwrap();
+    let mut endless = whole.clone();
+    endless[16..24].copy_from_slice(&(8_u64 << 30).to_le_bytes());
+    for (size, bytes) in [
+        (PageSize::K4, &b"no Image at all"[..]),
+        (PageSize::K16, &whole[..63]),
+        (PageSize::K64, &endless),
+    ] {
+        let next = file(bytes);
+        let request = for_image(next.path(), machine(size, 2));
+        let ran = boots(&request, Outcome::Refused);
+        assert_eq!(ran.boot.exit_code(), 1);
+        let refused = ran.value("kexec.refused").as_str().unwrap();
+        assert_eq!(ran.boot.reason.as_deref(), Some(refused));
+        assert!(
+            refused.lines().count() == 1 && refused.len() > 20,
+            "{refused}"
+        );
+        // It went on, and ended as a kernel does whose first process gave up.
+        assert_eq!(ran.value("boots.0.outcome"), &json!("guest-exit"));
+        assert_eq!(ran.number("boots.0.user.exit_code"), 1);
+    }
+}

@@ -1,0 +1,233 @@
+//! How a kernel leaves: from each page size into each, on every kind of machine; tasks stand still,
+//! CPUs go off, devices fall silent; and what is refused at the last moment leaves all as it was.
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::kexec::chain::{How, every_pair, goes_through, machine, program_does, records};
+use crate::kexec::machine::{NEXT, Ran, SIZES, archive, ends};
+
+const IN_PLACE: How = How {
+    copy: false,
+    uncached: false,
+};
+const COPIED: How = How {
+    copy: true,
+    uncached: false,
+};
+const PAST_CACHES: How = How {
+    copy: true,
+    uncached: true,
+};
+const IN_PLACE_PAST_CACHES: How = How {
+    copy: false,
+    uncached: true,
+};
+
+/// All ways, each on one CPU or on four.
+const EVERY_WAY: &[(How, u32)] = &[
+    (IN_PLACE, 4),
+    (COPIED, 1),
+    (PAST_CACHES, 4),
+    (IN_PLACE_PAST_CACHES, 1),
+];
+const TWO_WAYS: &[(How, u32)] = &[(COPIED, 4), (IN_PLACE, 1)];
+
+fn on(el: u8, gic: u8, cpu: &str, sizes: &[PageSize], ways: &[(How, u32)]) {
+    for (how, cpus) in ways.iter().copied() {
+        let machine = machine(cpus, el, gic, cpu);
+        let said = goes_through(&every_pair(sizes), &machine, how, "");
+        let vhe = el == 2 && !cpu.starts_with("cortex-a72");
+        assert_eq!(said[0]["vhe"], vhe.to_string());
+        assert_eq!(said[0]["entry_el"], el.to_string());
+    }
+}
+
+#[test]
+fn at_el1_with_a_gic_of_version_3() {
+    on(1, 3, "max", &SIZES, EVERY_WAY);
+}
+
+#[test]
+fn at_el1_with_a_gic_of_version_2() {
+    on(1, 2, "max", &SIZES, TWO_WAYS);
+}
+
+#[test]
+fn at_el2_with_vhe() {
+    on(2, 3, "neoverse-n1", &SIZES, EVERY_WAY);
+}
+
+#[test]
+fn at_el2_with_every_feature() {
+    on(2, 2, "max", &SIZES, TWO_WAYS);
+}
+
+/// Back to EL2 through the vectors that stay there, again and again. This CPU has no 16K pages.
+#[test]
+fn at_el2_without_vhe() {
+    let sizes = [PageSize::K4, PageSize::K64];
+    on(2, 3, "cortex-a72", &sizes, EVERY_WAY);
+    on(2, 2, "cortex-a72", &sizes, TWO_WAYS);
+}
+
+#[test]
+fn while_other_processes_run_fork_and_sleep() {
+    // One that computes on the only CPU leaves it to nobody by itself, as nobody waits for it.
+    for (cpus, size, others) in [
+        (1, PageSize::K4, 1),
+        (1, PageSize::K64, 10),
+        (2, PageSize::K4, 10),
+        (4, PageSize::K16, 10),
+    ] {
+        let request = Request {
+            page_size: Some(size),
+            ..machine(cpus, 2, 3, "max")
+        };
+        let ran = program_does(&request, &format!("kexec-busy {others} 0 0"), Outcome::Ok);
+        let said = records(&ran);
+        assert_eq!(said.len(), 2, "{}", ran.console);
+        // All stay where they are from when they stood still.
+        assert_eq!(said[0]["kexec.leaving.taken_up"], "0");
+        assert_eq!(said[1]["kexec.from_page_size"], size.bytes().to_string());
+        assert_eq!(said[1]["cpus"], cpus.to_string());
+    }
+}
+
+/// The lines of what was refused.
+fn refused(ran: &Ran) -> Vec<&str> {
+    let lines = ran.console.lines();
+    let refused = lines.filter_map(|said| said.trim_end().strip_prefix("granule: kexec refused: "));
+    refused.collect()
+}
+
+const ANOTHER: &str = "another process is loading a kernel, or leaving for one: try again";
+
+/// The last look at the tables refuses: whoever is looked at is told so, each time.
+const LOOKED_AT: &str = "the transitional tables do not map ";
+
+/// The numbers of a line that a program said, whose words these are.
+#[track_caller]
+fn numbers<const N: usize>(ran: &Ran, words: [&str; N]) -> [usize; N] {
+    let mut lines = ran.console.lines().map(|line| line.split_whitespace());
+    let line = lines.find(|line| line.clone().next() == words.first().copied());
+    let line: Vec<_> = line.unwrap_or_else(|| panic!("{}", ran.console)).collect();
+    std::array::from_fn(|index| {
+        assert_eq!(line[2 * index], words[index], "{line:?}");
+        line[2 * index + 1].parse().unwrap()
+    })
+}
+
+/// One leaves, or is looked at, and no other comes between.
+#[test]
+fn of_several_that_ask_at_once_one_is_looked_at() {
+    let mut told_busy = 0;
+    for (cpus, size) in [(2, PageSize::K4), (4, PageSize::K64)] {
+        let request = Request {
+            page_size: Some(size),
+            append: Some("granule.test=kexec:loosen@1".into()),
+            ..machine(cpus, 2, 3, "max")
+        };
+        let ran = program_does(&request, "kexec-crowd 4 15", Outcome::Ok);
+        let [served, busy] = numbers(&ran, ["served", "busy"]);
+        assert_eq!(served + busy, 4 * 15 + 1);
+        let said = refused(&ran);
+        let looked = said.iter().filter(|line| line.starts_with(LOOKED_AT));
+        assert_eq!(looked.count(), served, "{}", ran.console);
+        // Before anything is asked of the boot CPU.
+        let another = said.iter().filter(|line| **line == ANOTHER);
+        assert_eq!(another.count(), busy, "{}", ran.console);
+        assert_eq!(
+            ran.number("user.frames_before"),
+            ran.number("user.frames_after")
+        );
+        told_busy += busy;
+    }
+    assert!(told_busy > 0, "no two of them ever asked at once");
+    // And if nothing is wrong, the next kernel begins once.
+    let ran = program_does(&machine(4, 2, 3, "max"), "kexec-crowd 8 1", Outcome::Ok);
+    assert_eq!(records(&ran).len(), 2, "{}", ran.console);
+    assert!(
+        refused(&ran).iter().all(|line| *line == ANOTHER),
+        "{}",
+        ran.console
+    );
+}
+
+/// What is refused at the last moment: the program is told, twice, and then processes run on all CPUs
+/// as before.
+#[track_caller]
+fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Ran {
+    let request = Request {
+        append: Some(format!("granule.test=kexec:{test}")),
+        ..machine(cpus, 2, gic, "max")
+    };
+    let words = format!("kexec-busy 9 {error} {cpus}");
+    let ran = program_does(&request, &words, Outcome::Ok);
+    assert!(ran.says("stayed"), "{}", ran.console);
+    let refused = refused(&ran);
+    assert_eq!(refused.len(), 2, "{}", ran.console);
+    for said in refused {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(
+        ran.number("user.frames_before"),
+        ran.number("user.frames_after")
+    );
+    ran
+}
+
+const EBUSY: u32 = 16;
+const EINVAL: u32 = 22;
+
+#[test]
+fn a_cpu_that_does_not_go_off_keeps_all_as_it_was() {
+    for gic in [2, 3] {
+        let line = "CPU 3 (MPIDR 0x3) cannot be switched off: firmware refuses PSCI CPU_OFF";
+        let ran = stays(4, gic, "stays@3", EBUSY, line);
+        let again = "granule: switched off to leave, and started again: CPU 1, 2";
+        let said = ran.console.lines().filter(|said| said.trim_end() == again);
+        assert_eq!(said.count(), 2, "{}", ran.console);
+        // The first one asked: nobody is off yet.
+        let ran = stays(3, gic, "stays@1", EBUSY, "CPU 1 (MPIDR 0x1)");
+        assert!(!ran.console.contains("started again"));
+    }
+}
+
+#[test]
+fn an_interrupt_that_does_not_fall_silent_keeps_all_as_it_was() {
+    for (cpus, gic) in [(1, 3), (1, 2), (3, 2), (2, 3)] {
+        stays(cpus, gic, "loud@27", EBUSY, "interrupt 27 stays enabled");
+    }
+}
+
+#[test]
+fn tables_that_map_something_else_are_not_relied_on() {
+    let line = "the transitional tables map ";
+    stays(2, 3, "map@1", EINVAL, line);
+    let line = "the transitional tables do not map ";
+    stays(1, 3, "loosen@1", EINVAL, line);
+}
+
+#[test]
+fn nothing_loaded_is_nothing_to_leave_for() {
+    for lines in ["exec\n".to_owned(), format!("load {NEXT}\nunload\nexec\n")] {
+        let request = machine(2, 2, 3, "max");
+        let ran = ends(&request, archive(&lines), Outcome::GuestExit);
+        let refused =
+            "granule: kexec refused: no next kernel is loaded: load one first (kexec load IMAGE)";
+        assert!(ran.says(refused), "{}", ran.console);
+    }
+}
+
+/// One that waits in this kernel's memory would run what is written there.
+#[test]
+fn a_cpu_that_is_parked_is_not_left_behind() {
+    let request = Request {
+        append: Some("arm64.fake_cpu=1:parange=0".into()),
+        ..machine(3, 2, 3, "max")
+    };
+    let ran = program_does(&request, "kexec-busy 3 16 2", Outcome::Ok);
+    assert!(ran.says("stayed"), "{}", ran.console);
+    let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it waits in this kernel's memory";
+    assert!(ran.console.contains(line), "{}", ran.console);
+}

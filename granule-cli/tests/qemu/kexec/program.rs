@@ -1,0 +1,106 @@
+//! The `kexec` program itself: its words, and what it says when something is wrong.
+
+use granule_cli::{Initramfs, Outcome, PageSize, Request};
+
+use crate::kexec::machine::{NEXT, SIZES, archive, bare, ends, machine, program};
+
+/// What ends the program with 1, and the line it says.
+#[test]
+fn what_cannot_be_done_is_told_in_one_line() {
+    for (size, lines, line) in [
+        (PageSize::K4, "jump", "jump: no such command"),
+        (PageSize::K16, "load", "load: no image is named"),
+        (PageSize::K64, "load a b", "b: not understood"),
+        (PageSize::K4, "load a --fast", "--fast: not understood"),
+        (PageSize::K16, "unload a", "a: not understood"),
+        (
+            PageSize::K64,
+            "load a --initrd",
+            "--initrd: nothing behind it",
+        ),
+        (
+            PageSize::K4,
+            "# a comment\n\n  \nload /boot/none --append quiet",
+            "/boot/none: ENOENT: there is no such file",
+        ),
+        (
+            PageSize::K16,
+            "load /init --initrd /none",
+            "/none: ENOENT: there is no such file",
+        ),
+    ] {
+        let ran = ends(&machine(size, 1), bare(lines), Outcome::GuestExit);
+        let said: Vec<_> = ran
+            .console
+            .lines()
+            .filter(|said| said.starts_with("kexec: "))
+            .collect();
+        assert!(
+            matches!(said[..], [said] if said.contains(line)),
+            "{lines:?}: {said:?}"
+        );
+        assert_eq!(ran.number("user.exit_code"), 1);
+    }
+}
+
+#[test]
+fn what_is_loaded_is_listed_and_taken_back() {
+    let lines = format!(
+        "status\nload {NEXT} --initrd /etc/kexec --append  quiet  \nstatus\n\
+         load {NEXT} --copy\nunload\nstatus\n"
+    );
+    for size in SIZES {
+        let ran = ends(&machine(size, 1), archive(&lines), Outcome::Ok);
+        let listed: Vec<_> = ran
+            .console
+            .lines()
+            .filter(|line| line.starts_with("loaded "))
+            .collect();
+        assert_eq!(listed, ["loaded 0", "loaded 1", "loaded 0"]);
+        let (_, after) = ran.console.split_once("loaded 1").unwrap();
+        for name in ["kernel 0x", "initrd 0x", "tree 0x", "entry 0x"] {
+            assert!(after.contains(name), "{name}:\n{}", ran.console);
+        }
+    }
+}
+
+/// Its words may also come as arguments.
+#[test]
+fn arguments_are_a_command() {
+    let with = |words: &str| Request {
+        append: Some(format!("-- {words}")),
+        ..machine(PageSize::K16, 1)
+    };
+    let nothing = "not a command";
+    let ran = ends(&with("status"), bare(nothing), Outcome::Ok);
+    assert!(ran.says("loaded 0"), "{}", ran.console);
+    let words = format!("load {NEXT} --append quiet --copy");
+    ends(&with(&words), archive(nothing), Outcome::Ok);
+    for (words, line) in [
+        ("load /boot/Image --append", "--append: nothing behind it"),
+        ("exec", "the next kernel was not entered: "),
+        ("load /init", "/init was not loaded: ENOEXEC: "),
+        ("load /boot", "/boot was not loaded: "),
+    ] {
+        let ran = ends(&with(words), archive(nothing), Outcome::GuestExit);
+        let said = ran.console.lines().find(|said| said.starts_with("kexec: "));
+        assert!(
+            said.is_some_and(|said| said.contains(line)),
+            "{}",
+            ran.console
+        );
+    }
+}
+
+#[test]
+fn without_its_file_it_says_so() {
+    let archive = Initramfs::new().program("/init", &program());
+    let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::GuestExit);
+    assert!(
+        ran.says("kexec: /etc/kexec: ENOENT: there is no such file"),
+        "{}",
+        ran.console
+    );
+    let nothing = ends(&machine(PageSize::K4, 1), bare("# none\n"), Outcome::Ok);
+    assert_eq!(nothing.number("user.exit_code"), 0);
+}

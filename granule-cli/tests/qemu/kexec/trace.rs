@@ -1,0 +1,177 @@
+//! The trace of a kernel that leaves, as `granule check` sees it: to the switch of the MMU.
+
+use granule_cli::check::{self, Options};
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::kexec::machine::{NEXT, archive, ends, machine};
+
+const STRICT: Options = Options {
+    strict: true,
+    bbm_level: None,
+    most_violations: 10,
+};
+
+/// The events of a kernel that leaves with these words on its command line; checked, and clean.
+fn traced(request: &Request, copy: &str, words: &str) -> Vec<String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let request = Request {
+        trace: Some(file.path().to_owned()),
+        append: Some(words.into()),
+        ..request.clone()
+    };
+    // The next kernel keeps off the records, and makes none.
+    let lines = format!("load {NEXT}{copy} --append granule.kexec=digest\nexec\n");
+    let ran = ends(&request, archive(&lines), Outcome::Ok);
+    assert_eq!(ran.value("trace.complete"), true, "{}", ran.json);
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let checked = check::check(text.as_bytes(), &STRICT, &mut |_| ()).unwrap();
+    assert_eq!(checked.violations, 0, "{}", ran.console);
+    text.lines().map(str::to_owned).collect()
+}
+
+/// From the first write of TCR behind all others' on, without operands.
+fn end_of(events: &[String]) -> Vec<String> {
+    let is = |line: &&String, what: &str| line.contains(what);
+    let off = events
+        .iter()
+        .rposition(|line| is(&line, "sctlr_el1"))
+        .unwrap();
+    let written: Vec<usize> = events[..off]
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| is(line, "tcr_el1"))
+        .map(|(index, _)| index)
+        .collect();
+    let [.., first, _, _, _] = *written else {
+        panic!("{events:?}");
+    };
+    let words = |line: &String| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let known = words
+            .iter()
+            .take(3)
+            .filter(|it| !it.starts_with("0x") && **it != "cpu0");
+        known.copied().collect::<Vec<_>>().join(" ")
+    };
+    events[first..].iter().map(words).collect()
+}
+
+const TO_ITS_TABLES: [&str; 18] = [
+    "msr tcr_el1",
+    "isb",
+    "tlbi vmalle1",
+    "dsb nsh",
+    "isb",
+    "msr ttbr0_el1",
+    "isb",
+    "msr tcr_el1",
+    "isb",
+    "msr tcr_el1",
+    "isb",
+    "tlbi vmalle1",
+    "dsb nsh",
+    "isb",
+    "msr ttbr1_el1",
+    "isb",
+    "msr tcr_el1",
+    "isb",
+];
+const OFF: [&str; 9] = [
+    "dsb sy",
+    "ic iallu",
+    "dsb nsh",
+    "isb",
+    "msr sctlr_el1",
+    "isb",
+    "tlbi vmalle1",
+    "dsb nsh",
+    "isb",
+];
+
+#[test]
+fn what_a_kernel_does_as_it_leaves_keeps_the_rules() {
+    for (size, cpus, cpu, el) in [
+        (PageSize::K4, 1, "max", 1),
+        (PageSize::K16, 4, "max", 2),
+        (PageSize::K64, 2, "cortex-a72", 2),
+    ] {
+        let request = Request {
+            cpu: cpu.into(),
+            el,
+            ..machine(size, cpus)
+        };
+        let events = traced(&request, " --copy", "");
+        let end = end_of(&events);
+        let (tables, rest) = end.split_at(TO_ITS_TABLES.len());
+        assert_eq!(tables, TO_ITS_TABLES, "{end:?}");
+        let off = rest.iter().position(|line| line == "dsb sy").unwrap();
+        let (copied, off) = rest.split_at(off);
+        // Image and tree, stored and cleaned, with what is behind the image's bytes.
+        assert_eq!(copied, ["data", "dc cvac", "data", "dc cvac"], "{rest:?}");
+        let back: &[&str] = if cpu == "max" {
+            &[]
+        } else {
+            &["msr sctlr_el2", "isb"]
+        };
+        assert_eq!(off, [&OFF, back].concat(), "{rest:?}");
+    }
+}
+
+#[test]
+fn past_the_caches_too() {
+    for size in [PageSize::K4, PageSize::K64] {
+        let events = traced(&machine(size, 2), " --copy", "granule.kexec=uncached");
+        let end = end_of(&events).join(",");
+        assert!(
+            end.contains("dc civac") && end.contains("dmb sy,dc ivac"),
+            "{end}"
+        );
+        // In place, lines are only cleaned, when it is loaded.
+        traced(&machine(size, 1), "", "granule.kexec=uncached");
+    }
+}
+
+/// What of the end of a trace is seen to be missing when it is left out, by its place in
+/// [`TO_ITS_TABLES`] and behind it.
+///
+/// Between the linear maps: the walks switched off (EPD1), in effect before the TLBI, the TLBI, and the
+/// wait for it. Each of the two cleans, and the one wait for both.
+///
+/// Not the way to the identity map, as no translation of the lower half is in a trace by which it
+/// could be held; nor what comes behind the wait: those are held by what stands there, above.
+const MISSED: [(usize, &str); 7] = [
+    (9, "msr tcr_el1"),
+    (10, "isb"),
+    (11, "tlbi vmalle1"),
+    (12, "dsb nsh"),
+    (19, "dc cvac"),
+    (21, "dc cvac"),
+    (22, "dsb sy"),
+];
+
+/// Each step without which a CPU stays on old translations, or the next kernel reads what was before,
+/// is missed when it is left out of a trace; so what is shown above is not shown of everything.
+#[test]
+fn what_is_left_out_is_missed() {
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let events = traced(&machine(size, 1), " --copy", "");
+        let end = end_of(&events);
+        let from = events.len() - end.len();
+        let found: Vec<(usize, &str)> = (0..end.len())
+            .filter(|index| violations_without(&events, from + index) > 0)
+            .map(|index| (index, end[index].as_str()))
+            .collect();
+        assert_eq!(found, MISSED, "{size:?}: {end:?}");
+    }
+}
+
+/// Violations that are found in a trace without one of its lines.
+fn violations_without(events: &[String], index: usize) -> u64 {
+    let mut without = events.to_vec();
+    without.remove(index);
+    let (header, _) = without[0].rsplit_once("events=").unwrap();
+    without[0] = format!("{header}events={}", without.len() - 1);
+    let text = without.join("\n") + "\n";
+    let checked = check::check(text.as_bytes(), &STRICT, &mut |_| ());
+    checked.unwrap().violations
+}

@@ -1,0 +1,108 @@
+//! Every call on the linear map, with every page size, exception level and kind of map.
+
+use granule_cli::{PageSize, Request, Rodata};
+
+use crate::permissions::machine::{SIZES, machine, ok, panics};
+
+#[test]
+fn each_call_does_what_it_says_on_every_cpu() {
+    for (size, cpus, el, rodata) in [
+        (PageSize::K4, 4, 2, Rodata::Noalias),
+        (PageSize::K4, 1, 1, Rodata::Off),
+        (PageSize::K16, 4, 1, Rodata::Noalias),
+        (PageSize::K16, 1, 2, Rodata::Full),
+        (PageSize::K64, 4, 2, Rodata::On),
+        (PageSize::K64, 4, 1, Rodata::Noalias),
+    ] {
+        let made = ok(&Request {
+            el,
+            rodata: Some(rodata),
+            ..machine(cpus, size, "granule.test=permissions")
+        });
+        assert!(made.tested("permissions.leaves") > 0);
+    }
+}
+
+/// CPUs that do not allow a split refuse one, with the leaf's name; where the map is in pages from the
+/// start they need none.
+#[test]
+fn without_feat_bbm_only_a_map_of_pages_changes() {
+    let weak = |rodata| Request {
+        cpu: "cortex-a72".into(),
+        rodata: Some(rodata),
+        ..machine(2, PageSize::K4, "granule.test=permissions")
+    };
+    let reason = panics(&weak(Rodata::Noalias));
+    assert!(
+        reason.contains("lies inside the leaf of") && reason.contains("may not be split"),
+        "{reason}"
+    );
+    ok(&weak(Rodata::On));
+}
+
+#[test]
+fn idle_cpus_merge_what_became_alike() {
+    for size in SIZES {
+        for cpus in [1, 4] {
+            let made = ok(&Request {
+                append: Some("granule.test=background".into()),
+                ..machine(cpus, size, "")
+            });
+            let merged = made.tested("background.tables") + made.tested("background.groups");
+            assert!(merged > 0, "{size:?} {cpus}");
+        }
+    }
+}
+
+/// The CPU that was woken to merge may get a job first; another one is woken then.
+#[test]
+fn an_idle_cpu_merges_for_one_that_has_a_job() {
+    let made = ok(&Request {
+        append: Some("granule.test=background-busy".into()),
+        ..machine(4, PageSize::K4, "")
+    });
+    assert_eq!(made.tested("background.busy"), 1);
+}
+
+/// One store and one TLBI to make a page invalid, one store to make it valid, while another CPU has
+/// the lock; making the pool takes the lock once.
+#[test]
+fn guard_pages_are_flipped_without_the_lock() {
+    const PAGES: u64 = 32;
+    for (size, cpus, el) in [
+        (PageSize::K4, 4, 1),
+        (PageSize::K16, 2, 2),
+        (PageSize::K64, 1, 2),
+    ] {
+        let made = ok(&Request {
+            el,
+            ..machine(cpus, size, "granule.test=guard")
+        });
+        let tested = |key: &str| made.tested(&format!("guard.{key}"));
+        assert_eq!(tested("locks"), 1);
+        assert_eq!(tested("flips"), 2 * PAGES);
+        assert_eq!(tested("stores"), 2 * PAGES);
+        assert_eq!(tested("tlbi"), PAGES);
+        // DSB ISHST for each, DSB ISH for each TLBI.
+        assert_eq!(tested("dsb"), 3 * PAGES);
+    }
+}
+
+/// They are in what other leaves are split and merged beside, by the very CPU that an interrupt makes flip
+/// them.
+#[test]
+fn guard_pages_are_flipped_in_interrupts_beside_splits_and_merges() {
+    for (size, el, gic) in [
+        (PageSize::K4, 2, 3),
+        (PageSize::K16, 1, 2),
+        (PageSize::K64, 2, 3),
+    ] {
+        let made = ok(&Request {
+            el,
+            gic,
+            ..machine(3, size, "granule.test=guard-beside")
+        });
+        assert_eq!(made.tested("beside.flips"), 128);
+        assert!(made.tested("beside.merged") > 0, "{size:?}");
+    }
+}

@@ -1,0 +1,85 @@
+//! Accesses that must fault, and what is said of them; free pages that fault.
+
+use granule_cli::{PageSize, Request};
+
+use crate::permissions::machine::{machine, ok, panics};
+
+#[test]
+fn what_is_not_allowed_faults_and_says_why() {
+    for (size, word, what, why) in [
+        (
+            PageSize::K4,
+            "write-read-only",
+            "data abort: permission fault, level 3, writing 0xffff",
+            " in the image",
+        ),
+        (
+            PageSize::K16,
+            "execute",
+            "instruction abort: permission fault, level 3, executing 0xffff",
+            "",
+        ),
+        (
+            PageSize::K64,
+            "read-invalid",
+            "data abort: translation fault, level 3, reading 0xffff",
+            ": that page was made invalid (set_direct_map_invalid, set_memory_valid)",
+        ),
+        (
+            PageSize::K4,
+            "read-guard",
+            "data abort: translation fault, level 3, reading 0xffff",
+            ": that is a guard page",
+        ),
+    ] {
+        let reason = panics(&machine(2, size, &format!("granule.test={word}")));
+        assert!(reason.starts_with(what), "{word}: {reason}");
+        assert!(reason.ends_with(why), "{word}: {reason}");
+    }
+}
+
+/// On one CPU a page is made valid while another has faulted on it. That one goes on; where it stays
+/// invalid (`read-guard`) it is a panic.
+#[test]
+fn a_fault_on_what_is_valid_by_now_is_no_fault() {
+    for (size, el) in [(PageSize::K4, 1), (PageSize::K16, 2), (PageSize::K64, 2)] {
+        let made = ok(&Request {
+            el,
+            ..machine(2, size, "granule.test=spurious")
+        });
+        assert_eq!(made.tested("spurious.faults"), 1);
+        assert_eq!(made.number("spurious_faults"), 1);
+    }
+    let made = ok(&machine(2, PageSize::K4, "granule.test=permissions"));
+    assert_eq!(made.number("spurious_faults"), 0);
+}
+
+#[test]
+fn free_pages_are_invalid_when_that_is_asked_for() {
+    for (size, cpus) in [(PageSize::K4, 4), (PageSize::K16, 1), (PageSize::K64, 2)] {
+        let words = "debug_pagealloc=on granule.test=pagealloc granule.test=permissions granule.test=hotplug granule.test=guard";
+        let request = Request {
+            memory: 1 << 30,
+            ..machine(cpus, size, words)
+        };
+        let made = ok(&request);
+        assert_eq!(made.tested("pagealloc.pages"), 1 + 8 + 1 + 32 + 2);
+        assert!(made.tested("pagealloc.hidden") > 500 << 20 >> size.value().shift());
+    }
+}
+
+#[test]
+fn use_after_free_is_said_to_be_that() {
+    let words = "debug_pagealloc=on granule.test=use-after-free";
+    for size in [PageSize::K4, PageSize::K64] {
+        let reason = panics(&machine(1, size, words));
+        let why = ": that page is free: it was used after it was freed, or never allocated (debug_pagealloc=on)";
+        assert!(
+            reason.starts_with("data abort: translation fault, level 3, reading 0xffff")
+                && reason.ends_with(why),
+            "{reason}"
+        );
+    }
+    // Without that word nobody notices, and that is said, too: the word does what it says.
+    ok(&machine(1, PageSize::K4, "granule.test=use-after-free"));
+}

@@ -1,0 +1,97 @@
+//! Random changes of permissions by one CPU, while three others read and write neighbours through the
+//! same leaves and merge what they find: no fault, no wrong byte, and in the end the map and the free
+//! memory of the beginning.
+//!
+//! `GRANULE_STRESS_CHANGES` and `GRANULE_STRESS_SEED` take other numbers than these.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use granule_cli::PageSize;
+
+use crate::permissions::machine::{Machine, machine, ok, panics};
+
+/// With three page sizes more than 50 000.
+const CHANGES: u64 = 16_700;
+/// Of the kinds of changes, those that stress.rs in the kernel has.
+const KINDS: [&str; 9] = [
+    "ro", "rw", "x", "nx", "invalid", "valid", "default", "merge", "plug",
+];
+
+fn number(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => u64::from_str(&text).unwrap_or_else(|e| panic!("{variable}={text}: {e}")),
+        Err(_) => default,
+    }
+}
+
+fn changes(size: PageSize) {
+    let (changes, seed) = (
+        number("GRANULE_STRESS_CHANGES", CHANGES),
+        number("GRANULE_STRESS_SEED", 1),
+    );
+    let mut request = machine(
+        4,
+        size,
+        &format!("granule.test=permissions-stress:{changes}:{seed}"),
+    );
+    // A whole GiB of it is to be free.
+    request.memory = 3 << 30;
+    // The host may have fewer cores than the guest, and other things to do.
+    request.timeout = Duration::from_secs(60 + changes / 50);
+    let boot = ok(&request);
+    let of = |key: &str| boot.tested(&format!("stress.{key}"));
+    assert_eq!((of("seed"), of("cpus")), (seed, 4));
+    check(&boot, changes);
+    println!(
+        "{size:?}: {} changes, {} refused, {} accesses, {} merges by other CPUs",
+        of("changes"),
+        of("refused"),
+        of("accesses"),
+        of("merges")
+    );
+}
+
+fn check(boot: &Machine, changes: u64) {
+    let of = |key: &str| boot.tested(&format!("stress.{key}"));
+    let kinds: Vec<u64> = KINDS.iter().map(|kind| of(kind)).collect();
+    assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
+    // Of permissions: merging and plugging come on top.
+    assert_eq!(of("changes"), changes);
+    assert_eq!(kinds.iter().take(7).sum::<u64>(), changes);
+    assert!(of("refused") > 0 && of("merges") > 0);
+    assert!(
+        of("accesses") > changes,
+        "{} accesses beside {changes} changes",
+        of("accesses")
+    );
+    // Each of them takes the lock once but removing and adding memory, where refusals do too, and
+    // each that removes something takes a TLBI.
+    assert!(of("locks") >= of("changes") + of("merges"));
+    assert!(of("tlbi") > of("plug") / 2 + of("invalid") / 2);
+}
+
+#[test]
+fn in_4k_pages() {
+    changes(PageSize::K4);
+}
+
+#[test]
+fn in_16k_pages() {
+    changes(PageSize::K16);
+}
+
+#[test]
+fn in_64k_pages() {
+    changes(PageSize::K64);
+}
+
+#[test]
+fn words_that_cannot_be_read_and_machines_of_one_cpu_are_refused() {
+    let words = "granule.test=permissions-stress:many";
+    let line = panics(&machine(2, PageSize::K4, words));
+    assert!(line.contains("expected CHANGES[:SEED]"), "{line}");
+    let words = "granule.test=permissions-stress:10";
+    let line = panics(&machine(1, PageSize::K4, words));
+    assert!(line.contains("more than one CPU"), "{line}");
+}

@@ -1,0 +1,88 @@
+//! Calls between CPUs, parking and printing, tested by the kernel itself, which counts; here the
+//! counts are worked out again.
+
+use granule_cli::{PageSize, Request};
+
+use crate::smp::machine::{machine, ok};
+
+/// The kernel's numbers: see `smp/selftest.rs` there.
+const ROUNDS: u64 = 800;
+const CROSS_ROUNDS: u64 = 400;
+const INTERRUPTIONS: u64 = 20;
+const PARKINGS: u64 = 10;
+
+#[test]
+fn every_call_is_answered_once_and_parked_cpus_see_what_changed() {
+    for (smp, gic, el, size, cpu, icount) in [
+        (2, 2, 1, PageSize::K64, "cortex-a53", false),
+        (2, 3, 2, PageSize::K16, "cortex-a76", false),
+        (4, 2, 2, PageSize::K4, "cortex-a72", true),
+        (4, 3, 1, PageSize::K16, "neoverse-n1", true),
+        (4, 3, 2, PageSize::K64, "max", false),
+        (8, 2, 2, PageSize::K16, "max", true),
+        (8, 3, 2, PageSize::K4, "max", true),
+    ] {
+        let request = Request {
+            gic,
+            el,
+            page_size: Some(size),
+            cpu: cpu.into(),
+            // One host thread for all CPUs, in turns.
+            icount,
+            ..machine(smp, "granule.test=ipi granule.test=park")
+        };
+        let made = ok(&request);
+        let cpus = u64::from(smp);
+        let others = cpus - 1;
+        let tested = |key: &str| made.number(&format!("test.{key}"));
+        assert_eq!(tested("ipi.calls"), ROUNDS / cpus * others, "{request:?}");
+        let rounds = CROSS_ROUNDS / (cpus * cpus);
+        assert_eq!(tested("ipi.cross_calls"), rounds * cpus * others);
+        assert_eq!(tested("ipi.interruptions"), INTERRUPTIONS * others);
+        assert_eq!(tested("park.parkings"), PARKINGS * others);
+        assert_eq!(tested("park.changes"), PARKINGS);
+    }
+}
+
+#[test]
+fn one_cpu_calls_and_parks_nobody() {
+    let made = ok(&machine(
+        1,
+        "granule.test=ipi granule.test=park granule.test=lines",
+    ));
+    for key in ["ipi.calls", "ipi.cross_calls", "park.parkings"] {
+        assert_eq!(made.number(&format!("test.{key}")), 0, "{key}");
+    }
+    assert_eq!(made.number("test.park.changes"), PARKINGS);
+}
+
+/// A machine of which some CPUs stay away works with the others.
+#[test]
+fn calls_leave_out_who_is_parked_for_good() {
+    let words = "arm64.fake_cpu=2:tgran4=15 granule.test=ipi granule.test=park";
+    let made = ok(&machine(4, words));
+    assert_eq!(made.number("test.ipi.calls"), ROUNDS / 3 * 2);
+    assert_eq!(made.number("test.park.parkings"), PARKINGS * 2);
+}
+
+#[test]
+fn lines_of_several_cpus_come_out_whole() {
+    const LINES: usize = 40;
+    let made = ok(&machine(4, "granule.test=lines"));
+    let printed = || {
+        made.console
+            .lines()
+            .filter(|line| line.contains("granule: line"))
+    };
+    assert_eq!(printed().count(), 4 * LINES);
+    for cpu in 0..4 {
+        for line in 0..LINES {
+            let whole = format!("granule: line {line} of CPU {cpu} {line:016x} ends");
+            assert_eq!(
+                printed().filter(|seen| **seen == whole).count(),
+                1,
+                "{whole}"
+            );
+        }
+    }
+}

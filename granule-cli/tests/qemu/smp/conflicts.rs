@@ -1,0 +1,106 @@
+//! TLB conflict aborts, which no emulator raises: a live split is made to look like one. The kernel
+//! tests itself (`exception/conflict_test.rs` there) and counts; here is which machines it does so on.
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::smp::machine::{Machine, ends, machine, ok};
+
+/// A machine whose linear map has blocks, in a free gigabyte.
+fn blocks(cpus: u32, size: PageSize, el: u8, words: &str) -> Request {
+    Request {
+        memory: 3 << 30,
+        page_size: Some(size),
+        el,
+        ..machine(cpus, &format!("rodata=noalias {words}"))
+    }
+}
+
+/// Every split of a case was met: in total, and by what the case is about.
+fn check(made: &Machine, case: &str) -> u64 {
+    let [splits, met] =
+        ["splits", "met"].map(|key| made.number(&format!("test.conflict.{case}.{key}")));
+    assert!(splits >= 2, "{case}: {splits} splits");
+    assert!(
+        met > 0,
+        "{case}: none of {splits} was met where it was to be"
+    );
+    met
+}
+
+#[test]
+fn a_conflict_is_dealt_with_wherever_it_is_met() {
+    for (cpus, size, el, gic, icount) in [
+        (1, PageSize::K4, 1, 3, false),
+        (1, PageSize::K16, 2, 2, false),
+        (1, PageSize::K64, 1, 2, false),
+        (4, PageSize::K4, 2, 3, false),
+        (4, PageSize::K16, 1, 3, true),
+        (4, PageSize::K64, 2, 2, true),
+    ] {
+        let request = Request {
+            gic,
+            icount,
+            ..blocks(cpus, size, el, "granule.test=conflict")
+        };
+        let made = ok(&request);
+        let mut met = 0;
+        // Nothing else is done between the split and these, so each meets every one.
+        for case in ["load", "store", "fetch", "flush"] {
+            let seen = check(&made, case);
+            assert_eq!(seen, made.number(&format!("test.conflict.{case}.splits")));
+            met += seen;
+        }
+        for case in ["tables", "own_stack"] {
+            met += check(&made, case);
+        }
+        if cpus > 1 {
+            assert_eq!(made.number("test.conflict.interruptions"), 20);
+            met += check(&made, "interrupted_stack") + check(&made, "crowd");
+        }
+        assert!(made.number("tlb_conflicts") >= met, "{request:?}");
+    }
+}
+
+#[test]
+fn a_conflict_while_one_is_dealt_with_is_a_panic_that_says_so() {
+    for (cpus, size, el) in [(1, PageSize::K4, 2), (4, PageSize::K64, 1)] {
+        let request = blocks(cpus, size, el, "granule.test=conflict-again");
+        let made = ends(&request, Outcome::Panic);
+        let reason = made.boot.reason.as_deref().unwrap();
+        assert!(
+            reason.starts_with("TLB conflict abort at 0xffff")
+                && reason.contains("while another one was dealt with"),
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn the_word_chooses_the_split() {
+    let count = |number: u64, size| {
+        let words = format!("granule.test=splits arm64.inject_conflict={number}");
+        let made = ok(&blocks(1, size, 1, &words));
+        (made.number("test.splits"), made.number("tlb_conflicts"))
+    };
+    let (splits, conflicts) = count(1, PageSize::K4);
+    assert!(splits >= 4, "{splits} splits");
+    assert_eq!(conflicts, 1);
+    assert_eq!(count(splits, PageSize::K4), (splits, 1));
+    assert_eq!(count(splits + 1, PageSize::K4), (splits, 0));
+    assert_eq!(count(2, PageSize::K16).1, 1);
+    assert_eq!(count(2, PageSize::K64).1, 1);
+}
+
+#[test]
+fn a_garbled_word_is_told_and_ignored() {
+    let made = ok(&blocks(
+        1,
+        PageSize::K4,
+        1,
+        "granule.test=splits arm64.inject_conflict=2nd",
+    ));
+    made.says("arm64.inject_conflict=2nd: expected the number of a split, from 1; ignored");
+    assert_eq!(made.number("tlb_conflicts"), 0);
+    // Nor is anything counted.
+    assert_eq!(made.number("test.splits"), 0);
+}

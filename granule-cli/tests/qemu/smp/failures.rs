@@ -1,0 +1,51 @@
+//! What goes wrong on another CPU is told as well as on the first.
+
+use granule_cli::Outcome;
+
+use crate::smp::machine::{ends, machine};
+
+#[test]
+fn a_cpu_that_does_not_answer_is_named() {
+    let made = ends(&machine(2, "granule.test=mute"), Outcome::Panic);
+    let reason = made.boot.reason.as_deref().unwrap();
+    assert!(
+        reason.ends_with("CPU 1 did not answer CPU 0's call within 10 s"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_panic_on_another_cpu_ends_the_machine() {
+    for smp in [2, 4] {
+        let made = ends(
+            &machine(smp, "granule.test=secondary-panic"),
+            Outcome::Panic,
+        );
+        let reason = made.boot.reason.as_deref().unwrap();
+        assert!(
+            reason.ends_with("granule.test asked CPU 1 for this"),
+            "{reason}"
+        );
+        assert!(made.console.lines().any(|line| line == "on CPU 1"));
+        // Through its own stack, which is not in the image.
+        let (_, backtrace) = made.console.split_once("backtrace").unwrap();
+        assert!(
+            backtrace
+                .lines()
+                .filter(|line| line.starts_with("  0x"))
+                .count()
+                >= 2
+        );
+    }
+}
+
+#[test]
+fn an_overflow_of_another_cpu_s_stack_is_noticed() {
+    let made = ends(
+        &machine(2, "granule.test=secondary-overflow"),
+        Outcome::Panic,
+    );
+    let reason = made.boot.reason.as_deref().unwrap();
+    assert!(reason.starts_with("kernel stack overflow: "), "{reason}");
+    assert!(made.console.lines().any(|line| line == "on CPU 1"));
+}

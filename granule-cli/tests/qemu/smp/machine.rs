@@ -1,0 +1,124 @@
+//! Booting a machine of several CPUs and asking its record: what all rooms share.
+
+use granule_cli::{Boot, Outcome, Request};
+use serde_json::Value;
+
+use crate::hooked;
+use crate::image::image;
+
+/// A machine of 512 MiB with so many CPUs, whose bootargs have these words.
+pub(crate) fn machine(cpus: u32, words: &str) -> Request {
+    Request {
+        image: Some(image()),
+        memory: 512 << 20,
+        smp: cpus,
+        append: Some(words.to_owned()),
+        ..Request::default()
+    }
+}
+
+/// Boots what must end that way.
+#[track_caller]
+pub(crate) fn ends(request: &Request, outcome: Outcome) -> Machine {
+    let boot = hooked::ends(request, outcome);
+    Machine {
+        json: boot.json(),
+        console: boot.console_text(),
+        boot,
+    }
+}
+
+/// Boots what must end well, with every fact of the CPUs that are up as it must be.
+#[track_caller]
+pub(crate) fn ok(request: &Request) -> Machine {
+    let machine = ends(request, Outcome::Ok);
+    machine.check_facts();
+    machine
+}
+
+/// A boot that has ended.
+pub(crate) struct Machine {
+    pub(crate) boot: Boot,
+    pub(crate) json: Value,
+    pub(crate) console: String,
+}
+
+impl Machine {
+    fn at(&self, path: &str) -> &Value {
+        path.split('.').fold(&self.json, |value, key| &value[key])
+    }
+
+    #[track_caller]
+    pub(crate) fn number(&self, path: &str) -> u64 {
+        let number = self.at(path).as_u64();
+        number.unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+    }
+
+    #[track_caller]
+    pub(crate) fn flag(&self, path: &str) -> bool {
+        let flag = self.at(path).as_bool();
+        flag.unwrap_or_else(|| panic!("{path} is no truth value in {}", self.json))
+    }
+
+    pub(crate) fn facts(&self) -> &[Value] {
+        self.at("cpu_facts").as_array().unwrap()
+    }
+
+    pub(crate) fn texts(&self, path: &str) -> Vec<&str> {
+        let texts = self.at(path).as_array().unwrap();
+        texts.iter().map(|text| text.as_str().unwrap()).collect()
+    }
+
+    /// Why CPUs are not up; the console says each, too.
+    pub(crate) fn mismatches(&self) -> Vec<&str> {
+        let lines = self.texts("cpu_mismatch");
+        for line in &lines {
+            self.says(line);
+        }
+        lines
+    }
+
+    /// The console has exactly one line that ends like this.
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) {
+        let lines = self.console.lines().filter(|line| line.ends_with(text));
+        assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
+    }
+
+    #[track_caller]
+    fn check_facts(&self) {
+        let facts = self.facts();
+        assert_eq!(self.number("cpus"), facts.len() as u64);
+        let mut places: Vec<&str> = Vec::new();
+        for (index, cpu) in facts.iter().enumerate() {
+            let number = |key: &str| {
+                cpu[key]
+                    .as_u64()
+                    .unwrap_or_else(|| panic!("{key} is no number in {cpu}"))
+            };
+            assert_eq!(
+                number("number") == 0,
+                index == 0,
+                "the boot CPU comes first"
+            );
+            for key in ["entry_el", "run_el"] {
+                assert_eq!(number(key), self.number(key), "{key} in {cpu}");
+            }
+            // Every CPU has asked its own walker.
+            assert!(number("translations") >= 4096, "{cpu}");
+            // One call, that of the self-check, and one to park while the linear map is rewritten;
+            // the boot CPU makes them.
+            let each = 1 + u64::from(self.flag("linear_map.rewritten_to_pages"));
+            let calls = if index == 0 { 0 } else { each };
+            assert_eq!(number("calls"), calls, "{cpu}");
+            places.push(cpu["mpidr"].as_str().unwrap());
+        }
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(
+            places.len(),
+            facts.len(),
+            "two CPUs in one place: {facts:?}"
+        );
+    }
+}

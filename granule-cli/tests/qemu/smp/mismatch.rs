@@ -1,0 +1,126 @@
+//! A CPU that cannot live with the boot CPU's tables is parked, and the boot CPU says why; one that
+//! merely can do less lowers what the system relies on.
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::smp::machine::{ends, machine, ok};
+
+#[test]
+fn each_mismatch_parks_its_cpu_and_says_why() {
+    for (size, va_bits, fields, why) in [
+        (PageSize::K4, 48, "tgran4=15", "no 4K pages"),
+        (PageSize::K16, 48, "tgran16=0", "no 16K pages"),
+        (PageSize::K64, 48, "tgran64=15", "no 64K pages"),
+        (PageSize::K4, 52, "tgran4=0", "FEAT_LPA2"),
+        (
+            PageSize::K64,
+            52,
+            "varange=0",
+            "48 bits of virtual address, the tables need 52",
+        ),
+        (
+            PageSize::K16,
+            47,
+            "parange=0",
+            "32 bits of physical address",
+        ),
+        (PageSize::K4, 48, "asidbits=0", "8-bit ASIDs"),
+    ] {
+        let made = ok(&Request {
+            page_size: Some(size),
+            va_bits: Some(va_bits),
+            ..machine(3, &format!("arm64.fake_cpu=1:{fields}"))
+        });
+        let [line] = made.mismatches()[..] else {
+            panic!("{fields}: {:?}", made.mismatches());
+        };
+        assert!(
+            line.starts_with("CPU 1 (MPIDR 0x1) is parked: it has ") && line.contains(why),
+            "{fields}: {line}"
+        );
+        assert_eq!((made.number("cpus"), made.number("cpus_expected")), (2, 3));
+        let numbers: Vec<_> = made.facts().iter().map(|cpu| &cpu["number"]).collect();
+        assert_eq!(numbers, [0, 2], "a parked CPU keeps its number");
+    }
+}
+
+#[test]
+fn the_system_relies_on_what_all_can_do() {
+    let made = ok(&machine(4, "arm64.fake_cpu=2:bbm=1 arm64.fake_cpu=3:tlb=1"));
+    assert_eq!(made.mismatches(), [""; 0]);
+    assert_eq!(
+        (made.number("bbm_level.id"), made.number("bbm_level.system")),
+        (2, 1)
+    );
+    assert!(!made.flag("tlbi_range") && made.flag("tlbi_level_hint"));
+    assert_eq!(made.facts()[2]["bbm_level"], 1);
+
+    let made = ok(&machine(2, "arm64.fake_cpu=1:ttl=0,midr=0x410fd0b0"));
+    assert!(made.flag("tlbi_range") && !made.flag("tlbi_level_hint"));
+    // Cortex-A76 r0p0.
+    let errata = made.texts("errata");
+    assert!(errata.contains(&"cortex-a76-1286807"), "{errata:?}");
+    assert_eq!(made.facts()[1]["midr"], "0x410fd0b0");
+}
+
+/// What a CPU that stays away cannot do does not count.
+#[test]
+fn a_parked_cpu_lowers_nothing() {
+    let made = ok(&machine(2, "arm64.fake_cpu=1:tgran4=15,bbm=0,tlb=0,ttl=0"));
+    assert_eq!(made.mismatches().len(), 1);
+    assert_eq!(made.number("bbm_level.system"), 2);
+    assert!(made.flag("tlbi_range") && made.flag("tlbi_level_hint"));
+}
+
+#[test]
+fn an_exception_before_its_mmu_is_on_is_told() {
+    for el in [1, 2] {
+        let made = ok(&Request {
+            el,
+            ..machine(3, "arm64.fake_cpu=1:fault=1")
+        });
+        let [line] = made.mismatches()[..] else {
+            panic!("{:?}", made.mismatches());
+        };
+        assert!(
+            line.starts_with(
+                "CPU 1 (MPIDR 0x1) is parked: it took an exception before its MMU was on, ESR 0x2000000, at 0x40"
+            ),
+            "{line}"
+        );
+        assert_eq!(made.number("cpus"), 2);
+    }
+}
+
+#[test]
+fn a_cpu_that_never_comes_is_told_and_the_next_one_started() {
+    let made = ok(&machine(3, "arm64.fake_cpu=1:absent=1"));
+    assert_eq!(
+        made.mismatches(),
+        ["CPU 1 (MPIDR 0x1) did not come up: started 5 s ago, it has not reached the image"]
+    );
+    assert_eq!(made.number("cpus"), 2);
+}
+
+#[test]
+fn words_that_are_not_understood_are_told_once() {
+    let made = ok(&machine(2, "arm64.fake_cpu=1:colour=2"));
+    made.says(
+        "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
+    );
+    assert_eq!(made.number("cpus"), 2);
+}
+
+/// One line for all that is not possible on a machine: the boot goes on with one CPU.
+#[test]
+fn more_than_a_gicv2_serves_is_bad_usage() {
+    let made = ends(
+        &Request {
+            gic: 2,
+            ..machine(9, "")
+        },
+        Outcome::Refused,
+    );
+    assert!(made.boot.bad_usage);
+    assert!(made.boot.last_line().contains("at most 8 CPUs"));
+}

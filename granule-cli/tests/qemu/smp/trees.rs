@@ -1,0 +1,82 @@
+//! Device trees that make it impossible to start other CPUs: the boot goes on with one, and says why.
+
+use dtoolkit::fdt::Fdt;
+use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
+use granule_cli::Request;
+use granule_cli::boot::tree;
+
+use crate::smp::machine::{Machine, machine, ok};
+
+/// Boots a machine of three CPUs with QEMU's tree for it, edited.
+fn with(edit: impl FnOnce(&mut DeviceTree)) -> Machine {
+    let mut request = Request {
+        append: None,
+        ..machine(3, "")
+    };
+    let dtb = tree::dump(&request).unwrap();
+    let mut tree = DeviceTree::from_fdt(&Fdt::new(&dtb).unwrap());
+    edit(&mut tree);
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("dtb");
+    std::fs::write(&path, tree.to_dtb()).unwrap();
+    request.dtb = Some(path);
+    ok(&request)
+}
+
+fn set(tree: &mut DeviceTree, path: &str, name: &str, value: &[u8]) {
+    let node = tree.find_node_mut(path).unwrap();
+    node.add_property(DeviceTreeProperty::new_unchecked(name, value.to_vec()));
+}
+
+#[test]
+fn a_cpu_that_another_method_starts_is_left_out() {
+    let made = with(|tree| set(tree, "/cpus/cpu@1", "enable-method", b"spin-table\0"));
+    assert_eq!(
+        made.mismatches(),
+        ["the CPU with MPIDR 0x1 is not started: its enable-method is not \"psci\""]
+    );
+    assert_eq!((made.number("cpus"), made.number("cpus_expected")), (2, 3));
+}
+
+#[test]
+fn a_cpu_that_the_firmware_does_not_know() {
+    let made = with(|tree| set(tree, "/cpus/cpu@1", "reg", &[0, 0, 0, 9]));
+    let [line] = made.mismatches()[..] else {
+        panic!("{:?}", made.mismatches());
+    };
+    assert!(
+        line.starts_with("CPU 1 (MPIDR 0x9) is not started: the firmware refuses: "),
+        "{line}"
+    );
+    assert_eq!(made.number("cpus"), 2);
+}
+
+#[test]
+fn without_psci_or_a_controller_there_is_one_cpu() {
+    type Edit = fn(&mut DeviceTree);
+    let cases: [(Edit, &str); 3] = [
+        (
+            |tree| set(tree, "/psci", "compatible", b"arm,psci\0"),
+            "the device tree has no psci node of version 0.2",
+        ),
+        (
+            |tree| set(tree, "/intc@8000000", "compatible", b"acme,pic\0"),
+            "the device tree names no interrupt controller that is known",
+        ),
+        (
+            |tree| set(tree, "/intc@8000000", "reg", &[0; 16]),
+            "does not lead to addresses that the CPU can reach",
+        ),
+    ];
+    for (edit, why) in cases {
+        let made = with(edit);
+        let [line] = made.mismatches()[..] else {
+            panic!("{:?}", made.mismatches());
+        };
+        assert!(
+            line.starts_with("no other CPU is started: ") && line.contains(why),
+            "{line}"
+        );
+        assert_eq!((made.number("cpus"), made.number("cpus_expected")), (1, 3));
+    }
+}

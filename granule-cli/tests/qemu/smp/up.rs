@@ -1,0 +1,123 @@
+//! Every CPU of a machine comes up, whatever the interrupt controller, the exception level, the page
+//! size and the kind of CPU.
+
+use granule_cli::{LinearMap, PageSize, Request};
+
+use crate::smp::machine::{machine, ok};
+
+const NO_WORDS: &str = "";
+
+/// All CPUs are up, with nothing said against any, and the linear map is what one CPU makes of it.
+fn all_up(request: &Request) {
+    let made = ok(request);
+    assert_eq!(made.number("cpus"), u64::from(request.smp), "{request:?}");
+    assert_eq!(made.number("cpus_expected"), u64::from(request.smp));
+    assert_eq!(made.mismatches(), [""; 0]);
+    let one = made.facts()[0]["midr"].clone();
+    assert!(made.facts().iter().all(|cpu| cpu["midr"] == one));
+    assert_eq!(made.number("bbm_level.system"), made.number("bbm_level.id"));
+    // VHE or not is the CPU's; entered at EL1 there is none.
+    assert_eq!(made.number("entry_el"), u64::from(request.el));
+    assert_eq!(made.flag("vhe"), made.number("run_el") == 2);
+}
+
+#[test]
+fn one_two_four_and_eight_cpus_on_either_controller_at_either_level() {
+    for (smp, gic, el, size) in [
+        (1, 2, 2, PageSize::K4),
+        (1, 3, 1, PageSize::K64),
+        (2, 2, 1, PageSize::K16),
+        (2, 3, 2, PageSize::K64),
+        (4, 2, 2, PageSize::K64),
+        (4, 3, 1, PageSize::K4),
+        (8, 2, 1, PageSize::K4),
+        (8, 3, 2, PageSize::K16),
+    ] {
+        all_up(&Request {
+            gic,
+            el,
+            page_size: Some(size),
+            ..machine(smp, NO_WORDS)
+        });
+    }
+}
+
+#[test]
+fn every_kind_of_cpu() {
+    // A53 and A72 have neither VHE nor 16K pages, A76 and N1 have both, `max` has 52 bits.
+    for (cpu, el, gic, size, va_bits) in [
+        ("cortex-a53", 2, 2, PageSize::K64, 42),
+        ("cortex-a53", 1, 3, PageSize::K4, 39),
+        ("cortex-a72", 2, 3, PageSize::K4, 48),
+        ("cortex-a76", 2, 3, PageSize::K16, 47),
+        ("neoverse-n1", 1, 2, PageSize::K16, 36),
+        ("max", 2, 3, PageSize::K4, 52),
+        ("max", 1, 3, PageSize::K64, 52),
+    ] {
+        all_up(&Request {
+            cpu: cpu.into(),
+            el,
+            gic,
+            page_size: Some(size),
+            va_bits: Some(va_bits),
+            ..machine(3, NO_WORDS)
+        });
+    }
+}
+
+/// QEMU puts 16 CPUs of a GICv3 into a cluster: the last ones differ in Aff1.
+#[test]
+fn more_cpus_than_one_cluster_has() {
+    let made = ok(&machine(18, NO_WORDS));
+    assert_eq!(made.number("cpus"), 18);
+    assert_eq!(made.facts()[17]["mpidr"], "0x101");
+}
+
+#[test]
+fn more_cpus_than_the_kernel_has_room_for() {
+    let made = ok(&machine(34, NO_WORDS));
+    assert_eq!(
+        (made.number("cpus"), made.number("cpus_expected")),
+        (32, 34)
+    );
+    assert_eq!(
+        made.mismatches(),
+        [
+            "the CPU with MPIDR 0x200 is not started: this kernel runs on 32 CPUs at most",
+            "the CPU with MPIDR 0x201 is not started: this kernel runs on 32 CPUs at most",
+        ]
+    );
+}
+
+#[test]
+fn other_cpus_change_nothing_of_what_is_counted() {
+    for strategy in [LinearMap::Direct, LinearMap::Base] {
+        let counts = |smp| {
+            let made = ok(&Request {
+                linear_map: Some(strategy),
+                ..machine(smp, NO_WORDS)
+            });
+            let keys = [
+                "tables",
+                "descriptor_stores",
+                "tlbi",
+                "dsb",
+                "isb",
+                "mapped_bytes",
+            ];
+            keys.map(|key| made.number(&format!("linear_map.{key}")))
+        };
+        assert_eq!(counts(1), counts(4), "{strategy:?}");
+    }
+}
+
+/// Loaded high, the identity map has more bits than the RAM below it takes.
+#[test]
+fn an_image_above_4_gib() {
+    all_up(&Request {
+        memory: 8 << 30,
+        load_address: Some(0x1_4000_0000),
+        page_size: Some(PageSize::K64),
+        ..machine(4, "granule.test=park")
+    });
+}

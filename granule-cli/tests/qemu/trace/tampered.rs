@@ -1,0 +1,155 @@
+//! One trace, and what is wrong with it once a line is missing or another.
+
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use granule_cli::LinearMap;
+
+use crate::trace::traces::{Recorded, checked, find, record_ok, with_line};
+
+static TRACE: LazyLock<Recorded> =
+    LazyLock::new(|| record_ok(|request| request.linear_map = Some(LinearMap::Direct)));
+
+/// The rules that a trace breaks, each once.
+fn rules(text: &str) -> Vec<&'static str> {
+    let mut rules: Vec<_> = checked(text)
+        .findings
+        .iter()
+        .map(|finding| finding.violation.rule.name())
+        .collect();
+    rules.dedup();
+    rules
+}
+
+/// The self-check's first remapping of its page: the lines of `rely`, clearing and invalidation.
+fn first_unmap(text: &str) -> usize {
+    find(text, 1, "update cpu0 ")
+}
+
+#[test]
+fn without_a_tlbi_the_next_mapping_meets_the_last_one() {
+    let text = TRACE.text();
+    let line = find(&text, first_unmap(&text), "tlbi ");
+    let tampered = with_line(&text, line, None);
+    let checked = checked(&tampered);
+    let first = checked.findings.first().expect("nothing was found");
+    assert_eq!(first.violation.rule.name(), "RWHZWS", "{}", checked.text());
+    assert!(first.line.is_some_and(|at| at as usize > line));
+    assert_eq!(first.earlier_line, Some(first_unmap(&text) as u64));
+}
+
+#[test]
+fn without_a_dsb_an_invalidation_is_in_vain() {
+    let text = TRACE.text();
+    let tlbi = find(&text, first_unmap(&text), "tlbi ");
+    for line in [
+        find(&text, first_unmap(&text), "dsb cpu0 ishst"),
+        find(&text, tlbi, "dsb cpu0 ish"),
+    ] {
+        let checked = checked(&with_line(&text, line, None));
+        let first = checked.findings.first().expect("nothing was found");
+        assert_eq!(first.violation.rule.name(), "RWHZWS", "{}", checked.text());
+        assert!(first.missed_line.is_some(), "{}", checked.text());
+    }
+}
+
+#[test]
+fn barriers_round_new_mappings_are_missed() {
+    let text = TRACE.text();
+    let used = find(&text, find(&text, 1, "rely cpu0 ") + 3, "store cpu0 ");
+    let without_dsb = with_line(&text, find(&text, used, "dsb cpu0 ishst"), None);
+    assert_eq!(rules(&without_dsb), ["store-not-visible"]);
+    let without_isb = with_line(&text, find(&text, used, "isb cpu0"), None);
+    assert_eq!(rules(&without_isb), ["missing-isb"]);
+}
+
+#[test]
+fn boot_tables_that_stay_in_a_cache_are_found() {
+    let text = TRACE.text();
+    let line = find(&text, 1, "dc cpu0 ivac");
+    assert!(!rules(&with_line(&text, line, None)).is_empty());
+    let line = find(&text, 1, "tlbi cpu0 vmalle1");
+    assert_eq!(
+        rules(&with_line(&text, line, None)).first(),
+        Some(&"unknown-tlb")
+    );
+}
+
+#[test]
+fn what_a_loader_left_in_caches_is_maintained() {
+    let text = TRACE.text();
+    let line = find(&text, 1, "dc cpu0 civac");
+    assert_eq!(
+        rules(&with_line(&text, line, None)).first(),
+        Some(&"dirty-line-behind")
+    );
+    let line = find(&text, 1, "ic cpu0 iallu");
+    assert_eq!(rules(&with_line(&text, line, None)), ["instruction-cache"]);
+}
+
+#[test]
+fn a_table_freed_early_or_behind_a_last_level_tlbi_is_found() {
+    let text = TRACE.text();
+    let free = find(&text, 1, "free ");
+    let tlbi = text
+        .lines()
+        .take(free)
+        .enumerate()
+        .filter(|(_, line)| line.starts_with("tlbi "))
+        .last()
+        .unwrap();
+    let last_level = tlbi.1.replace("vaae1is", "vaale1is");
+    assert_ne!(last_level, tlbi.1);
+    let rules_then = rules(&with_line(&text, tlbi.0 + 1, Some(&last_level)));
+    assert!(rules_then.contains(&"freed-in-use"), "{rules_then:?}");
+    let freed = text.lines().nth(free - 1).unwrap();
+    let early = with_line(&text, tlbi.0, Some(freed));
+    assert!(
+        rules(&early).contains(&"freed-in-use"),
+        "{:?}",
+        rules(&early)
+    );
+}
+
+fn command(trace: &str, options: &[&str]) -> Output {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), trace).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_granule"))
+        .arg("check")
+        .args(options)
+        .arg(file.path())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_command_says_so_with_its_exit_code() {
+    let text = TRACE.text();
+    assert_eq!(
+        command(&text, &["--strict", "--bbm", "0"]).status.code(),
+        Some(0)
+    );
+    let line = find(&text, first_unmap(&text), "tlbi ");
+    let output = command(&with_line(&text, line, None), &[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with("line ") && said.contains(": RWHZWS: CPU 0 "),
+        "{said}"
+    );
+    // Cut in the middle of a line, behind a line, and behind the header.
+    let lines = text.lines().count();
+    let header = text.find('\n').unwrap() + 1;
+    let last = text.trim_end().rfind('\n').unwrap() + 1;
+    for (length, place) in [
+        (text.len() - 3, format!("line {lines}, column ")),
+        (last, format!("line {}, column 1: ", lines)),
+        (header, "line 2, column 1: ".into()),
+        (header - 4, "line 1, column ".into()),
+    ] {
+        let output = command(&text[..length], &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{length}: {said}");
+        assert!(said.contains(&place), "{length}: {said}");
+    }
+}

@@ -1,0 +1,165 @@
+//! How programs end, well and badly, and what the kernel makes of it; what it says where there is
+//! none to run.
+
+use granule_cli::{Initramfs, Outcome, PageSize, Request};
+
+use crate::user::machine::{does, ends, machine, program, well};
+
+#[test]
+fn the_first_process_s_end_is_the_outcome() {
+    let request = machine(PageSize::K4, 2);
+    let ran = does(&request, "exit 3", Outcome::GuestExit);
+    assert_eq!(
+        (ran.number("user.exit_code"), ran.number("user.signal")),
+        (3, 0)
+    );
+    assert_eq!(
+        ran.reason.as_deref(),
+        Some("the first process ended with 3")
+    );
+    // Reading address 0.
+    let ran = does(&request, "fault 0", Outcome::GuestExit);
+    assert_eq!(
+        (ran.number("user.exit_code"), ran.number("user.signal")),
+        (0, 11)
+    );
+    let reason = "the first process was ended by SIGSEGV (11)";
+    assert_eq!(ran.reason.as_deref(), Some(reason));
+    does(&request, "exit 0", Outcome::Ok);
+}
+
+#[test]
+fn whoever_is_left_is_ended_with_the_first_process() {
+    for (size, cpus) in [(PageSize::K4, 1), (PageSize::K16, 4), (PageSize::K64, 2)] {
+        let ran = well(&machine(size, cpus), "left", "left");
+        assert!(ran.number("user.processes") >= 17);
+    }
+}
+
+/// The kernel's stack of a task has a guard, whatever the page size.
+#[test]
+fn a_task_that_uses_up_its_kernel_stack_is_told_by_the_guard() {
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
+        let request = Request {
+            append: Some("granule.test=overflow-task".into()),
+            ..machine(size, cpus)
+        };
+        let archive = Initramfs::new().program("/init", &program());
+        let ran = ends(&request, archive, Outcome::Panic);
+        let reason = ran.reason.as_deref().unwrap_or_default();
+        assert!(
+            reason.contains("kernel stack overflow: data abort: translation fault"),
+            "{size:?}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn a_fork_bomb_ends_at_the_limit() {
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 3)] {
+        let request = machine(size, cpus);
+        let ran = does(&request, "bomb", Outcome::Ok);
+        assert!(
+            ran.says("255 processes beside the first"),
+            "{}",
+            ran.console
+        );
+        assert_eq!(ran.number("user.processes"), 256);
+    }
+}
+
+#[test]
+fn who_does_what_he_must_not_is_ended_and_nobody_else() {
+    for (size, cpus, el) in [
+        (PageSize::K4, 1, 2),
+        (PageSize::K16, 2, 1),
+        (PageSize::K64, 3, 2),
+    ] {
+        let request = Request {
+            el,
+            ..machine(size, cpus)
+        };
+        well(&request, "faults", "survived");
+    }
+}
+
+#[test]
+fn bad_pointers_are_errors() {
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let ran = well(&machine(size, 1), "pointers", "pointed");
+        let told = ran.console.matches("which there is not: ENOSYS").count();
+        // Two numbers that are known by none, and all that are too large together.
+        assert!((2..=4).contains(&told), "{told} in:\n{}", ran.console);
+    }
+}
+
+#[test]
+fn who_uses_up_all_memory_is_ended() {
+    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K64, 1)] {
+        well(&machine(size, cpus), "full", "filled");
+    }
+}
+
+#[test]
+fn another_program_can_be_the_first() {
+    let request = Request {
+        append: Some("rdinit=/bin/other -- hello".into()),
+        ..machine(PageSize::K16, 1)
+    };
+    let archive = || {
+        Initramfs::new()
+            .directory("/bin")
+            .program("/bin/other", &program())
+    };
+    let ran = ends(&request, archive(), Outcome::Ok);
+    assert!(ran.says("path /bin/other"), "{}", ran.console);
+    let request = machine(PageSize::K16, 1);
+    let ran = ends(&request, archive(), Outcome::Ok);
+    let line = "granule: the initramfs has no /init: no user space";
+    assert!(ran.says(line), "{}", ran.console);
+    assert!(ran.json.get("user").is_none());
+}
+
+#[test]
+fn the_first_process_may_be_a_script() {
+    let request = Request {
+        append: Some("-- more".into()),
+        ..machine(PageSize::K64, 1)
+    };
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/prog", &program())
+        .program("/init", b"#!/bin/prog hello\nnot read\n");
+    let ran = ends(&request, archive, Outcome::Ok);
+    let said: Vec<_> = ran.console.lines().map(str::trim_end).collect();
+    let arguments = ["/bin/prog", "hello", "/init", "more"];
+    let arguments = arguments.map(|argument| format!("argument {argument}"));
+    assert!(
+        said.windows(arguments.len())
+            .any(|lines| lines == arguments),
+        "{}",
+        ran.console
+    );
+}
+
+#[test]
+fn what_is_no_program_is_refused_with_the_reason() {
+    let good = program();
+    let mut other_machine = good.clone();
+    other_machine[18] = 62;
+    for (content, why) in [
+        (&b"#!/init\n"[..], "it is no 64-bit little-endian ELF file"),
+        (&good[..good.len() / 2], "cut off"),
+        (&other_machine, "it is not for AArch64"),
+    ] {
+        let archive = Initramfs::new().program("/init", content);
+        let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
+        assert!(ran.console.contains(why), "no {why:?} in:\n{}", ran.console);
+        assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
+    }
+    let archive = Initramfs::new().program("/init", b"#!/bin/none -e\n");
+    let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
+    let reason = "/init cannot be run: its first line names /bin/none, which is no file in the \
+                  initramfs";
+    assert_eq!(ran.reason.as_deref(), Some(reason));
+}

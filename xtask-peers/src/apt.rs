@@ -1,0 +1,205 @@
+//! The ordinary apt client with an architecture, lists and a cache of its own: nothing is installed, no
+//! file of the machine's is changed, and no user need be root. It checks the lists' signatures.
+//!
+//! Where packages come from is what the machine's own apt is set up with; only which suites are
+//! asked for is said here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::deadline::run_for;
+use crate::index::{Entry, field, paragraphs};
+
+/// The lists of a suite are a few megabytes, a package a hundred at most.
+const LIMIT: Duration = Duration::from_secs(600);
+const ARCHITECTURE: &str = "arm64";
+/// Who signs Debian's lists, where the machine has that apart from what it trusts anyway.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// apt with folders of its own.
+#[derive(Debug)]
+pub(crate) struct Apt {
+    folder: PathBuf,
+}
+
+impl Apt {
+    /// Its folders, which are made if they are not there.
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
+        for part in ["lists/partial", "archives/partial", "none"] {
+            let path = folder.join(part);
+            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        // What is installed here is no answer to what another architecture has.
+        write(&folder.join("status"), "")?;
+        let folder = folder
+            .canonicalize()
+            .with_context(|| format!("{} is not reached", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// Fetches the lists of these suites from the first of the machine's own sources that has all.
+    pub(crate) fn update(&self, suites: &BTreeSet<&str>) -> Result<()> {
+        let mirrors = mirrors(&run(Command::new("apt-get").arg("indextargets"))?);
+        ensure!(
+            !mirrors.is_empty(),
+            "apt is set up with no source of packages"
+        );
+        let mut why = Vec::new();
+        for mirror in &mirrors {
+            write(&self.folder.join("sources.list"), &sources(mirror, suites))?;
+            // Without the last word what cannot be fetched is only a warning.
+            let tried = self.call(
+                "apt-get",
+                &["update", "-o", "APT::Update::Error-Mode=any"],
+                &self.folder,
+            );
+            match tried {
+                Ok(_) => return Ok(()),
+                Err(error) => why.push(format!("{error:#}")),
+            }
+        }
+        bail!("{}", why.join("; "));
+    }
+
+    /// The list of a suite's packages.
+    pub(crate) fn list(&self, suite: &str) -> Result<String> {
+        let targets = self.call(
+            "apt-get",
+            &[
+                "indextargets",
+                "Created-By: Packages",
+                &format!("Release: {suite}"),
+            ],
+            &self.folder,
+        )?;
+        let file = paragraphs(&targets).find_map(|target| field(target, "Filename"));
+        let file = file.with_context(|| format!("apt has no list of {suite}"))?;
+        fs::read_to_string(file).with_context(|| format!("cannot read apt's list of {suite}"))
+    }
+
+    /// Downloads a package into a folder that has nothing else in it.
+    pub(crate) fn download(&self, entry: &Entry, to: &Path) -> Result<PathBuf> {
+        let package = format!("{}={}", entry.package, entry.version);
+        self.call("apt-get", &["download", &package], to)?;
+        let files = fs::read_dir(to).with_context(|| format!("cannot read {}", to.display()))?;
+        let mut packages = files
+            .filter_map(|file| Some(file.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
+        packages
+            .next()
+            .with_context(|| format!("apt downloaded no file for {package}"))
+    }
+
+    fn call(&self, program: &str, arguments: &[&str], from: &Path) -> Result<String> {
+        let mut command = Command::new(program);
+        let at = |name: &str| self.folder.join(name).display().to_string();
+        for (option, value) in [
+            ("Dir::State", at("")),
+            ("Dir::State::lists", at("lists")),
+            ("Dir::State::status", at("status")),
+            ("Dir::Cache", at("")),
+            ("Dir::Cache::archives", at("archives")),
+            ("Dir::Etc::sourcelist", at("sources.list")),
+            ("Dir::Etc::sourceparts", at("none")),
+            ("Dir::Etc::preferences", at("none/preferences")),
+            ("Dir::Etc::preferencesparts", at("none")),
+            ("APT::Architecture", ARCHITECTURE.to_owned()),
+            ("APT::Architectures", ARCHITECTURE.to_owned()),
+            ("Acquire::Languages", "none".to_owned()),
+            // Lists are read here as they are.
+            ("Acquire::GzipIndexes", "false".to_owned()),
+            ("Acquire::Retries", "3".to_owned()),
+            (
+                "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
+                "false".to_owned(),
+            ),
+        ] {
+            command.arg("-o").arg(format!("{option}={value}"));
+        }
+        run(command.args(arguments).current_dir(from))
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What a command of apt's printed; its own complaint if it failed.
+fn run(command: &mut Command) -> Result<String> {
+    command.env("LC_ALL", "C");
+    let program = command.get_program().to_string_lossy().into_owned();
+    let command = std::mem::replace(command, Command::new(""));
+    let finished = run_for(command, LIMIT)?;
+    match finished.status {
+        Some(status) if status.success() => Ok(finished.stdout),
+        Some(_) => bail!("{program}: {}", complaint(&finished.stderr)),
+        None => bail!("{program} did not end in {} s", LIMIT.as_secs()),
+    }
+}
+
+/// The first error that apt tells, on one line.
+fn complaint(stderr: &str) -> &str {
+    let mut lines = stderr.lines().map(str::trim);
+    let error = lines.clone().find_map(|line| line.strip_prefix("E: "));
+    error
+        .or_else(|| lines.rfind(|line| !line.is_empty()))
+        .unwrap_or("it failed and said nothing")
+}
+
+/// Where the machine's packages come from, in the order that its sources have. Those of security
+/// fixes alone have no kernel that stays.
+fn mirrors(targets: &str) -> Vec<String> {
+    let mut mirrors: Vec<String> = Vec::new();
+    for target in paragraphs(targets) {
+        let security =
+            field(target, "Release").is_some_and(|release| release.ends_with("-security"));
+        if let Some(mirror) = field(target, "Repo-URI").filter(|_| !security)
+            && !mirrors.iter().any(|known| known == mirror)
+        {
+            mirrors.push(mirror.to_owned());
+        }
+    }
+    mirrors
+}
+
+/// Sources for apt: these suites from there.
+fn sources(mirror: &str, suites: &BTreeSet<&str>) -> String {
+    let signed = if Path::new(KEYRING).is_file() {
+        format!(" signed-by={KEYRING}")
+    } else {
+        String::new()
+    };
+    suites
+        .iter()
+        .map(|suite| format!("deb [arch={ARCHITECTURE}{signed}] {mirror} {suite} main\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_s_own_sources_are_asked() {
+        let targets = "Release: a-security\nRepo-URI: file:/fixes/\n\nRelease: a\nRepo-URI: \
+                       file:/one/\n\nRelease: a-updates\nRepo-URI: file:/one/\n\nRelease: b\n\
+                       Repo-URI: file:/two/\n\nRelease: c\n";
+        assert_eq!(mirrors(targets), ["file:/one/", "file:/two/"]);
+        assert!(mirrors("").is_empty());
+        let text = sources("file:/one/", &BTreeSet::from(["x", "y"]));
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.ends_with(" file:/one/ y main\n"), "{text}");
+    }
+
+    #[test]
+    fn apt_s_own_words_are_told() {
+        assert_eq!(complaint("W: a\nE: b\nE: c\n"), "b");
+        assert_eq!(complaint("a\nb\n\n"), "b");
+        assert_eq!(complaint("\n"), "it failed and said nothing");
+    }
+}

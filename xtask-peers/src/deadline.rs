@@ -1,0 +1,93 @@
+//! Programs that fetch: they run to their end, or to a deadline, as a network may never answer.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use xtask::workspace::show;
+
+/// What a child process left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// `None`: it was killed at the deadline.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a command, killing it (and only it) at the deadline.
+pub(crate) fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
+    let text = show(&command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{text}`"))?;
+    let out = drain(child.stdout.take());
+    let err = drain(child.stderr.take());
+    let status = wait(&mut child, limit)?;
+    let text_of = |thread: std::thread::JoinHandle<Vec<u8>>| {
+        String::from_utf8_lossy(&thread.join().unwrap_or_default()).into_owned()
+    };
+    Ok(Finished {
+        status,
+        stdout: text_of(out),
+        stderr: text_of(err),
+    })
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Reads a pipe in a thread of its own, so that a full pipe never stops the child.
+fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // A read error ends the text early; the exit status still tells the outcome.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_past_its_deadline_is_killed() {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("30");
+        let start = Instant::now();
+        let finished = run_for(sleep, Duration::from_millis(100)).unwrap();
+        assert!(finished.status.is_none());
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn output_and_failure_are_kept() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let finished = run_for(shell, Duration::from_secs(20)).unwrap();
+        assert_eq!(finished.status.and_then(|s| s.code()), Some(3));
+        assert_eq!(
+            (finished.stdout.as_str(), finished.stderr.as_str()),
+            ("out\n", "err\n")
+        );
+    }
+}

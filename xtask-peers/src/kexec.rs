@@ -1,0 +1,303 @@
+//! This kernel leaving for Debian's: each of them from each page size, with one CPU and four, entered at
+//! EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with everything in place, and
+//! copied with the MMU on and off. The next kernel must come to its first process, a script in Debian's
+//! shell, which says what it finds.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
+use serde_json::Value;
+
+use crate::machine::{LIMIT, told};
+use crate::store::hash;
+
+/// What the script's one line begins with.
+const MARK: &str = "next kernel:";
+
+/// Its first process: tells what it runs on, and powers off. The page size is the kernel's own word in
+/// the auxiliary vector (6, AT_PAGESZ), as programs get it. Any setting of the terminal waits until its
+/// output is out: the kernel's own last words do not, and what is not out then is lost.
+const SCRIPT: &str = "#!/bin/busybox sh
+mount -t proc proc /proc
+page=$(od -A n -v -t u8 -w16 /proc/self/auxv | awk '$1 == 6 { print $2 }')
+el=$(dmesg | sed -n 's/.*CPU.*started at EL\\([12]\\).*/\\1/p' | head -n 1)
+echo \"next kernel: page=$page cpus=$(grep -c ^processor /proc/cpuinfo) el=$el \\
+linux=$(uname -v | sed 's/.*Debian \\([^-]*\\).*/\\1/') sha256=$(sha256sum < /payload) cmdline=$(cat /proc/cmdline)\"
+stty opost && poweroff -f
+";
+
+const APPLETS: [&str; 12] = [
+    "awk",
+    "cat",
+    "dmesg",
+    "echo",
+    "grep",
+    "head",
+    "mount",
+    "od",
+    "poweroff",
+    "sed",
+    "sha256sum",
+    "stty",
+];
+
+/// Bytes of a file in the initramfs whose sum the script tells: more than a page of every size.
+const PAYLOAD: usize = 1 << 20;
+
+/// Only emergencies, and no waiting for entropy or devices.
+const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
+
+const MEMORY: u64 = 1 << 30;
+
+/// How the next kernel's bytes come to where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    /// They are loaded there.
+    InPlace,
+    /// All of them are copied.
+    Copied,
+    /// The same, with MMU and caches off.
+    Uncached,
+}
+
+const WAYS: [Way; 3] = [Way::InPlace, Way::Copied, Way::Uncached];
+
+impl Way {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::InPlace => "in place",
+            Self::Copied => "copied",
+            Self::Uncached => "copied, MMU off",
+        }
+    }
+
+    /// Whether this is what the kernel that left says it did.
+    fn judge(self, booted: &Boot) -> Result<()> {
+        let figures = booted.kexec.as_ref().context("it did not leave")?;
+        let total = figures.bytes_total.filter(|total| *total > 0);
+        let total = total.context("it did not say what it had loaded")?;
+        let copied = figures.bytes_copied;
+        let right = match self {
+            Self::InPlace => copied == Some(0),
+            // Whole pages, so that it is a little more.
+            Self::Copied | Self::Uncached => copied >= Some(total),
+        };
+        ensure!(right, "of {total} bytes it copied {copied:?}");
+        let left = booted.boots.first().context("it has no record")?;
+        let uncached = left.get("kexec.leaving.uncached").and_then(Value::as_bool);
+        ensure!(
+            uncached == Some(self == Self::Uncached),
+            "kexec.leaving.uncached is {uncached:?}"
+        );
+        Ok(())
+    }
+}
+
+/// What a boot is made of, beside image and initramfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    /// Which of the kernels.
+    pub(crate) kernel: usize,
+    /// Our page size.
+    pub(crate) from: PageSize,
+    pub(crate) cpus: u32,
+    /// Where this kernel is entered, and the next one must be.
+    pub(crate) el: u8,
+    pub(crate) cpu: &'static str,
+    pub(crate) way: Way,
+}
+
+/// Both have every page size. The second has no VHE: entered at EL2, this kernel runs at EL1, and goes
+/// back by its vectors.
+const CPUS: [&str; 2] = ["neoverse-n1", "cortex-a35"];
+
+/// Numbers of CPUs, level, CPU: each once with each page size.
+const MACHINES: [(u32, u8, &str); 6] = [
+    (1, 1, CPUS[0]),
+    (4, 2, CPUS[0]),
+    (4, 2, CPUS[1]),
+    (4, 1, CPUS[0]),
+    (1, 2, CPUS[0]),
+    (1, 2, CPUS[1]),
+];
+
+const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+
+/// Every page size with every machine, every kernel and every way, and every machine with every way, in as
+/// few boots as that takes.
+pub(crate) fn cases(kernels: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    if kernels == 0 {
+        return cases;
+    }
+    for (place, from) in PAGE_SIZES.into_iter().enumerate() {
+        for index in 0..kernels.max(MACHINES.len()) {
+            let (cpus, el, cpu) = MACHINES[index % MACHINES.len()];
+            cases.push(Case {
+                // Another machine for each page size.
+                kernel: (index + 2 * place) % kernels,
+                from,
+                cpus,
+                el,
+                cpu,
+                // Another way for each page size, too.
+                way: WAYS[(index + place) % WAYS.len()],
+            });
+        }
+    }
+    cases
+}
+
+/// The archive that the next kernel gets.
+pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
+    let archive = Initramfs::new()
+        .directory("/proc")
+        .directory("/bin")
+        .program("/bin/busybox", busybox)
+        .link("/bin/sh", "busybox")
+        .link("/bin/uname", "busybox");
+    let archive = APPLETS.into_iter().fold(archive, |archive, applet| {
+        archive.link(&format!("/bin/{applet}"), "busybox")
+    });
+    archive
+        .file("/payload", &payload())
+        .program("/init", SCRIPT.as_bytes())
+}
+
+fn payload() -> Vec<u8> {
+    let word = |n: u32| (n.wrapping_mul(n) >> 5) as u8;
+    (0..PAYLOAD as u32).map(word).collect()
+}
+
+/// Boots ours, which leaves for the other, and gives the line that said so.
+pub(crate) fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Result<Boot> {
+    Ok(boot::run(&Request {
+        image: Some(ours.to_owned()),
+        page_size: Some(case.from),
+        memory: MEMORY,
+        smp: case.cpus,
+        el: case.el,
+        cpu: case.cpu.to_owned(),
+        timeout: LIMIT,
+        kexec: Some(Kexec {
+            image: Some(next.to_owned()),
+            initrd: Some(initrd.to_owned()),
+            append: Some(words(case)),
+            copy: case.way != Way::InPlace,
+            uncached: case.way == Way::Uncached,
+            ..Kexec::default()
+        }),
+        ..Request::default()
+    }))
+}
+
+/// Its command line: one that no other boot has.
+fn words(case: &Case) -> String {
+    format!(
+        "{WORDS} PATH=/bin from={} smp={} el={}",
+        case.from.word(),
+        case.cpus,
+        case.el
+    )
+}
+
+/// Whether the boot ended as it must, its line saying what it must.
+pub(crate) fn judge(
+    booted: &Boot,
+    case: &Case,
+    page_size: PageSize,
+    version: &str,
+) -> Result<String> {
+    // The machine was powered off, and what came before was well.
+    ensure!(booted.is_ok(), "{}", told(booted));
+    case.way.judge(booted)?;
+    let console = booted.console_text();
+    line(&console, case, page_size, version).with_context(|| told(booted))
+}
+
+fn line(console: &str, case: &Case, page_size: PageSize, version: &str) -> Result<String> {
+    let mut lines = console.lines().map(str::trim_end);
+    let Some(line) = lines.find_map(|line| line.strip_prefix(MARK)) else {
+        bail!("it did not come to its first process");
+    };
+    let expected = format!(
+        " page={} cpus={} el={} linux={version}",
+        page_size.bytes(),
+        case.cpus,
+        case.el
+    );
+    let rest = line
+        .strip_prefix(&expected)
+        .with_context(|| format!("it said{line:?}, expected{expected:?}"))?;
+    let given = format!(" sha256={}  - cmdline={}", hash(&payload()), words(case));
+    ensure!(rest == given, "it said{rest:?}, expected{given:?}");
+    Ok(expected.trim_start().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_kernel_machine_and_way_with_every_page_size() {
+        for kernels in 1..9 {
+            let cases = cases(kernels);
+            for from in PAGE_SIZES {
+                let of = || cases.iter().filter(|case| case.from == from);
+                let seen: BTreeSet<_> = of().map(|case| case.kernel).collect();
+                assert_eq!(seen.len(), kernels);
+                let seen: BTreeSet<_> = of().map(|it| (it.cpus, it.el, it.cpu)).collect();
+                assert_eq!(seen.len(), MACHINES.len());
+                let seen: BTreeSet<_> = of().map(|it| it.way).collect();
+                assert_eq!(seen.len(), WAYS.len());
+            }
+            for (cpus, el, cpu) in MACHINES {
+                let of = |case: &&Case| (case.cpus, case.el, case.cpu) == (cpus, el, cpu);
+                let seen: BTreeSet<_> = cases.iter().filter(of).map(|it| it.way).collect();
+                assert_eq!(seen.len(), WAYS.len());
+            }
+        }
+        assert!(cases(0).is_empty());
+    }
+
+    #[test]
+    fn each_part_of_the_line_is_held_against_the_boot() {
+        let case = Case {
+            kernel: 0,
+            from: PageSize::K64,
+            cpus: 4,
+            el: 2,
+            cpu: CPUS[0],
+            way: Way::InPlace,
+        };
+        let good = format!(
+            "boot\r\n{MARK} page=16384 cpus=4 el=2 linux=6.12.107 sha256={}  - cmdline={}\r\n",
+            hash(&payload()),
+            words(&case)
+        );
+        let judge = |console: &str| line(console, &case, PageSize::K16, "6.12.107");
+        assert!(judge(&good).unwrap().starts_with("page=16384 cpus=4"));
+        for (part, other) in [
+            (MARK, "no kernel:"),
+            ("page=16384", "page=4096"),
+            ("cpus=4", "cpus=1"),
+            ("el=2 linux", "el=1 linux"),
+            ("linux=6.12.107", "linux=6.1.176"),
+            ("sha256=", "sha256=1"),
+            ("from=64k", "from=4k"),
+        ] {
+            assert!(good.contains(part), "{part}");
+            assert!(judge(&good.replace(part, other)).is_err(), "{part}");
+        }
+    }
+
+    #[test]
+    fn the_script_has_every_program_it_calls() {
+        for applet in APPLETS {
+            assert!(SCRIPT.contains(applet), "{applet}");
+        }
+        assert!(SCRIPT.starts_with("#!/bin/busybox sh\n") && SCRIPT.contains(MARK));
+    }
+}

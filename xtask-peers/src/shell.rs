@@ -1,0 +1,207 @@
+//! Debian's shell, unmodified, with a script that uses a little of everything: it must print the same on
+//! our kernel as on Debian's. Pure; booting is `machine`'s.
+
+use anyhow::{Context, Result, ensure};
+use granule_cli::Initramfs;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+
+const SCRIPT: &[u8] = include_bytes!("script.sh");
+
+/// The first and the last line that the script prints.
+const BEGIN: &str = "script begins";
+const END: &str = "script ends";
+
+/// What the script calls, which are all names of the one program.
+const APPLETS: &str = "awk basename cat cksum cmp cut dd dirname env expr false find grep gunzip gzip \
+    head id kill ls md5sum mount od printf readlink sed seq sh sha256sum sleep sort stat stty tail \
+    timeout tr true uname uniq wc xargs yes";
+
+/// More than any page has, and a byte: what is read in parts is read across their edges.
+const LARGE: u32 = 300_001;
+
+/// What our kernel has to say about a system call that it does not have.
+const UNKNOWN: &str = "which there is not: ENOSYS";
+/// Calls that a C library tries once and does without, as it must on kernels before 4.18.
+const DONE_WITHOUT: &[&str] = &["(RSEQ)"];
+
+/// The largest page that programs must be aligned for.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// The archive that every kernel gets.
+pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
+    let large: Vec<u8> = (0..LARGE).map(|n| (n.wrapping_mul(n) >> 4) as u8).collect();
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/busybox", busybox);
+    let archive = APPLETS.split_whitespace().fold(archive, |archive, applet| {
+        archive.link(&format!("/bin/{applet}"), "busybox")
+    });
+    archive
+        .directory("/etc")
+        .file("/etc/text", b"one two three\nfour five\n")
+        .file("/etc/empty", b"")
+        .file("/etc/large", &large)
+        .link("/etc/link", "text")
+        .program("/init", SCRIPT)
+}
+
+/// Whether every page size can run the program without a change: its segments share no page.
+pub(crate) fn aligned(program: &[u8]) -> Result<String> {
+    let header = elf::FileHeader64::<Endianness>::parse(program).context("it is no ELF file")?;
+    let endian = header.endian().context("it is no ELF file")?;
+    let segments = header
+        .program_headers(endian, program)
+        .context("its program headers are not in it")?;
+    let loaded = segments
+        .iter()
+        .filter(|segment| segment.p_type(endian) == elf::PT_LOAD);
+    let mut count = 0;
+    for segment in loaded {
+        let alignment: u64 = segment.p_align(endian);
+        ensure!(
+            alignment.is_multiple_of(LARGEST_PAGE) && alignment > 0,
+            "a segment at {:#x} is aligned to {alignment:#x} only",
+            segment.p_vaddr(endian)
+        );
+        count += 1;
+    }
+    ensure!(count > 0, "it has nothing to load");
+    Ok(format!("{count} segments"))
+}
+
+/// What the script printed, without what our kernel says in between.
+pub(crate) fn printed(console: &str) -> Result<Vec<&str>> {
+    let mut lines = console.lines().map(|line| line.trim_end_matches('\r'));
+    ensure!(lines.any(|line| line == BEGIN), "the script did not begin");
+    let mut printed = Vec::new();
+    for line in lines {
+        if line == END {
+            return Ok(printed);
+        }
+        if !line.starts_with("granule: ") {
+            printed.push(line);
+        }
+    }
+    let last = printed.last().copied().unwrap_or(BEGIN);
+    anyhow::bail!("the script did not end: its last line is {last:?}");
+}
+
+/// What was printed here is what was printed there.
+pub(crate) fn same(here: &[&str], there: &[&str]) -> Result<String> {
+    for (at, line) in there.iter().enumerate() {
+        let found = here.get(at);
+        ensure!(
+            found == Some(line),
+            "line {} is {}, and on Linux {line:?}",
+            at + 1,
+            found.map_or("missing".to_owned(), |found| format!("{found:?}"))
+        );
+    }
+    ensure!(
+        here.len() == there.len(),
+        "there are {} lines, and on Linux {}",
+        here.len(),
+        there.len()
+    );
+    // A script that does nothing would agree as well.
+    ensure!(
+        there.len() > 100,
+        "the script printed {} lines",
+        there.len()
+    );
+    Ok(format!("{} lines", there.len()))
+}
+
+/// No call was missed but those that are done without everywhere.
+pub(crate) fn known(console: &str) -> Result<()> {
+    let missed = console.lines().find(|line| {
+        line.contains(UNKNOWN) && !DONE_WITHOUT.iter().any(|call| line.contains(call))
+    });
+    match missed {
+        Some(line) => anyhow::bail!("{}", line.trim()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_script_printed_is_between_its_edges() {
+        let console = "boot\r\nscript begins\r\na\r\ngranule: process 2 has a word\r\n\r\nb\r\n\
+                       script ends\r\n[ 1.0] Kernel panic\r\n";
+        assert_eq!(printed(console).unwrap(), ["a", "", "b"]);
+        let error = |console: &str| printed(console).unwrap_err().to_string();
+        assert_eq!(error("boot\n"), "the script did not begin");
+        assert!(error("script begins\na\n").ends_with("its last line is \"a\""));
+    }
+
+    #[test]
+    fn the_first_line_that_differs_is_told() {
+        let line = |n: usize| format!("line {n}");
+        let there: Vec<String> = (0..120).map(line).collect();
+        let there: Vec<&str> = there.iter().map(String::as_str).collect();
+        assert_eq!(same(&there, &there).unwrap(), "120 lines");
+        let mut here = there.clone();
+        here[7] = "other";
+        let error = same(&here, &there).unwrap_err().to_string();
+        assert_eq!(error, "line 8 is \"other\", and on Linux \"line 7\"");
+        assert!(
+            same(&there[..119], &there)
+                .unwrap_err()
+                .to_string()
+                .contains("missing")
+        );
+        let error = same(&there, &there[..119]).unwrap_err().to_string();
+        assert!(error.contains("there are 120 lines"), "{error}");
+        // Nothing at all is no agreement.
+        assert!(same(&[], &[]).is_err());
+    }
+
+    #[test]
+    fn a_call_that_is_missing_is_told() {
+        let line = |call| format!("granule: process 1 calls 9 ({call}), {UNKNOWN}; said once");
+        assert!(known("all well\n").is_ok());
+        assert!(known(&line("RSEQ")).is_ok());
+        assert!(
+            known(&line("MREMAP"))
+                .unwrap_err()
+                .to_string()
+                .contains("MREMAP")
+        );
+    }
+
+    #[test]
+    fn alignment_is_read_from_the_program_headers() {
+        let build = |alignment: u64| {
+            let mut program = xtask::test_elf::TestElf::new()
+                .segment(0x40_0000, b"x", 1)
+                .build();
+            // The last field of the first program header, which is behind the file's own.
+            program[64 + 48..64 + 56].copy_from_slice(&alignment.to_le_bytes());
+            program
+        };
+        assert_eq!(aligned(&build(0x10000)).unwrap(), "1 segments");
+        assert!(aligned(&build(0)).is_err());
+        let program = build(0x1000);
+        assert!(
+            aligned(&program)
+                .unwrap_err()
+                .to_string()
+                .contains("0x1000 only")
+        );
+        assert!(aligned(b"#!/bin/sh\n").is_err());
+        assert!(aligned(&program[..70]).is_err());
+    }
+
+    #[test]
+    fn the_script_says_when_it_begins_and_ends() {
+        let script = std::str::from_utf8(SCRIPT).unwrap();
+        assert!(script.starts_with("#!/bin/busybox sh\n"));
+        for line in [BEGIN, END] {
+            assert_eq!(script.matches(&format!("echo \"{line}\"")).count(), 1);
+        }
+    }
+}
