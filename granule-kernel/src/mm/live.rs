@@ -133,6 +133,9 @@ impl Kernel {
         // SAFETY: the tree that TTBR1 holds, in all CPUs; the rest is the caller's promise.
         let mut tables = unsafe { walker::open(self.root, parts)? };
         tables.set_bbm(self.bbm);
+        if flush == Flush::Later {
+            tables.defer_tlbi();
+        }
         Ok(tables)
     }
 }

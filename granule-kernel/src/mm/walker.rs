@@ -45,8 +45,9 @@ use granule_recorder::{Sink, Traced};
 pub(crate) enum Flush {
     /// On all CPUs.
     Now,
-    /// It is not: the caller does it ([`Tree::flush`]), before it relies on the change. To
-    /// `mm::live` the same as [`Now`](Self::Now) where large leaves may not be split live.
+    /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`]): for those the caller does it
+    /// ([`Tree::flush`]), before it relies on the change. To `mm::live` the same as
+    /// [`Now`](Self::Now) where large leaves may not be split live.
     Later,
     /// On this CPU only, and all of its TLB.
     #[cfg(feature = "test-image")]
@@ -56,7 +57,14 @@ pub(crate) enum Flush {
     Nobody,
 }
 
-/// Barriers and TLBIs, or less.
+impl Flush {
+    /// Whether the barriers and TLBIs of an operation are those that the library chooses.
+    const fn reaches_all(self) -> bool {
+        matches!(self, Self::Now | Self::Later)
+    }
+}
+
+/// Barriers and TLBIs, or less for a self-test.
 pub(crate) struct Upkeep<T> {
     inner: T,
     flush: Flush,
@@ -74,24 +82,23 @@ impl<T: Maintenance> Maintenance for Upkeep<T> {
         self.inner.capabilities()
     }
     fn dsb_ishst(&mut self) {
-        if matches!(self.flush, Flush::Now | Flush::Later) {
+        if self.flush.reaches_all() {
             self.inner.dsb_ishst();
         }
     }
     fn dsb_ish(&mut self) {
-        if self.flush == Flush::Now {
+        if self.flush.reaches_all() {
             self.inner.dsb_ish();
         }
     }
     fn isb(&mut self) {
-        if matches!(self.flush, Flush::Now | Flush::Later) {
+        if self.flush.reaches_all() {
             self.inner.isb();
         }
     }
     fn tlbi(&mut self, op: TlbiOp) {
         match self.flush {
-            Flush::Now => self.inner.tlbi(op),
-            Flush::Later => {}
+            Flush::Now | Flush::Later => self.inner.tlbi(op),
             #[cfg(feature = "test-image")]
             Flush::ThisCpu => bring_up::tlbi_vmalle1_local(),
             #[cfg(feature = "test-image")]
@@ -141,6 +148,8 @@ pub(crate) trait Tree {
     fn geometry(&self) -> &Geometry;
     /// See [`PageTables::set_bbm`].
     fn set_bbm(&mut self, level: BbmLevel);
+    /// See [`PageTables::defer_tlbi`].
+    fn defer_tlbi(&mut self);
     /// See [`PageTables::protect`]; holes are refused.
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done;
     /// See [`PageTables::hide`].
@@ -225,6 +234,9 @@ impl<P: Page> Tree for Walker<'_, P> {
     }
     fn set_bbm(&mut self, level: BbmLevel) {
         self.set_bbm(level);
+    }
+    fn defer_tlbi(&mut self) {
+        self.defer_tlbi();
     }
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done {
         self.protect(start, bytes, change, Holes::Refuse)
