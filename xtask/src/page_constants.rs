@@ -228,7 +228,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "the least that a stack has, and half of a slot for one",
     ),
     (
-        "granule-kernel/src/user/syscall/memory.rs",
+        "granule-kernel/src/user/exec.rs",
         &["64 << 10"],
         "the lowest address that programs may map",
     ),
