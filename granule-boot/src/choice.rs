@@ -1,7 +1,8 @@
 //! Choosing the page size and the VA size: pure functions of what the CPU has and who wishes what.
 //!
 //! Nothing is read here and nothing printed. A wish that cannot be granted falls through to the
-//! next one in line and leaves a [`Note`], which prints as one line once there is a console.
+//! next one in line and leaves a [`Note`], which prints as one line once there is a console; so does a
+//! wish of the user that is granted against the table of machines.
 
 use super::bytes::Text;
 use super::machines::Machine;
@@ -108,6 +109,9 @@ impl core::error::Error for NoPageSize {}
 /// Chooses the page size: the command line, else what the machine prefers, else the build's
 /// default, else the smallest size that the CPU and the kernel have and the machine may use.
 ///
+/// A size that the table of machines forbids is taken if the command line asks for it, with a note: the
+/// table can be wrong, and a user who asks wants to find out.
+///
 /// The fallback is the smallest size and not the largest, because small pages are what software
 /// and devices take for granted and waste the least memory. A machine that may use none of its
 /// CPU's sizes gets the CPU's smallest, with a note: the table can be wrong, and a kernel that
@@ -141,12 +145,18 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
                     by: source,
                     wish: Refused::PageSizeCpuLacks(size),
                 });
-            } else if forbidden.has(size) {
+            } else if forbidden.has(size) && source != Source::CommandLine {
                 notes.push(Note {
                     by: source,
                     wish: Refused::PageSizeForbidden(size),
                 });
             } else {
+                if forbidden.has(size) {
+                    notes.push(Note {
+                        by: source,
+                        wish: Refused::ForbiddenButAsked(size),
+                    });
+                }
                 granted = Some((size, source));
             }
         }
@@ -262,6 +272,8 @@ pub enum Refused {
     PageSizeCpuLacks(PageSize),
     /// The machine must not use this page size.
     PageSizeForbidden(PageSize),
+    /// The machine must not use this page size, and the command line asks for it: it is taken.
+    ForbiddenButAsked(PageSize),
     /// The machine must not use any size that the CPU has; this one was taken all the same.
     AllForbidden(PageSize),
     /// This text is not a number of bits.
@@ -301,6 +313,12 @@ impl fmt::Display for Note {
                 write!(
                     f,
                     "page size {size} ignored: the machine table forbids it on this machine"
+                )
+            }
+            Refused::ForbiddenButAsked(size) => {
+                write!(
+                    f,
+                    "page size {size} taken, though the machine table forbids it on this machine"
                 )
             }
             Refused::AllForbidden(size) => write!(

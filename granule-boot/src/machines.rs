@@ -14,7 +14,7 @@
 //!   other devices are: use it for preferences that hold wherever the core is, not to forbid. The
 //!   SoC identity (SMCCC_ARCH_SOC_ID) is for machines that are known by firmware calls alone.
 //! - `preferred`: the sizes to try, best first. A CPU that lacks one leaves a note.
-//! - `forbidden`: what must not be used, whoever asks for it. A size belongs here if the machine
+//! - `forbidden`: what is used only if the command line asks for it, with a warning. A size belongs here if the machine
 //!   does not work with it or protects less than it promises, not if it is merely slow. Mind the
 //!   direction: a device whose unit is *smaller* than the page is no obstacle, one page is then
 //!   several of its units; a device whose unit is *larger* cannot tell neighbouring pages apart.

@@ -40,23 +40,8 @@ impl<'a> Iterator for Words<'a> {
     type Item = Word<'a>;
 
     fn next(&mut self) -> Option<Word<'a>> {
-        while let Some((first, rest)) = self.rest.split_first() {
-            if !is_space(*first) {
-                break;
-            }
-            self.rest = rest;
-        }
-        let mut quoted = false;
-        let end = self.rest.iter().position(|byte| {
-            quoted ^= *byte == b'"';
-            *byte == 0 || (is_space(*byte) && !quoted)
-        });
-        let (word, rest) = self
-            .rest
-            .split_at_checked(end.unwrap_or(self.rest.len()))
-            .unwrap_or_default();
-        self.rest = rest;
-        if word.is_empty() || same(word, b"--") {
+        let word = self.next_as_it_stands()?;
+        if same(word, b"--") {
             self.rest = &[];
             return None;
         }
@@ -79,6 +64,44 @@ impl<'a> Iterator for Words<'a> {
             },
         })
     }
+}
+
+impl<'a> Words<'a> {
+    /// The next word with its quotes, be it `--` or another.
+    fn next_as_it_stands(&mut self) -> Option<&'a [u8]> {
+        while let Some((first, rest)) = self.rest.split_first() {
+            if !is_space(*first) {
+                break;
+            }
+            self.rest = rest;
+        }
+        let mut quoted = false;
+        let end = self.rest.iter().position(|byte| {
+            quoted ^= *byte == b'"';
+            *byte == 0 || (is_space(*byte) && !quoted)
+        });
+        let (word, rest) = self
+            .rest
+            .split_at_checked(end.unwrap_or(self.rest.len()))
+            .unwrap_or_default();
+        self.rest = rest;
+        if word.is_empty() {
+            self.rest = &[];
+            return None;
+        }
+        Some(word)
+    }
+}
+
+/// What follows the word `--`, split like the words before it: the first user program's arguments,
+/// each without the quotes round it.
+pub fn init_arguments(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let mut rest = words(line);
+    while rest
+        .next_as_it_stands()
+        .is_some_and(|word| !same(word, b"--"))
+    {}
+    core::iter::from_fn(move || rest.next_as_it_stands().map(unquoted))
 }
 
 /// A value without the quotes round it.

@@ -86,6 +86,11 @@ fn expected(inputs: &PageSizeInputs) -> Option<(PageSize, Source, Vec<Note>)> {
         let wish = match wish {
             Err(text) => Refused::NotAPageSize(text),
             Ok(size) if !inputs.cpu.has(size) => Refused::PageSizeCpuLacks(size),
+            Ok(size) if forbidden.has(size) && by == Source::CommandLine => {
+                let wish = Refused::ForbiddenButAsked(size);
+                notes.push(Note { by, wish });
+                return Some((size, by, notes));
+            }
             Ok(size) if forbidden.has(size) => Refused::PageSizeForbidden(size),
             Ok(size) => return Some((size, by, notes)),
         };
@@ -447,11 +452,14 @@ fn apple_machines_get_a_size_that_their_iommu_can_work_with() {
     let m1 = find(&identity(&["apple,t8103"])).unwrap();
     // The M1's CPU has 4K and 16K; its IOMMU has 16K.
     let (choice, lines) = choose(&[K4, K16], Wish::Wanted(K4), Some(m1), None);
-    assert_eq!((choice.size, choice.source), (K16, Source::MachineTable));
+    assert_eq!((choice.size, choice.source), (K4, Source::CommandLine));
     assert_eq!(
         lines,
-        ["command line: page size 4k ignored: the machine table forbids it on this machine"]
+        ["command line: page size 4k taken, though the machine table forbids it on this machine"]
     );
+    let (choice, lines) = choose(&[K4, K16], Wish::Absent, Some(m1), Some(K4));
+    assert_eq!((choice.size, choice.source), (K16, Source::MachineTable));
+    assert!(lines.is_empty(), "{lines:?}");
     for (compatible, cpu, size) in [
         ("apple,t7000", [K4, K64], K4),
         ("apple,t8010", [K16, K64], K16),

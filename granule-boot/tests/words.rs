@@ -8,7 +8,7 @@
 use granule::arch::PageSize::{K4, K16, K64};
 use granule_boot::Text;
 use granule_boot::choice::Wish;
-use granule_boot::words::{find, page_size, va_bits, words};
+use granule_boot::words::{find, init_arguments, page_size, va_bits, words};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
@@ -49,6 +49,21 @@ fn words_are_split_as_linux_splits_them() {
     );
     assert_eq!(split("a --b"), [("a", None), ("--b", None)]);
     assert_eq!(split("a\0b c"), [("a", None)], "a NUL ends the line");
+}
+
+#[test]
+fn arguments_of_the_first_program_follow_the_dashes() {
+    let arguments = |line: &'static str| -> Vec<&str> {
+        init_arguments(line.as_bytes())
+            .map(|bytes| std::str::from_utf8(bytes).unwrap())
+            .collect()
+    };
+    assert!(arguments("").is_empty());
+    assert!(arguments("a b=c --d").is_empty());
+    assert!(arguments("a --").is_empty());
+    assert_eq!(arguments("a -- b  c=d\t-- e"), ["b", "c=d", "--", "e"]);
+    assert_eq!(arguments("a \"x -- y\" -- \"b c\" d"), ["b c", "d"]);
+    assert_eq!(arguments("-- a\0b"), ["a"]);
 }
 
 #[test]

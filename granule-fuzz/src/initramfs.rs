@@ -1,20 +1,10 @@
 //! The initramfs, which a boot loader brings, as a tree of files; and paths in it, which programs
 //! bring.
 
-// The kernel is a program, not a library: what of it is pure is taken in by its file.
-#[path = "../../granule-kernel/src/user/files/cpio.rs"]
-#[allow(dead_code, reason = "taken in whole")]
-mod cpio;
-#[path = "../../granule-kernel/src/user/files/path.rs"]
-#[allow(dead_code, reason = "taken in whole")]
-mod path;
-#[path = "../../granule-kernel/src/user/files/tree.rs"]
-#[allow(dead_code, reason = "taken in whole")]
-mod tree;
-
 use crate::bytes::Bytes;
-use path::{Last, PathError, lookup, path_of};
-use tree::{Kind, Node, NodeId, Tree, nodes_needed};
+use granule_linux_abi::files::cpio;
+use granule_linux_abi::files::path::{Last, PathError, lookup, path_of};
+use granule_linux_abi::files::tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree, nodes_needed};
 
 /// Names that meet each other: parts of one, above and below, here, too long.
 const NAMES: [&str; 12] = [
@@ -99,8 +89,10 @@ pub(crate) fn cpio_tree(bytes: &[u8]) {
 /// Every node is found by its path, and by nothing but its directory.
 fn check(tree: &Tree<'_, Vec<Node>>) {
     let mut seen = 1;
-    for number in 0..tree.len() {
-        let node = NodeId(number);
+    for number in 0..tree.node_count() {
+        let Some(node) = tree.existing(number) else {
+            panic!("node {number} of {} is missing", tree.node_count());
+        };
         let mut room = [0; 8192];
         let path = path_of(tree, node, &mut room);
         let path = path.unwrap_or_else(|| panic!("an archive this small has shorter paths"));
@@ -113,7 +105,7 @@ fn check(tree: &Tree<'_, Vec<Node>>) {
     }
     assert_eq!(
         seen,
-        tree.len(),
+        tree.node_count(),
         "each node but the root is in one directory"
     );
 }
@@ -229,7 +221,7 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
                     }
                 }
                 Err(PathError::NameTooLong) => {
-                    assert!(path.len() > path::MOST_NAME_BYTES);
+                    assert!(path.len() > MOST_NAME_BYTES);
                 }
                 Err(_) => {}
             }

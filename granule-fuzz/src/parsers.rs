@@ -11,7 +11,7 @@ use granule_cli::boot::tree;
 use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_cli::trace_area::TraceArea;
 use granule_kcore::cpus::fake;
-use granule_kcore::options;
+use granule_kcore::parameters::{Parameters, Problem, Rodata};
 use granule_model::trace::{Header, Reader, parse_line, write_event};
 
 pub(crate) fn device_tree_peek(bytes: &[u8]) {
@@ -57,17 +57,20 @@ pub(crate) fn command_line(bytes: &[u8]) {
     if let Wish::Wanted(bits) = words::va_bits(bytes) {
         assert!(bits < 1000);
     }
-    // The kernel's own words: a value is taken, or told.
-    let (_, unknown) = options::rodata(bytes);
-    let (strategy, other) = options::strategy(bytes);
-    let (_, barriers) = options::barriers(bytes, strategy);
-    let (_, bbm) = options::bbm(bytes);
-    for unknown in [unknown, other, barriers, bbm].into_iter().flatten() {
-        assert_eq!(
-            words::find(bytes, unknown.key.as_bytes()),
-            Some(unknown.value)
-        );
-    }
+    // The kernel's own words: each that cannot be used is told in one line.
+    let mut told = 0;
+    let parameters = Parameters::parse(bytes, |problem| {
+        let line = problem.to_string();
+        assert!(line.is_ascii() && !line.contains('\n'), "{line}");
+        if let Problem::BadValue { key, value, .. } = problem {
+            assert!(line.starts_with(key) && value.len() <= bytes.len());
+        }
+        told += 1;
+    });
+    assert!(told <= bytes.len());
+    assert!(parameters.init_arguments().count() <= bytes.len());
+    let last = words::find(bytes, b"rodata=");
+    assert_eq!(last == Some(b"off"), parameters.rodata == Rodata::Off);
 }
 
 pub(crate) fn pretended_cpu(bytes: &[u8]) {

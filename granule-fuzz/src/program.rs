@@ -3,15 +3,9 @@
 //! A file is made of headers that are sound for the most part, so that more than its first bytes is
 //! looked at, for each page size and width of user space; then bytes of it are changed, or it is cut.
 
-#[path = "../../granule-kernel/src/user/program.rs"]
-#[allow(dead_code, reason = "taken in whole")]
-mod elf_file;
-#[path = "../../granule-kernel/src/user/script.rs"]
-#[allow(dead_code, reason = "taken in whole")]
-mod script;
-
 use crate::bytes::Bytes;
-use elf_file::{Place, Program, ProgramError, read};
+use granule_linux_abi::program::{Place, Program, ProgramError, read};
+use granule_linux_abi::script;
 
 /// Page sizes, and the bits of address that user space may have with them.
 const PAGES: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];

@@ -1,20 +1,8 @@
-//! Conflict injection, as far as it is pure: the word `arm64.inject_conflict=`, and which stores split a
-//! leaf. What is done with that is in the kernel's `selftest`.
+//! Conflict injection, as far as it touches no hardware: which stores split a leaf, and what an entry
+//! without its valid bit means. The kernel's `selftest` injects.
 
 use granule::arch::Descriptor;
 use granule::table::BitChange;
-
-/// The word on the command line.
-pub const KEY: &[u8] = b"arm64.inject_conflict=";
-
-/// Reads the word's value: a decimal number from 1 on.
-pub fn parse(value: &[u8]) -> Option<u64> {
-    let number = value.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then_some(u64::from(byte & 0xf))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    (number > 0).then_some(number)
-}
 
 /// Whether `address` is one of the `bytes` from `start`.
 pub const fn covers(start: u64, bytes: u64, address: u64) -> bool {
@@ -47,27 +35,6 @@ pub const fn meant(stored: Descriptor) -> Descriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_word_is_a_decimal_number_from_1_on() {
-        assert_eq!(parse(b"1"), Some(1));
-        assert_eq!(parse(b"0020"), Some(20));
-        assert_eq!(parse(b"18446744073709551615"), Some(u64::MAX));
-        for garbled in [
-            &b"0"[..],
-            b"00",
-            b"-1",
-            b"0x2",
-            b"1 ",
-            b"1,2",
-            b":",
-            b"18446744073709551616",
-        ] {
-            assert_eq!(parse(garbled), None, "{}", garbled.escape_ascii());
-        }
-        // An empty value is no number either.
-        assert_eq!(parse(b""), None);
-    }
 
     #[test]
     fn a_range_covers_its_ends_and_nothing_beside_them() {

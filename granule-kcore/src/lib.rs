@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 
 pub mod conflict_injection;
+pub mod console_output;
 pub mod counter_wrap;
 pub mod cpus;
 pub mod deferred_tlbi;
@@ -21,7 +22,7 @@ pub mod layout;
 pub mod line;
 pub mod lock;
 pub mod merge_candidates;
-pub mod options;
+pub mod parameters;
 pub mod persist;
 pub mod rate_limit;
 pub mod sizes;

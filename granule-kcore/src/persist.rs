@@ -19,17 +19,17 @@ const PART: usize = 256;
 /// Bytes of RAM that are used.
 pub const BYTES: usize = 2 * PART;
 
-/// The range that the word names.
+/// The range that the value of `granule.persist=` names, or what was expected.
 pub fn range(value: &[u8]) -> Result<Range<u64>, &'static str> {
     let Some((start, bytes)) = pair(value) else {
-        return Err("expected START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000");
+        return Err("START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000");
     };
     if start % 8 != 0 || bytes < BYTES as u64 {
-        return Err("expected a multiple of 8, and at least 0x200 bytes");
+        return Err("a multiple of 8, and at least 0x200 bytes");
     }
     match start.checked_add(bytes) {
         Some(end) => Ok(start..end),
-        None => Err("it ends beyond 64 bits"),
+        None => Err("a range that ends within 64 bits"),
     }
 }
 

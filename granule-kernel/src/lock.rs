@@ -1,7 +1,7 @@
 //! The kernel's locks: [`granule_kcore::lock`] on the CPU that this code runs on.
 
-use crate::smp::percpu;
-use crate::{cpu, ipi};
+use crate::arch::cpu;
+use crate::percpu;
 use granule_kcore::lock::{AnswersCalls, Cpu, Masked, Unmasked};
 
 /// A value that interrupts may reach too, for one CPU at a time; see [`AnswersCalls`].
@@ -22,6 +22,14 @@ pub(crate) type RawUnmaskedLock = granule_kcore::lock::RawLock<ThisCpu, Unmasked
 /// The CPU that this code runs on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThisCpu;
+
+/// How a CPU that waits answers calls to it. Nobody calls before that is said.
+static ANSWER: spin::Once<fn()> = spin::Once::new();
+
+/// Says how.
+pub(crate) fn answer_calls_by(answer: fn()) {
+    ANSWER.call_once(|| answer);
+}
 
 /// DAIF.I.
 const IRQ: u64 = 1 << 7;
@@ -45,7 +53,9 @@ impl Cpu for ThisCpu {
         state & IRQ == 0
     }
     fn answer_calls() {
-        ipi::answer();
+        if let Some(answer) = ANSWER.get() {
+            answer();
+        }
     }
     fn relax() {
         cpu::relax();

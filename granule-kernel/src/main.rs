@@ -1,11 +1,10 @@
 //! Granule's reference kernel: one bootable image for every page size.
 //!
-//! The order of things: [`head`] is entered by the boot loader and, with the MMU
-//! off, calls [`mmu_off`]; that reads the device tree and builds the boot tables;
-//! `head` turns the MMU on and jumps to [`kmain`] at its virtual address.
-//! [`smp`] starts the other CPUs, which come the same way through `head`.
-//! [`handover`] is what one side leaves for the other, [`image`] where things lie
-//! in the image. What touches no hardware is in `granule-kcore`.
+//! The order of things: [`early`] is entered by the boot loader with the MMU off, reads the device
+//! tree, builds the boot tables, turns the MMU on and jumps to `kmain_entry` here, at its virtual
+//! address. [`init`] boots on from there; [`smp`] starts the other CPUs, which come through `early` too.
+//! [`handover`] is what one side leaves for the other. What touches no hardware is in `granule-kcore`.
+//! Which module may import which is in docs/architecture.md, section Layers.
 //!
 //! On the host this crate is a set of unit tests of what is pure in it, and a
 //! program that says how the image is built.
@@ -16,41 +15,28 @@
     allow(dead_code, reason = "only tests use it on the host")
 )]
 
-mod exception;
-mod handover;
-mod pl011;
+mod arch;
+mod dev;
 mod user;
 
 #[cfg(target_os = "none")]
 mod bench;
 #[cfg(target_os = "none")]
-mod boot;
-#[cfg(target_os = "none")]
-mod console;
-#[cfg(target_os = "none")]
-mod counter;
-#[cfg(target_os = "none")]
 mod cpu;
 #[cfg(target_os = "none")]
-mod drivers;
+mod early;
 #[cfg(target_os = "none")]
-mod gic;
+mod exception;
 #[cfg(target_os = "none")]
-mod head;
+mod fatal;
+#[cfg(target_os = "none")]
+mod handover;
 #[cfg(target_os = "none")]
 mod hook;
 #[cfg(target_os = "none")]
-mod image;
-#[cfg(target_os = "none")]
 mod init;
 #[cfg(target_os = "none")]
-mod ipi;
-#[cfg(target_os = "none")]
-mod irq;
-#[cfg(target_os = "none")]
 mod kexec;
-#[cfg(target_os = "none")]
-mod kmain;
 #[cfg(target_os = "none")]
 mod lock;
 #[cfg(target_os = "none")]
@@ -61,31 +47,19 @@ mod lock;
         reason = "part of what a kernel offers its modules only self-tests call here"
     )
 )]
-mod memory;
+mod mm;
 #[cfg(target_os = "none")]
-mod mmu_off;
-#[cfg(target_os = "none")]
-mod panic;
+mod percpu;
 #[cfg(target_os = "none")]
 mod persist;
 #[cfg(target_os = "none")]
-mod psci;
-#[cfg(target_os = "none")]
-mod refuse;
-#[cfg(target_os = "none")]
 mod report;
-#[cfg(target_os = "none")]
-mod selfcheck;
 #[cfg(all(target_os = "none", feature = "test-image"))]
 mod selftest;
 #[cfg(target_os = "none")]
 mod smp;
 #[cfg(target_os = "none")]
-mod stack;
-#[cfg(target_os = "none")]
 mod trace;
-#[cfg(target_os = "none")]
-mod trust;
 
 /// Where `head::mmu_on` jumps. The one place that knows of hooks and of what the test image puts in.
 #[cfg(target_os = "none")]
@@ -93,7 +67,7 @@ mod trust;
 extern "C" fn kmain_entry(handover: &'static handover::Handover) -> ! {
     #[cfg(feature = "test-image")]
     selftest::install();
-    kmain::run(handover)
+    init::run(handover)
 }
 
 #[cfg(not(target_os = "none"))]

@@ -2,16 +2,17 @@
 //!
 //! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
 
-use crate::console::println;
-use crate::drivers::{self, Probed};
+use crate::cpu::ipi;
+use crate::dev::console::println;
+use crate::dev::driver::Probed;
+use crate::dev::registry;
+use crate::exception::{conflict, spurious};
 use crate::handover::{BootChoice, Handover};
-use crate::memory::map::{LinearMap, Request};
-use crate::memory::pages::HandedOver;
-use crate::selfcheck::Looked;
-use crate::smp::percpu;
+use crate::mm::map::{LinearMap, Request};
+use crate::mm::pages::HandedOver;
+use crate::mm::selfcheck::Looked;
 use crate::smp::start::Started;
 use core::fmt::{self, Display};
-use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
 use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
@@ -56,9 +57,9 @@ pub(crate) fn boot(
 #[inline(never)]
 pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     let page_bytes = request.geometry.page_size().bytes();
-    say("linear_map.strategy", request.strategy);
-    say("linear_map.barriers", request.barriers);
-    say("linear_map.rodata", request.rodata.name());
+    say("linear_map.strategy", request.parameters.strategy);
+    say("linear_map.barriers", request.parameters.barriers);
+    say("linear_map.rodata", request.parameters.rodata.name());
     say("linear_map.ram_bytes", ram);
     say("linear_map.mapped_bytes", map.census.bytes());
     for (size, count) in map.census.leaves() {
@@ -114,8 +115,8 @@ pub(crate) fn boot_stack(used: u64, bytes: u64) {
 
 /// The exceptions that were dealt with until now.
 pub(crate) fn exceptions() {
-    say("tlb_conflicts", percpu::tlb_conflicts());
-    say("spurious_faults", percpu::spurious_faults());
+    say("tlb_conflicts", conflict::count());
+    say("spurious_faults", spurious::count());
 }
 
 /// The drivers that were probed.
@@ -126,7 +127,7 @@ pub(crate) fn drivers(page_size: PageSize) {
         name,
         sizes,
         mismatch,
-    } in drivers::probed(page_size)
+    } in registry::probed(page_size)
     {
         let used = mismatch.is_none();
         println!(
@@ -198,7 +199,7 @@ pub(crate) fn cpus(started: &Started, page_size: PageSize) {
     }
     for facts in &started.facts {
         let cpu = &facts.features;
-        let calls = percpu::of(facts.number).map_or(0, |cpu| cpu.calls.load(Ordering::Relaxed));
+        let calls = ipi::answered(facts.number);
         println!(
             "@granule cpu=number={} mpidr={:#x} midr={:#010x} entry_el={} run_el={} pa_bits={} va_bits={} asid_bits={} bbm_level={} translations={} calls={calls}",
             facts.number,

@@ -306,7 +306,7 @@ fn bench(
     let mut all: Vec<Option<Figures>> = vec![None; kernels.len()];
     pool::run(
         kernels.len(),
-        pool::PARALLEL,
+        pool::parallel(),
         || true,
         |at| run(kernels[at]),
         |done| {
@@ -361,7 +361,7 @@ fn shells(
     printed.resize_with(cases.len(), || None);
     pool::run(
         cases.len(),
-        pool::PARALLEL,
+        pool::parallel(),
         || true,
         |at| run(&cases[at].0.0, cases[at].1),
         |done| {
@@ -405,7 +405,7 @@ fn left_for(peers: &Peers, ours: &Path, files: &Files, add: &mut impl FnMut(Chec
     };
     pool::run(
         cases.len(),
-        pool::PARALLEL,
+        pool::parallel(),
         || true,
         |at| {
             let case = &cases[at];

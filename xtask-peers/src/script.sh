@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # What busybox's shell does on Debian's kernels and on Granule, which must print the same. Only what the
-# two differ in by design is left out: numbers of processes, times, files that are written, /proc.
+# two differ in by design is left out: numbers of processes, times, files that are written, /proc, the
+# terminal, stopped processes.
 PATH=/bin; export PATH
 # Linux has an empty /dev here.
 [ -e /dev/null ] || mount -t devtmpfs dev /dev
@@ -23,7 +24,6 @@ echo "== tests"
 [ -f /etc/text ] && [ -d /etc ] && [ -L /etc/link ] && [ -x /bin/busybox ] && [ ! -e /none ] && echo tested
 [ -s /etc/empty ] || echo empty
 test 3 -gt 2 -a b '>' a && echo and
-[ -t 0 ] && [ -t 1 ] && echo terminal
 [ -c /dev/null ] && [ -c /dev/zero ] && echo devices
 
 echo "== pipes and substitution"
@@ -87,7 +87,6 @@ sh -c 'kill -SEGV $$' ; echo $?
 end() { wait $1 2>/dev/null; echo $?; }
 sleep 60 & kill $!; end $!
 sleep 60 & kill -0 $! && echo alive; kill -9 $!; end $!
-sleep 60 & kill -STOP $!; kill -CONT $!; kill -TERM $!; end $!
 kill -0 $! 2>/dev/null || echo gone
 # What runs in the background of a script does not mind the keyboard's signals, once it has begun.
 sleep 60 & sleep 1; kill -INT $!; kill -QUIT $!; sleep 0.1; kill -0 $! && echo unmoved; kill $!; end $!
@@ -109,5 +108,5 @@ echo "== the machine"
 uname -s -m; id -u; echo $HOME $TERM
 ulimit -n > /dev/null && echo limits
 echo "script ends"
-# Waits until the output is out, which Linux's own last words do not.
-stty opost
+# Waits until the output is out, which Linux's own last words do not. Our console is no terminal.
+stty opost 2> /dev/null || true

@@ -25,7 +25,7 @@ pub(crate) fn run(
 ) {
     pool::run(
         cases.len(),
-        pool::PARALLEL,
+        pool::parallel(),
         || true,
         |case| wrong(&cases[case], granule, image),
         |done| {

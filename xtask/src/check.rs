@@ -20,6 +20,9 @@ use xtask::workspace::{capture, metadata, root};
 /// Operations of the model's harness, which has 60 000 in `make test`.
 const OPERATIONS: u64 = 6_000;
 
+/// What is built of tests: unit tests, and the harness.
+const TARGETS: [&str; 4] = ["--lib", "--bins", "--test", "harness"];
+
 const STEPS: [Step; 6] = [
     Step {
         name: "fmt",
@@ -71,14 +74,18 @@ fn unit() -> Result<()> {
     let is_unit = |program: &Program| {
         program.kind != "test" && runs_on_host(program) && wanted.contains(&program.package)
     };
-    let programs = programs::choose(programs::build()?, "unit tests", is_unit)?;
+    let programs = programs::choose(programs::build(&TARGETS)?, "unit tests", is_unit)?;
     let draws: Vec<_> = draws().collect();
-    programs::run(&programs, pool::PARALLEL, &[], &draws)
+    programs::run(&programs, pool::parallel(), &[], &draws)
 }
 
 fn model() -> Result<()> {
     let harness = |program: &Program| program.kind == "test" && program.target == "harness";
-    let programs = programs::choose(programs::build()?, "test program `harness`", harness)?;
+    let programs = programs::choose(
+        programs::build(&TARGETS)?,
+        "test program `harness`",
+        harness,
+    )?;
     let mut variables: Vec<_> = draws().collect();
     variables.push(("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()));
     programs::run(&programs, 1, &["sequence"], &variables)

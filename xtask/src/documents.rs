@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::workspace::root;
+use xtask::workspace::root;
 
 /// The documents: those at the root, and all of `docs`.
 fn documents() -> Vec<String> {
@@ -50,7 +50,7 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
         .lines()
         .flat_map(|line| line.split('`').skip(1).step_by(2));
     quoted.filter(|word| {
-        let crates = word.starts_with("granule") || word.starts_with("xtask/");
+        let crates = word.starts_with("granule") || word.starts_with("xtask");
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
         // Names in capitals stand for any.
         crates && word.contains('/') && word.chars().all(plain) && !word.contains("NAME")

@@ -67,6 +67,7 @@ fn unsafe_code_and_assembly_stand_where_the_document_says() {
         "granule-recorder",
         "granule-kcore",
         "granule-kernel",
+        "granule-linux-abi",
         "granule-probe",
     ] {
         files(package, &mut found);

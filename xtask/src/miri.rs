@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<()> {
     let mut broken = Ok(());
     pool::run(
         jobs.len(),
-        LANES,
+        pool::parallel(),
         || true,
         |job| {
             let job: Vec<_> = jobs[job].iter().map(String::as_str).collect();
@@ -46,9 +46,6 @@ pub(crate) fn run() -> Result<()> {
     );
     broken.and(sum.result())
 }
-
-/// Jobs of Miri beside each other: as many as the machines that tests are made for have cores.
-const LANES: usize = 2;
 
 /// The test program that takes as long as all others together.
 const LONGEST: &str = "operations";

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Boots at a time, and whatever else keeps one core busy. A guest with one CPU is one busy
-/// thread; the project's machines have two cores.
-pub const PARALLEL: usize = 2;
+/// Boots at a time, and whatever else keeps one core busy: as many as there are cores.
+pub fn parallel() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// What a job came to.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ mod tests {
         let mut seen = vec![0; 100];
         run(
             100,
-            PARALLEL,
+            parallel(),
             || true,
             |job| job == 7,
             |done| {
@@ -84,7 +85,7 @@ mod tests {
         let mut heard = 0;
         run(
             100,
-            PARALLEL,
+            parallel(),
             || false,
             |_| (),
             |_| {
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(heard, 0);
         run(
             1000,
-            PARALLEL,
+            parallel(),
             || true,
             |_| std::thread::sleep(Duration::from_millis(2)),
             |_| {

@@ -26,10 +26,12 @@ pub(crate) struct Program {
     folder: PathBuf,
 }
 
-/// Builds the test programs of the whole workspace.
-pub(crate) fn build() -> Result<Vec<Program>> {
+/// Builds the test programs of the whole workspace, or those of its `targets`, by cargo's options. Always of
+/// the whole workspace: with fewer packages cargo would take other features, and build anew.
+pub(crate) fn build(targets: &[&str]) -> Result<Vec<Program>> {
     let mut command = cargo(&["test", "--workspace", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics");
+    command.args(targets);
     let messages = capture(command)?;
     let programs: Vec<_> = messages
         .lines()

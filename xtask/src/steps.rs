@@ -269,9 +269,9 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
 
 /// All tests but those that boot guests, and the examples in documentation.
 fn host_tests() -> Result<()> {
-    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
     let draws: Vec<_> = draws().collect();
-    let tests = programs::run(&programs, pool::PARALLEL, &[], &draws);
+    let tests = programs::run(&programs, pool::parallel(), &[], &draws);
     let mut doc = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
     doc.envs(draws);
     let examples = programs::run_command(doc).and_then(|sum| sum.result());
@@ -296,11 +296,11 @@ fn boots_guests(program: &Program) -> bool {
 /// The properties and interleavings of the host tests with other cases, and more of them; and the model
 /// harness with more operations. The soak has still more.
 fn properties() -> Result<()> {
-    let programs = programs::choose(programs::build()?, "tests for the host", runs_on_host)?;
+    let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
     let mut variables: Vec<_> = draws().collect();
     variables.push(("GRANULE_TIMES", LONG_TIMES.to_string()));
     variables.push(("GRANULE_HARNESS_OPERATIONS", LONG_OPERATIONS.to_string()));
-    programs::run(&programs, pool::PARALLEL, &[], &variables)
+    programs::run(&programs, pool::parallel(), &[], &variables)
 }
 
 /// A program of its own, with packages that nothing else here needs; its last lines say which of its
@@ -331,9 +331,13 @@ fn qemu_tests() -> Result<()> {
     image::image(None)?;
     user::build()?;
     probe::build()?;
-    let programs = programs::choose(programs::build()?, "tests that boot guests", boots_guests)?;
+    let programs = programs::choose(
+        programs::build(&[])?,
+        "tests that boot guests",
+        boots_guests,
+    )?;
     // A guest is a busy thread: as many tests at a time as there are cores.
-    let threads = format!("--test-threads={}", pool::PARALLEL);
+    let threads = format!("--test-threads={}", pool::parallel());
     programs::run(&programs, 1, &[&threads], &[])
 }
 

@@ -1,8 +1,8 @@
-//! Which requests take the image with the hooks for tests.
+//! Which requests take the image with the hooks for tests, and boots on the image that they take.
 
 use std::path::PathBuf;
 
-use granule_cli::Request;
+use granule_cli::{Boot, Outcome, Request, boot};
 
 use crate::image::{built, image};
 
@@ -28,4 +28,19 @@ pub(crate) fn hooked(request: &Request) -> Request {
         request.image = Some(test_image());
     }
     request
+}
+
+/// Boots, on the image that its words belong to, what must end that way.
+#[track_caller]
+pub(crate) fn ends(request: &Request, outcome: Outcome) -> Boot {
+    let boot = boot::run(&hooked(request));
+    assert_eq!(
+        boot.outcome,
+        outcome,
+        "{}\n{}\n{:?}",
+        boot.last_line(),
+        boot.console_text(),
+        request
+    );
+    boot
 }

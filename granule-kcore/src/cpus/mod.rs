@@ -3,6 +3,7 @@
 
 pub mod common;
 pub mod compare;
+#[cfg(any(test, feature = "test-image"))]
 pub mod fake;
 pub mod offline;
 pub mod set;

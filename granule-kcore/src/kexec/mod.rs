@@ -4,8 +4,8 @@
 pub mod handoff_note;
 pub mod next_tree;
 pub mod request;
+#[cfg(any(test, feature = "test-image"))]
 pub mod test_words;
-pub mod words;
 
 /// Bytes of a command line at most, with the NUL, as in Linux.
 pub const MOST_COMMAND_LINE: usize = 2048;

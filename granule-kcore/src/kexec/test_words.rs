@@ -12,7 +12,6 @@
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::handoff_note::NAMES;
-use granule_boot::words;
 
 /// What the words ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +34,10 @@ pub struct TestWords {
     pub loud: Option<u64>,
 }
 
-/// Reads the words; what is not understood is passed over.
-pub fn read(line: &[u8]) -> TestWords {
+/// Reads what follows `kexec:`; a word that is none is passed over.
+pub fn read(asked: &[u8]) -> TestWords {
     let mut read = TestWords::default();
-    let test = words::find(line, b"granule.test=");
-    let test = test.and_then(|test| test.strip_prefix(b"kexec:"));
-    for word in test.unwrap_or_default().split(|byte| *byte == b',') {
+    for word in asked.split(|byte| *byte == b',') {
         let mut parts = word.splitn(2, |byte| *byte == b'@');
         let (Some(what), Some(number)) = (parts.next(), parts.next().and_then(number)) else {
             continue;
@@ -79,22 +76,20 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_read_and_nothing_else() {
-        assert_eq!(read(b"quiet granule.test=kexec:"), TestWords::default());
-        let test = read(b"granule.test=kexec:initrd@0x1000,tree@7,flip@9,kernel@x,other@1,tree");
+        assert_eq!(read(b""), TestWords::default());
+        let test = read(b"initrd@0x1000,tree@7,flip@9,kernel@x,other@1,tree");
         assert_eq!(test.places, [None, Some(0x1000), Some(7)]);
         assert_eq!(test.flip, Some(9));
-        let test = read(b"granule.test=kexec:loosen@1,map@2");
+        let test = read(b"loosen@1,map@2");
         assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
-        let test = read(b"granule.test=kexec:frees@64");
+        let test = read(b"frees@64");
         assert_eq!((test.frees, test.flip), (Some(64), None));
-        let test = read(b"granule.test=kexec:decay@4096");
+        let test = read(b"decay@4096");
         assert_eq!((test.decay, test.flip), (Some(4096), None));
-        let test = read(b"granule.test=kexec:stays@3,loud@27");
+        let test = read(b"stays@3,loud@27");
         assert_eq!(
             (test.stays, test.loud, test.loosen),
             (Some(3), Some(27), false)
         );
-        // Another test's.
-        assert_eq!(read(b"granule.test=flip@9"), TestWords::default());
     }
 }

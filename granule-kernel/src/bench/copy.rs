@@ -3,8 +3,8 @@
 //! which is measured against it.
 
 use super::support::{Block, ok};
-use crate::console::println;
-use crate::counter::InstructionCounter;
+use crate::arch::counter::InstructionCounter;
+use crate::dev::console::println;
 use core::arch::asm;
 
 /// Copied unless another number is given: a multiple of what a round moves, and of every page.

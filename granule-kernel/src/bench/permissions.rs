@@ -8,15 +8,16 @@
 
 use super::copy;
 use super::support::{Block, Random, Snapshot, assert_as, ok};
-use crate::console::println;
-use crate::counter::InstructionCounter;
-use crate::memory::live::{self, Taken};
-use crate::memory::permissions::{self, LinearError};
-use crate::memory::{merge, pages};
+use crate::arch::counter::InstructionCounter;
+use crate::dev::console::println;
+use crate::mm::error::LinearError;
+use crate::mm::live::{self, Taken};
+use crate::mm::permissions;
+use crate::mm::{merge, pages};
 use arrayvec::ArrayVec;
 use core::ops::RangeInclusive;
 use granule::arch::{Kind, VirtualAddress};
-use granule_boot::words;
+use granule_kcore::parameters::Bench;
 
 const GIB: u64 = 1 << 30;
 /// Blocks of 1 GiB that are changed at most: the random changes reach as far.
@@ -26,25 +27,12 @@ const SEED: u64 = 1;
 /// What is changed: its name, and its bytes (0 for one page).
 const SIZES: [(&str, u64); 4] = [("page", 0), ("k64", 64 << 10), ("m2", 2 << 20), ("g1", GIB)];
 
-/// Does what `bootargs` asks for.
+/// Measures what `granule.bench=` asks for.
 #[inline(never)]
-pub(crate) fn run(bootargs: &[u8], counter: Option<&InstructionCounter>) {
-    let Some(value) = words::find(bootargs, b"granule.bench=") else {
-        return;
-    };
-    let text = core::str::from_utf8(value).unwrap_or_default();
-    let (what, number) = text.split_once(':').unwrap_or((text, ""));
-    let number = |otherwise| match number {
-        "" => Ok(otherwise),
-        number => number.parse(),
-    };
-    match (what, number(CHANGES), number(copy::BYTES)) {
-        ("permissions", Ok(changes), _) => bench(changes, counter),
-        ("copy", _, Ok(bytes)) => copy::run(bytes, counter),
-        _ => println!(
-            "granule: granule.bench={text}: expected permissions or copy, or with `:` and a number; \
-             ignored"
-        ),
+pub(crate) fn run(asked: Bench, counter: Option<&InstructionCounter>) {
+    match asked {
+        Bench::Permissions(changes) => bench(changes.unwrap_or(CHANGES), counter),
+        Bench::Copy(bytes) => copy::run(bytes.unwrap_or(copy::BYTES), counter),
     }
 }
 

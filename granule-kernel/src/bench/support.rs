@@ -1,8 +1,8 @@
 //! What benchmarks and self-tests of the linear map work with: a snapshot of it, blocks of memory to
 //! change, and numbers without a pattern.
 
-use crate::memory::live;
-use crate::memory::pages::{self, Pages};
+use crate::mm::live;
+use crate::mm::pages::{self, Pages};
 use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;

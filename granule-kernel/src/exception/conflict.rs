@@ -9,12 +9,30 @@
 //! interrupted one lies in the linear map), the frame, and the CPU's own slot. Nothing here takes a
 //! lock, prints, or follows a pointer into the linear map: a conflict in here would never end.
 
-use super::frame::Frame;
 use super::hook::ABORTS;
-use crate::smp::percpu;
-use crate::{cpu, panic};
-use core::sync::atomic::Ordering;
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::fatal::panic;
+use crate::percpu::{Aligned, Local};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::syndrome;
+
+/// Whether each CPU is dealing with a TLB conflict abort.
+static BUSY: Local<AtomicBool> = Local([const { Aligned(AtomicBool::new(false)) }; MOST_CPUS]);
+/// TLB conflict aborts that each CPU has dealt with.
+static CONFLICTS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
+
+/// TLB conflict aborts that all CPUs have dealt with.
+pub(crate) fn count() -> u64 {
+    CONFLICTS.sum()
+}
+
+/// Those that this CPU has dealt with.
+#[cfg(feature = "test-image")]
+pub(crate) fn of_this_cpu() -> u64 {
+    CONFLICTS.this().load(Ordering::Relaxed)
+}
 
 /// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
 pub(super) fn handle(frame: &Frame) -> bool {
@@ -27,8 +45,8 @@ pub(super) fn handle(frame: &Frame) -> bool {
     if !abort.status.is_tlb_conflict() && hook.is_none() {
         return false;
     }
-    let this = percpu::this();
-    if this.in_tlb_conflict.swap(true, Ordering::Relaxed) {
+    let busy = BUSY.this();
+    if busy.swap(true, Ordering::Relaxed) {
         panic::exception(
             frame,
             format_args!(
@@ -42,7 +60,7 @@ pub(super) fn handle(frame: &Frame) -> bool {
     }
     // At EL2 with E2H and TGE set the instruction is for EL2&0, the regime that we run in.
     cpu::tlbi_vmalle1_local();
-    this.tlb_conflicts.fetch_add(1, Ordering::Relaxed);
-    this.in_tlb_conflict.store(false, Ordering::Relaxed);
+    CONFLICTS.this().fetch_add(1, Ordering::Relaxed);
+    busy.store(false, Ordering::Relaxed);
     true
 }

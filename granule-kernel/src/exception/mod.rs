@@ -6,17 +6,14 @@
 //! mapping is ever split: see `conflict`.
 
 #[cfg(target_os = "none")]
-mod conflict;
-mod frame;
+pub(crate) mod conflict;
 #[cfg(target_os = "none")]
 pub(crate) mod hook;
 #[cfg(target_os = "none")]
-mod spurious;
+pub(crate) mod spurious;
 #[cfg(target_os = "none")]
 mod vectors;
 
-#[cfg(target_os = "none")]
-pub(crate) use frame::{FRAME_BYTES, Frame};
 #[cfg(target_os = "none")]
 pub(crate) use vectors::task_start;
 
@@ -25,5 +22,5 @@ pub(crate) use vectors::task_start;
 #[cfg(target_os = "none")]
 pub(crate) fn init() {
     // SAFETY: the vectors are part of the image's text, which stays mapped.
-    unsafe { crate::cpu::set_vbar(vectors::address()) };
+    unsafe { crate::arch::cpu::set_vbar(vectors::address()) };
 }

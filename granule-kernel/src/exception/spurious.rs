@@ -8,12 +8,21 @@
 //!
 //! Like [`conflict`](super::conflict) this takes no lock and touches nothing that is ever split.
 
-use super::frame::Frame;
 use super::hook::ABORTS;
-use crate::cpu;
-use crate::smp::percpu;
-use core::sync::atomic::Ordering;
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::percpu::{Aligned, Local};
+use core::sync::atomic::{AtomicU64, Ordering};
+use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::syndrome;
+
+/// Translation faults of each CPU that were none any more.
+static FAULTS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
+
+/// Translation faults of all CPUs that were none any more.
+pub(crate) fn count() -> u64 {
+    FAULTS.sum()
+}
 
 /// Deals with `frame` if it is a translation fault where there is a translation; true if what was
 /// interrupted is to try again.
@@ -27,8 +36,6 @@ pub(super) fn handle(frame: &Frame) -> bool {
     if cpu::translate(frame.far).is_err() {
         return false;
     }
-    percpu::this()
-        .spurious_faults
-        .fetch_add(1, Ordering::Relaxed);
+    FAULTS.this().fetch_add(1, Ordering::Relaxed);
     true
 }

@@ -1,9 +1,10 @@
 //! The exception vectors with the MMU on.
 
-use super::frame::{FRAME_BYTES, Frame};
 use super::{conflict, spurious};
-use crate::smp::percpu::EXCEPTION_STACK_TOP;
-use crate::{irq, panic};
+use crate::arch::frame::{FRAME_BYTES, Frame};
+use crate::cpu::irq;
+use crate::fatal::panic;
+use crate::percpu::EXCEPTION_STACK_TOP;
 use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::syndrome;

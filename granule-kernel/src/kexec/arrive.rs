@@ -3,17 +3,16 @@
 //! The tree is looked at while its window is there, the note once there is a linear map. Nothing of
 //! it decides anything: where there is no note, or none that can be read, the boot is like any other.
 
-use crate::boot::with_tree;
-use crate::console::println;
+use crate::arch::{cpu, image};
+use crate::dev::console::println;
 use crate::handover::Handover;
-use crate::{cpu, image};
+use crate::mm::firmware::with_tree;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::Placement;
 use granule_kcore::devicetree::memory as tree;
 use granule_kcore::kexec::handoff_note::{self as note, Note, Read};
-use granule_kcore::kexec::words;
 use granule_kexec::Digest;
 
 /// The counter just before the first line on the console.
@@ -33,11 +32,11 @@ pub(crate) struct Arrival {
     tree: Option<u64>,
 }
 
-/// Looks at the tree, before its window goes.
-pub(crate) fn look(handover: &Handover, bootargs: &[u8]) -> Arrival {
+/// Looks at the tree, before its window goes; digests it if that is asked for.
+pub(crate) fn look(handover: &Handover, digest_asked: bool) -> Arrival {
     with_tree(handover, |bytes| {
         let note = note::address(bytes);
-        let digests = note.is_some() && words::read(bootargs).digest;
+        let digests = note.is_some() && digest_asked;
         Arrival {
             note,
             initrd: tree::initial_ramdisk(bytes),

@@ -8,10 +8,10 @@
 
 use super::loaded::Loaded;
 use super::pages;
-use crate::memory::live::Kernel;
-use crate::memory::reach::KernelReach;
-use crate::memory::supply::Supply;
-use crate::memory::walker::{self, Flush, Tree};
+use crate::mm::live::Kernel;
+use crate::mm::reach::KernelReach;
+use crate::mm::supply::Supply;
+use crate::mm::walker::{self, Flush, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};

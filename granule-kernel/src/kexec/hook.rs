@@ -4,8 +4,8 @@
 use super::loaded::Loaded;
 use super::pages::Held;
 use crate::hook::Hook;
-use crate::memory::live::Kernel;
-use crate::memory::pages::NoMemory;
+use crate::mm::live::Kernel;
+use crate::mm::pages::NoMemory;
 use granule_kexec::{Extent, List};
 
 /// Changes what is loaded and how it is left for.

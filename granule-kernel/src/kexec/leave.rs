@@ -10,23 +10,25 @@ use super::hook::KEXEC;
 use super::loaded::Loaded;
 use super::pages::{self, Words};
 use super::{Busy, begin, quiet};
-use crate::console::{self, println};
+use crate::arch::cache;
+use crate::arch::{boot_stack, cpu};
+use crate::dev::console::{self, println};
+use crate::handover::record;
 use crate::lock::Lock;
-use crate::memory::live;
-use crate::mmu_off::{cache, record};
+use crate::mm::live;
+use crate::report;
 use crate::smp::off;
 use crate::trace::{leaving, recorder};
-use crate::user::abi::Errno;
 use crate::user::registers;
 use crate::user::sched;
 use crate::user::task::{self, Task};
-use crate::{cpu, report, stack};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::kexec::handoff_note::{self as note, Note};
 use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
 use granule_kexec::{Counts, EL2, Header, ListError, UNCACHED, relocate, verify};
+use granule_linux_abi::abi::Errno;
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
@@ -56,7 +58,7 @@ pub(crate) enum Stays {
     /// A CPU stays on.
     Cpu(off::StillOn),
     /// An interrupt stays on.
-    Interrupt(crate::gic::quiet::StillOn),
+    Interrupt(crate::dev::gic::quiet::StillOn),
 }
 
 impl Stays {
@@ -309,7 +311,7 @@ fn last_count(note_at: u64) {
 #[inline(never)]
 fn tell(note: &Note, taken_up: u64) {
     report::exceptions();
-    report::boot_stack(stack::most_used(), stack::bytes());
+    report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
     let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");
     say("bytes_total", note.bytes_total);
     say("bytes_copied", note.bytes_copied);

@@ -8,10 +8,10 @@ use super::loaded::{Given, Loaded, Tables};
 use super::machine::{Machine, machine};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
-use crate::cpu;
-use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
-use crate::memory::live::{self, Kernel};
-use crate::memory::pages::{NoMemory, each_free_block};
+use crate::arch::cpu;
+use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
+use crate::mm::live::{self, Kernel};
+use crate::mm::pages::{NoMemory, each_free_block};
 use crate::user::owned::Array;
 use crate::user::random;
 use arrayvec::ArrayVec;
@@ -186,7 +186,7 @@ impl Loader<'_> {
         held.complete();
         let [kernel, _, tree] = given;
         let way = Way {
-            uncached: self.machine.words.uncached,
+            uncached: self.machine.options.uncached,
             el2: self.machine.returns_to_el2,
             sctlr: SCTLR_MMU_OFF,
             sctlr_el2: SCTLR_EL2_MMU_OFF,

@@ -3,8 +3,8 @@
 
 use super::pages::{self, Held, Words};
 use super::refused::Refused;
-use crate::memory::live::{self, Kernel};
-use crate::memory::transition;
+use crate::mm::live::{self, Kernel};
+use crate::mm::transition;
 use core::fmt;
 use granule::arch::PhysicalAddress;
 use granule::table::Counters;

@@ -2,12 +2,12 @@
 //! this kernel's to overwrite, the device tree, and what the command line says of leaving.
 
 use crate::handover::Handover;
-use crate::memory::live::pointer;
-use crate::{boot, persist};
+use crate::mm::firmware;
+use crate::mm::live::pointer;
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
-use granule_kcore::kexec::words::{self, Words};
+use granule_kcore::parameters::{KexecOptions, Parameters};
 use granule_kexec::{Extent, Ground};
 
 type Extents = ArrayVec<Extent, MOST_RANGES>;
@@ -31,7 +31,7 @@ pub(crate) struct Machine {
     tree: Option<Extent>,
     /// Whether the machine began at EL2 and this kernel runs at EL1.
     pub(super) returns_to_el2: bool,
-    pub(crate) words: Words,
+    pub(crate) options: KexecOptions,
     /// Whether there was room for all of it.
     is_whole: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) fn begin(
     handover: &Handover,
     memory: &Memory,
     persist: Option<Extent>,
-    bootargs: &[u8],
+    parameters: &Parameters<'_>,
 ) {
     // Made where it stays: as one of several on the way there it would take much of the boot's stack.
     MACHINE.call_once(|| {
@@ -69,7 +69,7 @@ pub(crate) fn begin(
             persist,
             tree: None,
             returns_to_el2: entry.entry_el == 2 && entry.run_el == 1,
-            words: words::read(bootargs),
+            options: parameters.kexec,
             is_whole: true,
         };
         let mut fits = true;
@@ -82,9 +82,8 @@ pub(crate) fn begin(
             fits &= machine.unmapped.try_push(range).is_ok();
             fits &= machine.reserved.try_push(range).is_ok();
         }
-        let told = boot::with_tree(handover, |tree| {
-            let handed_over = persist::handed_over(tree);
-            tree::each_reserved(tree, handed_over, |start, bytes| {
+        let told = firmware::with_tree(handover, |tree| {
+            tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
                 let range = Extent::new(start, bytes);
                 fits &= machine.reserved.try_push(range).is_ok();
             })

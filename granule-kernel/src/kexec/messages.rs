@@ -1,8 +1,8 @@
 //! The lines about kexec that a program can cause, each kind under a limit of its own, so that a line
 //! that is caused without end does not hide the others.
 
-use crate::console::println;
-use crate::cpu;
+use crate::arch::cpu;
+use crate::dev::console::println;
 use crate::lock::Lock;
 use granule_kcore::rate_limit::RateLimit;
 

@@ -19,6 +19,7 @@ pub(crate) mod messages;
 pub(crate) mod pages;
 mod quiet;
 pub(crate) mod refused;
+pub(crate) mod syscall;
 
 use state::begin;
 pub(crate) use state::{Busy, load, unload, with_loaded};
@@ -28,7 +29,7 @@ mod state {
     use super::loaded::Loaded;
     use super::messages::{self, Kind};
     use super::refused::Refused;
-    use crate::console::print;
+    use crate::dev::console::print;
     use crate::lock::Lock;
     use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,10 +1,10 @@
 //! Pages for the next kernel: taken where they are to be or elsewhere, filled, and given back all
 //! together when their owner goes. The only place of loading that touches memory by address.
 
-use crate::cpu;
-use crate::memory::live::{self, pointer};
-use crate::memory::pages::{self, NoMemory, Run};
-use crate::mmu_off::cache;
+use crate::arch::cache;
+use crate::arch::cpu;
+use crate::mm::live::{self, pointer};
+use crate::mm::pages::{self, NoMemory, Run};
 use crate::user::frames::UserMemory;
 use crate::user::owned::Array;
 use arrayvec::ArrayVec;

@@ -4,11 +4,12 @@
 //! No device writes to memory here: the UART and the interrupt controller are all that is driven.
 
 use super::hook::{KEXEC, KexecHook};
-use crate::console::println;
-use crate::gic::quiet::StillOn;
-use crate::smp::percpu;
-use crate::user::timer;
-use crate::{counter, gic};
+use crate::arch::counter;
+use crate::dev::console::println;
+use crate::dev::gic;
+use crate::dev::gic::quiet::StillOn;
+use crate::dev::timer;
+use crate::percpu;
 
 /// Makes this CPU, which is the last one, and what all share quiet; all but the counting of instructions is
 /// as it was if something of it is not. Interrupts must be masked.

@@ -1,11 +1,11 @@
 //! Why a next kernel is refused: one line for people, one error for the program that asked.
 
 use super::messages::Kind;
-use crate::memory::pages::NoMemory;
-use crate::user::abi::Errno;
+use crate::mm::pages::NoMemory;
 use core::fmt;
 use granule_kcore::kexec::next_tree::TreeError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
+use granule_linux_abi::abi::Errno;
 
 /// What is wrong with a call itself.
 #[derive(Clone, Copy, Debug)]

@@ -5,87 +5,65 @@
 //! the linear map was like, which means something under its own page size only and is refused under
 //! another one. [`granule_kcore::persist`] has the bytes; here is where the RAM is.
 
-use core::ops::Range;
-use dtoolkit::fdt::Fdt;
-use dtoolkit::{Node, Property};
-use granule_boot::words;
-use granule_kcore::persist as area;
+use crate::arch::cache;
+use crate::dev::console::println;
+use crate::mm::map::LinearMap;
+use granule::arch::{Geometry, PhysicalAddress};
+use granule::linear::Placement;
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::parameters::Parameters;
+use granule_kcore::persist::{self as area, Figures, Left};
+use granule_kexec::Extent;
 
-pub(crate) use in_ram::find;
-
-/// The memory that the command line in a device tree names, whether or not it can be used.
-pub(crate) fn handed_over(tree: &[u8]) -> Option<Range<u64>> {
-    let tree = Fdt::new(tree).ok()?;
-    let line = tree.root().child("chosen")?.property("bootargs")?;
-    area::range(words::find(line.value(), b"granule.persist=")?).ok()
+/// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Persist {
+    start: u64,
+    bytes: u64,
 }
 
-mod in_ram {
-    use crate::console::println;
-    use crate::memory::map::LinearMap;
-    use crate::mmu_off::cache;
-    use granule::arch::{Geometry, PhysicalAddress};
-    use granule::linear::Placement;
-    use granule_boot::words;
-    use granule_kcore::devicetree::memory::Memory;
-    use granule_kcore::persist::{self as area, Figures, Left};
-    use granule_kexec::Extent;
-
-    /// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Persist {
-        start: u64,
-        bytes: u64,
-    }
-
-    /// The RAM that `bootargs` name, which is reserved then; says why if it cannot be used. To be
-    /// called when all else is reserved, and nothing allocated.
-    pub(crate) fn find(bootargs: &[u8], memory: &mut Memory) -> Option<Persist> {
-        let value = words::find(bootargs, b"granule.persist=")?;
-        let found = area::range(value).and_then(|range| {
-            let bytes = range.end - range.start;
-            area::is_usable(&range, memory)?;
-            memory
-                .reserve(range.start, bytes)
-                .map_err(|_| "there is no room to note that it is in use")?;
-            let start = range.start;
-            Ok(Persist { start, bytes })
-        });
-        match found {
-            Ok(persist) => Some(persist),
-            Err(why) => {
-                println!(
-                    "granule: granule.persist={}: {why}; nothing is kept for the next boot",
-                    value.escape_ascii()
-                );
-                None
-            }
+/// The RAM that the command line names, which is reserved then; says why if it cannot be used. To be
+/// called when all else is reserved, and nothing allocated.
+pub(crate) fn find(parameters: &Parameters<'_>, memory: &mut Memory) -> Option<Persist> {
+    let range = parameters.persist.as_ref()?;
+    let (start, bytes) = (range.start, range.end - range.start);
+    let reserved = area::is_usable(range, memory).and_then(|()| {
+        let full = "there is no room to note that it is in use";
+        memory.reserve(start, bytes).map_err(|_| full)
+    });
+    match reserved {
+        Ok(()) => Some(Persist { start, bytes }),
+        Err(why) => {
+            println!(
+                "granule: granule.persist={start:#x},{bytes:#x}: {why}; nothing is kept for the next boot"
+            );
+            None
         }
     }
+}
 
-    impl Persist {
-        /// Where it is, and all of it.
-        pub(crate) const fn extent(&self) -> Extent {
-            Extent::new(self.start, self.bytes)
-        }
+impl Persist {
+    /// Where it is, and all of it.
+    pub(crate) const fn extent(&self) -> Extent {
+        Extent::new(self.start, self.bytes)
+    }
 
-        /// Reads what the last boot left and leaves this one's.
-        pub(crate) fn exchange(
-            &self,
-            placement: &Placement,
-            geometry: &Geometry,
-            map: &LinearMap,
-        ) -> Option<Left> {
-            let start = placement.virtual_address(PhysicalAddress(self.start))?.0;
-            // SAFETY: `find` saw that these bytes are RAM in the linear map and reserved them, so
-            // that nobody else has them; this is called once, by the boot CPU alone. Any bytes are
-            // valid, and whatever the last boot left is checked before it is believed.
-            let bytes = unsafe { core::slice::from_raw_parts_mut(start as *mut u8, area::BYTES) };
-            let figures = Figures::of(geometry, &map.census);
-            let left = area::exchange(bytes, geometry.page_size(), &figures);
-            // A reset may forget what is in the caches.
-            cache::clean_to_poc(start..start + area::BYTES as u64);
-            Some(left)
-        }
+    /// Reads what the last boot left and leaves this one's.
+    pub(crate) fn exchange(
+        &self,
+        placement: &Placement,
+        geometry: &Geometry,
+        map: &LinearMap,
+    ) -> Option<Left> {
+        let start = placement.virtual_address(PhysicalAddress(self.start))?.0;
+        // SAFETY: `find` saw that these bytes are RAM in the linear map and reserved them, so
+        // that nobody else has them; this is called once, by the boot CPU alone. Any bytes are
+        // valid, and whatever the last boot left is checked before it is believed.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(start as *mut u8, area::BYTES) };
+        let figures = Figures::of(geometry, &map.census);
+        let left = area::exchange(bytes, geometry.page_size(), &figures);
+        // A reset may forget what is in the caches.
+        cache::clean_to_poc(start..start + area::BYTES as u64);
+        Some(left)
     }
 }

@@ -7,13 +7,13 @@
 //! count while they are made by a process that armed it or descends from one: frames, blocks of
 //! them, and reservations for tables, of programs and of the kernel.
 
-use crate::cpu;
-use crate::memory::hook::AllocationHook;
+use crate::arch::cpu;
+use crate::mm::hook::AllocationHook;
 use crate::user::MOST_TASKS;
 use crate::user::sched;
 use crate::user::task::Task;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule_boot::words;
+use granule_kcore::parameters::Parameters;
 
 /// The first argument of the `prctl`: "GRAN" in ASCII, which no other has.
 const WHAT: u64 = 0x4752_414e;
@@ -32,8 +32,8 @@ static FIRST: AtomicU64 = AtomicU64::new(0);
 static ALL: AtomicBool = AtomicBool::new(false);
 
 /// Offers it if the command line asks for that.
-pub(super) fn open(bootargs: &[u8]) {
-    let asked = words::find(bootargs, b"granule.test=") == Some(b"scarce");
+pub(super) fn open(parameters: &Parameters<'_>) {
+    let asked = parameters.test.asks_for(b"scarce");
     OFFERED.store(asked, Ordering::Relaxed);
 }
 

@@ -10,22 +10,23 @@
 //! `secondary-overflow`: failures on CPU 1.
 
 use super::{failures, registers};
-use crate::console::println;
-use crate::memory::live::{self, Flush, Tree};
-use crate::memory::map::Request;
-use crate::memory::pages::Pages;
-use crate::smp::percpu::{self, PerCpu};
-use crate::smp::{jobs, parking};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::cpu::{jobs, parking};
+use crate::dev::console::println;
+use crate::mm::live::{self, Flush, Tree};
+use crate::mm::map::Request;
+use crate::mm::pages::Pages;
+use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
-use crate::{cpu, ipi};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
-use granule_boot::words;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::frames::tables::Tables;
 use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
 
 /// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
 /// has CPUs, a round costs as many turns of its scheduler.
@@ -58,22 +59,21 @@ fn get(counts: &Counts, cpu: usize) -> u64 {
         .map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Does what `bootargs` asks for.
+/// Does what the command line asks for.
 // Its own frame: the boot's lies under all that follows.
 #[inline(never)]
-pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
-    let words = words::words(bootargs).filter(|word| word.key == b"granule.test");
-    for word in words {
-        match word.value {
-            Some(b"ipi") => calls(),
-            Some(b"park") => match park(request) {
+pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
+    for test in parameters.test.tests() {
+        match test {
+            b"ipi" => calls(),
+            b"park" => match park(request) {
                 Ok(()) => {}
                 Err(error) => panic!("granule.test=park: {error}"),
             },
-            Some(b"lines") => lines(),
-            Some(b"mute") => mute(),
-            Some(b"secondary-panic") => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
-            Some(b"secondary-overflow") => on_cpu_1(&|_| {
+            b"lines" => lines(),
+            b"mute" => mute(),
+            b"secondary-panic" => on_cpu_1(&|_| panic!("granule.test asked CPU 1 for this")),
+            b"secondary-overflow" => on_cpu_1(&|_| {
                 failures::overflow(1);
             }),
             _ => {}
@@ -83,7 +83,7 @@ pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
 
 /// How often each CPU took a call, by its own count.
 fn answered(cpu: usize) -> u64 {
-    percpu::of(cpu).map_or(0, |cpu| cpu.calls.load(Ordering::Relaxed))
+    ipi::answered(cpu)
 }
 
 fn calls() {
@@ -255,7 +255,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
 }
 
 fn parked(cpu: usize) -> u64 {
-    percpu::of(cpu).map_or(0, |cpu| cpu.parkings.load(Ordering::Relaxed))
+    parking::parkings(cpu)
 }
 
 /// Parks the others, changes the page, lets them go, until it was done often enough.

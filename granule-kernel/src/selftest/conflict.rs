@@ -14,18 +14,20 @@ mod ground;
 mod stacks;
 
 use super::{calls, inject, registers};
-use crate::console::println;
-use crate::cpu;
-use crate::ipi;
-use crate::memory::live::{self, Flush};
-use crate::memory::map::Request;
-use crate::smp::{jobs, percpu};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::cpu::jobs;
+use crate::dev::console::println;
+use crate::exception::conflict as conflicts;
+use crate::mm::live::{self, Flush};
+use crate::mm::map::Request;
+use crate::percpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, PermissionChange, TableError};
-use granule_boot::words;
 use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::parameters::Parameters;
 use ground::{Ground, PAGE_AT, read, seen_in, write};
 use stacks::{on_stack, wait_on_stack};
 
@@ -38,19 +40,19 @@ const INTERRUPTIONS: u64 = 20;
 /// Seconds that a job may take.
 const PATIENCE_S: u64 = 30;
 
-/// Does what `bootargs` asks for.
+/// Does what the command line asks for.
 // Its own frame: the boot's lies under all that follows.
 #[inline(never)]
-pub(crate) fn run(request: &Request<'_>, bootargs: &[u8]) {
-    for word in words::words(bootargs).filter(|word| word.key == b"granule.test") {
-        let work: fn(&Ground<'_>) -> Result<(), TableError> = match word.value {
-            Some(b"conflict") => conflicts,
-            Some(b"conflict-again") => again,
-            Some(b"splits") => splits,
+pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
+    for test in parameters.test.tests() {
+        let work: fn(&Ground<'_>) -> Result<(), TableError> = match test {
+            b"conflict" => conflicts,
+            b"conflict-again" => again,
+            b"splits" => splits,
             _ => continue,
         };
         if let Err(error) = Ground::prepare(request).and_then(|ground| work(&ground)) {
-            panic!("{}: {error}", word.value.unwrap_or_default().escape_ascii());
+            panic!("{}: {error}", test.escape_ascii());
         }
     }
 }
@@ -188,11 +190,11 @@ fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableErro
                 cpu::relax();
             }
             let changed = ground.change(tables, false, false);
-            let before = percpu::tlb_conflicts();
+            let before = conflicts::count();
             let pending = inject::is_pending();
             ipi::call(other, &|_| ());
             assert_eq!(
-                (percpu::tlb_conflicts(), inject::is_pending()),
+                (conflicts::count(), inject::is_pending()),
                 (before, pending),
                 "conflicts in an interrupt that has no business with the stack it came to"
             );

@@ -1,11 +1,12 @@
 //! Drivers without a device, each of which requires the page sizes that its name says.
 
-use crate::console::println;
-use crate::drivers::{Driver, DriverHook};
+use crate::dev::console::println;
+use crate::dev::driver::Driver;
+use crate::dev::registry::{self, DriverHook};
 use granule::arch::PageSize::{self, K4, K16, K64};
 use granule_boot::driver::Requirement;
 use granule_boot::sizes::SizeSet;
-use granule_boot::words;
+use granule_kcore::parameters::Parameters;
 
 /// The drivers; each name is the word of `granule.test=`.
 static DRIVERS: [Driver; 5] = [
@@ -23,11 +24,10 @@ static DRIVERS: [Driver; 5] = [
 pub(super) struct TestDrivers;
 
 impl DriverHook for TestDrivers {
-    fn probe(&self, bootargs: &[u8], running: PageSize) {
-        let asked = words::find(bootargs, b"granule.test=");
-        let wanted = |driver: &&Driver| asked == Some(driver.name.as_bytes());
+    fn probe(&self, parameters: &Parameters<'_>, running: PageSize) {
+        let wanted = |driver: &&Driver| parameters.test.asks_for(driver.name.as_bytes());
         if let Some(driver) = DRIVERS.iter().find(wanted)
-            && driver.probe(running)
+            && registry::probe(driver, running)
         {
             println!("granule: driver {} is in use", driver.name);
         }

@@ -2,7 +2,7 @@
 //!
 //! No emulator walks before the load that told it of the page, so the fault itself is held back.
 
-use crate::cpu;
+use crate::arch::cpu;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;

@@ -22,34 +22,34 @@
 //! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
 //! counter's help, and say what came of it.
 
-use crate::console::println;
-use crate::counter::InstructionCounter;
-use crate::memory::walker::Tree;
-use crate::selfcheck::Stage;
+use crate::arch::counter::InstructionCounter;
+use crate::dev::console::println;
+use crate::mm::selfcheck::Stage;
+use crate::mm::walker::Tree;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::linear::Placement;
 use granule::table::Entry;
-use granule_boot::words;
+use granule_kcore::parameters::Parameters;
 
-/// Does what `bootargs` asks for, if it asks for a failure.
-pub(crate) fn run(bootargs: &[u8]) {
-    for word in bootargs.split(|byte| *byte == b' ') {
-        match word {
-            b"granule.test=panic" => panic!("granule.test=panic asked for this"),
-            b"granule.test=exception" => {
+/// Does what the command line asks for, if it asks for a failure.
+pub(crate) fn run(parameters: &Parameters<'_>) {
+    for test in parameters.test.tests() {
+        match test {
+            b"panic" => panic!("granule.test=panic asked for this"),
+            b"exception" => {
                 // Below the kernel's half and outside the identity map.
                 // SAFETY: none; it is to fault.
                 unsafe { core::ptr::read_volatile(0xdead_0000 as *const u32) };
             }
-            b"granule.test=write-text" => {
+            b"write-text" => {
                 // SAFETY: none; the image's text is mapped read-only, and it is to fault.
-                unsafe { core::ptr::write_volatile(crate::image::start() as *mut u32, 0) };
+                unsafe { core::ptr::write_volatile(crate::arch::image::start() as *mut u32, 0) };
             }
-            b"granule.test=overflow" => {
+            b"overflow" => {
                 overflow(1);
             }
-            b"granule.test=overflow-task" => TASK_OVERFLOWS.store(true, Ordering::Relaxed),
+            b"overflow-task" => TASK_OVERFLOWS.store(true, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -69,9 +69,9 @@ pub(crate) fn task_begins() {
 const LOOP: u64 = 256;
 const ROUNDS: u64 = ((1 << 33) + (1 << 20)) / LOOP;
 
-/// Counts a long loop, if `bootargs` ask for that.
-pub(crate) fn count(bootargs: &[u8], counter: &InstructionCounter) {
-    let counter = match words::find(bootargs, b"granule.test=") {
+/// Counts a long loop, if the command line asks for that.
+pub(crate) fn count(parameters: &Parameters<'_>, counter: &InstructionCounter) {
+    let counter = match parameters.test.tests().last() {
         Some(b"count") => *counter,
         Some(b"count-alone") => counter.alone(),
         _ => return,
@@ -104,9 +104,14 @@ const READ_ONLY: u64 = 1 << 7;
 const CONTIGUOUS: u64 = 1 << 52;
 const NEVER_EXECUTE: u64 = 0b11 << 53;
 
-/// Corrupts the linear map before `stage` of the self-check, if `bootargs` ask for it then.
-pub(crate) fn corrupt(bootargs: &[u8], stage: Stage, tables: &mut dyn Tree, placement: &Placement) {
-    let what = words::find(bootargs, b"granule.test=").and_then(|w| w.strip_prefix(b"corrupt-"));
+/// Corrupts the linear map before `stage` of the self-check, if the command line asks for it then.
+pub(crate) fn corrupt(
+    parameters: &Parameters<'_>,
+    stage: Stage,
+    tables: &mut dyn Tree,
+    placement: &Placement,
+) {
+    let what = parameters.test.after(b"corrupt-");
     let Some(what) = what else { return };
     let when = match what {
         b"translation" => Stage::Translations,

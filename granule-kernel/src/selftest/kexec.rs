@@ -1,18 +1,19 @@
 //! Damage to a next kernel that is loaded, and to what leaving for it relies on:
 //! `granule.test=kexec:`, whose words are in [`granule_kcore::kexec::test_words`].
 
-use crate::console::println;
+use crate::dev::console::println;
 use crate::kexec::exact::{self, Use};
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
-use crate::memory::live::{self, Kernel};
-use crate::memory::pages::NoMemory;
-use crate::memory::supply::Supply;
+use crate::mm::live::{self, Kernel};
+use crate::mm::pages::NoMemory;
+use crate::mm::supply::Supply;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
 use granule::table::{Counters, Leaves};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::test_words::{self, TestWords};
+use granule_kcore::parameters::Parameters;
 use granule_kexec::{Extent, List, ListMemory, verify};
 
 /// AP\[2\] of a descriptor.
@@ -21,8 +22,8 @@ const READ_ONLY: u64 = 1 << 7;
 static WORDS: spin::Once<TestWords> = spin::Once::new();
 
 /// Notes what the command line asks for.
-pub(super) fn note(bootargs: &[u8]) {
-    WORDS.call_once(|| test_words::read(bootargs));
+pub(super) fn note(parameters: &Parameters<'_>) {
+    WORDS.call_once(|| test_words::read(parameters.test.after(b"kexec:").unwrap_or_default()));
 }
 
 fn words() -> TestWords {

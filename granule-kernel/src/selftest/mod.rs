@@ -35,17 +35,18 @@ mod installed {
     use super::{
         alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,
     };
-    use crate::counter::InstructionCounter;
+    use crate::arch::counter::InstructionCounter;
     use crate::exception::hook::{ABORTS, AbortHook};
     use crate::init::hook::{BOOT, BootHook};
-    use crate::memory::hook::{ALLOCATIONS, TABLES};
-    use crate::memory::map::Request;
-    use crate::memory::walker::Tree;
-    use crate::selfcheck::Stage;
+    use crate::mm::hook::{ALLOCATIONS, TABLES};
+    use crate::mm::map::Request;
+    use crate::mm::selfcheck::Stage;
+    use crate::mm::walker::Tree;
     use crate::user::hook::{TASKS, TaskHook};
     use crate::user::task::Task;
     use granule::linear::Placement;
     use granule::table::TableError;
+    use granule_kcore::parameters::Parameters;
 
     /// Installs every hook. The first thing that the test image does at its virtual address.
     pub(crate) fn install() {
@@ -54,7 +55,7 @@ mod installed {
         BOOT.install(&Boot);
         TABLES.install(&inject::Injection);
         TASKS.install(&Tasks);
-        crate::drivers::MORE_DRIVERS.install(&drivers::TestDrivers);
+        crate::dev::registry::MORE_DRIVERS.install(&drivers::TestDrivers);
         crate::kexec::hook::KEXEC.install(&kexec::Damage);
         crate::smp::hook::CPUS.install(&cpus::Cpus);
     }
@@ -62,33 +63,33 @@ mod installed {
     struct Boot;
 
     impl BootHook for Boot {
-        fn console_is_up(&self, bootargs: &[u8]) {
-            kexec::note(bootargs);
-            failures::run(bootargs);
+        fn console_is_up(&self, parameters: &Parameters<'_>) {
+            kexec::note(parameters);
+            failures::run(parameters);
         }
 
-        fn counter_is_up(&self, bootargs: &[u8], counter: &InstructionCounter) {
-            failures::count(bootargs, counter);
+        fn counter_is_up(&self, parameters: &Parameters<'_>, counter: &InstructionCounter) {
+            failures::count(parameters, counter);
         }
 
         fn before_check(
             &self,
-            bootargs: &[u8],
+            parameters: &Parameters<'_>,
             stage: Stage,
             tables: &mut dyn Tree,
             placement: &Placement,
         ) {
-            failures::corrupt(bootargs, stage, tables, placement);
+            failures::corrupt(parameters, stage, tables, placement);
         }
 
-        fn tables_are_up(&self, bootargs: &[u8]) -> Result<(), TableError> {
-            inject::init(bootargs)
+        fn tables_are_up(&self, parameters: &Parameters<'_>) -> Result<(), TableError> {
+            inject::init(parameters)
         }
 
-        fn boot_is_done(&self, request: &Request<'_>, bootargs: &[u8]) {
-            calls::run(request, bootargs);
-            conflict::run(request, bootargs);
-            memory::run(bootargs);
+        fn boot_is_done(&self, request: &Request<'_>, parameters: &Parameters<'_>) {
+            calls::run(request, parameters);
+            conflict::run(request, parameters);
+            memory::run(parameters);
         }
     }
 
@@ -112,8 +113,8 @@ mod installed {
     struct Tasks;
 
     impl TaskHook for Tasks {
-        fn before_first(&self, bootargs: &[u8]) {
-            alloc_failure::open(bootargs);
+        fn before_first(&self, parameters: &Parameters<'_>) {
+            alloc_failure::open(parameters);
         }
 
         fn begins(&self) {

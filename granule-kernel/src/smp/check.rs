@@ -1,11 +1,11 @@
 //! The part of the self-check that every CPU does: its own walker is asked for random addresses of
 //! the linear map.
 
-use super::percpu;
 use super::start::Facts;
-use crate::ipi;
-use crate::memory::map::LinearMap;
-use crate::selfcheck::{self, Fault, Looked};
+use crate::cpu::ipi;
+use crate::mm::map::LinearMap;
+use crate::mm::selfcheck::{self, Fault, Looked};
+use crate::percpu;
 use core::cell::UnsafeCell;
 use granule::linear::Placement;
 use granule_kcore::cpus::MOST_CPUS;

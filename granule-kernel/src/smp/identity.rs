@@ -3,66 +3,35 @@
 //! The boot's identity map has the one page of code that switches tables. For parking it also takes
 //! a writable page, and a root in which nothing is mapped, which both halves can be set to.
 
-use crate::handover::Handover;
-use crate::memory::map::Request;
-use crate::memory::supply::Supply;
-use crate::memory::walker::{self, Flush};
-use crate::memory::window::EarlyTables;
-use crate::trace::bring_up;
-use crate::{boot, image, refuse};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::arch::image;
+use crate::cpu::identity;
+use crate::fatal::refuse;
+use crate::handover::{BootRoots, Handover};
+use crate::mm::early_tables::EarlyTables;
+use crate::mm::map::Request;
+use crate::mm::supply::Supply;
+use crate::mm::walker::{self, Flush};
 use granule::arch::registers::Ttbr;
-use granule::arch::{
-    Attributes, Descriptor, Geometry, Half, Kind, Permissions, PhysicalAddress, VirtualAddress,
-};
+use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{
     Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility,
 };
 use granule_kcore::devicetree::memory::Memory;
-
-/// TTBR values: the identity map, and nothing at all for each half.
-static IDENTITY: AtomicU64 = AtomicU64::new(0);
-static EMPTY: AtomicU64 = AtomicU64::new(0);
-/// Virtual minus physical address of the image.
-static IMAGE_DISTANCE: AtomicU64 = AtomicU64::new(0);
-
-/// TTBR0 of the identity map.
-pub(super) fn identity() -> u64 {
-    IDENTITY.load(Ordering::Relaxed)
-}
-
-/// TTBR0 or TTBR1 with nothing mapped.
-pub(super) fn empty() -> u64 {
-    EMPTY.load(Ordering::Relaxed)
-}
-
-/// The physical address of something in the image.
-pub(super) fn physical(address: u64) -> u64 {
-    address.wrapping_sub(IMAGE_DISTANCE.load(Ordering::Relaxed))
-}
-
-/// The lower half as the boot set it up.
-pub(super) fn lower_half(request: &Request<'_>, handover: &Handover) -> Option<Geometry> {
-    // TCR.T0SZ.
-    let bits = 64 - (handover.mmu.tcr & 0x3f) as u32;
-    let cpu = handover.entry.features();
-    request.geometry.with_half(&cpu, Half::Lower, bits).ok()
-}
 
 /// Adds the writable page at `page`, an address in the image, to the identity map, and makes the
 /// empty root.
 pub(super) fn prepare(
     request: &Request<'_>,
     handover: &Handover,
-    lower: Geometry,
+    roots: &BootRoots,
     memory: &mut Memory,
     page: u64,
 ) -> Result<(), TableError> {
     let size = request.geometry.page_size();
     let bytes = size.bytes();
     let mut capabilities = request.capabilities;
+    let lower = roots.lower;
     capabilities.geometry = lower;
-    let root = boot::root(handover.mmu.ttbr0, &lower);
     let supply = Supply::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
     let mut parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
@@ -80,13 +49,15 @@ pub(super) fn prepare(
         );
     }
     parts.dsb_ishst();
-    EMPTY.store(Ttbr::new(&lower, empty, 0).0, Ordering::Relaxed);
-    IDENTITY.store(handover.mmu.ttbr0, Ordering::Relaxed);
-    IMAGE_DISTANCE.store(handover.mmu.virt_offset, Ordering::Relaxed);
+    identity::set(
+        handover.mmu.ttbr0,
+        Ttbr::new(&lower, empty, 0).0,
+        handover.mmu.virt_offset,
+    );
 
     // SAFETY: the tree that TTBR0 holds, in the static pool; nobody else changes it.
-    let mut tables = unsafe { walker::open(root, parts)? };
-    let page = physical(page) & !(bytes - 1);
+    let mut tables = unsafe { walker::open(roots.identity, parts)? };
+    let page = identity::physical(page) & !(bytes - 1);
     debug_assert!(page >= handover.entry.load && page < handover.entry.load + image::bytes());
     let writable = Attributes::normal(Permissions::READ_WRITE);
     tables.map(
@@ -111,11 +82,4 @@ pub(super) fn prepare(
         ));
     }
     Ok(())
-}
-
-/// Takes this CPU off the identity map: until it is parked, its lower half has nothing in it.
-pub(super) fn leave() {
-    // SAFETY: the kernel runs in the upper half; nothing is reached through the lower one.
-    unsafe { bring_up::set_ttbr0_el1(empty()) };
-    bring_up::tlbi_vmalle1_local();
 }

@@ -6,11 +6,13 @@
 //! which order, and what is taken back, is [`offline`]'s.
 
 use super::hook::CPUS;
-use super::percpu::{self, PerCpu, STATE_GIVEN_UP, STATE_OFF, STATE_STAYS, STATE_UP};
 use super::start::{self, Failure};
-use crate::console::println;
-use crate::user::{registers, sched, timer};
-use crate::{counter, cpu, gic, ipi, psci};
+use super::state;
+use crate::arch::{counter, cpu};
+use crate::dev::console::println;
+use crate::dev::timer;
+use crate::dev::{gic, psci};
+use crate::percpu::{self, PerCpu};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::cpus::AFFINITY;
@@ -19,6 +21,9 @@ use granule_kcore::cpus::set::CpuSet;
 
 /// Seconds that a CPU may take to go off.
 const PATIENCE_S: u64 = 10;
+
+/// What is done for a CPU that was off and is up again, by the CPU that started it.
+pub(crate) static CAME_BACK: spin::Once<fn(usize)> = spin::Once::new();
 
 /// The CPUs that are to go off.
 static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -58,13 +63,13 @@ impl fmt::Display for StillOn {
 }
 
 /// Whether this CPU is to go off, from its loop ([`go`]).
-pub(super) fn is_asked(this: &PerCpu) -> bool {
+pub(crate) fn is_asked(this: &PerCpu) -> bool {
     CpuSet(ASKED.load(Ordering::Acquire)).contains(this.number())
 }
 
 /// Goes off. Comes back only if firmware refuses in time, with all as it was but the counting of
 /// instructions, which is the boot's; or if that was withdrawn meanwhile.
-pub(super) fn go(this: &'static PerCpu) {
+pub(crate) fn go(this: &'static PerCpu) {
     if !claim(this.number()) {
         return;
     }
@@ -80,10 +85,16 @@ pub(super) fn go(this: &'static PerCpu) {
     if let Err(error) = gic::init_cpu(this) {
         println!("granule: CPU {}: {error}", this.number());
     }
-    let said =
-        this.state
-            .compare_exchange(STATE_UP, STATE_STAYS, Ordering::Release, Ordering::Relaxed);
-    if said.is_err() {
+    let said = state::of(this.number()).is_some_and(|slot| {
+        slot.compare_exchange(
+            state::UP,
+            state::STAYS,
+            Ordering::Release,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+    });
+    if !said {
         // Given up: nobody calls this CPU any more when tables change.
         cpu::halt();
     }
@@ -117,7 +128,7 @@ struct Real;
 
 impl Real {
     fn is_in_state(number: usize, state: u32) -> bool {
-        percpu::of(number).is_some_and(|cpu| cpu.state.load(Ordering::Acquire) == state)
+        state::of(number).is_some_and(|slot| slot.load(Ordering::Acquire) == state)
     }
 }
 
@@ -129,7 +140,7 @@ impl Others for Real {
     }
 
     fn was_started(&self, number: usize) -> bool {
-        !Self::is_in_state(number, STATE_OFF)
+        !Self::is_in_state(number, state::OFF)
     }
 
     fn is_off(&self, number: usize) -> Result<bool, Self::Error> {
@@ -147,21 +158,20 @@ impl Others for Real {
     }
 
     fn stays(&self, number: usize) -> bool {
-        Self::is_in_state(number, STATE_STAYS)
+        Self::is_in_state(number, state::STAYS)
     }
 
     fn give_up(&self, number: usize) -> bool {
-        percpu::of(number).is_some_and(|cpu| {
-            let (from, to) = (STATE_UP, STATE_GIVEN_UP);
-            cpu.state
-                .compare_exchange(from, to, Ordering::Relaxed, Ordering::Acquire)
+        state::of(number).is_some_and(|slot| {
+            let (from, to) = (state::UP, state::GIVEN_UP);
+            slot.compare_exchange(from, to, Ordering::Relaxed, Ordering::Acquire)
                 .is_ok()
         })
     }
 
     fn goes_on(&self, number: usize) {
-        if let Some(cpu) = percpu::of(number) {
-            cpu.state.store(STATE_UP, Ordering::Relaxed);
+        if let Some(slot) = state::of(number) {
+            slot.store(state::UP, Ordering::Relaxed);
         }
     }
 
@@ -191,9 +201,8 @@ pub(crate) fn bring_back(gone: CpuSet) {
     for number in gone.iter() {
         match start::again(number) {
             Ok(()) => {
-                // As on all CPUs while there are programs.
-                if sched::is_open() {
-                    ipi::call(CpuSet::one(number), &|_| registers::open());
+                if let Some(came_back) = CAME_BACK.get() {
+                    came_back(number);
                 }
             }
             Err(failure) => tell(number, &failure),

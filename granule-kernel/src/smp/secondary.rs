@@ -1,11 +1,23 @@
 //! A secondary CPU from its first instruction at a virtual address.
 
-use super::percpu::{self, PerCpu, STATE_FAILED, STATE_STARTING, STATE_UP};
-use super::{identity, jobs, mailbox};
-use crate::console::println;
+use super::state;
+use crate::arch::cpu;
+use crate::cpu::identity;
+use crate::dev::console::println;
+use crate::dev::{gic, psci};
+use crate::exception;
+use crate::handover::mailbox;
+use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
-use crate::{cpu, exception, gic, psci};
 use core::sync::atomic::Ordering;
+
+/// What a CPU does once it is up, for good.
+static IDLE: spin::Once<fn(&'static PerCpu) -> !> = spin::Once::new();
+
+/// From here on CPUs that come up go on with `idle`.
+pub(super) fn go_on_with(idle: fn(&'static PerCpu) -> !) {
+    IDLE.call_once(|| idle);
+}
 
 /// The virtual address at which `head::mmu_on` goes on.
 pub(super) fn entry() -> u64 {
@@ -23,20 +35,24 @@ extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
     }
     identity::leave();
     let state = match gic::init_cpu(this) {
-        Ok(()) => STATE_UP,
+        Ok(()) => state::UP,
         Err(error) => {
             println!("granule: CPU {}: {error}", this.number());
-            STATE_FAILED
+            state::FAILED
         }
     };
-    let said =
-        this.state
-            .compare_exchange(STATE_STARTING, state, Ordering::Release, Ordering::Relaxed);
-    if said.is_err() || state != STATE_UP {
+    let said = state::of(number).is_some_and(|slot| {
+        slot.compare_exchange(state::STARTING, state, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+    });
+    if !said || state != state::UP {
         // Given up, or of no use: nobody waits for an answer from us.
         psci::cpu_off();
         cpu::halt();
     }
     cpu::unmask_interrupts();
-    jobs::serve(this)
+    match IDLE.get() {
+        Some(idle) => idle(this),
+        None => cpu::halt(),
+    }
 }

@@ -4,20 +4,24 @@
 //! says why.
 
 use super::hook::CPUS;
-use super::mailbox::{self, Command, Disguise, FITS};
-use super::percpu::{self, PerCpu, STATE_FAILED, STATE_GIVEN_UP, STATE_STARTING, STATE_UP};
-use super::stacks::{self, STACK_BYTES};
-use super::{identity, parking, secondary};
-use crate::console::println;
-use crate::handover::Handover;
-use crate::memory::map::Request;
-use crate::memory::supply::Supply;
-use crate::memory::window::EarlyTables;
-use crate::mmu_off::cache;
+use super::{identity as identity_map, secondary, state};
+use crate::arch::cache;
+use crate::arch::cpu;
+use crate::cpu::identity;
+use crate::dev::console::println;
+use crate::dev::registry;
+use crate::dev::timer;
+use crate::dev::{gic, psci};
+use crate::handover::mailbox::{self, Command, Disguise, FITS};
+use crate::handover::parking;
+use crate::handover::{BootRoots, Handover};
+use crate::mm::early_tables::EarlyTables;
+use crate::mm::map::Request;
+use crate::mm::supply::Supply;
+use crate::percpu::stacks::{self, STACK_BYTES};
+use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
 use crate::trace::recorder;
-use crate::user::timer;
-use crate::{cpu, gic, psci};
 use arrayvec::ArrayVec;
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -36,6 +40,7 @@ use granule_kcore::devicetree::gic::Gic;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 use granule_kcore::line::Line;
+use granule_kcore::parameters::Parameters;
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
@@ -90,7 +95,6 @@ pub(super) enum Obstacle {
     GicPageSize,
     Tables(TableError),
     Memory(granule_boot::memblock::Error),
-    IdentityMap,
 }
 
 impl fmt::Display for Obstacle {
@@ -106,7 +110,6 @@ impl fmt::Display for Obstacle {
             }
             Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),
             Self::Memory(error) => write!(f, "there is no memory for its stacks: {error}"),
-            Self::IdentityMap => f.write_str("the identity map cannot be described"),
         }
     }
 }
@@ -115,15 +118,18 @@ impl fmt::Display for Obstacle {
 pub(crate) struct Machine<'a, 'r> {
     pub(crate) request: &'a Request<'r>,
     pub(crate) handover: &'a Handover,
+    pub(crate) roots: &'a BootRoots,
     pub(crate) memory: &'a mut Memory,
     pub(crate) tree: &'a [u8],
-    pub(crate) bootargs: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
     /// The boot CPU's, and those forced on the command line.
     pub(crate) errata: Errata,
     /// Addresses that the boot CPU translated for its self-check.
     pub(crate) translations: u64,
     /// There may be programs to run, on one CPU too: they are preempted by interrupts.
     pub(crate) has_programs: bool,
+    /// What each of the others does once it is up, for good.
+    pub(crate) idle: fn(&'static PerCpu) -> !,
 }
 
 /// Starts all that the device tree names.
@@ -168,9 +174,7 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
         }
         return started;
     }
-    if let Some(hook) = CPUS.get() {
-        hook.before_start(machine.bootargs);
-    }
+    secondary::go_on_with(machine.idle);
     match prepare(machine, &fdt, &mut started) {
         Ok(needs) => {
             // Those that do not come up too: which of them will is not known yet.
@@ -200,10 +204,16 @@ fn prepare(
     }
     let (request, handover) = (machine.request, machine.handover);
     prepare_interrupts(machine, fdt)?;
-    let lower = identity::lower_half(request, handover).ok_or(Obstacle::IdentityMap)?;
+    let lower = machine.roots.lower;
     started.needs_identity = true;
-    identity::prepare(request, handover, lower, machine.memory, parking::page())
-        .map_err(Obstacle::Tables)?;
+    identity_map::prepare(
+        request,
+        handover,
+        machine.roots,
+        machine.memory,
+        parking::page(),
+    )
+    .map_err(Obstacle::Tables)?;
     let entry = &handover.entry;
     Ok(Needs::new(
         &request.geometry,
@@ -221,13 +231,13 @@ fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<()
         Gic::V2 { .. } => &gic::V2_DRIVER,
         Gic::V3 { .. } => &gic::V3_DRIVER,
     };
-    if !driver.probe(page_size) {
+    if !registry::probe(driver, page_size) {
         return Err(Obstacle::GicPageSize);
     }
     let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
     let at_el2 = machine.handover.entry.run_el == 2;
     if let Some(number) = gic_tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
-        && timer::DRIVER.probe(page_size)
+        && registry::probe(&timer::DRIVER, page_size)
     {
         timer::use_interrupt(number);
     }
@@ -260,16 +270,16 @@ fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started:
 
 /// Starts a CPU again that was up before and is off now: stacks, command and tables are still there.
 pub(super) fn again(number: usize) -> Result<(), Failure> {
-    let unknown = Failure::Late(mailbox::NOT_ENTERED);
     let (Some(cpu), Some(command)) = (percpu::of(number), mailbox::command_address(number)) else {
-        return Err(unknown);
+        return Err(Failure::Late(mailbox::NOT_ENTERED));
     };
     for which in 0..stacks::STACKS {
         let bottom = stacks::bottom(number, which);
         // It was written through the caches, and is written past them first.
         cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
     }
-    cpu.state.store(STATE_STARTING, Ordering::Release);
+    let state = state::of(number).ok_or(Failure::Late(mailbox::NOT_ENTERED))?;
+    state.store(state::STARTING, Ordering::Release);
     let affinity = cpu.affinity.load(Ordering::Relaxed);
     let entry = identity::physical(entry_address());
     psci::cpu_on(affinity, entry, identity::physical(command)).map_err(Failure::Psci)?;
@@ -321,6 +331,9 @@ fn start_one(
     let number = cpu.number();
     let [stack, exceptions] = map_stacks(machine, number).map_err(Failure::Obstacle)?;
     cpu.prepare(affinity, exceptions.end);
+    if let Some(state) = state::of(number) {
+        state.store(state::STARTING, Ordering::Release);
+    }
     let report_at = mailbox::report_address(number).map_or(0, identity::physical);
     let command = Command {
         report: report_at,
@@ -332,7 +345,7 @@ fn start_one(
         mmu: machine.handover.mmu,
         needs: Some(*needs),
         disguise: CPUS.get().map_or(Disguise::NONE, |hook| {
-            hook.disguise(machine.bootargs, number)
+            hook.disguise(machine.parameters, number)
         }),
     };
     let Some(command) = mailbox::leave(number, &command) else {
@@ -365,11 +378,14 @@ fn entry_address() -> u64 {
 }
 
 fn wait(cpu: &PerCpu) -> Result<(), Failure> {
+    let Some(state) = state::of(cpu.number()) else {
+        return Err(Failure::Late(mailbox::NOT_ENTERED));
+    };
     let start = cpu::counter_now();
     loop {
-        match cpu.state.load(Ordering::Acquire) {
-            STATE_UP => return Ok(()),
-            STATE_FAILED => return Err(Failure::Gic),
+        match state.load(Ordering::Acquire) {
+            state::UP => return Ok(()),
+            state::FAILED => return Err(Failure::Gic),
             _ => {}
         }
         let report = mailbox::look(cpu.number()).unwrap_or_default();
@@ -377,9 +393,9 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
             return Err(Failure::Parked(mismatch));
         }
         if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
-            let gone = cpu.state.compare_exchange(
-                STATE_STARTING,
-                STATE_GIVEN_UP,
+            let gone = state.compare_exchange(
+                state::STARTING,
+                state::GIVEN_UP,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );

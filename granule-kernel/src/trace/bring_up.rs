@@ -10,8 +10,8 @@
 
 use super::recorder;
 use super::routine::{Teller, before_tables, with_tables};
-use crate::cpu;
-use crate::smp::mailbox::{Command, Report};
+use crate::arch::cpu;
+use crate::handover::mailbox::{Command, Report};
 use granule::hw;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::trace::entry_code::{

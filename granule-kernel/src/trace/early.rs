@@ -3,7 +3,7 @@
 //! The addresses are physical and the memory is Device memory (RPPDBS): plain volatile stores
 //! of words, no atomics and no lock, by the one CPU there is.
 
-use crate::mmu_off::cache;
+use crate::arch::cache;
 use core::ops::Range;
 use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;

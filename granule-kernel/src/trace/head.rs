@@ -7,16 +7,16 @@
 
 use super::early::Early;
 use super::routine::{Teller, before_tables, with_tables};
+use crate::arch::image;
+use crate::handover::record;
 use crate::handover::{EntryInfo, MmuConfig};
-use crate::image;
-use crate::mmu_off::record;
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
 };
 use granule_trace::Event;
 
 impl Early {
-    /// `mmu_off::record` changes the boot record, which cleans it before and after its state.
+    /// `handover::record` changes the boot record, which cleans it before and after its state.
     fn boot_record(&self) {
         let record = record::range();
         let bytes = record.end - record.start;

@@ -3,9 +3,9 @@
 //! What no lock can be held for, because the CPU that does it cannot reach the records then, is
 //! written down by [`bring_up`](super::bring_up).
 
+use crate::arch::cache;
 use crate::lock::RawMaskedLock;
-use crate::mmu_off::cache;
-use crate::smp::percpu;
+use crate::percpu;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule_kcore::layout;

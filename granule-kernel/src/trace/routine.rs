@@ -5,8 +5,8 @@
 
 use super::early::Early;
 use super::recorder::Recorder;
+use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
 use crate::handover::MmuConfig;
-use crate::head::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF, SCTLR_MMU_ON};
 use granule_kcore::trace::entry_code::{Routine, Step, When};
 use granule_trace::{Event, System};
 

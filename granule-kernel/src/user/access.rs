@@ -4,12 +4,12 @@
 //! The kernel never uses a program's address itself, so a bad one is an error and no exception. The
 //! space's lock is held for one page at a time: the frame stays the program's while it is copied.
 
-use super::abi::Errno;
 use super::memory::{self, AddressSpace};
-use crate::memory::live::pointer;
+use crate::mm::live::pointer;
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
 use granule::table::TableError;
+use granule_linux_abi::abi::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 /// What a program is told of an error of its address space, where it named an address.

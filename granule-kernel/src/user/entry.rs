@@ -1,22 +1,24 @@
 //! Where exceptions of EL0 arrive, and the way back: nothing that a program does ends the kernel.
 
-use super::abi::process::Status;
-use super::abi::signal::{
-    BUS_ADRALN, BUS_ADRERR, ILL_ILLOPC, SEGV_ACCERR, SEGV_MAPERR, SI_KERNEL, SIGBUS, SIGFPE,
-    SIGILL, SIGKILL, SIGSEGV, SIGTRAP, TRAP_BRKPT,
-};
 use super::hook::TASKS;
-use super::signals::Cause;
-use super::syscall::deliver::{After, Interrupted, deliver};
-use super::syscall::env::Env;
 use super::task::Current;
 use super::{process, sched, syscall};
-use crate::console::println;
-use crate::exception::Frame;
-use crate::{cpu, irq, panic};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::cpu::irq;
+use crate::dev::console::println;
+use crate::fatal::panic;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::SpaceError;
 use granule_kcore::syndrome::{self, Abort};
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal::{
+    BUS_ADRALN, BUS_ADRERR, ILL_ILLOPC, SEGV_ACCERR, SEGV_MAPERR, SI_KERNEL, SIGBUS, SIGFPE,
+    SIGILL, SIGKILL, SIGSEGV, SIGTRAP, TRAP_BRKPT,
+};
+use granule_linux_abi::env::Env;
+use granule_linux_abi::signals::Cause;
+use granule_linux_abi::syscall::deliver::{After, Interrupted, deliver};
 
 /// The vectors of EL0 in AArch64.
 const SYNCHRONOUS: u64 = 8;
@@ -171,8 +173,8 @@ fn fault(current: &mut Current<'_>, signal: u8, code: i32, address: u64) {
         status: 0,
         value: address,
     };
-    current.with(|world, place| {
-        if let Ok(own) = world.own_mut(place) {
+    current.with(|processes, place| {
+        if let Ok(own) = processes.get_mut(place) {
             own.signals.force(signal, cause);
         }
     });

@@ -1,27 +1,29 @@
 //! Loading a program into an address space of its own, and what it begins with.
 
-use super::abi::Errno;
 use super::memory::{self, AddressSpace};
 use super::owned::Array;
-use super::program::{self, Place, Program};
-use super::start_stack::{
-    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,
-    AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID, Start, Texts,
-};
-use super::syscall::LOWEST;
 use super::task::Current;
 use super::{process, random};
-use crate::console::println;
-use crate::{cpu, exception};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::dev::console::println;
 use core::ops::Range;
 use granule::space::Rights;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::auxv::{
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,
+    AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID,
+};
+use granule_linux_abi::execve::MOST_TEXT_BYTES;
+use granule_linux_abi::program::{self, Place, Program};
+use granule_linux_abi::start_stack::{Start, Texts};
+use granule_linux_abi::syscall::STACK_BYTES;
 
-/// The most that the stack grows to.
-const STACK_BYTES: u64 = 8 << 20;
+/// Below this nothing is mapped: what is reached by a null pointer and an index.
+pub(crate) const LOWEST: u64 = 64 << 10;
+
 /// Between the stack and what is mapped below it nothing is.
 const STACK_GUARD: u64 = 1 << 20;
-/// The most that arguments and environment take.
-pub(crate) const MOST_TEXT_BYTES: usize = 128 << 10;
 /// Where programs go that can be moved: far from what is mapped from the top down, and from null,
 /// with 36 bits of address too.
 const MOVABLE_AT: u64 = 1 << 32;
@@ -211,8 +213,8 @@ fn random_bytes() -> [u8; 16] {
 }
 
 /// The registers that a program begins with.
-pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> exception::Frame {
-    exception::Frame {
+pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> Frame {
+    Frame {
         x: [0; 31],
         sp: stack_pointer,
         elr: entry,

@@ -1,8 +1,8 @@
 //! The frames of user memory: the page allocator's, with their owners counted, reached through the
 //! linear map.
 
-use crate::memory::live::pointer;
-use crate::memory::pages;
+use crate::mm::live::{self, pointer};
+use crate::mm::pages;
 use core::arch::asm;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
@@ -26,13 +26,13 @@ unsafe impl UserFrames for UserMemory {
 
     fn zero(&mut self, frame: PhysicalAddress) {
         if let Some(start) = pointer(frame) {
-            zero_page(start.as_ptr(), super::memory::page_bytes());
+            zero_page(start.as_ptr(), page_bytes());
         }
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
         if let (Some(from), Some(to)) = (pointer(from), pointer(to)) {
-            copy_page(from.as_ptr(), to.as_ptr(), super::memory::page_bytes());
+            copy_page(from.as_ptr(), to.as_ptr(), page_bytes());
         }
     }
 
@@ -58,7 +58,7 @@ unsafe impl UserFrames for UserMemory {
 
     fn sync_instructions(&mut self, frame: PhysicalAddress) {
         if let Some(start) = pointer(frame) {
-            sync_instructions(start.as_ptr() as u64, super::memory::page_bytes());
+            sync_instructions(start.as_ptr() as u64, page_bytes());
         }
     }
 }
@@ -134,7 +134,7 @@ fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
 /// of unification line by line, then every instruction cache dropped whole, as one that is indexed
 /// by virtual addresses may hold it under any. CTR_EL0.IDC and DIC say that a CPU needs neither.
 fn sync_instructions(start: u64, bytes: u64) {
-    let ctr = crate::cpu::ctr_el0();
+    let ctr = crate::arch::cpu::ctr_el0();
     let line = 4u64 << (ctr >> 16 & 0xf);
     let needs_clean = ctr & 1 << 28 == 0;
     let needs_drop = ctr & 1 << 29 == 0;
@@ -151,4 +151,9 @@ fn sync_instructions(start: u64, bytes: u64) {
         }
         asm!("isb", options(nostack, preserves_flags));
     }
+}
+
+/// The bytes of a page.
+pub(crate) fn page_bytes() -> u64 {
+    live::kernel().map_or(1, live::Kernel::page)
 }

@@ -2,11 +2,12 @@
 
 use super::task::Task;
 use crate::hook::Hook;
+use granule_kcore::parameters::Parameters;
 
 /// Changes what happens to tasks.
 pub(crate) trait TaskHook: Sync {
     /// Comes before user space begins, with the command line.
-    fn before_first(&self, bootargs: &[u8]);
+    fn before_first(&self, parameters: &Parameters<'_>);
 
     /// Comes first on the kernel stack of each task.
     fn begins(&self);

@@ -1,24 +1,22 @@
 //! The first process, and the end of user space: begun if there is an initramfs with an `/init`,
 //! over when that ends, with every frame counted before and after.
 
-use super::abi::process::Status;
-use super::abi::signal;
-use super::files::tree::NodeId;
 use super::frames::UserMemory;
 use super::hook::TASKS;
-use super::owned::Array;
-use super::script::{self, Script};
-use super::start_stack::Texts;
+use super::next_kernel;
+use super::owned::PageFrames;
 use super::switch::FpState;
-use super::task::{self, Own, Task, Unborn};
-use super::{entry, exec, memory, registers, sched, shared, timer};
-use crate::console::println;
-use crate::kexec::leave;
-use crate::memory::pages::{self, Counted};
-use crate::memory::{live, merge};
-use crate::refuse;
-use crate::smp::percpu;
-use crate::{cpu, ipi, kexec};
+use super::task::builder::TaskBuilder;
+use super::task::{self, Own, Task};
+use super::{entry, exec, memory, process_table, registers, sched};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::dev::console::println;
+use crate::dev::timer;
+use crate::fatal::refuse;
+use crate::mm::pages::{self, Counted};
+use crate::mm::{live, merge};
+use crate::percpu;
 use core::fmt;
 use core::ops::Range;
 use granule::arch::errata::Workaround;
@@ -26,8 +24,14 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
 use granule::space::{Settings, UserFrames, Wanted};
-use granule_boot::words;
 use granule_kcore::cpus::common::Common;
+use granule_kcore::parameters::Parameters;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal;
+use granule_linux_abi::execve::TextList;
+use granule_linux_abi::files::tree::NodeId;
+use granule_linux_abi::script::{self, Script};
 
 /// The most bits of address that programs have: those that expect pointers to have more are rare,
 /// those that put something above bit 47 are not.
@@ -46,7 +50,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) capabilities: TlbCapabilities,
     /// Physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
-    pub(crate) bootargs: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
 }
 
 /// How it ended, if that was not well.
@@ -73,26 +77,31 @@ impl fmt::Display for Failure {
 /// Runs `/init` of the initramfs, or the program that `rdinit=` names, until it ends, and all others
 /// with it. Nothing happens where there is none.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
-    let path = words::find(machine.bootargs, b"rdinit=").unwrap_or(b"/init");
+    let path = machine.parameters.init;
     if let Some(hook) = TASKS.get() {
-        hook.before_first(machine.bootargs);
+        hook.before_first(machine.parameters);
     }
+    sched::TELL_PARENT.call_once(|| {
+        |task| {
+            process_table::tell_parent(&mut || task::bury(task));
+        }
+    });
     let Some(archive) = archive(machine) else {
         return Ok(());
     };
     // What is merged later gives tables back, which would look like frames that were not there.
     merge::merge_noted();
     let before = pages::counted();
-    if let Err(error) = shared::open(archive) {
+    if let Err(error) = process_table::open(archive) {
         println!("granule: {error}: no user space");
         return Ok(());
     }
-    let Some(program) = shared::program(path) else {
+    let Some(program) = process_table::program(path) else {
         println!(
             "granule: the initramfs has no {}: no user space",
             path.escape_ascii()
         );
-        shared::close();
+        process_table::close();
         return Ok(());
     };
     let init = match interpreted(program).and_then(|first| begin(machine, path, &first)) {
@@ -103,7 +112,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
     while !sched::none_left() {
-        leave::serve();
+        next_kernel::serve();
         if !sched::run_one() {
             wait();
         }
@@ -147,7 +156,7 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
 enum Refused {
     Memory,
     Geometry(granule::arch::GeometryError),
-    Program(super::abi::Errno),
+    Program(Errno),
     /// What a script names is no file.
     Interpreter(&'static [u8]),
 }
@@ -179,9 +188,8 @@ struct First {
 fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refused> {
     let script = script::read(content);
     let (node, program) = match &script {
-        Some(script) => {
-            shared::program(script.interpreter).ok_or(Refused::Interpreter(script.interpreter))?
-        }
+        Some(script) => process_table::program(script.interpreter)
+            .ok_or(Refused::Interpreter(script.interpreter))?,
         None => (node, content),
     };
     Ok(First {
@@ -226,24 +234,20 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     }
     registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
     ipi::call(percpu::online(), &|_| registers::open());
-    let (bytes, arguments, environment) =
-        texts(path, first.script.as_ref(), machine.bootargs).ok_or(Refused::Memory)?;
-    let texts = Texts {
-        bytes: &bytes,
-        arguments,
-        environment,
-    };
-    let loaded = exec::load(first.program, path, texts).map_err(Refused::Program)?;
+    let texts = texts(path, first.script.as_ref(), machine.parameters).map_err(Refused::Program)?;
+    let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
+    drop(texts);
     let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
     let own = Own {
         memory: Some(loaded.memory),
         heap: loaded.heap,
         clear_child_tid: 0,
     };
-    let unborn = Unborn::new(None).ok_or(Refused::Memory)?;
-    let (place, pid) = (unborn.task().place(), unborn.task().pid());
-    shared::with(|world| world.begin(place, pid, first.node)).map_err(Refused::Program)?;
-    let init = unborn
+    let builder = TaskBuilder::new(None).ok_or(Refused::Memory)?;
+    let place = builder.task().place();
+    process_table::with(|processes| processes.begin(place, first.node))
+        .map_err(Refused::Program)?;
+    let init = builder
         .begin(&frame, &FpState::ZERO, 0, own, None)
         .map_err(|_| Refused::Memory)?;
     sched::open(true);
@@ -252,51 +256,32 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
 }
 
 /// The arguments of the first process, which are its path, behind what runs it if it is a script, and
-/// what follows `--` on the command line, and its environment; and how many there are of each.
+/// what follows `--` on the command line, and its environment.
 fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
-    bootargs: &[u8],
-) -> Option<(Array<u8>, usize, usize)> {
-    const ENVIRONMENT: [&[u8]; 2] = [b"HOME=/", b"TERM=linux"];
-    let space = |byte: &u8| byte.is_ascii_whitespace();
-    let mut further = bootargs
-        .split(space)
-        .skip_while(|word| *word != b"--")
-        .skip(1)
-        .filter(|word| !word.is_empty());
-    let by = script.map(|script| [Some(script.interpreter), script.argument]);
-    let by = by.into_iter().flatten().flatten();
-    let before: usize = by.clone().map(|text| text.len() + 1).sum();
-    let length = before + path.len() + bootargs.len() + 64;
-    let mut bytes = Array::new(length, |_| 0u8)?;
-    let mut at = 0;
-    let mut arguments = 0;
-    let mut put = |text: &[u8]| {
-        if let Some(to) = bytes.get_mut(at..at + text.len()) {
-            to.copy_from_slice(text);
-            // One more: the NUL that is there.
-            at += text.len() + 1;
-        }
-    };
-    by.chain([path]).for_each(|text| {
-        put(text);
-        arguments += 1;
-    });
-    further.by_ref().for_each(|word| {
-        put(word);
-        arguments += 1;
-    });
-    ENVIRONMENT.iter().for_each(|text| put(text));
-    bytes.truncate(at);
-    Some((bytes, arguments, ENVIRONMENT.len()))
+    parameters: &Parameters<'_>,
+) -> Result<TextList<PageFrames>, Errno> {
+    let mut texts = TextList::new()?;
+    if let Some(script) = script {
+        texts.push_interpreter(script)?;
+    }
+    texts.push(path)?;
+    for word in parameters.init_arguments() {
+        texts.push(word)?;
+    }
+    texts.end_arguments();
+    for text in [&b"HOME=/"[..], b"TERM=linux"] {
+        texts.push(text)?;
+    }
+    Ok(texts)
 }
 
 /// The boot CPU, while no task is ready.
 fn wait() {
     let masked = cpu::mask_interrupts();
     // Looked at with interrupts masked: who asks for the next kernel sends one only once.
-    if sched::may_sleep() && !sched::none_left() && !leave::is_asked() {
+    if sched::may_sleep() && !sched::none_left() && !next_kernel::is_asked() {
         cpu::wait_for_interrupt();
     }
     sched::woke();
@@ -307,12 +292,10 @@ fn wait() {
 /// Closes user space on all CPUs.
 fn end() {
     // Nobody is left who could ask for it.
-    if let Some(busy) = kexec::Busy::take() {
-        kexec::unload(&busy);
-    }
+    next_kernel::forget();
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
-    shared::close();
+    process_table::close();
     // A frame of no program: the root that no CPU has in a TTBR any more.
     pages::release(registers::take_nobody(), 1);
     memory::close_numbers();

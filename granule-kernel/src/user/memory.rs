@@ -7,13 +7,14 @@
 //! does not sleep.
 
 use super::frames::UserMemory;
+pub(crate) use super::frames::page_bytes;
 use super::owned::{Array, Boxed};
 use super::registers;
-use crate::cpu;
+use crate::arch::cpu;
 use crate::lock::{Lock, UnmaskedLock};
-use crate::memory::live;
-use crate::memory::table_pages::TablePages;
-use crate::smp::percpu;
+use crate::mm::live;
+use crate::mm::table_pages::TablePages;
+use crate::percpu;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -408,9 +409,4 @@ pub(crate) fn end() -> u64 {
     PLATFORM
         .get()
         .map_or(0, |platform| platform.geometry.span())
-}
-
-/// The bytes of a page.
-pub(crate) fn page_bytes() -> u64 {
-    live::kernel().map_or(1, live::Kernel::page)
 }

@@ -1,37 +1,26 @@
 //! Processes: made by a copy of another one, ended, and asked how they ended.
 
-use super::abi::Errno;
-use super::abi::process::Status;
-use super::abi::signal::SIGKILL;
 use super::hook::TASKS;
 use super::memory::AddressSpace;
 use super::owned::Boxed;
 use super::sched;
 use super::switch::{FpState, load_fp, save_fp};
-use super::task::{self, Current, NotBegun, Own, Task, Unborn};
-use super::{registers, shared};
+use super::task::builder::{NotBegun, TaskBuilder};
+use super::task::{self, Current, Own, Task};
+use super::{process_table, registers};
 use core::sync::atomic::Ordering;
 use granule::space::SpaceError;
-
-/// How a process that is ended from outside ended.
-pub(super) const KILLED: u32 = Status::Killed {
-    signal: SIGKILL,
-    core: false,
-}
-.word();
+use granule_linux_abi::abi::Errno;
 
 /// What `clone` is asked for, of what there is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clone {
     /// The child has the parent's memory, not a copy, and the parent waits until it ends or runs
     /// another program.
-    pub(crate) lend_memory: bool,
+    pub(crate) vfork: bool,
     /// The child's stack pointer; 0 for the same.
     pub(crate) stack: u64,
-    /// The child's thread pointer, if another.
-    pub(crate) thread_pointer: Option<u64>,
-    /// Where the child's number goes: in the parent's memory, and in the child's.
-    pub(crate) parent_tid: Option<u64>,
+    /// Where the child's number goes, in the child's memory.
     pub(crate) child_tid: Option<u64>,
     /// Where a zero goes when the child ends.
     pub(crate) clear_child_tid: Option<u64>,
@@ -41,24 +30,21 @@ pub(crate) struct Clone {
 /// before the parent has dealt with a signal: the call is to be made again.
 pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32>, Errno> {
     let parent = current.task;
-    shared::with(|world| world.begin_fork(parent.place()));
-    let unborn = Unborn::new(Some(parent)).ok_or(Errno::EAGAIN)?;
+    process_table::with(|processes| processes.begin_fork(parent.place()));
+    let builder = TaskBuilder::new(Some(parent)).ok_or(Errno::EAGAIN)?;
     if let Some(hook) = TASKS.get() {
-        hook.forks(parent, unborn.task());
+        hook.forks(parent, builder.task());
     }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
-    let memory = if clone.lend_memory {
+    let memory = if clone.vfork {
         space.share()
     } else {
         space.with(|tables| tables.fork()).map_err(out_of_memory)?
     };
-    let pid = unborn.task().pid();
-    shared::with(|world| world.fork(parent.place(), unborn.task().place()))?;
+    let pid = builder.task().pid();
+    process_table::with(|processes| processes.fork(parent.place(), builder.task().place()))?;
     if let Some(address) = clone.child_tid {
         memory.write_value(address, &pid)?;
-    }
-    if let Some(address) = clone.parent_tid {
-        space.write_value(address, &pid)?;
     }
     let mut frame = current.frame.clone();
     let [result, ..] = &mut frame.x;
@@ -74,27 +60,24 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
         heap: current.own.heap.clone(),
         clear_child_tid: clone.clear_child_tid.unwrap_or(0),
     };
-    let thread_pointer = clone
-        .thread_pointer
-        .unwrap_or_else(registers::thread_pointer);
-    let lender = clone.lend_memory.then_some(parent);
-    let child = match unborn.begin(&frame, &fp, thread_pointer, own, lender) {
+    let vfork_parent = clone.vfork.then_some(parent);
+    let child = match builder.begin(&frame, &fp, registers::thread_pointer(), own, vfork_parent) {
         Ok(child) => child,
         Err(NotBegun::NoMemory) => return Err(Errno::ENOMEM),
         Err(NotBegun::Signal) => return Ok(None),
     };
     drop(fp);
     sched::enqueue(child);
-    if clone.lend_memory {
+    if clone.vfork {
         // Nothing but its own end ends this: both have one stack.
         let place = parent.place();
         let killed = || {
-            shared::with(|world| {
-                let own = world.own(place);
-                own.is_ok_and(|own| own.signals.is_killed())
+            process_table::with(|processes| {
+                let process = processes.get(place);
+                process.is_ok_and(|process| process.signals.is_killed())
             })
         };
-        let back = || (!task::has_loan(pid) || killed()).then_some(());
+        let back = || (!task::is_in_vfork(pid) || killed()).then_some(());
         let _ = sched::sleep_until(parent, back);
         // Whoever kills it may not have said so yet, and then it would go on at EL0.
         parent.notified.store(true, Ordering::Release);
@@ -117,9 +100,9 @@ pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
 /// The process ends with this status and never comes back.
 pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
-    shared::ended(task);
+    process_table::ended(task);
     give_up_memory(current);
-    while shared::tell_parent(&mut || task::end(task, status)) {}
+    while process_table::tell_parent(&mut || task::end(task, status)) {}
     if task.pid() == task::INIT {
         end_all();
     }
@@ -140,13 +123,13 @@ fn give_up_memory(current: &mut Current<'_>) {
     // This CPU must not walk the tables when they go.
     super::memory::leave();
     drop(space);
-    return_loan(task);
+    end_vfork(task);
 }
 
-/// What a process had of the memory of another one is given back, and that one goes on.
-pub(super) fn return_loan(task: &Task) {
-    if let Some(lender) = task::give_back_loan(task) {
-        sched::wake(lender);
+/// The child of a `vfork` no longer has its parent's memory, and the parent goes on.
+pub(super) fn end_vfork(task: &Task) {
+    if let Some(parent) = task::end_vfork(task) {
+        sched::wake(parent);
     }
 }
 
@@ -154,21 +137,21 @@ pub(super) fn return_loan(task: &Task) {
 fn end_all() {
     task::close();
     for task in task::alive() {
-        task.set_killed(KILLED);
+        task.set_killed(task::KILLED);
         sched::interrupt(task);
     }
 }
 
 /// Runs the process in another space from here on; what it had before is given back.
 pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
-    let masked = crate::cpu::mask_interrupts();
+    let masked = crate::arch::cpu::mask_interrupts();
     let reference = space.reference();
     let old = current.set_memory(Some(space));
     // SAFETY: the process keeps it, and leaves it when it is not run.
     unsafe { super::memory::enter(reference) };
-    crate::cpu::restore_interrupts(masked);
+    crate::arch::cpu::restore_interrupts(masked);
     drop(old);
-    return_loan(current.task);
+    end_vfork(current.task);
 }
 
 /// No register that a program does not begin with: FP and SIMD, and the thread pointer.

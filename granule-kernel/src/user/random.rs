@@ -4,8 +4,8 @@
 //! Without FEAT_RNG they differ from boot to boot and from call to call, but who knows the counter
 //! can guess them: they are for hash tables and canaries, not for keys.
 
-use super::timer;
-use crate::cpu;
+use crate::arch::cpu;
+use crate::dev::timer;
 use crate::lock::Lock;
 use core::arch::asm;
 

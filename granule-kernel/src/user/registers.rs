@@ -1,7 +1,7 @@
 //! What each CPU has to let programs do and what not, while there are any: FP and SIMD, cache
 //! maintenance by address, the counter, and walks from TTBR0 in the shape of user space.
 
-use crate::cpu;
+use crate::arch::cpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::PhysicalAddress;

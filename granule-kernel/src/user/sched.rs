@@ -1,7 +1,7 @@
 //! Who runs where, and for how long: all CPUs take tasks from one queue, first come, first served,
 //! each for a turn of the timer.
 //!
-//! A CPU that has no task runs the loop it always ran ([`jobs::serve`](crate::smp::jobs), the boot
+//! A CPU that has no task runs the loop it always ran ([`jobs::serve`](crate::cpu::jobs), the boot
 //! CPU `user::init`'s), which calls [`run_one`]. A task leaves its CPU where it sleeps, ends, or is
 //! about to go back to EL0 after its turn: code of the kernel is never taken off its CPU, so what
 //! holds a lock goes on. It leaves to the loop that took it, which saves what is left to save before
@@ -13,10 +13,12 @@ use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
 use super::turn::Left;
 use super::waiters::Waiters;
-use super::{memory, registers, shared, timer};
+use super::{memory, registers};
+use crate::arch::cpu;
+use crate::cpu::{ipi, parking};
+use crate::dev::{gic, timer};
 use crate::lock::Lock;
-use crate::smp::percpu;
-use crate::{cpu, gic};
+use crate::percpu;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
@@ -46,6 +48,13 @@ static CPUS: [Runs; MOST_CPUS] = [const {
 static READY: Lock<Queue> = Lock::new(Queue::new());
 /// CPUs that may be waiting for an interrupt.
 static IDLE: Idle = Idle::new();
+/// Lets a CPU that was off and is up again run programs, if there are any.
+pub(crate) fn admit(number: usize) {
+    if is_open() {
+        ipi::call(CpuSet::one(number), &|_| registers::open());
+    }
+}
+
 /// Whether there is user space.
 static OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether no CPU takes up a task, though there is user space.
@@ -57,6 +66,9 @@ static BURYING: AtomicUsize = AtomicUsize::new(0);
 /// Times that a CPU took up a task.
 static SWITCHES: AtomicU64 = AtomicU64::new(0);
 
+/// Buries a task and tells its parent, as one step to all that share the process table.
+pub(super) static TELL_PARENT: spin::Once<fn(&'static Task)> = spin::Once::new();
+
 /// A sleep was ended because the task is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted;
@@ -64,6 +76,7 @@ pub(crate) struct Interrupted;
 /// CPUs take tasks, or do so no more.
 pub(super) fn open(open: bool) {
     OPEN.store(open, Ordering::SeqCst);
+    parking::programs_run(open);
     // Those that went to sleep before this are in no set of idle ones, and nobody would wake them.
     gic::send(percpu::online().without(percpu::this().number()));
 }
@@ -203,14 +216,10 @@ pub(crate) fn run_one() -> bool {
         registers::set_thread_pointer((*saved).thread_pointer);
     }
     timer::begin_turn();
-    let begun = timer::now();
-    task.since.store(begun, Ordering::Relaxed);
     // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
     // only, and its stack goes on when the task leaves.
     unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
     timer::off();
-    let ran = timer::now().saturating_sub(begun);
-    task.ran.fetch_add(ran, Ordering::Relaxed);
     // SAFETY: as above; the kernel uses neither register.
     unsafe {
         save_fp(&raw mut (*saved).fp);
@@ -238,7 +247,9 @@ fn bury(task: &'static Task) {
     // here, and must not be closed meanwhile.
     BURYING.fetch_add(1, Ordering::SeqCst);
     task::free_body(task);
-    shared::tell_parent(&mut || task::bury(task));
+    if let Some(tell) = TELL_PARENT.get() {
+        tell(task);
+    }
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
         // The boot CPU waits for the last one.
@@ -250,12 +261,6 @@ fn bury(task: &'static Task) {
 pub(super) fn none_left() -> bool {
     // In this order: who is buried is counted before its place is free.
     task::none_left() && BURYING.load(Ordering::SeqCst) == 0
-}
-
-/// Ticks of the timer's counter that the task, which runs, has run.
-pub(super) fn ran(task: &Task) -> u64 {
-    let turn = timer::now().saturating_sub(task.since.load(Ordering::Relaxed));
-    task.ran.load(Ordering::Relaxed).saturating_add(turn)
 }
 
 /// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.

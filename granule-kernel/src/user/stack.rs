@@ -7,9 +7,9 @@
 //! in pages that nothing merges or splits.
 
 use super::MOST_TASKS;
-use crate::exception;
-use crate::memory::walker::Flush;
-use crate::memory::{live, pages};
+use crate::arch::frame::{FRAME_BYTES, Frame as Registers};
+use crate::mm::walker::Flush;
+use crate::mm::{live, pages};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::Leaves;
 use granule_kcore::frames::Frame;
@@ -71,10 +71,10 @@ impl Stack {
     }
 
     /// Puts the frame that a task goes to EL0 by at its top; gives the stack pointer.
-    pub(super) fn put_frame(&self, frame: &exception::Frame) -> u64 {
-        let sp = self.bottom + self.bytes - exception::FRAME_BYTES as u64;
+    pub(super) fn put_frame(&self, frame: &Registers) -> u64 {
+        let sp = self.bottom + self.bytes - FRAME_BYTES as u64;
         // SAFETY: inside the stack, which is mapped, aligned, and nobody's before its task begins.
-        unsafe { (sp as *mut exception::Frame).write(frame.clone()) };
+        unsafe { (sp as *mut Registers).write(frame.clone()) };
         sp
     }
 }

@@ -10,15 +10,17 @@ use super::owned::Boxed;
 use super::stack::Stack;
 use super::switch::{Context, FpState};
 use super::turn::Turn;
-use crate::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal::SIGKILL;
+use granule_linux_abi::processes::{Reaped, Relation, Selection};
 
-mod unborn;
-pub(super) use unborn::{NotBegun, Unborn};
+pub(super) mod builder;
 
 /// Nobody's.
 const FREE: u32 = 0;
@@ -43,9 +45,8 @@ pub(crate) struct Task {
     pub(crate) pid: AtomicU32,
     /// That of its parent.
     pub(crate) parent: AtomicU32,
-    /// Its process group and session.
+    /// Its process group.
     pub(crate) group: AtomicU32,
-    pub(crate) session: AtomicU32,
     /// How it ended, in the word that `wait4` gives.
     status: AtomicU32,
     /// It is to end, whatever it does, with this status.
@@ -54,14 +55,17 @@ pub(crate) struct Task {
     pub(crate) notified: AtomicBool,
     /// When its sleep ends at the latest, by the timer's counter.
     pub(super) deadline: AtomicU64,
-    /// Ticks of the timer's counter that it has run, but for the present turn.
-    pub(super) ran: AtomicU64,
-    /// When the present turn began, by the same.
-    pub(super) since: AtomicU64,
-    /// The process whose memory it has until it has its own: that one sleeps.
-    lender: AtomicU32,
+    /// After `vfork`, the parent whose memory it has until it has its own; the parent sleeps.
+    vfork_parent: AtomicU32,
     body: AtomicPtr<Body>,
 }
+
+/// How a process that is ended from outside ended.
+pub(super) const KILLED: u32 = Status::Killed {
+    signal: SIGKILL,
+    core: false,
+}
+.word();
 
 /// In `killed`: it is not.
 const NOT_KILLED: u32 = u32::MAX;
@@ -120,14 +124,11 @@ impl Task {
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),
             group: AtomicU32::new(0),
-            session: AtomicU32::new(0),
             status: AtomicU32::new(0),
             killed: AtomicU32::new(NOT_KILLED),
             notified: AtomicBool::new(false),
             deadline: AtomicU64::new(0),
-            ran: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-            lender: AtomicU32::new(0),
+            vfork_parent: AtomicU32::new(0),
             body: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -141,6 +142,15 @@ impl Task {
     /// Its process's number.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
+    }
+
+    /// How its process is related to others.
+    pub(super) fn relation(&self) -> Relation {
+        Relation {
+            pid: self.pid(),
+            parent: self.parent.load(Ordering::Relaxed),
+            group: self.group.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether it runs, or will.
@@ -271,14 +281,14 @@ pub(super) fn close() {
     FAMILY.with(|family| family.closed = true);
 }
 
-/// The memory that a task had from another one is that one's alone again.
-pub(super) fn give_back_loan(task: &Task) -> Option<&'static Task> {
-    find(task.lender.swap(0, Ordering::AcqRel))
+/// Ends the sharing of memory that `vfork` began; gives the parent, which is to be woken.
+pub(super) fn end_vfork(task: &Task) -> Option<&'static Task> {
+    find(task.vfork_parent.swap(0, Ordering::AcqRel))
 }
 
-/// Whether a task has the memory of another one still.
-pub(super) fn has_loan(pid: u32) -> bool {
-    find(pid).is_some_and(|task| task.lender.load(Ordering::Acquire) != 0)
+/// Whether the child of a `vfork` still has its parent's memory.
+pub(super) fn is_in_vfork(pid: u32) -> bool {
+    find(pid).is_some_and(|task| task.vfork_parent.load(Ordering::Acquire) != 0)
 }
 
 /// A child that has ended, and its parent's number, who is to be told: the first process is, of those
@@ -320,7 +330,7 @@ pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
 pub(super) fn free_body(task: &Task) {
     let body = task.body.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if let Some(body) = NonNull::new(body) {
-        // SAFETY: it comes from `Unborn::begin`, was swapped out, and its task never runs again.
+        // SAFETY: it comes from `TaskBuilder::begin`, was swapped out, and its task never runs again.
         drop(unsafe { Boxed::from_pointer(body) });
     }
 }
@@ -350,60 +360,36 @@ fn forget_children(pid: u32) {
     }
 }
 
-/// Which children are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Children {
-    Any,
-    Pid(u32),
-    Group(u32),
-}
-
-/// What is known of children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// There are none such.
-    None,
-    /// None has ended.
-    Running,
-    /// This one has, with this status, and is forgotten.
-    One { pid: u32, status: u32 },
-}
-
 /// Looks for a child of `parent` that has ended, and forgets it.
-pub(crate) fn reap(parent: &Task, children: Children) -> Ended {
-    look_for(parent, children, |child| {
+pub(super) fn reap(parent: &Task, which: Selection) -> Reaped {
+    look_for(parent, which, |child| {
         child.life.store(FREE, Ordering::Release);
     })
 }
 
-/// Looks for a child of `parent` that has ended.
-pub(crate) fn look(parent: &Task, children: Children) -> Ended {
-    look_for(parent, children, |_| ())
+/// Whether [`reap`] would find a child, or there is no such child at all.
+pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
+    look_for(parent, which, |_| ()) != Reaped::None
 }
 
-fn look_for(parent: &Task, children: Children, found: impl FnOnce(&Task)) -> Ended {
+fn look_for(parent: &Task, which: Selection, found: impl FnOnce(&Task)) -> Reaped {
     FAMILY.with(|_| {
-        let mut any = Ended::None;
+        let mut any = Reaped::NoChildren;
         for child in &TASKS {
             let life = child.life.load(Ordering::Acquire);
-            let meant = match children {
-                Children::Any => true,
-                Children::Pid(pid) => child.pid() == pid,
-                Children::Group(group) => child.group.load(Ordering::Relaxed) == group,
-            };
-            let theirs = child.parent.load(Ordering::Relaxed) == parent.pid();
-            if life < ALIVE || !theirs || !meant {
+            let relation = child.relation();
+            if life < ALIVE || relation.parent != parent.pid() || !which.has(&relation) {
                 continue;
             }
             if life == ZOMBIE {
-                let ended = Ended::One {
-                    pid: child.pid(),
+                let ended = Reaped::One {
+                    pid: relation.pid,
                     status: child.status.load(Ordering::Relaxed),
                 };
                 found(child);
                 return ended;
             }
-            any = Ended::Running;
+            any = Reaped::None;
         }
         any
     })

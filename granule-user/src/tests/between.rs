@@ -15,7 +15,7 @@ const PIPE2: u64 = 59;
 const READ: u64 = 63;
 const KILL: u64 = 129;
 const RT_SIGACTION: u64 = 134;
-const SETPGID: u64 = 154;
+const SETSID: u64 = 157;
 
 const WNOHANG: u64 = 1;
 
@@ -45,8 +45,8 @@ fn reap() {
 }
 
 fn lead_a_group() {
-    let done = call(SETPGID, [0; 6]);
-    check!(done == 0, "setpgid: {done}");
+    let done = call(SETSID, [0; 6]);
+    check!(done == pid(), "setsid: {done}");
 }
 
 /// A group in which everybody forks and ends at once dies by one signal, whomever it meets.

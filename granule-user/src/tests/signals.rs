@@ -1,4 +1,4 @@
-//! Signals: handlers, masks, calls that are interrupted, stopping, faults that are handled.
+//! Signals: handlers, masks, interrupted calls, faults with a handler.
 
 use super::processes::{forked, status_of};
 use crate::calls::{self, call, say};
@@ -20,8 +20,6 @@ pub(super) const SIGKILL: u64 = 9;
 pub(super) const SIGUSR1: u64 = 10;
 const SIGSEGV: u64 = 11;
 pub(super) const SIGCHLD: u64 = 17;
-const SIGCONT: u64 = 18;
-const SIGSTOP: u64 = 19;
 
 const SA_SIGINFO: u64 = 4;
 const SA_RESTART: u64 = 0x1000_0000;
@@ -126,7 +124,6 @@ fn all() -> i32 {
     told_first();
     interrupted();
     awaited();
-    stopped();
     0
 }
 
@@ -285,33 +282,4 @@ fn awaited() {
     kill(child, SIGKILL);
     check!(status_of(child) == SIGKILL as u32, "who sent");
     block(0);
-}
-
-fn stopped() {
-    const WUNTRACED: u64 = 2;
-    const WCONTINUED: u64 = 8;
-    // It does not end before it is told to, as its end would be told instead of its going on.
-    let mut both = [0_u32; 2];
-    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
-    check!(made == 0, "pipe2: {made}");
-    let [out, into] = both.map(u64::from);
-    let child = forked(|| {
-        kill(pid(), SIGSTOP);
-        let mut byte = 0_u8;
-        call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
-        11
-    });
-    let mut status = 0_u32;
-    let mut wait = |options| {
-        let at = &raw mut status as u64;
-        let found = call(calls::WAIT4, [child as u64, at, options, 0, 0, 0]);
-        check!(found == child, "wait4: {found}");
-        // SAFETY: just written by the kernel, behind the compiler's back.
-        unsafe { (&raw const status).read_volatile() }
-    };
-    check!(wait(WUNTRACED) == 0x137f, "stopped");
-    kill(child, SIGCONT);
-    check!(wait(WCONTINUED) == 0xffff, "goes on");
-    call(calls::WRITE, [into, b"z".as_ptr() as u64, 1, 0, 0, 0]);
-    check!(wait(0) == 11 << 8, "ended");
 }

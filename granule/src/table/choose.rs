@@ -58,9 +58,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             at = next;
         }
         if changed > 0 {
-            self.pending.pages::<P>(from, to);
+            self.flush_pages(from, to);
         }
-        self.flush();
     }
 
     /// The same for `count` entries of one table, and how many of them changed.

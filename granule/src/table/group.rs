@@ -161,9 +161,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 count,
                 BitChange { of, clear, set },
             );
-            self.pending
-                .pages::<P>(offset, offset + Self::group_bytes());
-            self.flush();
+            self.flush_pages(offset, offset + Self::group_bytes());
             return FreedFrames::none();
         }
         let mut gathered = Gathered::NONE;
@@ -180,9 +178,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 old = Some(self.geometry.address_of(entry, Level::L3));
             }
         }
-        self.pending
-            .pages::<P>(offset, offset + Self::group_bytes());
-        let broken = self.flush();
+        let broken = self.flush_pages(offset, offset + Self::group_bytes());
         let freed = old.map_or(FreedFrames::none(), |frame| broken.frames(frame, 1));
         // Members differ in nothing but what was gathered, so one of them and a step give all.
         let start = gathered.give(start);
@@ -200,7 +196,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             self.fill(first.table, first.index, count, start, step, how);
         }
         self.pending.made_valid();
-        self.flush();
+        self.publish();
         freed
     }
 
@@ -231,8 +227,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             BitChange { of, clear, set },
         );
         let start = offset & !(Self::group_bytes() - 1);
-        self.pending.pages::<P>(start, start + Self::group_bytes());
-        self.flush();
+        self.flush_pages(start, start + Self::group_bytes());
     }
 
     /// The output of the first member of a page's group.

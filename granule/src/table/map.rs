@@ -54,11 +54,6 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         mapped
     }
 
-    /// Makes all that was mapped so far usable by this CPU: ends an operation of several steps.
-    pub(crate) fn publish(&mut self) {
-        self.flush();
-    }
-
     /// Maps what `pieces` have among the offsets of `window`, without the barriers: nothing of
     /// it may be used before [`publish`](Self::publish).
     pub(crate) fn map_unpublished(

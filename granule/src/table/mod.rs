@@ -208,6 +208,8 @@ pub struct PageTables<P: Page, E> {
     bbm: BbmLevel,
     /// What was changed and not flushed yet.
     pending: Pending,
+    /// Leaves are changed without TLBIs.
+    defers_tlbi: bool,
     environment: E,
     page: PhantomData<P>,
 }
@@ -244,6 +246,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             asid: None,
             bbm: BbmLevel::Level0,
             pending: Pending::NOTHING,
+            defers_tlbi: false,
             environment,
             page: PhantomData,
         })
@@ -263,6 +266,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             asid: None,
             bbm: BbmLevel::Level0,
             pending: Pending::NOTHING,
+            defers_tlbi: false,
             environment,
             page: PhantomData,
         };

@@ -124,8 +124,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let of = Descriptor::VALID;
         let change = BitChange { of, clear, set };
         self.update(slot.table, slot.index, 1, change);
-        self.pending.pages::<P>(offset, offset + P::SIZE.bytes());
-        self.flush();
+        self.flush_pages(offset, offset + P::SIZE.bytes());
     }
 
     /// Sets the access flag of a page that has none. No CPU caches an entry without the flag, so it was
@@ -144,11 +143,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     /// frame.
     pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
-        self.pending.pages::<P>(offset, offset + P::SIZE.bytes());
         let frame = self.geometry.address_of(old, Level::L3);
-        let freed = self.flush().frames(frame, 1);
+        let broken = self.flush_pages(offset, offset + P::SIZE.bytes());
+        let freed = broken.frames(frame, 1);
         self.set_page(slot, new);
-        self.flush();
+        self.publish();
         freed
     }
 }

@@ -367,10 +367,40 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Invalidated(self)
     }
 
+    /// As [`flush`](Self::flush), of an operation that only made entries valid.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) {
+        debug_assert!(!self.pending.is_stale());
+        if self.pending.new {
+            self.pending.new = false;
+            if self.liveness == Liveness::Live {
+                flush::publish(&mut self.environment);
+            }
+        }
+    }
+
+    /// As [`flush`](Self::flush), of an operation that changed the pages between two offsets and perhaps
+    /// made others valid. Nothing but the offsets has to be worked out then.
+    #[inline(always)]
+    pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E> {
+        debug_assert!(!self.pending.is_stale());
+        self.pending.new = false;
+        let mut pages = Pending::NOTHING;
+        pages.pages::<P>(from, to);
+        self.invalidate(pages);
+        Invalidated(self)
+    }
+
     /// The part of [`flush`](Self::flush) with TLBIs. Once for each page size.
     #[inline(never)]
     fn invalidate_pending(&mut self) {
         let pending = core::mem::replace(&mut self.pending, Pending::NOTHING);
+        self.invalidate(pending);
+    }
+
+    /// Invalidates what is stale, then frees what was unlinked.
+    #[inline(always)]
+    fn invalidate(&mut self, pending: Pending) {
         if self.liveness == Liveness::Live {
             let what = Invalidation {
                 start: self.address(pending.first),
@@ -387,7 +417,11 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     Hint::Unknown | Hint::Differs => None,
                 },
             };
-            flush::invalidate(&mut self.environment, &what);
+            if self.defers_tlbi && !pending.tables {
+                flush::publish(&mut self.environment);
+            } else {
+                flush::invalidate(&mut self.environment, &what);
+            }
         }
         let mut next = pending.unlinked;
         while let Some(table) = next {
@@ -396,6 +430,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             self.environment.free(FreedTable(table));
         }
         pending.flushed();
+    }
+
+    /// Leaves the TLBIs for changes of leaves to the caller, who [invalidates](flush::invalidate) the range
+    /// before anything relies on the change. Operations still end with DSB ISHST and ISB. Where a table was
+    /// unlinked they invalidate all the same, because the table is freed.
+    pub const fn defer_tlbi(&mut self) {
+        self.defers_tlbi = true;
     }
 
     /// Records that a table which translated `span` bytes was unlinked, and puts it into the chain of those
@@ -448,6 +489,7 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
 
     /// Frames of pages that the invalidated change removed.
     pub(super) const fn frames(&self, first: PhysicalAddress, count: u64) -> FreedFrames {
+        debug_assert!(!self.0.defers_tlbi);
         FreedFrames { first, count }
     }
 

@@ -318,7 +318,7 @@ fn measure(chosen: &[&Run]) -> Result<Measured> {
         let runs = chosen.iter().filter(|run| run.phase == phase);
         let runs: Vec<&Run> = runs.copied().collect();
         let parallel = if phase == Phase::Count {
-            pool::PARALLEL
+            pool::parallel()
         } else {
             1
         };

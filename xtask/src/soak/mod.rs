@@ -214,7 +214,7 @@ impl Run<'_> {
         beside.sort_by_key(|case| std::cmp::Reverse(case.expected));
         let start = Instant::now();
         let mut ended = 0;
-        for (cases, parallel) in [(alone, 1), (beside, pool::PARALLEL)] {
+        for (cases, parallel) in [(alone, 1), (beside, pool::parallel())] {
             let mut kept = Ok(());
             let Self {
                 state,

@@ -126,7 +126,9 @@ fn cases_that_want_the_machine_have_it() {
     })
     .1
     .unwrap();
-    assert_eq!(busy.into_inner().unwrap(), (0, pool::PARALLEL));
+    let (left, most) = busy.into_inner().unwrap();
+    assert!(left == 0 && most <= pool::parallel(), "{most} at a time");
+    assert!(most > 1 || pool::parallel() == 1);
 }
 
 #[test]

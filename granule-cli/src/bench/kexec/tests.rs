@@ -195,7 +195,10 @@ fn tables_and_object_have_every_figure_and_every_key_is_documented() {
     let object = report::json(&bench, &done);
     assert_eq!(object["rows"][0]["accesses_device"], 3_288_064);
     assert_eq!(object["rows"][1]["outcome"], "refused");
-    assert_eq!(object["published"].as_array().unwrap().len(), published::LINES.len());
+    assert_eq!(
+        object["published"].as_array().unwrap().len(),
+        published::LINES.len()
+    );
     let document = include_str!("../../../../docs/bench-json.md");
     let (_, section) = document.split_once("## `granule bench kexec`").unwrap();
     let keys = |value: &Value, path: &str| -> Vec<String> {

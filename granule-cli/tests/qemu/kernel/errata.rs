@@ -54,7 +54,7 @@ fn several_are_told_in_the_tables_order_and_unknown_ones_ignored() {
     let names = "falkor-1009,cortex-a99-1,,cortex-a76-1286807";
     let kernel = forced(PageSize::K4, LinearMap::Direct, names);
     assert_eq!(kernel.errata(), ["cortex-a76-1286807", "falkor-1009"]);
-    kernel.says("arm64.errata=cortex-a99-1: no such erratum, ignored");
+    kernel.says("arm64.errata=cortex-a99-1: expected the name of an erratum");
     kernel.does_not_say("arm64.errata=: ");
 }
 

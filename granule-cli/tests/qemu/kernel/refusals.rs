@@ -234,6 +234,18 @@ fn words_that_are_not_understood_are_told_and_passed_over() {
             "rodata=",
             "rodata=: expected off, noalias, on or full; taking on",
         ),
+        (
+            "debug_pagealloc=yes granule.kexec=fast granule.kexce=digest",
+            "granule.kexce: no such word; ignored",
+        ),
+        (
+            "debug_pagealloc=yes granule.kexec=fast",
+            "debug_pagealloc=yes: expected on or off; taking off",
+        ),
+        (
+            "granule.kexec=fast",
+            "granule.kexec=fast: expected uncached, digest, or both with a comma between them; ignored",
+        ),
     ] {
         let kernel = ok(&Request {
             append: Some(words.into()),

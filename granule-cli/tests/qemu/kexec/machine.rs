@@ -3,8 +3,8 @@
 use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request};
 use serde_json::Value;
 
+use crate::hooked;
 use crate::image::{built, image};
-use crate::turn;
 
 /// All page sizes.
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
@@ -92,7 +92,7 @@ pub(crate) fn ends(request: &Request, archive: Initramfs, outcome: Outcome) -> R
 /// Boots as requested, which must end that way.
 #[track_caller]
 pub(crate) fn boots(request: &Request, outcome: Outcome) -> Ran {
-    let boot = turn::ends(request, outcome);
+    let boot = hooked::ends(request, outcome);
     Ran {
         json: boot.json(),
         console: boot.console_text(),

@@ -3,8 +3,8 @@
 use granule_cli::{Outcome, PageSize, Request, Rodata};
 use serde_json::Value;
 
+use crate::hooked;
 use crate::image::image;
-use crate::turn;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
@@ -30,7 +30,7 @@ pub(crate) struct Machine {
 
 #[track_caller]
 fn ends(request: &Request, outcome: Outcome) -> Machine {
-    let boot = turn::ends(request, outcome);
+    let boot = hooked::ends(request, outcome);
     Machine {
         json: boot.json(),
         reason: boot.reason.clone().unwrap_or_default(),

@@ -3,8 +3,7 @@
 //!
 //! The kernel tests itself (`memory/selftest` there) with its own walker's answers, on all its CPUs,
 //! and says what changes took; here that is worked out again from the geometry. The image is built
-//! before by `cargo xtask image` (`cargo xtask test` does). No test measures time. Two guests run at
-//! once at most.
+//! before by `cargo xtask image` (`cargo xtask test` does). No test measures time.
 
 mod changes;
 mod counts;

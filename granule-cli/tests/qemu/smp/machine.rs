@@ -3,8 +3,8 @@
 use granule_cli::{Boot, Outcome, Request};
 use serde_json::Value;
 
+use crate::hooked;
 use crate::image::image;
-use crate::turn;
 
 /// A machine of 512 MiB with so many CPUs, whose bootargs have these words.
 pub(crate) fn machine(cpus: u32, words: &str) -> Request {
@@ -20,7 +20,7 @@ pub(crate) fn machine(cpus: u32, words: &str) -> Request {
 /// Boots what must end that way.
 #[track_caller]
 pub(crate) fn ends(request: &Request, outcome: Outcome) -> Machine {
-    let boot = turn::ends(request, outcome);
+    let boot = hooked::ends(request, outcome);
     Machine {
         json: boot.json(),
         console: boot.console_text(),

@@ -2,8 +2,7 @@
 //! them and parking do what they say, and what is told of a CPU that cannot come along.
 //!
 //! The image is built before by `cargo xtask image` (`cargo xtask test` does). Counts are exact; no
-//! test measures time. Two guests run at once at most: each keeps as many host threads busy as it
-//! has CPUs, and what they wait for is each other.
+//! test measures time.
 
 mod calls;
 mod conflicts;

@@ -3,8 +3,8 @@
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 use serde_json::Value;
 
+use crate::hooked;
 use crate::image::{built, image};
-use crate::turn;
 
 /// The program for tests.
 pub(crate) fn program() -> Vec<u8> {
@@ -60,7 +60,7 @@ pub(crate) fn ends(request: &Request, archive: Initramfs, outcome: Outcome) -> R
         initrd: Some(file.path().to_owned()),
         ..request.clone()
     };
-    let boot = turn::ends(&request, outcome);
+    let boot = hooked::ends(&request, outcome);
     Ran {
         json: boot.json(),
         console: boot.console_text(),

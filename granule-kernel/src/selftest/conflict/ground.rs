@@ -1,14 +1,13 @@
 //! What the tests split: a free gigabyte, the tables that show it, and going through its splits.
 
 use super::super::inject;
-use crate::console::println;
-use crate::memory::live::{self, Flush, Tree};
-use crate::memory::map::Request;
-use crate::memory::pages::Pages;
-use crate::memory::supply::Supply;
-use crate::memory::walker::Opened;
-use crate::smp::percpu;
-use core::sync::atomic::Ordering;
+use crate::dev::console::println;
+use crate::exception::conflict as conflicts;
+use crate::mm::live::{self, Flush, Tree};
+use crate::mm::map::Request;
+use crate::mm::pages::Pages;
+use crate::mm::supply::Supply;
+use crate::mm::walker::Opened;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Leaves, PermissionChange, TableError};
@@ -116,9 +115,9 @@ impl<'r> Ground<'r> {
                     tables.protect(start, page, change)?;
                 }
                 inject::arm(number);
-                let count = percpu::tlb_conflicts();
+                let count = conflicts::count();
                 seen += work(&mut *tables)?;
-                let count = percpu::tlb_conflicts() - count;
+                let count = conflicts::count() - count;
                 assert!(
                     !inject::is_pending(),
                     "{name}: split {number} (before: {before:?}) was made to look like a conflict, which nobody met"
@@ -174,8 +173,7 @@ pub(super) fn write(address: VirtualAddress, value: u64) {
 
 /// The conflicts that this CPU deals with in `work`.
 pub(super) fn seen_in(work: impl FnOnce() -> Result<(), TableError>) -> Result<u64, TableError> {
-    let this = percpu::this();
-    let before = this.tlb_conflicts.load(Ordering::Relaxed);
+    let before = conflicts::of_this_cpu();
     work()?;
-    Ok(this.tlb_conflicts.load(Ordering::Relaxed) - before)
+    Ok(conflicts::of_this_cpu() - before)
 }

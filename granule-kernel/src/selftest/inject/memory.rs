@@ -2,9 +2,9 @@
 //! one look like a TLB conflict.
 
 use super::pending::{self, Chosen};
-use crate::cpu;
-use crate::memory::hook::{KernelMemory, TableHook};
-use crate::memory::live::Kernel;
+use crate::arch::cpu;
+use crate::mm::hook::{KernelMemory, TableHook};
+use crate::mm::live::Kernel;
 use granule::arch::page_size::Level;
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableMemory, Visibility};
@@ -210,7 +210,7 @@ fn inject(
     old: Descriptor,
     change: BitChange,
 ) -> Option<usize> {
-    let kernel = crate::memory::live::kernel()?;
+    let kernel = crate::mm::live::kernel()?;
     let chosen = find(kernel, memory, table, first, count, old)?;
     if !pending::count_split() {
         return None;

@@ -5,16 +5,16 @@
 //! the state makes them so and valid again, since any other access, to a stack say, may be one that
 //! faults on them.
 
-use crate::console::println;
-use crate::cpu;
-use crate::memory::live;
+use crate::arch::cpu;
+use crate::mm::live;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use granule::arch::page_size::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Leaves, TableError};
-use granule_kcore::conflict_injection::{KEY, covers, meant, parse};
+use granule_kcore::conflict_injection::{covers, meant};
 use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
 
 /// Levels of tables at most.
 const MOST_LEVELS: usize = Level::ALL.len();
@@ -75,20 +75,12 @@ pub(super) struct Slot {
 }
 
 /// Reads the word, if there is one, and prepares for it.
-pub(crate) fn init(bootargs: &[u8]) -> Result<(), TableError> {
-    let Some(value) = words::find(bootargs, KEY) else {
-        return Ok(());
-    };
-    let Some(number) = parse(value) else {
-        println!(
-            "granule: {}{}: expected the number of a split, from 1; ignored",
-            KEY.escape_ascii(),
-            value.escape_ascii()
-        );
+pub(crate) fn init(parameters: &Parameters<'_>) -> Result<(), TableError> {
+    let Some(number) = parameters.test.inject_conflict else {
         return Ok(());
     };
     prepare()?;
-    arm(number);
+    arm(number.get());
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! Each call on the linear map, and what idle CPUs make of it afterwards.
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
-use crate::console::println;
-use crate::memory::live::{self, Flush};
-use crate::memory::merge;
-use crate::memory::permissions::{self, LinearError};
-use crate::smp::{jobs, percpu};
-use crate::{cpu, image};
+use crate::arch::{cpu, image};
+use crate::cpu::jobs;
+use crate::dev::console::println;
+use crate::mm::error::LinearError;
+use crate::mm::live::{self, Flush};
+use crate::mm::merge;
+use crate::mm::permissions;
+use crate::percpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};

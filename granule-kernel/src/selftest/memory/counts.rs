@@ -2,11 +2,12 @@
 //! the tables that they take.
 
 use super::{Block, Snapshot, assert_as, ok};
-use crate::console::println;
-use crate::memory::live::{self, Taken};
-use crate::memory::merge;
-use crate::memory::pages::Pages;
-use crate::memory::permissions::{self, LinearError};
+use crate::dev::console::println;
+use crate::mm::error::LinearError;
+use crate::mm::live::{self, Taken};
+use crate::mm::merge;
+use crate::mm::pages::Pages;
+use crate::mm::permissions;
 use granule::arch::VirtualAddress;
 use granule::table::TableError;
 use granule_kcore::frames::tables::Source;

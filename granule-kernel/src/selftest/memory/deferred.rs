@@ -2,11 +2,11 @@
 
 use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
-use crate::console::println;
-use crate::memory::hotplug;
-use crate::memory::live;
-use crate::memory::merge;
-use crate::memory::permissions;
+use crate::dev::console::println;
+use crate::mm::hotplug;
+use crate::mm::live;
+use crate::mm::merge;
+use crate::mm::permissions;
 use granule::arch::PhysicalAddress;
 use granule::arch::bbm::BbmLevel;
 

@@ -1,12 +1,14 @@
 //! Accesses that must fault, with words that say why; and free pages that fault.
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
-use crate::console::println;
-use crate::cpu;
-use crate::memory::guard::Pool;
-use crate::memory::{live, permissions};
+use crate::arch::cpu;
+use crate::cpu::jobs;
+use crate::dev::console::println;
+use crate::exception::spurious;
+use crate::mm::guard::Pool;
+use crate::mm::{live, permissions};
+use crate::percpu;
 use crate::selftest::early_walk as fault;
-use crate::smp::{jobs, percpu};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
@@ -87,7 +89,7 @@ pub(super) fn spurious() {
     // SAFETY: the pool's page, valid still.
     unsafe { (page.0 as *mut u64).write_volatile(WORD) };
     ok("flip", pool.flip(1, false));
-    let before = percpu::spurious_faults();
+    let before = spurious::count();
     let found = AtomicU64::new(0);
     let use_it = |_: &'static percpu::PerCpu| {
         // SAFETY: the pool's page, once it is valid.
@@ -103,7 +105,7 @@ pub(super) fn spurious() {
         fault::release();
     });
     assert_eq!(found.load(Ordering::Relaxed), WORD, "what was read");
-    let faults = percpu::spurious_faults() - before;
+    let faults = spurious::count() - before;
     println!("@granule test.spurious.faults={faults}");
     pool.release();
 }

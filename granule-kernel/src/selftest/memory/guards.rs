@@ -1,13 +1,16 @@
 //! A pool of guard pages, in use while others have the tables.
 
 use super::{Allows, Block, Random, Snapshot, assert_allows, assert_as, ok};
-use crate::console::println;
-use crate::memory::guard::Pool;
-use crate::memory::live::{self, Flush};
-use crate::memory::merge;
-use crate::memory::permissions::{self, LinearError};
-use crate::smp::{jobs, percpu};
-use crate::{cpu, ipi};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::cpu::jobs;
+use crate::dev::console::println;
+use crate::mm::error::LinearError;
+use crate::mm::guard::Pool;
+use crate::mm::live::{self, Flush};
+use crate::mm::merge;
+use crate::mm::permissions;
+use crate::percpu;
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::VirtualAddress;

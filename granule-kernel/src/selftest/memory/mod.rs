@@ -27,39 +27,37 @@ mod plug;
 mod quarters;
 mod stress;
 
+use crate::arch::cpu;
 use crate::bench::support::{Block, Random, Snapshot, assert_as, ok, size};
-use crate::cpu;
-use crate::ipi;
-use crate::memory::live;
-use crate::smp::percpu;
+use crate::cpu::ipi;
+use crate::mm::live;
+use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
-use granule_boot::words;
+use granule_kcore::parameters::Parameters;
 
-/// Does what `bootargs` asks for. Not part of the boot's frame, and none of the tests is: with all
+/// Does what the command line asks for. Not part of the boot's frame, and none of the tests is: with all
 /// of them in one the boot's stack would be too small.
 #[inline(never)]
-pub(crate) fn run(bootargs: &[u8]) {
-    let words = words::words(bootargs).filter(|word| word.key == b"granule.test");
-    for word in words {
-        match word.value {
-            Some(b"permissions") => changes::permissions(),
-            Some(b"noflush") => deferred::noflush(),
-            Some(b"permission-counts") => counts::counts(),
-            Some(b"exhaustion") => counts::exhaustion(),
-            Some(b"background") => changes::background(),
-            Some(b"background-busy") => changes::background_busy(),
-            Some(b"hotplug") => plug::again(),
-            Some(b"hotplug-new") => plug::new_bank(),
-            Some(b"guard") => guards::pool(),
-            Some(b"guard-beside") => guards::beside(),
-            Some(b"spurious") => faults::spurious(),
-            Some(b"pagealloc") => faults::pagealloc(),
-            Some(value) => match value.strip_prefix(b"permissions-stress:") {
+pub(crate) fn run(parameters: &Parameters<'_>) {
+    for test in parameters.test.tests() {
+        match test {
+            b"permissions" => changes::permissions(),
+            b"noflush" => deferred::noflush(),
+            b"permission-counts" => counts::counts(),
+            b"exhaustion" => counts::exhaustion(),
+            b"background" => changes::background(),
+            b"background-busy" => changes::background_busy(),
+            b"hotplug" => plug::again(),
+            b"hotplug-new" => plug::new_bank(),
+            b"guard" => guards::pool(),
+            b"guard-beside" => guards::beside(),
+            b"spurious" => faults::spurious(),
+            b"pagealloc" => faults::pagealloc(),
+            value => match value.strip_prefix(b"permissions-stress:") {
                 Some(value) => stress::run(value),
                 None => faults::run(value),
             },
-            None => {}
         }
     }
 }

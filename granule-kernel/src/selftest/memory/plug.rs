@@ -1,13 +1,14 @@
 //! Memory that goes and comes back, and memory that comes for the first time.
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, free_allows, ok, size};
-use crate::console::println;
-use crate::cpu;
-use crate::memory::hotplug::{self, HotplugError};
-use crate::memory::pages::{self, Pages};
-use crate::memory::permissions::LinearError;
-use crate::memory::{live, merge};
-use crate::smp::{jobs, percpu};
+use crate::arch::cpu;
+use crate::cpu::jobs;
+use crate::dev::console::println;
+use crate::mm::error::LinearError;
+use crate::mm::hotplug::{self, HotplugError};
+use crate::mm::pages::{self, Pages};
+use crate::mm::{live, merge};
+use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;

@@ -1,7 +1,7 @@
 //! A block of 1 GiB that is part allocated and part free: where leaves are shared by what is changed
 //! and what is removed.
 
-use super::Block;
+use crate::bench::support::Block;
 use arrayvec::ArrayVec;
 
 const GIB: u64 = 1 << 30;

@@ -3,16 +3,18 @@
 //! A system call is a function of the [`Current`] task and its six arguments; what it gives goes
 //! back in x0. It runs with interrupts let in, on the task's own kernel stack, and may sleep. Those
 //! that change registers, tasks or address spaces are named here; all others are the table's
-//! ([`call`](super::call)).
+//! of `granule-linux-abi`.
 
-use super::deliver::{self, Interrupted};
-use super::{Args, Arguments, Fail, Outcome, kexec, memory, tasks, unknown};
-use crate::console::println;
-use crate::user::abi::number;
+use super::{Arguments, Outcome, memory, tasks};
+use crate::dev::console::println;
 use crate::user::execve;
 use crate::user::hook::TASKS;
+use crate::user::next_kernel;
 use crate::user::task::Current;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_linux_abi::abi::number;
+use granule_linux_abi::syscall::deliver::{self, Interrupted};
+use granule_linux_abi::syscall::{Args, Fail, call, unknown};
 
 /// A system call of a task.
 type Call = fn(&mut Current<'_>, Arguments) -> Outcome;
@@ -32,8 +34,8 @@ fn function(number: u64) -> Option<Call> {
         number::MUNMAP => memory::munmap,
         number::MPROTECT => memory::mprotect,
         number::MADVISE => memory::madvise,
-        number::KEXEC_FILE_LOAD => kexec::load,
-        number::REBOOT => kexec::reboot,
+        number::KEXEC_FILE_LOAD => next_kernel::load,
+        number::REBOOT => next_kernel::reboot,
         _ => return None,
     })
 }
@@ -58,8 +60,9 @@ pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
         number::SIGALTSTACK => deliver::sigaltstack(current, a, b),
         _ => match function(number) {
             Some(function) => function(current, arguments).map_err(Fail::from),
-            None => super::call(current, number, Args(arguments))
-                .unwrap_or_else(|| unknown(current, number)),
+            None => {
+                call(current, number, Args(arguments)).unwrap_or_else(|| unknown(current, number))
+            }
         },
     };
     let [x0, ..] = &mut current.frame.x;

@@ -1,12 +1,13 @@
 //! System calls about memory: anonymous memory only.
 
 use super::{Arguments, Outcome};
-use crate::user::abi::Errno;
+use crate::user::exec::LOWEST;
 use crate::user::memory;
 use crate::user::process::out_of_memory;
 use crate::user::task::Current;
 use granule::arch::VirtualAddress;
 use granule::space::Rights;
+use granule_linux_abi::abi::Errno;
 
 const PROT_READ: u64 = 1;
 const PROT_WRITE: u64 = 2;
@@ -17,9 +18,6 @@ const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MADV_DONTNEED: u64 = 4;
-
-/// Below this nothing is mapped: what is reached by a null pointer and an index.
-pub(crate) const LOWEST: u64 = 64 << 10;
 
 /// What a program may do with memory of this protection.
 pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {

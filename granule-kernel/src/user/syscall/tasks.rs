@@ -1,19 +1,17 @@
 //! System calls that make, end and run tasks.
 
-use super::deliver::SVC_BYTES;
 use super::{Arguments, Outcome};
-use crate::user::abi::Errno;
-use crate::user::abi::process::Status;
-use crate::user::abi::signal::SIGCHLD;
 use crate::user::process::{self, Clone};
 use crate::user::sched;
 use crate::user::task::Current;
 use core::sync::atomic::Ordering;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal::SIGCHLD;
+use granule_linux_abi::syscall::deliver::SVC_BYTES;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
-const CLONE_SETTLS: u64 = 0x8_0000;
-const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 /// The signal that the parent gets.
@@ -37,15 +35,9 @@ pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
 /// that waits. Threads there are none.
 pub(super) fn clone(
     current: &mut Current<'_>,
-    [flags, stack, parent_tid, tls, child_tid, _]: Arguments,
+    [flags, stack, _, _, child_tid, _]: Arguments,
 ) -> Outcome {
-    let known = EXIT_SIGNAL
-        | CLONE_VM
-        | CLONE_VFORK
-        | CLONE_SETTLS
-        | CLONE_PARENT_SETTID
-        | CLONE_CHILD_CLEARTID
-        | CLONE_CHILD_SETTID;
+    let known = EXIT_SIGNAL | CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID;
     let signal = flags & EXIT_SIGNAL;
     let alone = flags & (CLONE_VM | CLONE_VFORK);
     if flags & !known != 0 || (signal != 0 && signal != u64::from(SIGCHLD)) || alone == CLONE_VM {
@@ -54,10 +46,8 @@ pub(super) fn clone(
     let given = |flag, value| (flags & flag != 0).then_some(value);
     let clone = Clone {
         // CLONE_VFORK alone would be a copy that the parent waits for, of which nobody can tell.
-        lend_memory: alone == CLONE_VM | CLONE_VFORK,
+        vfork: alone == CLONE_VM | CLONE_VFORK,
         stack,
-        thread_pointer: given(CLONE_SETTLS, tls),
-        parent_tid: given(CLONE_PARENT_SETTID, parent_tid),
         child_tid: given(CLONE_CHILD_SETTID, child_tid),
         clear_child_tid: given(CLONE_CHILD_CLEARTID, child_tid),
     };

@@ -95,7 +95,7 @@ extern "C" fn count(_: u64) {
     RAN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Everyone signals everyone, handlers within handlers, while others stop and go on.
+/// Everyone signals everyone, handlers within handlers, while some are killed.
 pub(in crate::tests) fn signals(start: Start) {
     const SA_NODEFER: u64 = 0x4000_0000;
     let victim = Victim::new(page(start));
@@ -116,7 +116,7 @@ pub(in crate::tests) fn signals(start: Start) {
             })
         });
         for (index, pid) in pids.into_iter().enumerate() {
-            // Stopped, gone on, and now and then ended.
+            // SIGSTOP and SIGCONT, which do nothing without job control, and now and then SIGKILL.
             call(KILL, [pid as u64, 19, 0, 0, 0, 0]);
             call(KILL, [pid as u64, 18, 0, 0, 0, 0]);
             if index % 4 == 3 {

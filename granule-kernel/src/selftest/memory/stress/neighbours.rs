@@ -2,10 +2,10 @@
 //! what it wrote, and merges now and then.
 
 use super::super::quarters::{QUARTER, Quarters};
-use super::super::{Random, ok};
-use crate::memory::{live, merge};
-use crate::smp::percpu;
-use crate::smp::percpu::PerCpu;
+use crate::bench::support::{Random, ok};
+use crate::mm::{live, merge};
+use crate::percpu;
+use crate::percpu::PerCpu;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::VirtualAddress;
 use granule_kcore::cpus::MOST_CPUS;

@@ -1,0 +1,398 @@
+//! The command line, parsed once: every word that the kernel knows, as one value.
+//!
+//! The words of the command line are split in one place (`words`), which also serves the choice of page
+//! size and VA size before the MMU is on. Words that are read there are known here by name only. A word
+//! that looks like the kernel's and is none, and a value that is none, is a [`Problem`], which prints as
+//! one line; the boot goes on with what the line says. Where a key is given more than once the last
+//! one counts, but for `granule.test=` and `arm64.fake_cpu=`, of which each counts.
+
+mod problem;
+#[cfg(any(test, feature = "test-image"))]
+pub mod test;
+
+pub use problem::{Instead, Problem};
+
+use crate::persist;
+use core::ops::Range;
+use granule::arch::bbm::BbmLevel;
+use granule::arch::errata::Errata;
+use granule::linear::{Barriers, Strategy};
+use granule_boot::words::{self, Word};
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct Parameters<'a> {
+    /// `rodata=`.
+    pub rodata: Rodata,
+    /// `arm64.bbm=`: no higher level of FEAT_BBM is used, whatever the CPUs have.
+    pub bbm: BbmLevel,
+    /// `arm64.errata=`: errata that all CPUs are taken to have.
+    pub errata: Errata,
+    /// `linear_map=`.
+    pub strategy: Strategy,
+    /// `linear_map_barriers=`; by default those that the strategy was published with.
+    pub barriers: Barriers,
+    /// `debug_pagealloc=on`: free pages are invalid in the linear map.
+    pub debug_pagealloc: bool,
+    /// `granule.merge=idle`: idle CPUs merge pages of the linear map into large leaves.
+    pub merges_when_idle: bool,
+    /// `granule.count=instructions`.
+    pub counts_instructions: bool,
+    /// `granule.bench=`.
+    pub bench: Option<Bench>,
+    /// `granule.persist=`: RAM in which one boot leaves something for the next.
+    pub persist: Option<Range<u64>>,
+    /// `granule.kexec=`.
+    pub kexec: KexecOptions,
+    /// `rdinit=`: the first program's path in the initramfs.
+    pub init: &'a [u8],
+    /// The command line itself.
+    line: &'a [u8],
+    /// Words of the test image.
+    #[cfg(any(test, feature = "test-image"))]
+    pub test: test::TestParameters<'a>,
+}
+
+/// What is read-only in the linear map once the kernel is placed, and whether single pages may
+/// change later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rodata {
+    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no
+    /// page is ever writable and executable.
+    Off,
+    /// The kernel's text and constants and their alias in the linear map are read-only.
+    NoAlias,
+    /// As `noalias`, and any page's permission can change later.
+    On,
+    /// The same as `on`.
+    Full,
+}
+
+impl Rodata {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::NoAlias => "noalias",
+            Self::On => "on",
+            Self::Full => "full",
+        }
+    }
+
+    /// Whether text and constants are read-only.
+    pub const fn protects_image(self) -> bool {
+        !matches!(self, Self::Off)
+    }
+
+    /// Whether single pages of the linear map must be able to change.
+    pub const fn changes_pages(self) -> bool {
+        matches!(self, Self::On | Self::Full)
+    }
+}
+
+/// `granule.bench=`: what is measured, and how much of it if the word says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bench {
+    /// So many changes of permissions.
+    Permissions(Option<u64>),
+    /// Copying so many bytes.
+    Copy(Option<u64>),
+}
+
+/// `granule.kexec=`, words with commas between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KexecOptions {
+    /// `uncached`: the MMU goes off before anything is copied.
+    pub uncached: bool,
+    /// `digest`: this kernel digests what it was given, once it is up.
+    pub digest: bool,
+}
+
+/// The keys of the words that are read here, in the order of [`Values`].
+const KEYS: [&str; 12] = [
+    "rodata=",
+    "arm64.bbm=",
+    "arm64.errata=",
+    "linear_map=",
+    "linear_map_barriers=",
+    "debug_pagealloc=",
+    "granule.merge=",
+    "granule.count=",
+    "granule.bench=",
+    "granule.persist=",
+    "granule.kexec=",
+    "rdinit=",
+];
+
+/// The keys of the words that are read before the MMU is on.
+const READ_BEFORE: [&str; 3] = ["arm64.pagesize=", "arm64.vabits=", "granule.trace="];
+
+/// The keys of the words that the test image alone knows.
+const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
+
+/// How the kernel's own words begin; one that begins so and has no known key is told.
+const PREFIXES: [&str; 3] = ["arm64.", "granule.", "linear_map"];
+
+/// Whether `word` has the key, which is given with its `=`.
+fn has_key(word: &Word<'_>, key: &str) -> bool {
+    key.strip_suffix('=')
+        .is_some_and(|key| key.as_bytes() == word.key)
+}
+
+/// The last value of each of [`KEYS`].
+type Values<'a> = [Option<&'a [u8]>; KEYS.len()];
+
+impl<'a> Parameters<'a> {
+    /// Parses `line`, and tells `problem` of each word that cannot be used.
+    pub fn parse(line: &'a [u8], mut problem: impl FnMut(Problem<'a>)) -> Self {
+        let values = last_values(line, &mut problem);
+        let [
+            rodata,
+            bbm,
+            errata,
+            strategy,
+            barriers,
+            debug_pagealloc,
+            merge,
+            count,
+            bench,
+            persist,
+            kexec,
+            init,
+        ] = values;
+        let mut read = Reader(&mut problem);
+        let strategy = read.strategy(strategy);
+        Self {
+            rodata: read.rodata(rodata),
+            bbm: read.bbm(bbm),
+            errata: read.errata(errata),
+            strategy,
+            barriers: read.barriers(barriers, strategy),
+            debug_pagealloc: read.one_of(
+                "debug_pagealloc=",
+                debug_pagealloc,
+                [("on", true), ("off", false)],
+                "on or off",
+                false,
+            ),
+            merges_when_idle: read.one_of(
+                "granule.merge=",
+                merge,
+                [("idle", true), ("off", false)],
+                "idle or off",
+                true,
+            ),
+            counts_instructions: read.is("granule.count=", count, "instructions"),
+            bench: read.bench(bench),
+            persist: read.persist(persist),
+            kexec: read.kexec(kexec),
+            init: init.unwrap_or(b"/init"),
+            line,
+            #[cfg(any(test, feature = "test-image"))]
+            test: test::TestParameters::parse(line, &mut problem),
+        }
+    }
+
+    /// What follows `--`, word by word: further arguments of the first program.
+    pub fn init_arguments(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        words::init_arguments(self.line)
+    }
+}
+
+/// The last value of each key, and a problem for each word that is none.
+fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Values<'a> {
+    let mut values = Values::default();
+    for word in words::words(line) {
+        let key = word.key;
+        let of_tests = OF_TESTS.iter().any(|key| has_key(&word, key));
+        let known = of_tests || READ_BEFORE.iter().any(|key| has_key(&word, key));
+        let index = KEYS.iter().position(|key| has_key(&word, key));
+        if let Some(slot) = index.and_then(|index| values.get_mut(index)) {
+            match word.value {
+                Some(_) => *slot = word.value,
+                None => problem(Problem::NoValue { key }),
+            }
+        } else if of_tests && !cfg!(any(test, feature = "test-image")) {
+            problem(Problem::TestImageOnly { key });
+        } else if known {
+            if word.value.is_none() {
+                problem(Problem::NoValue { key });
+            }
+        } else if PREFIXES
+            .iter()
+            .any(|prefix| key.starts_with(prefix.as_bytes()))
+        {
+            problem(Problem::UnknownWord { key });
+        }
+    }
+    values
+}
+
+/// Reads values, and tells of those that are none.
+struct Reader<'p, P>(&'p mut P);
+
+impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
+    /// Tells of a value.
+    fn bad(
+        &mut self,
+        key: &'static str,
+        value: &'a [u8],
+        expected: &'static str,
+        instead: Instead,
+    ) {
+        (self.0)(Problem::BadValue {
+            key,
+            value,
+            expected,
+            instead,
+        });
+    }
+
+    /// The choice that the value names; `default` without one, or if it names none.
+    fn one_of<T: Copy + PartialEq, const N: usize>(
+        &mut self,
+        key: &'static str,
+        value: Option<&'a [u8]>,
+        choices: [(&'static str, T); N],
+        expected: &'static str,
+        default: T,
+    ) -> T {
+        let Some(value) = value else { return default };
+        let named = |(name, _): &&(&str, T)| name.as_bytes() == value;
+        if let Some((_, choice)) = choices.iter().find(named) {
+            return *choice;
+        }
+        let taken = choices.iter().find(|(_, choice)| *choice == default);
+        let instead = taken.map_or(Instead::Ignores, |(name, _)| Instead::Takes(name));
+        self.bad(key, value, expected, instead);
+        default
+    }
+
+    /// Whether the value is the only one that there is.
+    fn is(&mut self, key: &'static str, value: Option<&'a [u8]>, only: &'static str) -> bool {
+        let Some(value) = value else { return false };
+        let is_it = value == only.as_bytes();
+        if !is_it {
+            self.bad(key, value, only, Instead::Ignores);
+        }
+        is_it
+    }
+
+    fn rodata(&mut self, value: Option<&'a [u8]>) -> Rodata {
+        let all = [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full];
+        let choices = all.map(|choice| (choice.name(), choice));
+        let expected = "off, noalias, on or full";
+        self.one_of("rodata=", value, choices, expected, Rodata::On)
+    }
+
+    fn bbm(&mut self, value: Option<&'a [u8]>) -> BbmLevel {
+        match value {
+            None | Some(b"3") => BbmLevel::Level3,
+            Some(b"2") => BbmLevel::Level2,
+            Some(b"1") => BbmLevel::Level1,
+            Some(b"0") => BbmLevel::Level0,
+            Some(value) => {
+                let taken = Instead::Takes("what the CPUs have");
+                self.bad("arm64.bbm=", value, "0, 1, 2 or 3", taken);
+                BbmLevel::Level3
+            }
+        }
+    }
+
+    fn errata(&mut self, value: Option<&'a [u8]>) -> Errata {
+        let mut errata = Errata::NONE;
+        for name in listed(value) {
+            if !errata.force(name) {
+                let expected = "the name of an erratum (granule/src/arch/errata.rs)";
+                self.bad("arm64.errata=", name, expected, Instead::Ignores);
+            }
+        }
+        errata
+    }
+
+    fn strategy(&mut self, value: Option<&'a [u8]>) -> Strategy {
+        let choices = Strategy::ALL.map(|choice| (choice.name(), choice));
+        let expected = "base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct";
+        self.one_of("linear_map=", value, choices, expected, Strategy::Direct)
+    }
+
+    fn barriers(&mut self, value: Option<&'a [u8]>, strategy: Strategy) -> Barriers {
+        let default = strategy.barriers();
+        let choices = Barriers::ALL.map(|choice| (choice.name(), choice));
+        let key = "linear_map_barriers=";
+        let barriers = self.one_of(key, value, choices, "entry or table", default);
+        if barriers == Barriers::Entry && strategy == Strategy::Direct {
+            let expected = "table, as direct has no slots to close between entries";
+            let taken = Instead::Takes(default.name());
+            self.bad(key, Barriers::Entry.name().as_bytes(), expected, taken);
+            return default;
+        }
+        barriers
+    }
+
+    fn bench(&mut self, value: Option<&'a [u8]>) -> Option<Bench> {
+        let value = value?;
+        let mut parts = value.splitn(2, |byte| *byte == b':');
+        let what = parts.next().unwrap_or_default();
+        let bench = match parts.next().filter(|number| !number.is_empty()) {
+            None => Some(None),
+            Some(number) => decimal(number).map(Some),
+        };
+        let bench = bench.and_then(|number| match what {
+            b"permissions" => Some(Bench::Permissions(number)),
+            b"copy" => Some(Bench::Copy(number)),
+            _ => None,
+        });
+        if bench.is_none() {
+            let expected = "permissions or copy, or with `:` and a number";
+            self.bad("granule.bench=", value, expected, Instead::Ignores);
+        }
+        bench
+    }
+
+    fn persist(&mut self, value: Option<&'a [u8]>) -> Option<Range<u64>> {
+        let value = value?;
+        match persist::range(value) {
+            Ok(range) => Some(range),
+            Err(expected) => {
+                self.bad("granule.persist=", value, expected, Instead::KeepsNothing);
+                None
+            }
+        }
+    }
+
+    fn kexec(&mut self, value: Option<&'a [u8]>) -> KexecOptions {
+        let mut options = KexecOptions::default();
+        for word in listed(value) {
+            match word {
+                b"uncached" => options.uncached = true,
+                b"digest" => options.digest = true,
+                _ => {
+                    let expected = "uncached, digest, or both with a comma between them";
+                    self.bad("granule.kexec=", word, expected, Instead::Ignores);
+                }
+            }
+        }
+        options
+    }
+}
+
+/// What stands between the commas of a value.
+fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
+    let parts = value.unwrap_or_default().split(|byte| *byte == b',');
+    parts.filter(|part| !part.is_empty())
+}
+
+/// A decimal number, and nothing but digits.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then_some(u64::from(byte & 0xf))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! A word of the command line that the kernel cannot use: what it is, what was expected, and what the
+//! kernel does instead, as one line.
+
+use core::fmt;
+
+/// Why a word cannot be used as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem<'a> {
+    /// The word looks like one of the kernel's, and there is none with this key.
+    UnknownWord {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// The word takes a value, and has none.
+    NoValue {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// The value is none that there is.
+    BadValue {
+        /// The key, with its `=`.
+        key: &'static str,
+        /// The value, or the part of it that cannot be read.
+        value: &'a [u8],
+        /// What was expected.
+        expected: &'static str,
+        /// What the kernel does instead.
+        instead: Instead,
+    },
+    /// Only the test image has what the word asks for.
+    TestImageOnly {
+        /// The key.
+        key: &'a [u8],
+    },
+}
+
+/// What the kernel does with a word that it cannot use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// It takes this value.
+    Takes(&'static str),
+    /// It ignores the word, or the part of it.
+    Ignores,
+    /// It keeps nothing for the next boot.
+    KeepsNothing,
+}
+
+impl fmt::Display for Problem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UnknownWord { key } => {
+                write!(f, "{}: no such word; ignored", key.escape_ascii())
+            }
+            Self::NoValue { key } => {
+                let key = key.escape_ascii();
+                write!(f, "{key}: expected a value, {key}=VALUE; ignored")
+            }
+            Self::BadValue {
+                key,
+                value,
+                expected,
+                instead,
+            } => write!(
+                f,
+                "{key}{}: expected {expected}; {instead}",
+                value.escape_ascii()
+            ),
+            Self::TestImageOnly { key } => write!(
+                f,
+                "{}=: known to the test image only; ignored",
+                key.escape_ascii()
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Takes(value) => write!(f, "taking {value}"),
+            Self::Ignores => f.write_str("ignored"),
+            Self::KeepsNothing => f.write_str("nothing is kept for the next boot"),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Every word is read back, the last one counts, and what cannot be used is told in one line each.
+
+use super::*;
+use crate::cpus::fake::Changes;
+use granule_boot::words::words;
+
+/// What a line says, and the lines about it.
+fn parse(line: &str) -> (Parameters<'_>, Vec<String>) {
+    let mut problems = Vec::new();
+    let read = Parameters::parse(line.as_bytes(), |problem| {
+        problems.push(problem.to_string());
+    });
+    (read, problems)
+}
+
+/// A line with nothing to tell of.
+fn good(line: &str) -> Parameters<'_> {
+    let (read, problems) = parse(line);
+    assert!(problems.is_empty(), "{line}: {problems:?}");
+    read
+}
+
+#[test]
+fn without_words_everything_has_its_default() {
+    let read = good("quiet console=ttyAMA0 root=/dev/sda rodata_other=x");
+    assert_eq!((read.rodata, read.bbm), (Rodata::On, BbmLevel::Level3));
+    assert_eq!(
+        (read.strategy, read.barriers),
+        (Strategy::Direct, Barriers::Table)
+    );
+    assert!(!read.debug_pagealloc && read.merges_when_idle && !read.counts_instructions);
+    assert!(read.bench.is_none() && read.persist.is_none());
+    assert_eq!(read.kexec, KexecOptions::default());
+    assert_eq!(
+        (read.init, read.init_arguments().count()),
+        (&b"/init"[..], 0)
+    );
+    assert!(!read.errata.repeats_tlbi(false));
+}
+
+#[test]
+fn every_name_is_read_back() {
+    for value in [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full] {
+        assert_eq!(
+            good(&format!("quiet rodata={} x", value.name())).rodata,
+            value
+        );
+    }
+    for number in 0..4 {
+        let level = good(&format!("arm64.bbm={number} x")).bbm;
+        assert_eq!(level.number(), number);
+    }
+    for value in Strategy::ALL {
+        let line = format!("linear_map={}", value.name());
+        let read = good(&line);
+        assert_eq!((read.strategy, read.barriers), (value, value.barriers()));
+    }
+    for value in Barriers::ALL {
+        let line = format!("linear_map=base linear_map_barriers={} x", value.name());
+        assert_eq!(good(&line).barriers, value);
+    }
+    assert!(good("debug_pagealloc=on").debug_pagealloc);
+    assert!(!good("debug_pagealloc=on debug_pagealloc=off").debug_pagealloc);
+    assert!(!good("granule.merge=off").merges_when_idle);
+    assert!(good("granule.count=instructions").counts_instructions);
+    assert_eq!(good("granule.bench=copy").bench, Some(Bench::Copy(None)));
+    let bench = Some(Bench::Permissions(Some(70)));
+    assert_eq!(good("granule.bench=permissions:70").bench, bench);
+    let persist = good("granule.persist=0x4f000000,0x1000").persist;
+    assert_eq!(persist, Some(0x4f00_0000..0x4f00_1000));
+    let kexec = good("granule.kexec=digest,uncached").kexec;
+    assert!(kexec.digest && kexec.uncached);
+    let read = good("rdinit=/bin/sh -- -c \"a b\" rodata=maybe");
+    assert_eq!(read.init, b"/bin/sh");
+    let arguments: Vec<_> = read.init_arguments().collect();
+    assert_eq!(arguments, [&b"-c"[..], b"a b", b"rodata=maybe"]);
+    assert!(
+        good("arm64.errata=cortex-a76-1286807")
+            .errata
+            .repeats_tlbi(false)
+    );
+}
+
+#[test]
+fn words_that_are_read_before_are_known() {
+    good("arm64.pagesize=4k arm64.vabits=48 granule.trace=0x0,0x0");
+    let (_, problems) = parse("arm64.pagesize arm64.vabits=");
+    assert_eq!(
+        problems,
+        ["arm64.pagesize: expected a value, arm64.pagesize=VALUE; ignored"]
+    );
+}
+
+#[test]
+fn a_word_that_cannot_be_used_is_told_in_one_line() {
+    for (line, told) in [
+        (
+            "rodata=maybe",
+            "rodata=maybe: expected off, noalias, on or full; taking on",
+        ),
+        (
+            "rodata=",
+            "rodata=: expected off, noalias, on or full; taking on",
+        ),
+        ("rodata", "rodata: expected a value, rodata=VALUE; ignored"),
+        (
+            "arm64.bbm=4",
+            "arm64.bbm=4: expected 0, 1, 2 or 3; taking what the CPUs have",
+        ),
+        (
+            "arm64.bbm=00",
+            "arm64.bbm=00: expected 0, 1, 2 or 3; taking what the CPUs have",
+        ),
+        (
+            "linear_map=fast",
+            "linear_map=fast: expected base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct; taking direct",
+        ),
+        (
+            "linear_map=base linear_map_barriers=page",
+            "linear_map_barriers=page: expected entry or table; taking entry",
+        ),
+        (
+            "linear_map_barriers=entry",
+            "linear_map_barriers=entry: expected table, as direct has no slots to close between entries; taking table",
+        ),
+        (
+            "debug_pagealloc=1",
+            "debug_pagealloc=1: expected on or off; taking off",
+        ),
+        (
+            "granule.merge=never",
+            "granule.merge=never: expected idle or off; taking idle",
+        ),
+        (
+            "granule.count=tables",
+            "granule.count=tables: expected instructions; ignored",
+        ),
+        (
+            "granule.bench=copy:x",
+            "granule.bench=copy:x: expected permissions or copy, or with `:` and a number; ignored",
+        ),
+        (
+            "granule.persist=1",
+            "granule.persist=1: expected START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000; nothing is kept for the next boot",
+        ),
+        (
+            "granule.kexec=fast,digest,",
+            "granule.kexec=fast: expected uncached, digest, or both with a comma between them; ignored",
+        ),
+        (
+            "arm64.errata=cortex-a99-1",
+            "arm64.errata=cortex-a99-1: expected the name of an erratum (granule/src/arch/errata.rs); ignored",
+        ),
+        ("rdinit", "rdinit: expected a value, rdinit=VALUE; ignored"),
+        (
+            "granule.kexce=digest",
+            "granule.kexce: no such word; ignored",
+        ),
+        ("arm64.nosve", "arm64.nosve: no such word; ignored"),
+        ("linear_maps=base", "linear_maps: no such word; ignored"),
+        (
+            "arm64.inject_conflict=2nd",
+            "arm64.inject_conflict=2nd: expected the number of a split, from 1; ignored",
+        ),
+        (
+            "arm64.fake_cpu=1:colour=2",
+            "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
+        ),
+    ] {
+        let (_, problems) = parse(line);
+        assert_eq!(problems, [told]);
+        assert!(told.is_ascii() && !told.contains('\n'));
+    }
+    let (read, _) = parse("granule.kexec=fast,digest,");
+    assert!(read.kexec.digest && !read.kexec.uncached);
+}
+
+#[test]
+fn the_last_one_counts_and_is_the_one_that_is_told() {
+    let read = good("rodata=maybe rodata=off");
+    assert_eq!(read.rodata, Rodata::Off);
+    let (read, problems) = parse("rodata=off rodata=maybe");
+    assert_eq!((read.rodata, problems.len()), (Rodata::On, 1));
+}
+
+#[test]
+fn words_of_tests_are_all_read() {
+    let read =
+        good("granule.test=park granule.test=kexec:a arm64.fake_cpu=2:bbm=1 granule.test=kexec:b");
+    let tests: Vec<_> = read.test.tests().collect();
+    assert_eq!(tests, [&b"park"[..], b"kexec:a", b"kexec:b"]);
+    assert!(read.test.asks_for(b"park") && !read.test.asks_for(b"kexec:"));
+    assert_eq!(read.test.after(b"kexec:"), Some(&b"b"[..]));
+    assert_eq!(read.test.fake_cpu(1), Changes::NONE);
+    assert_ne!(read.test.fake_cpu(2), Changes::NONE);
+    assert_eq!(read.test.inject_conflict, None);
+    let conflict = good("arm64.inject_conflict=3").test.inject_conflict;
+    assert_eq!(conflict.map(core::num::NonZeroU64::get), Some(3));
+}
+
+/// What an image without tests says of such words; here the parser has them.
+#[test]
+fn the_test_image_is_named() {
+    let problem = Problem::TestImageOnly {
+        key: b"granule.test",
+    };
+    let told = "granule.test=: known to the test image only; ignored";
+    assert_eq!(problem.to_string(), told);
+}
+
+#[test]
+fn a_number_is_digits_and_nothing_else() {
+    assert_eq!(decimal(b"0020"), Some(20));
+    assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+    for garbled in ["", "-1", "+1", "0x2", "1,2", " 1", "18446744073709551616"] {
+        assert_eq!(decimal(garbled.as_bytes()), None, "{garbled}");
+    }
+    let (read, problems) = parse("arm64.inject_conflict=00");
+    assert_eq!((read.test.inject_conflict, problems.len()), (None, 1));
+}
+
+#[test]
+fn each_key_is_listed_once() {
+    let all = KEYS.iter().chain(&READ_BEFORE).chain(&OF_TESTS);
+    for key in all.clone() {
+        assert!(key.ends_with('='), "{key}");
+        assert_eq!(
+            all.clone().filter(|other| *other == key).count(),
+            1,
+            "{key}"
+        );
+        assert_eq!(words(format!("{key}x").as_bytes()).count(), 1);
+    }
+}

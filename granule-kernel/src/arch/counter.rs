@@ -1,0 +1,267 @@
+//! Counts instructions, when `granule.count=instructions` asks for it.
+//!
+//! By the PMU's retired-instruction event where there is a PMU. Else by the virtual
+//! counter, which under QEMU's `-icount shift=0` advances by one nanosecond an
+//! instruction and is good to one tick. Either is first tried on a loop whose length
+//! is known: a counter that does not count it is an error, not a zero.
+//!
+//! Event counters have 32 bits before PMUv3p5. What they lose is put back from the virtual
+//! counter, if the trial shows that it advances with the instructions ([`counter_wrap`]).
+
+use crate::arch::cpu;
+use core::arch::asm;
+use core::fmt;
+use granule_kcore::counter_wrap::{self, Lost};
+
+/// PMU event: instruction architecturally executed.
+const INST_RETIRED: u64 = 0x08;
+/// PMEVTYPER.NSH: count at EL2 as well. At EL1 it stays 0.
+const COUNT_AT_EL2: u64 = 1 << 27;
+/// PMCR: on, event counters to 0, 64-bit counters where they exist.
+const PMCR_ON: u64 = 1 << 0 | 1 << 1 | 1 << 7;
+
+/// The trial loop: two instructions an iteration.
+const TRIAL_ITERATIONS: u64 = 4096;
+const TRIAL_INSTRUCTIONS: u64 = 2 * TRIAL_ITERATIONS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Event counter 0; `wide` if it has 64 bits.
+    Pmu { wide: bool },
+    /// The virtual counter, at so many nanoseconds, hence instructions, a tick.
+    VirtualCounter { per_tick: u64 },
+}
+
+/// A counter that was seen to count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InstructionCounter {
+    source: Source,
+    /// What measuring nothing gives.
+    cost: u64,
+    /// Instructions a tick of the virtual counter, if it advances with them.
+    clock: Option<u64>,
+}
+
+/// Why instructions cannot be counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotCounting {
+    source: Source,
+    seen: u64,
+}
+
+impl fmt::Display for NotCounting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = match self.source {
+            Source::Pmu { .. } => "the PMU",
+            Source::VirtualCounter { .. } => "the virtual counter (there is no PMU)",
+        };
+        write!(
+            f,
+            "cannot count instructions: {by} says {} for a loop of {TRIAL_INSTRUCTIONS}; \
+             under QEMU run with -icount shift=0 (granule boot --icount)",
+            self.seen
+        )
+    }
+}
+
+impl fmt::Display for InstructionCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.source {
+            Source::Pmu { wide: true } => f.write_str("PMU event 0x08, 64 bits"),
+            Source::Pmu { wide: false } => {
+                f.write_str("PMU event 0x08, 32 bits, ")?;
+                f.write_str(match self.clock {
+                    Some(_) => "those above from the virtual counter",
+                    None => "as long as it cannot overflow twice",
+                })
+            }
+            Source::VirtualCounter { per_tick } => {
+                write!(f, "virtual counter, {per_tick} instructions a tick")
+            }
+        }
+    }
+}
+
+impl InstructionCounter {
+    /// Sets a counter up and tries it. `dfr0` is ID_AA64DFR0_EL1; `at_el2` tells
+    /// where the kernel runs.
+    pub(crate) fn new(dfr0: u64, at_el2: bool) -> Result<Self, NotCounting> {
+        let source = choose(dfr0, at_el2);
+        let mut counter = Self {
+            source,
+            cost: 0,
+            clock: None,
+        };
+        // Too short to lose anything; what is lost all the same is no count of the trial either.
+        let count = |counter: &Self, what: fn()| counter.measure(what).1.unwrap_or(u64::MAX);
+        // The second run of each: the first may meet cold code, and the smaller of
+        // two is what is always there.
+        let nothing = || count(&counter, || ());
+        counter.cost = nothing().min(nothing());
+        let before = cpu::counter_now();
+        let seen = count(&counter, trial);
+        let ticks = cpu::counter_now().wrapping_sub(before);
+        let slack = match source {
+            Source::Pmu { .. } => 64,
+            Source::VirtualCounter { per_tick } => 64 + 2 * per_tick,
+        };
+        if seen.abs_diff(TRIAL_INSTRUCTIONS) > slack {
+            return Err(NotCounting { source, seen });
+        }
+        // Reading the registers is in it too.
+        let per_tick = nanoseconds_a_tick();
+        if (ticks * per_tick).abs_diff(TRIAL_INSTRUCTIONS) <= 128 + 2 * per_tick {
+            counter.clock = Some(per_tick);
+        }
+        Ok(counter)
+    }
+
+    /// Runs `what` and says how many instructions it took, or why that is not known. Not to be
+    /// nested: there is one counter.
+    pub(crate) fn measure<R>(&self, what: impl FnOnce() -> R) -> (R, Result<u64, Lost>) {
+        let start = cpu::counter_now();
+        if let Source::Pmu { .. } = self.source {
+            pmu_restart();
+        }
+        let result = what();
+        // First the finer one: reading the other is not to be counted.
+        let pmu = match self.source {
+            Source::Pmu { .. } => pmu_read(),
+            Source::VirtualCounter { .. } => (0, false),
+        };
+        let ticks = cpu::counter_now().wrapping_sub(start);
+        let count = match self.source {
+            Source::Pmu { wide: true } => Ok(pmu.0),
+            Source::Pmu { wide: false } => counter_wrap::unwrap(
+                pmu.0 as u32,
+                pmu.1,
+                ticks.saturating_mul(nanoseconds_a_tick()),
+                self.clock.map(|per_tick| ticks.saturating_mul(per_tick)),
+            ),
+            Source::VirtualCounter { per_tick } => Ok(ticks * per_tick),
+        };
+        (result, count.map(|count| count.saturating_sub(self.cost)))
+    }
+
+    /// The same counter without help from the virtual counter, as on a CPU with a clock of its
+    /// own.
+    #[cfg(feature = "test-image")]
+    pub(crate) const fn alone(self) -> Self {
+        Self {
+            clock: None,
+            ..self
+        }
+    }
+}
+
+/// Whole ones, upward: nobody is to be believed for longer than the clock is known.
+fn nanoseconds_a_tick() -> u64 {
+    1_000_000_000_u64.div_ceil(cpu::cntfrq_el0().max(1))
+}
+
+fn choose(dfr0: u64, at_el2: bool) -> Source {
+    // PMUVer: 0 none, 15 an implementation's own; 64-bit event counters from 6
+    // (PMUv3p5).
+    let version = dfr0 >> 8 & 0xf;
+    if version != 0 && version != 15 {
+        let filter = if at_el2 { COUNT_AT_EL2 } else { 0 };
+        let wide = version >= 6;
+        let pmcr = if wide { PMCR_ON } else { PMCR_ON & !(1 << 7) };
+        let counters: u64;
+        // SAFETY: the PMU exists (PMUVer), and only this module uses it; its registers
+        // have no effect on memory.
+        unsafe {
+            asm!("mrs {}, pmcr_el0", out(reg) counters, options(nomem, nostack, preserves_flags));
+        }
+        if counters >> 11 & 0x1f != 0 {
+            // SAFETY: as above; event counter 0 exists, as N is not 0.
+            unsafe {
+                asm!(
+                    "msr pmintenclr_el1, {all}",
+                    "msr pmcntenclr_el0, {all}",
+                    "msr pmevtyper0_el0, {event}",
+                    "msr pmcr_el0, {pmcr}",
+                    "msr pmcntenset_el0, {zeroth}",
+                    "isb",
+                    all = in(reg) 0xffff_ffffu64,
+                    event = in(reg) INST_RETIRED | filter,
+                    pmcr = in(reg) pmcr,
+                    zeroth = in(reg) 1u64,
+                    options(nomem, nostack, preserves_flags)
+                );
+            }
+            return Source::Pmu { wide };
+        }
+    }
+    let per_tick = nanoseconds_a_tick();
+    Source::VirtualCounter { per_tick }
+}
+
+/// Nothing counts on this CPU any more, and nothing interrupts for it.
+pub(crate) fn stop() {
+    // PMUVer: 0 none, 15 an implementation's own.
+    if matches!(cpu::id_aa64dfr0_el1() >> 8 & 0xf, 0 | 15) {
+        return;
+    }
+    // SAFETY: the PMU exists; its registers have no effect on memory.
+    unsafe {
+        asm!(
+            "msr pmcr_el0, xzr",
+            "msr pmcntenclr_el0, {all}",
+            "msr pmintenclr_el1, {all}",
+            "msr pmovsclr_el0, {all}",
+            "isb",
+            all = in(reg) 0xffff_ffffu64,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+}
+
+/// Sets event counter 0 and its overflow flag to 0.
+#[inline(never)]
+fn pmu_restart() {
+    // SAFETY: the PMU exists, or there would be no `Source::Pmu`; ISBs keep what is
+    // measured inside.
+    unsafe {
+        asm!(
+            "isb",
+            "msr pmovsclr_el0, {zeroth}",
+            "msr pmevcntr0_el0, xzr",
+            "isb",
+            zeroth = in(reg) 1u64,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Event counter 0, and whether it overflowed its 32 bits, if it has no more.
+#[inline(never)]
+fn pmu_read() -> (u64, bool) {
+    let (count, overflow): (u64, u64);
+    // SAFETY: as in `pmu_restart`.
+    unsafe {
+        asm!(
+            "isb",
+            "mrs {count}, pmevcntr0_el0",
+            "mrs {overflow}, pmovsclr_el0",
+            count = out(reg) count,
+            overflow = out(reg) overflow,
+            options(nostack, preserves_flags)
+        );
+    }
+    (count, overflow & 1 == 1)
+}
+
+/// A loop of [`TRIAL_INSTRUCTIONS`], give or take its setting up.
+fn trial() {
+    // SAFETY: counts a register down.
+    unsafe {
+        asm!(
+            "1:",
+            "subs {n}, {n}, #1",
+            "b.ne 1b",
+            n = inout(reg) TRIAL_ITERATIONS => _,
+            options(nomem, nostack)
+        );
+    }
+}

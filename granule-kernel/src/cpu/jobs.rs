@@ -1,0 +1,104 @@
+//! Jobs: work for the secondary CPUs outside of interrupts. Each looks for its job in its idle loop
+//! (`init::idle`).
+//!
+//! A job may take long, may be interrupted and parked in its middle, and may call other CPUs. There
+//! is one at a time, from one CPU, which goes on with something else meanwhile.
+
+use super::ipi;
+use crate::arch::cpu;
+use crate::percpu::{self, Aligned, Local, PerCpu};
+use core::fmt;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::cpus::set::CpuSet;
+
+/// Work, and who has not ended it yet.
+pub(crate) struct Job<'a> {
+    work: &'a (dyn Fn(&'static PerCpu) + Sync),
+    left: AtomicU64,
+}
+
+/// What each CPU is to do outside of interrupts.
+static JOBS: Local<AtomicPtr<Job<'static>>> =
+    Local([const { Aligned(AtomicPtr::new(core::ptr::null_mut())) }; MOST_CPUS]);
+
+impl fmt::Debug for Job<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Job on {}", CpuSet(self.left.load(Ordering::Relaxed)))
+    }
+}
+
+/// Runs `work` on `others`, none of which may have a job, and `meanwhile` here; returns what that
+/// returned once all are done. `work` must end by itself, or because `meanwhile` told it to: one that
+/// takes `patience_s` seconds longer is a panic that names its CPU.
+#[cfg_attr(
+    not(feature = "test-image"),
+    allow(dead_code, reason = "the jobs there are today are self-tests")
+)]
+pub(crate) fn run_while<R>(
+    others: CpuSet,
+    patience_s: u64,
+    work: &(dyn Fn(&'static PerCpu) + Sync),
+    meanwhile: impl FnOnce() -> R,
+) -> R {
+    let this = percpu::this().number();
+    assert!(
+        !others.contains(this) && !others.contains(0),
+        "CPU {this} gives CPU {others} a job, which only another CPU can do that waits for one"
+    );
+    let job = Job {
+        work,
+        left: AtomicU64::new(others.0),
+    };
+    // The pointers' lifetime ends when `left` is empty, for which we wait below.
+    let pointer = (&raw const job).cast_mut().cast::<Job<'static>>();
+    for number in others.iter() {
+        let old = JOBS
+            .of(number)
+            .map(|job| job.swap(pointer, Ordering::Release));
+        assert!(
+            old.is_none_or(|old| old.is_null()),
+            "CPU {number} has a job already"
+        );
+    }
+    // Wakes them.
+    ipi::call(others, &|_| ());
+    let result = meanwhile();
+    let start = cpu::counter_now();
+    loop {
+        let left = job.left.load(Ordering::Acquire);
+        if left == 0 {
+            return result;
+        }
+        assert!(
+            cpu::counter_now().wrapping_sub(start) < patience_s * cpu::cntfrq_el0(),
+            "CPU {} did not end its job within {patience_s} s",
+            CpuSet(left)
+        );
+        cpu::relax();
+    }
+}
+
+/// Whether CPU `number` has no job.
+pub(crate) fn is_free(number: usize) -> bool {
+    let job = JOBS.of(number);
+    job.is_some_and(|job| job.load(Ordering::Relaxed).is_null())
+}
+
+/// The job of the CPU that asks, if it has one.
+pub(crate) fn mine() -> Option<&'static Job<'static>> {
+    let job = JOBS.this().load(Ordering::Acquire);
+    // SAFETY: who gave the job keeps it until this CPU crosses itself off, in `Job::run`.
+    unsafe { job.as_ref() }
+}
+
+impl Job<'_> {
+    /// Does this CPU's part of it. Not used any more from then on.
+    pub(crate) fn run(&self) {
+        let this = percpu::this();
+        (self.work)(this);
+        JOBS.this().store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.left
+            .fetch_and(!CpuSet::one(this.number()).0, Ordering::Release);
+    }
+}

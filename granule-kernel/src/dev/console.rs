@@ -1,0 +1,142 @@
+//! The console with the MMU on: formatted text to the UART of the boot console.
+//!
+//! `print!` and `println!` as in std. Before `init`, output goes nowhere.
+
+use crate::arch::cpu;
+use crate::dev::pl011::Pl011;
+use crate::lock::RawMaskedLock;
+use crate::percpu;
+use core::cell::UnsafeCell;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use granule_kcore::console_output::Guard;
+
+struct Console {
+    lock: RawMaskedLock,
+    uart: UnsafeCell<Option<Pl011>>,
+    /// What programs write.
+    guard: UnsafeCell<Guard>,
+}
+
+// SAFETY: `uart` and `guard` are reached only by the CPU that holds `lock`, or by the panicking CPU,
+// beside which no other CPU prints any more.
+unsafe impl Sync for Console {}
+
+static CONSOLE: Console = Console {
+    lock: RawMaskedLock::new(),
+    uart: UnsafeCell::new(None),
+    guard: UnsafeCell::new(Guard::NEW),
+};
+
+/// The CPU that panics, to which the console belongs from then on; `NOBODY` as a rule.
+static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
+const NOBODY: usize = usize::MAX;
+
+/// Takes `uart` for the console.
+pub(crate) fn init(uart: Pl011) {
+    uart.enable();
+    // SAFETY: called once, at boot, by the only CPU that runs.
+    unsafe { *CONSOLE.uart.get() = Some(uart) };
+}
+
+struct Writer(Pl011);
+
+impl Write for Writer {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.put_all(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Prints `text`, whole, against other CPUs. Interrupts wait: what they run may print, too.
+pub(crate) fn write(text: fmt::Arguments<'_>) {
+    with(|uart, guard| {
+        if guard.is_in_line() {
+            uart.put(b'\n');
+        }
+        *guard = Guard::NEW;
+        // The writer never fails; a failing Display loses the rest of its text.
+        let _ = Writer(uart).write_fmt(text);
+    });
+}
+
+/// Sends what a program writes, as it is but for lines that could be taken for the kernel's own.
+pub(crate) fn write_user(bytes: &[u8]) {
+    with(|uart, guard| {
+        for byte in bytes {
+            if guard.next(*byte) {
+                uart.put(b' ');
+            }
+            uart.put(*byte);
+        }
+    });
+}
+
+fn with(work: impl FnOnce(Pl011, &mut Guard)) {
+    let before = CONSOLE.lock.acquire_or_give_up().unwrap_or_else(|stuck| {
+        // SAFETY: an exception may have stopped the holder, and then it does not come back. If it
+        // does, output is mixed up, which is better than none.
+        unsafe { CONSOLE.lock.seize() };
+        stuck.before
+    });
+    let owner = PANICKING.load(Ordering::Relaxed);
+    if owner != NOBODY && owner != percpu::this().number() {
+        // SAFETY: taken above.
+        unsafe { CONSOLE.lock.release(before) };
+        let _ = cpu::mask_interrupts();
+        cpu::halt();
+    }
+    // SAFETY: read only; written once before there was anything to print.
+    if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
+        // SAFETY: this CPU has the lock, or panics alone.
+        work(uart, unsafe { &mut *CONSOLE.guard.get() });
+    }
+    // SAFETY: taken above.
+    unsafe { CONSOLE.lock.release(before) };
+}
+
+/// Waits until everything printed has left the UART.
+pub(crate) fn flush() {
+    // SAFETY: as in `write`.
+    if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
+        uart.flush();
+    }
+}
+
+/// Gives the console to this CPU, which panics, for good: any other CPU that prints stops. If
+/// another one panics already, this one stops.
+pub(crate) fn take_over() {
+    let this = percpu::this().number();
+    match PANICKING.compare_exchange(NOBODY, this, Ordering::Relaxed, Ordering::Relaxed) {
+        // The holder of the lock is this CPU, which will not come back to it, or another one, which
+        // gets the time to end its line.
+        Ok(_) => {
+            let start = cpu::cntvct_el0();
+            while CONSOLE.lock.holder().is_some()
+                && cpu::cntvct_el0().wrapping_sub(start) < cpu::cntfrq_el0() / 10
+            {
+                cpu::relax();
+            }
+        }
+        Err(owner) if owner == this => {}
+        Err(_) => cpu::halt(),
+    }
+    // SAFETY: a holder that is still there is put up with, as in `with`; interrupts stay as they are.
+    unsafe {
+        CONSOLE.lock.seize();
+        CONSOLE.lock.release(cpu::interrupts());
+    }
+}
+
+macro_rules! print {
+    ($($argument:tt)*) => { $crate::dev::console::write(format_args!($($argument)*)) };
+}
+
+macro_rules! println {
+    () => { $crate::dev::console::write(format_args!("\n")) };
+    ($($argument:tt)*) => {{
+        $crate::dev::console::write(format_args!("{}\n", format_args!($($argument)*)))
+    }};
+}
+
+pub(crate) use {print, println};

@@ -1,0 +1,173 @@
+//! The interrupt controller, through the `arm-gic` crate: as much of it as calls between CPUs and
+//! each CPU's timer take.
+//!
+//! `granule_kcore::devicetree::gic` finds it; [`v2`] and [`v3`] each drive one version; the rest of the
+//! kernel calls the functions here. One software-generated interrupt (SGI) is in use.
+
+mod common;
+pub(crate) mod quiet;
+mod v2;
+mod v3;
+
+pub(crate) use common::Error;
+pub(crate) use driver::{
+    Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, quiet_cpu, quiet_rest, restore,
+    send,
+};
+
+mod driver {
+    use super::common::{CALL, Error};
+    use super::quiet::StillOn;
+    use super::{v2, v3};
+    use crate::dev::driver::Driver;
+    use crate::percpu::PerCpu;
+    use arm_gic::IntId;
+    use arrayvec::ArrayVec;
+    use core::ops::Range;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use granule_boot::driver::Requirement;
+    use granule_kcore::cpus::set::CpuSet;
+
+    pub(crate) static V2_DRIVER: Driver = Driver::new("gic-v2", Requirement::Any);
+    pub(crate) static V3_DRIVER: Driver = Driver::new("gic-v3", Requirement::Any);
+
+    /// A GIC whose registers are mapped, by virtual addresses.
+    #[derive(Clone, Debug)]
+    pub(crate) enum Mapped {
+        /// Distributor and CPU interface.
+        V2 {
+            distributor: u64,
+            cpu_interface: u64,
+        },
+        /// Distributor, and the regions of redistributors.
+        V3 {
+            distributor: u64,
+            redistributors: ArrayVec<Range<u64>, { granule_kcore::devicetree::gic::MOST_REGIONS }>,
+        },
+    }
+
+    /// 0 none, else the version.
+    static VERSION: AtomicU32 = AtomicU32::new(0);
+
+    /// Sets the distributor up, and this CPU, which is the boot CPU.
+    ///
+    /// # Safety
+    ///
+    /// The registers must be mapped as Device memory at these addresses for good, and the call be
+    /// the first and only one.
+    pub(crate) unsafe fn init(mapped: &Mapped, cpu: &PerCpu) -> Result<(), Error> {
+        match mapped {
+            Mapped::V2 {
+                distributor,
+                cpu_interface,
+            } => {
+                // SAFETY: the caller's promise.
+                unsafe { v2::take(*distributor, *cpu_interface) };
+                VERSION.store(2, Ordering::Relaxed);
+            }
+            Mapped::V3 {
+                distributor,
+                redistributors,
+            } => {
+                // SAFETY: the caller's promise.
+                unsafe { v3::take(*distributor, redistributors) };
+                VERSION.store(3, Ordering::Relaxed);
+            }
+        }
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::init_cpu(),
+            _ => v3::init_cpu(cpu, true),
+        }
+    }
+
+    /// Sets this CPU's part up; one CPU after the other.
+    pub(crate) fn init_cpu(cpu: &PerCpu) -> Result<(), Error> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::init_cpu(),
+            _ => v3::init_cpu(cpu, false),
+        }
+    }
+
+    /// This CPU takes no interrupt any more: its interface is off, and none of its private ones is
+    /// enabled, pending or active. Interrupts must be masked.
+    pub(crate) fn quiet_cpu(cpu: &PerCpu) -> Result<(), StillOn> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::quiet_cpu(),
+            3 => v3::quiet_cpu(cpu),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of all that are shared, by the last CPU.
+    pub(crate) fn quiet_rest() -> Result<(), StillOn> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::quiet_rest(),
+            3 => v3::quiet_rest(),
+            _ => Ok(()),
+        }
+    }
+
+    /// As it was after [`init`], by the boot CPU.
+    pub(crate) fn restore(cpu: &PerCpu) -> Result<(), Error> {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::init_cpu(),
+            3 => v3::init_cpu(cpu, true),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends the calling interrupt to `cpus`. What was stored before is visible to who takes it.
+    pub(crate) fn send(cpus: CpuSet) {
+        // The interrupt is no memory access, so only a barrier orders it after the stores that it
+        // announces.
+        granule::hw::dsb_ishst();
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::send(cpus),
+            3 => v3::send(cpus),
+            _ => {}
+        }
+        granule::hw::isb();
+    }
+
+    /// Takes the pending interrupt with the highest priority; `None` if it went away.
+    pub(crate) fn acknowledge() -> Option<Taken> {
+        let id = match VERSION.load(Ordering::Relaxed) {
+            2 => v2::acknowledge(),
+            3 => v3::acknowledge(),
+            _ => None,
+        }?;
+        // What the interrupt announces is read after it is acknowledged.
+        granule::hw::dsb_sy();
+        granule::hw::isb();
+        Some(Taken(id))
+    }
+
+    /// Says that an interrupt has been dealt with.
+    pub(crate) fn end(taken: Taken) {
+        match VERSION.load(Ordering::Relaxed) {
+            2 => v2::end(taken.0),
+            _ => v3::end(taken.0),
+        }
+        granule::hw::isb();
+    }
+
+    /// An interrupt that was acknowledged.
+    #[derive(Debug)]
+    pub(crate) struct Taken(IntId);
+
+    impl Taken {
+        /// Whether another CPU calls.
+        pub(crate) fn is_call(&self) -> bool {
+            self.number() == CALL.raw_value()
+        }
+
+        /// The interrupt's number. A GICv2 puts the sender of an SGI above it.
+        pub(crate) fn number(&self) -> u32 {
+            if VERSION.load(Ordering::Relaxed) == 2 {
+                self.0.raw_value() & 0x3ff
+            } else {
+                self.0.raw_value()
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A GICv3 or GICv4: a redistributor for each CPU, and the CPU interface in system registers.
+
+use super::common::{CALL, Error, timer};
+use super::quiet::{Registers, StillOn};
+use crate::percpu::{self, PerCpu};
+use arm_gic::gicv3::registers::{Gicd, GicrSgi};
+use arm_gic::gicv3::{
+    GicCpuInterface, GicRedistributorIterator, GicV3, HIGHEST_NS_PRIORITY, SgiTarget,
+    SgiTargetGroup,
+};
+use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::devicetree::gic::MOST_REGIONS;
+
+static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
+/// Start and end of each region of redistributors; 0 where there is none.
+static REGIONS: [[AtomicU64; 2]; MOST_REGIONS] =
+    [const { [const { AtomicU64::new(0) }; 2] }; MOST_REGIONS];
+
+/// Bytes of a redistributor without virtual LPIs: two frames of 64K.
+const REDISTRIBUTOR: u64 = size_of::<GicrSgi>() as u64;
+
+/// Takes the registers.
+///
+/// # Safety
+///
+/// They must be mapped as Device memory at these addresses, for good.
+pub(super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
+    DISTRIBUTOR.store(distributor, Ordering::Relaxed);
+    for (slot, region) in REGIONS.iter().zip(redistributors) {
+        let [start, end] = slot;
+        start.store(region.start, Ordering::Relaxed);
+        end.store(region.end, Ordering::Relaxed);
+    }
+}
+
+/// Sets up this CPU's redistributor and interface, and the distributor if it is the `first`.
+pub(super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
+    let affinity = percpu.affinity.load(Ordering::Relaxed);
+    if affinity & 0xff >= 16 {
+        return Err(Error::Affinity);
+    }
+    let redistributor = redistributor(affinity)?;
+    let distributor = DISTRIBUTOR.load(Ordering::Relaxed) as *mut Gicd;
+    let distributor = NonNull::new(distributor).ok_or(Error::NoRedistributor)?;
+    // SAFETY: `take`'s caller vouched for the registers. CPUs are set up one after the other, so
+    // there is one driver at a time, and this one sees one redistributor, which is this CPU's.
+    let gic = unsafe { GicV3::new(UniqueMmioPointer::new(distributor), redistributor, 1) };
+    let mut gic = gic.map_err(Error::V3)?;
+    if first {
+        gic.setup(0);
+    } else {
+        gic.init_cpu(0);
+        let mut redistributor = gic.redistributor(0).map_err(Error::V3)?;
+        redistributor.configure_default_settings();
+        GicCpuInterface::enable_group1(true);
+    }
+    GicCpuInterface::set_priority_mask(0xff);
+    gic.set_interrupt_priority(CALL, Some(0), HIGHEST_NS_PRIORITY)
+        .map_err(Error::V3)?;
+    gic.enable_interrupt(CALL, Some(0), true)
+        .map_err(Error::V3)?;
+    if let Some(timer) = timer() {
+        gic.set_interrupt_priority(timer, Some(0), HIGHEST_NS_PRIORITY)
+            .map_err(Error::V3)?;
+        gic.enable_interrupt(timer, Some(0), true)
+            .map_err(Error::V3)?;
+    }
+    gic.gicr_barrier(0).map_err(Error::V3)
+}
+
+/// The redistributor whose GICR_TYPER has this affinity.
+fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
+    for [start, end] in &REGIONS {
+        let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
+        let Some(base) = NonNull::new(start as *mut GicrSgi) else {
+            break;
+        };
+        // SAFETY: a region of redistributors that `take`'s caller vouched for; CPUs look for theirs
+        // one after the other.
+        let mut all = unsafe { GicRedistributorIterator::new(base) }.map_err(Error::V3)?;
+        let mut at = start;
+        // The region may end before one says that it is the last.
+        while at + REDISTRIBUTOR <= end
+            && let Some(redistributor) = all.next()
+        {
+            let typer = redistributor.typer();
+            if typer.core_mpidr() == affinity {
+                return NonNull::new(at as *mut GicrSgi).ok_or(Error::NoRedistributor);
+            }
+            at += REDISTRIBUTOR << u32::from(typer.virtual_lpis_supported());
+        }
+    }
+    Err(Error::NoRedistributor)
+}
+
+pub(super) fn send(cpus: CpuSet) {
+    for cpu in cpus.iter() {
+        let Some(cpu) = percpu::of(cpu) else {
+            continue;
+        };
+        let affinity = cpu.affinity.load(Ordering::Relaxed);
+        let target = SgiTarget::List {
+            affinity3: (affinity >> 32) as u8,
+            affinity2: (affinity >> 16) as u8,
+            affinity1: (affinity >> 8) as u8,
+            // Below 16, or the CPU was not brought up.
+            target_list: 1 << (affinity & 0xf),
+        };
+        // Refuses only what is no SGI.
+        let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
+    }
+}
+
+pub(super) fn acknowledge() -> Option<IntId> {
+    GicCpuInterface::get_and_acknowledge_interrupt(InterruptGroup::Group1)
+}
+
+pub(super) fn end(id: IntId) {
+    GicCpuInterface::end_interrupt(id, InterruptGroup::Group1);
+}
+
+/// GICD_CTLR and GICR_CTLR.
+const CTLR: u64 = 0;
+/// GICD_CTLR's enables of groups, whichever view this is.
+const GROUPS: u32 = 0b111;
+/// GICD_CTLR.RWP: a write is on its way.
+const DISTRIBUTOR_WRITES: u32 = 1 << 31;
+/// GICR_CTLR.RWP.
+const REDISTRIBUTOR_WRITES: u32 = 1 << 3;
+/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one.
+const TYPER: u64 = 4;
+/// From a redistributor's first frame to that of its SGIs and PPIs.
+const SGI_FRAME: u64 = 0x1_0000;
+
+/// See [`quiet_cpu`](super::quiet_cpu).
+pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
+    GicCpuInterface::enable_group1(false);
+    GicCpuInterface::set_priority_mask(0);
+    // There was one when it was set up.
+    let Ok(redistributor) = redistributor(percpu.affinity.load(Ordering::Relaxed)) else {
+        return Ok(());
+    };
+    let start = redistributor.as_ptr() as u64;
+    // SAFETY: this CPU's redistributor, which `take`'s caller vouched for.
+    let (control, own) = unsafe { (Registers::at(start), Registers::at(start + SGI_FRAME)) };
+    own.silence(0..1);
+    control.wait(CTLR, REDISTRIBUTOR_WRITES);
+    own.silent(0..1, 0)
+}
+
+/// See [`quiet_rest`](super::quiet_rest).
+pub(super) fn quiet_rest() -> Result<(), StillOn> {
+    // SAFETY: `take`'s caller vouched for it.
+    let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };
+    // How interrupts are routed stays: turning that back is UNPREDICTABLE.
+    distributor.write(CTLR, distributor.read(CTLR) & !GROUPS);
+    distributor.wait(CTLR, DISTRIBUTOR_WRITES);
+    let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
+    distributor.silence(words.clone());
+    distributor.wait(CTLR, DISTRIBUTOR_WRITES);
+    distributor.silent(words, 0)
+}

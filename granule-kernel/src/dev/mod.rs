@@ -1,0 +1,17 @@
+//! Devices: the UART and the console on it, the interrupt controller, the timer, firmware; and the
+//! question which of their drivers work with the chosen page size.
+
+pub(crate) mod pl011;
+
+#[cfg(target_os = "none")]
+pub(crate) mod console;
+#[cfg(target_os = "none")]
+pub(crate) mod driver;
+#[cfg(target_os = "none")]
+pub(crate) mod gic;
+#[cfg(target_os = "none")]
+pub(crate) mod psci;
+#[cfg(target_os = "none")]
+pub(crate) mod registry;
+#[cfg(target_os = "none")]
+pub(crate) mod timer;

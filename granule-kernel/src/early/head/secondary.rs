@@ -1,0 +1,135 @@
+//! The entry of a secondary CPU: from the firmware's jump to `mmu_off_secondary`, and from its
+//! return to the switch in `mmu_on`.
+
+use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
+use crate::handover::MmuConfig;
+use crate::handover::mailbox::{Command, PARKED, Report};
+use core::arch::global_asm;
+use core::mem::offset_of;
+use granule_kcore::cpus::compare::Reason;
+
+// x0 = physical address of this CPU's Command. The image has been relocated for its virtual
+// address and cleaned where it is read here: text by the loader, commands by the boot CPU. Registers as
+// in `entry`: x19 exception level at entry, x20 the command, x24 exception level now, x25 VHE.
+global_asm!(
+    r#"
+    .section .head.text.secondary, "ax"
+    .global secondary_entry
+secondary_entry:
+    msr     daifset, #0xf
+    mov     x20, x0
+    mrs     x19, CurrentEL
+    lsr     x19, x19, #2
+    mov     w0, #{el3}
+    cmp     x19, #3
+    b.eq    secondary_park
+    mov     w0, #{mmu_on}
+    cmp     x19, #2
+    b.eq    1f
+    mrs     x2, sctlr_el1
+    ldr     x1, ={sctlr_el1}
+    tbnz    x2, #0, secondary_park
+    msr     sctlr_el1, x1
+    b       2f
+1:  mrs     x2, sctlr_el2
+    ldr     x1, ={sctlr_el2}
+    tbnz    x2, #0, secondary_park
+    msr     sctlr_el2, x1
+2:  isb
+    msr     spsel, #1
+    mov     x29, xzr
+
+    adrp    x0, secondary_vectors
+    add     x0, x0, :lo12:secondary_vectors
+    cmp     x19, #2
+    b.eq    3f
+    msr     vbar_el1, x0
+    b       4f
+3:  msr     vbar_el2, x0
+4:  msr     tpidr_el1, x20          // for those vectors; the kernel's own from its first line on
+    isb
+
+    ldr     x0, [x20, #{stack_top}]
+    mov     sp, x0
+    mov     x24, #1
+    mov     x25, #0
+    cmp     x19, #2
+    b.ne    5f
+    bl      setup_el2
+5:  adrp    x0, secondary_vectors
+    add     x0, x0, :lo12:secondary_vectors
+    bl      setup_run_level
+
+    mov     x0, x20
+    mov     x1, x19
+    mov     x2, x24
+    bl      mmu_off_secondary       // comes back if this CPU can live with the tables
+
+    // The stack was written past the caches. None of it is used again, but a line fetched
+    // meanwhile may hold what was there before: none may meet the kernel's stores.
+    ldr     x0, [x20, #{stack_bottom}]
+    ldr     x1, [x20, #{stack_top}]
+    bl      dcache_inval_poc
+
+    ldp     x1, x2, [x20, #{mair}]
+    ldp     x3, x4, [x20, #{ttbr0}]
+    ldr     x5, [x20, #{entry}]
+    ldr     x6, [x20, #{stack_top_virtual}]
+    ldr     x7, [x20, #{argument}]
+    b       enable_mmu_and_jump
+
+    // w0 = the reason. What it is about is zero in memory.
+secondary_park:
+    ldr     x3, [x20, #{report}]
+    str     x0, [x3, #{reason}]
+    dmb     sy
+    mov     x0, #{parked}
+    str     x0, [x3, #{state}]
+    dsb     sy
+    b       park_loop
+
+    // An exception with the MMU off: tells the boot CPU, which has the console.
+    .balign 2048
+secondary_vectors:
+    .rept   16
+    b       secondary_exception
+    .balign 128
+    .endr
+
+secondary_exception:
+    mrs     x20, tpidr_el1
+    ldr     x3, [x20, #{report}]
+    mrs     x0, CurrentEL
+    cmp     x0, #(2 << 2)
+    b.eq    1f
+    mrs     x1, esr_el1
+    mrs     x2, elr_el1
+    b       2f
+1:  mrs     x1, esr_el2
+    mrs     x2, elr_el2
+2:  str     x1, [x3, #{has}]
+    str     x2, [x3, #{needs}]
+    mov     w0, #{exception}
+    b       secondary_park
+
+    .ltorg
+"#,
+    el3 = const Reason::EnteredAtEl3 as u32,
+    mmu_on = const Reason::EnteredWithMmuOn as u32,
+    exception = const Reason::Exception as u32,
+    sctlr_el1 = const SCTLR_MMU_OFF,
+    sctlr_el2 = const SCTLR_EL2_MMU_OFF,
+    stack_bottom = const offset_of!(Command, stack_bottom),
+    stack_top = const offset_of!(Command, stack_top),
+    stack_top_virtual = const offset_of!(Command, stack_top_virtual),
+    entry = const offset_of!(Command, entry),
+    argument = const offset_of!(Command, argument),
+    report = const offset_of!(Command, report),
+    mair = const offset_of!(Command, mmu) + offset_of!(MmuConfig, mair),
+    ttbr0 = const offset_of!(Command, mmu) + offset_of!(MmuConfig, ttbr0),
+    reason = const offset_of!(Report, reason),
+    needs = const offset_of!(Report, needs),
+    has = const offset_of!(Report, has),
+    state = const offset_of!(Report, state),
+    parked = const PARKED,
+);

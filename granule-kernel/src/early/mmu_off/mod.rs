@@ -1,0 +1,110 @@
+//! Rust that runs with the MMU off, from the entry code's call to the values that
+//! turn the MMU on.
+//!
+//! Memory is Device memory here (RPPDBS, RWFZPW): an unaligned access faults,
+//! exclusives and atomics need not work, DC ZVA faults. The target forbids SIMD and
+//! unaligned accesses; what lives in this module and whatever it calls uses no
+//! atomics, no formatting and nothing that can panic, which a build check of the
+//! linked code enforces. It says what went wrong through [`park`].
+
+mod park;
+mod peek;
+mod secondary;
+mod tables;
+
+use crate::arch::cpu;
+use crate::handover::{EntryInfo, Handover, MmuConfig, record};
+use crate::trace::early::Early;
+
+/// What this code leaves for the kernel. Written with the MMU off, by the entry
+/// code and by `mmu_off_main`; from then on only read.
+#[unsafe(no_mangle)]
+static mut HANDOVER: Handover = Handover {
+    entry: EntryInfo {
+        dtb: 0,
+        load: 0,
+        entry_el: 0,
+        run_el: 0,
+        vhe: 0,
+        counter: 0,
+        midr: 0,
+        mmfr: [0; 4],
+        pfr0: 0,
+        isar0: 0,
+        dfr0: 0,
+        ctr: 0,
+    },
+    tree: crate::handover::TreeInfo {
+        bytes: 0,
+        uart: 0,
+        bootargs_offset: 0,
+        bootargs_bytes: 0,
+        psci: crate::handover::Conduit::Unknown,
+    },
+    mmu: MmuConfig {
+        mair: 0,
+        tcr: 0,
+        ttbr0: 0,
+        ttbr1: 0,
+        virt_offset: 0,
+    },
+    choice: None,
+    roots: None,
+    pool_next: 0,
+    trace: granule_kcore::trace::area::Area { start: 0, bytes: 0 },
+};
+
+/// Everything between the entry code and the MMU, in order: tell that the image
+/// was entered, note the CPU, read the device tree, choose the page size, build
+/// the boot tables.
+///
+/// Called by `entry` once, on the boot stack, with `handover` = `HANDOVER` at its
+/// physical address.
+#[unsafe(no_mangle)]
+extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
+    record::entered();
+    note_cpu(&mut handover.entry);
+    let (tree, choice, trace) = peek::look(&handover.entry);
+    let entry = &handover.entry;
+    // SAFETY: the area is none, or RAM by the word of who started us and off all that we use,
+    // which `look` saw to.
+    let early = unsafe {
+        Early::begin(
+            trace,
+            choice.page.size.bytes(),
+            entry.features().bbm_level() as u8,
+        )
+    };
+    early.entered(entry, tree.bytes);
+    let tables = tables::build(entry, &tree, &choice, trace, early);
+    handover.tree = tree;
+    handover.choice = Some(choice);
+    handover.mmu = tables.mmu;
+    handover.roots = Some(tables.roots);
+    handover.pool_next = tables.pool_next;
+    handover.trace = trace;
+    record::mmu_on();
+    early.leaves(&handover.entry, &handover.mmu);
+    early.end();
+    &raw const handover.mmu
+}
+
+fn note_cpu(entry: &mut EntryInfo) {
+    entry.midr = cpu::midr_el1();
+    entry.mmfr = [
+        cpu::id_aa64mmfr0_el1(),
+        cpu::id_aa64mmfr1_el1(),
+        cpu::id_aa64mmfr2_el1(),
+        cpu::id_aa64mmfr3_el1(),
+    ];
+    entry.pfr0 = cpu::id_aa64pfr0_el1();
+    entry.isar0 = cpu::id_aa64isar0_el1();
+    entry.dfr0 = cpu::id_aa64dfr0_el1();
+    entry.ctr = cpu::ctr_el0();
+}
+
+/// An exception with the MMU off, from the early vectors.
+#[unsafe(no_mangle)]
+extern "C" fn mmu_off_exception(esr: u64, elr: u64, far: u64) -> ! {
+    park::exception(esr, elr, far)
+}

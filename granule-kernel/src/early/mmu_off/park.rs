@@ -1,0 +1,99 @@
+//! The end of a boot that cannot go on while the MMU is off.
+//!
+//! The reason goes into the boot record in any case, and to the console once that
+//! is known. With a way to power off (PSCI) the machine ends, as a caller waits for
+//! it; else the CPU waits for ever.
+
+use crate::dev::pl011::Pl011;
+use crate::handover::record::{self, Reason};
+use crate::handover::{Conduit, TreeInfo};
+use granule_kcore::line::Line;
+
+/// PSCI_SYSTEM_OFF.
+const SYSTEM_OFF: u64 = 0x8400_0008;
+
+// What is known so far of how to tell. Volatile accesses only, by one CPU.
+static mut UART: u64 = 0;
+static mut PSCI: Conduit = Conduit::Unknown;
+static mut PARKING: bool = false;
+
+/// Takes console and power-off from the device tree.
+pub(super) fn learn(tree: &TreeInfo) {
+    // SAFETY: only this CPU runs, and no reference to the statics exists.
+    unsafe {
+        (&raw mut UART).write_volatile(tree.uart);
+        (&raw mut PSCI).write_volatile(tree.psci);
+    }
+}
+
+/// Tells `message`, which is one line of ASCII, and ends.
+pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
+    record::parked(reason, message);
+    // SAFETY: as in `learn`.
+    let (uart, psci) = unsafe {
+        (
+            (&raw const UART).read_volatile(),
+            (&raw const PSCI).read_volatile(),
+        )
+    };
+    if uart != 0 {
+        // SAFETY: the address is that of a PL011 by the device tree, and the MMU is
+        // off: the flat map, Device memory.
+        let uart = unsafe { Pl011::new(uart) };
+        uart.enable();
+        uart.put_all(b"\ngranule: refused: ");
+        uart.put_all(message);
+        uart.put_all(b"\n@granule outcome=refused\n@granule reason=");
+        uart.put_all(message);
+        uart.put_all(b"\n@granule end\n");
+        uart.flush();
+        power_off(psci);
+    }
+    wait()
+}
+
+/// Tells an exception and ends. One that happens on the way, or while `park` talks
+/// to the console, waits silently: the record says by then why the boot ended, or
+/// cannot be written.
+pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
+    // SAFETY: as in `learn`.
+    let again = unsafe {
+        let again = (&raw const PARKING).read_volatile();
+        (&raw mut PARKING).write_volatile(true);
+        again
+    };
+    if again || record::is_parked() {
+        wait();
+    }
+    let mut message = Line::<160>::new();
+    message.push(b"exception before the MMU was on: ESR ");
+    message.push_hex(esr);
+    message.push(b", at ");
+    message.push_hex(elr);
+    message.push(b", fault address ");
+    message.push_hex(far);
+    park(Reason::Exception, message.bytes())
+}
+
+fn power_off(psci: Conduit) {
+    // SAFETY: an SMC or HVC by the SMC calling convention, through the conduit that
+    // the device tree names; it may use x0-x17, and does not return if it succeeds.
+    unsafe {
+        match psci {
+            Conduit::Smc => {
+                core::arch::asm!("smc #0", inout("x0") SYSTEM_OFF => _, clobber_abi("C"));
+            }
+            Conduit::Hvc => {
+                core::arch::asm!("hvc #0", inout("x0") SYSTEM_OFF => _, clobber_abi("C"));
+            }
+            Conduit::Unknown | Conduit::OwnHvc => {}
+        }
+    }
+}
+
+fn wait() -> ! {
+    loop {
+        // SAFETY: waits for an interrupt, which is masked; no other effect.
+        unsafe { core::arch::asm!("wfi", options(nomem, nostack)) };
+    }
+}

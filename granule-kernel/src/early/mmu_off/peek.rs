@@ -1,0 +1,263 @@
+//! The device tree with the MMU off: from an address to what the boot needs of it first.
+//!
+//! The looking itself is the library's (`granule_boot`), which works on bytes; here an address
+//! that a boot loader gave becomes bytes that may be read, and what is found becomes plain
+//! values that outlive the MMU's switch.
+
+use super::park;
+use crate::arch::cache;
+use crate::arch::image;
+use crate::handover::record::Reason;
+use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
+use granule::arch::PageSize;
+use granule_boot::choice::{self, PageSizeInputs};
+use granule_boot::peek::{Peek, Range, Tree, TreeError, total_size};
+use granule_boot::sizes::SizeSet;
+use granule_boot::{firmware, machines, peek, words};
+use granule_kcore::sizes;
+use granule_kcore::trace::area::Area;
+use smccc::{Call, Hvc, Smc};
+
+/// The page size that is taken where nobody else has a say: `GRANULE_DEFAULT_PAGE_SIZE` when the
+/// kernel was built.
+const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_SIZE") {
+    None => None,
+    Some(text) => match text.as_bytes() {
+        b"" => None,
+        b"4k" => Some(PageSize::K4),
+        b"16k" => Some(PageSize::K16),
+        b"64k" => Some(PageSize::K64),
+        // While compiling, not while booting.
+        _ => panic!("GRANULE_DEFAULT_PAGE_SIZE: expected 4k, 16k or 64k, or nothing"),
+    },
+};
+
+/// Looks at the tree that the boot loader gave, and chooses by it. Parks when it cannot be used.
+pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
+    let bytes = bytes(entry);
+    let tree = match Tree::new(bytes) {
+        Ok(tree) => tree,
+        Err(error) => refuse(error),
+    };
+    let seen = tree.peek();
+    let console = console(entry, bytes, &seen);
+    let info = facts(entry, bytes, &seen, console.unwrap_or_default());
+    // From here on the console, if the tree names one, hears of it.
+    park::learn(&info);
+    if let Some(error) = seen.damage {
+        refuse(error);
+    }
+    // Without a console nobody would ever hear how the boot ended: say so where it is read.
+    if let Err(message) = console {
+        park::park(Reason::NoConsole, message);
+    }
+    let area = area(entry, seen.bootargs, info.bytes);
+    let choice = choose(entry, &seen, info.psci);
+    keep_off(entry, &tree, &info, &choice, &area);
+    (info, choice, area)
+}
+
+/// The physical address of the console's registers, if an access there can do no harm; else what
+/// is wrong.
+fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'static [u8]> {
+    let console = match seen.console {
+        Ok(console) => console,
+        Err(error) => return Err(error.text().as_bytes()),
+    };
+    if !console.is_pl011 {
+        return Err(b"no console: /chosen/stdout-path leads to a device that is not arm,pl011");
+    }
+    // Registers of 32 bits on Device memory: an access elsewhere faults (RWFZPW).
+    if console.base & 3 != 0 {
+        return Err(
+            b"no console: the address of the registers of /chosen/stdout-path is no multiple of 4",
+        );
+    }
+    let end = console.base.checked_add(PL011_BYTES);
+    let limit = 1u64 << entry.features().pa_bits();
+    if end.is_none_or(|end| end > limit) {
+        return Err(
+            b"no console: the registers of /chosen/stdout-path lie beyond the CPU's physical addresses",
+        );
+    }
+    let registers = Range {
+        start: console.base,
+        bytes: PL011_BYTES,
+    };
+    if registers.meets(image_range(entry)) || registers.meets(tree_range(entry, bytes.len() as u64))
+    {
+        return Err(
+            b"no console: the registers of /chosen/stdout-path lie in the memory of the image or the device tree",
+        );
+    }
+    Ok(console.base)
+}
+
+/// Bytes of a PL011's registers.
+const PL011_BYTES: u64 = 4 << 10;
+
+fn image_range(entry: &EntryInfo) -> Range {
+    Range {
+        start: entry.load,
+        bytes: image::bytes(),
+    }
+}
+
+fn tree_range(entry: &EntryInfo, bytes: u64) -> Range {
+    Range {
+        start: entry.dtb,
+        bytes,
+    }
+}
+
+/// Parks if the pages of the boot tables hold memory that must not be mapped, or must be mapped
+/// in another way. What is mapped goes outward to the chosen page, and a Normal Cacheable mapping
+/// may be read on speculation whether or not the program touches it.
+fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootChoice, area: &Area) {
+    let page = choice.page.size.bytes();
+    let image = image_range(entry).outward(page);
+    let device_tree = tree_range(entry, info.bytes).outward(page);
+    let trace = Range {
+        start: area.start,
+        bytes: area.bytes,
+    };
+    let console = Range {
+        start: info.uart,
+        bytes: PL011_BYTES,
+    };
+    if console.outward(page).meets(device_tree) {
+        park::park(
+            Reason::Overlap,
+            b"the console's registers and the device tree share a page of the chosen size: place the tree elsewhere",
+        );
+    }
+    for range in tree.no_map() {
+        if range.meets(image) {
+            park::park(
+                Reason::NoMap,
+                b"a no-map range of /reserved-memory lies in the pages of the image: load it elsewhere",
+            );
+        }
+        if range.meets(device_tree) {
+            park::park(
+                Reason::NoMap,
+                b"a no-map range of /reserved-memory lies in the pages of the device tree: place the tree elsewhere, or boot with smaller pages",
+            );
+        }
+        if range.meets(trace) {
+            park::park(
+                Reason::NoMap,
+                b"a no-map range of /reserved-memory lies in the area of granule.trace=: name another one",
+            );
+        }
+    }
+}
+
+/// Where a trace is to go.
+fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Area {
+    let used = [(entry.load, image::bytes()), (entry.dtb, tree_bytes)];
+    match Area::of(bootargs) {
+        Ok(area) => match area.keep_off(&used) {
+            Ok(()) => area,
+            Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
+        },
+        Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
+    }
+}
+
+fn refuse(error: TreeError) -> ! {
+    park::park(Reason::DeviceTree, error.text().as_bytes())
+}
+
+/// Parks if `tree` lies in the image's memory. The entry code has zeroed a part of that by now,
+/// so what a tree there says is not to be trusted, however sound it looks.
+fn keep_off_image(entry: &EntryInfo, tree: Range) {
+    if tree.meets(image_range(entry)) {
+        park::park(
+            Reason::Overlap,
+            b"the device tree overlaps the memory of the image, which is more than its file (image_size in its header): place the tree elsewhere",
+        );
+    }
+}
+
+/// The bytes of the tree that x0 pointed to, as far as its header says.
+fn bytes(entry: &EntryInfo) -> &'static [u8] {
+    let dtb = entry.dtb;
+    if dtb == 0 || dtb & 7 != 0 {
+        park::park(
+            Reason::DeviceTree,
+            b"x0 holds no device tree: expected its physical address, a multiple of 8",
+        );
+    }
+    keep_off_image(entry, tree_range(entry, 8));
+    // The loader may have left the tree in a cache, which reads do not see now (arm-rules
+    // section 9). First what tells how much there is.
+    cache::clean_to_poc(dtb..dtb + 8);
+    // SAFETY: the boot protocol says that a device tree is at `dtb`; a wrong address aborts,
+    // which the early vectors tell.
+    let start = unsafe { core::slice::from_raw_parts(dtb as *const u8, 8) };
+    let size = match total_size(start) {
+        Ok(size) => size,
+        Err(error) => refuse(error),
+    };
+    keep_off_image(entry, tree_range(entry, u64::from(size)));
+    cache::clean_to_poc(dtb..dtb + u64::from(size));
+    // SAFETY: as above, for the size that the tree states, at most 2 MiB.
+    unsafe { core::slice::from_raw_parts(dtb as *const u8, size as usize) }
+}
+
+/// What is handed to the kernel, as values: pointers made here do not outlive the switch.
+fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: u64) -> TreeInfo {
+    let method = seen.psci.and_then(|psci| psci.method);
+    TreeInfo {
+        bytes: bytes.len() as u64,
+        uart,
+        bootargs_offset: (seen.bootargs.as_ptr() as u64).wrapping_sub(bytes.as_ptr() as u64),
+        bootargs_bytes: seen.bootargs.len() as u64,
+        psci: match method {
+            Some(peek::Conduit::Hvc) if entry.entry_el == 2 => Conduit::OwnHvc,
+            Some(peek::Conduit::Hvc) => Conduit::Hvc,
+            Some(peek::Conduit::Smc) => Conduit::Smc,
+            _ => Conduit::Unknown,
+        },
+    }
+}
+
+/// The SoC as firmware names it, for machines that the tree's `compatible` does not tell.
+fn soc_id(seen: &Peek<'_>, conduit: Conduit) -> Option<u32> {
+    let psci = seen.psci?;
+    let arguments = |first| [first, 0, 0, 0, 0, 0, 0];
+    firmware::soc_id(&psci, |function, first| {
+        let [answer, ..] = match conduit {
+            Conduit::Smc => Smc::call32(function, arguments(first)),
+            Conduit::Hvc => Hvc::call32(function, arguments(first)),
+            // NOT_SUPPORTED: there is nobody to ask.
+            Conduit::Unknown | Conduit::OwnHvc => [u32::MAX; 8],
+        };
+        answer
+    })
+}
+
+/// The page size and the VA size.
+fn choose(entry: &EntryInfo, seen: &Peek<'_>, conduit: Conduit) -> BootChoice {
+    let cpu = entry.features();
+    let identity = machines::Identity {
+        compatible: seen.compatible,
+        midr: Some(entry.midr),
+        soc: soc_id(seen, conduit),
+    };
+    let inputs = PageSizeInputs {
+        cpu: SizeSet::from(&cpu),
+        built: sizes::BUILT,
+        command_line: words::page_size(seen.bootargs),
+        machine: machines::find(&identity),
+        build_default: BUILD_DEFAULT,
+    };
+    match choice::choose_page_size(&inputs) {
+        Ok(page) => {
+            let va = choice::choose_va_bits(&cpu, page.size, words::va_bits(seen.bootargs));
+            BootChoice { page, va }
+        }
+        Err(error) => park::park(Reason::PageSize, error.text().as_bytes()),
+    }
+}

@@ -1,0 +1,102 @@
+//! What a secondary CPU does with its MMU off: tells what it is, and finds out whether it can live
+//! with the boot CPU's tables.
+//!
+//! The image has its virtual addresses in it by now, so nothing here may follow a pointer that is
+//! part of the image: no statics by reference, no strings, no tables of functions.
+
+use crate::arch::cpu;
+use crate::handover::mailbox::{Command, ENTERED, FITS, PARKED, Report};
+use granule::arch::{CpuFeatures, IdRegisters};
+use granule::hw;
+use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
+
+/// Comes back if the CPU may turn its MMU on; else it waits for ever, the reason in its report.
+#[unsafe(no_mangle)]
+extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
+    #[cfg(feature = "test-image")]
+    fail_as_asked(command);
+    let report = command.report as *mut Report;
+    let registers = command.disguise.apply(IdRegisters {
+        midr: cpu::midr_el1(),
+        mmfr0: cpu::id_aa64mmfr0_el1(),
+        mmfr1: cpu::id_aa64mmfr1_el1(),
+        mmfr2: cpu::id_aa64mmfr2_el1(),
+        isar0: cpu::id_aa64isar0_el1(),
+    });
+    let mut told = Report {
+        state: ENTERED,
+        reason: 0,
+        needs: 0,
+        has: 0,
+        entry_el,
+        run_el,
+        registers: [
+            registers.midr,
+            registers.mmfr0,
+            registers.mmfr1,
+            registers.mmfr2,
+            registers.isar0,
+        ],
+    };
+    tell(report, &told, ENTERED);
+    let fits = match &command.needs {
+        Some(needs) => compare(needs, &CpuFeatures::new(registers), run_el as u32),
+        None => Err(Mismatch {
+            reason: Reason::Exception,
+            needs: 0,
+            has: 0,
+        }),
+    };
+    match fits {
+        Ok(()) => tell(report, &told, FITS),
+        Err(Mismatch { reason, needs, has }) => {
+            told.reason = reason as u64;
+            told.needs = needs;
+            told.has = has;
+            tell(report, &told, PARKED);
+            wait();
+        }
+    }
+}
+
+/// Stops without a word or takes an exception, if the disguise is that of such a CPU.
+#[cfg(feature = "test-image")]
+fn fail_as_asked(command: &Command) {
+    if command.disguise.absent != 0 {
+        wait();
+    }
+    if command.disguise.fault != 0 {
+        // SAFETY: an undefined instruction, which leads to `secondary_vectors`.
+        unsafe { core::arch::asm!("udf #0", options(nomem, nostack)) };
+    }
+}
+
+/// Writes the report, its state last.
+fn tell(report: *mut Report, told: &Report, state: u64) {
+    // SAFETY: the command names this CPU's report, which nobody else writes; the MMU is off and the
+    // address is flat.
+    unsafe {
+        (&raw mut (*report).reason).write_volatile(told.reason);
+        (&raw mut (*report).needs).write_volatile(told.needs);
+        (&raw mut (*report).has).write_volatile(told.has);
+        (&raw mut (*report).entry_el).write_volatile(told.entry_el);
+        (&raw mut (*report).run_el).write_volatile(told.run_el);
+        let [midr, mmfr0, mmfr1, mmfr2, isar0] = told.registers;
+        let registers = (&raw mut (*report).registers).cast::<u64>();
+        registers.write_volatile(midr);
+        registers.add(1).write_volatile(mmfr0);
+        registers.add(2).write_volatile(mmfr1);
+        registers.add(3).write_volatile(mmfr2);
+        registers.add(4).write_volatile(isar0);
+        hw::dsb_sy();
+        (&raw mut (*report).state).write_volatile(state);
+        hw::dsb_sy();
+    }
+}
+
+fn wait() -> ! {
+    loop {
+        // SAFETY: waits for an interrupt, which is masked; no other effect.
+        unsafe { core::arch::asm!("wfi", options(nomem, nostack)) };
+    }
+}

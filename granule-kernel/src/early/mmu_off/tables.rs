@@ -1,0 +1,329 @@
+//! The boot tables: the identity map of the switching code in TTBR0; image, device tree and
+//! console in TTBR1. Made by the library's walker, out of the static pool, for whatever page
+//! size and number of address bits was chosen.
+
+use super::park;
+use crate::arch::image::{self, Permission};
+use crate::handover::record::Reason;
+use crate::handover::{BootChoice, BootRoots, EntryInfo, MmuConfig, TreeInfo};
+use crate::trace::early::Early;
+use granule::arch::page_size::Page;
+use granule::arch::registers::{Mair, Tcr, Ttbr};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, Permissions, PhysicalAddress,
+    Regime, VirtualAddress,
+};
+use granule::hw::Hardware;
+use granule::linear::Arena;
+use granule::table::{BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Visibility};
+use granule_kcore::layout;
+use granule_kcore::sizes;
+use granule_kcore::trace::area::Area;
+use granule_recorder::Traced;
+
+/// What was built.
+pub(super) struct BootTables {
+    pub(super) mmu: MmuConfig,
+    pub(super) roots: BootRoots,
+    /// The first page of the static pool that is not a table.
+    pub(super) pool_next: u64,
+}
+
+/// Builds them, or parks with the reason.
+pub(super) fn build(
+    entry: &EntryInfo,
+    tree: &TreeInfo,
+    choice: &BootChoice,
+    trace: Area,
+    early: Early,
+) -> BootTables {
+    let cpu = entry.features();
+    let page_size = choice.page.size;
+    let upper = Geometry::new(
+        &cpu,
+        page_size,
+        choice.va.bits,
+        Half::Upper,
+        Regime::El1And0,
+    );
+    let Ok(upper) = upper else {
+        park::park(
+            Reason::Tables,
+            b"the chosen page size and VA size do not go together",
+        );
+    };
+    // Only as many bits as the image's address takes: a table level fewer where it lies low, and
+    // enough where it lies above what the kernel's own VA size holds.
+    let image_end = entry.load + image::bytes();
+    let needed = 64 - image_end.leading_zeros();
+    let least = cpu.least_va_bits(page_size);
+    let bits = if needed < least { least } else { needed };
+    let Ok(lower) = upper.with_half(&cpu, Half::Lower, bits) else {
+        park::park(
+            Reason::Tables,
+            b"the image lies beyond the CPU's virtual addresses",
+        );
+    };
+    let build = Build {
+        entry,
+        tree,
+        cpu: &cpu,
+        upper,
+        lower,
+        trace,
+        early,
+    };
+    sizes::dispatch(page_size, build)
+}
+
+struct Build<'a> {
+    entry: &'a EntryInfo,
+    tree: &'a TreeInfo,
+    cpu: &'a CpuFeatures,
+    upper: Geometry,
+    lower: Geometry,
+    trace: Area,
+    early: Early,
+}
+
+impl Dispatch for Build<'_> {
+    type Output = BootTables;
+
+    fn run<P: Page>(self) -> BootTables {
+        match self.tables::<P>() {
+            Ok(tables) => tables,
+            Err(error) => park::park(Reason::Tables, text(error).as_bytes()),
+        }
+    }
+}
+
+/// What is wrong, as one line of constant text: its numbers cannot be formatted here.
+const fn text(error: TableError) -> &'static str {
+    match error {
+        TableError::OutOfTables { .. } => {
+            "the boot tables cannot be built: the static table pool is too small; the image was linked wrongly"
+        }
+        TableError::OutputTooLarge { .. } => {
+            "the boot tables cannot be built: image, device tree, console or trace lie beyond the CPU's physical addresses"
+        }
+        TableError::OutsideSpace { .. } => {
+            "the boot tables cannot be built: a range lies outside the chosen virtual address space"
+        }
+        TableError::AlreadyMapped { .. } => {
+            "the boot tables cannot be built: two boot mappings overlap"
+        }
+        TableError::Misaligned { .. } => {
+            "the boot tables cannot be built: a range is not whole pages of the chosen size"
+        }
+        TableError::WrongPageSize { .. } => {
+            "the boot tables cannot be built: geometry and tables have different page sizes"
+        }
+        TableError::Unsorted { .. }
+        | TableError::NotMapped { .. }
+        | TableError::InsideLeaf { .. } => {
+            "the boot tables cannot be built: the table code refused a new mapping as a change of an old one"
+        }
+        _ => "the boot tables cannot be built: the table code refused, for a reason unknown here",
+    }
+}
+
+impl Build<'_> {
+    fn tables<P: Page>(&self) -> Result<BootTables, TableError> {
+        let load = self.entry.load;
+        let pool = image::static_pool();
+        let page = P::SIZE.bytes();
+        // SAFETY: the static pool is nobody else's, and with the MMU off every physical address
+        // is reached as it is.
+        let arena = unsafe {
+            Arena::new(
+                PhysicalAddress(load.wrapping_add(pool.start)),
+                PhysicalAddress(load.wrapping_add(pool.end)),
+                P::SIZE,
+            )
+        };
+        let maintenance = |geometry| {
+            let hardware = Hardware::new(TlbCapabilities {
+                geometry,
+                range: false,
+                level_hint: false,
+                repeat: false,
+            });
+            Traced::new(hardware, self.early)
+        };
+
+        let parts = Parts {
+            memory: Traced::new(Flat, self.early),
+            allocator: Traced::new(arena, self.early),
+            maintenance: maintenance(self.lower),
+        };
+        let mut low = PageTables::<P, _>::new(self.lower, parts)?;
+        let code = (load + image::idmap_text().start) & !(page - 1);
+        let executable = Attributes::normal(Permissions::READ_EXECUTE);
+        low.map(
+            VirtualAddress(code),
+            PhysicalAddress(code),
+            page,
+            executable,
+            Leaves::PAGES,
+        )?;
+        let low_root = low.root();
+        let ttbr0 = Ttbr::new(&self.lower, low_root, 0);
+
+        let parts = low.into_environment();
+        let parts = Parts {
+            maintenance: maintenance(self.upper),
+            ..parts
+        };
+        let mut high = PageTables::<P, _>::new(self.upper, parts)?;
+        for segment in image::segments() {
+            let permissions = match segment.permission {
+                Permission::Text => Permissions::READ_EXECUTE,
+                Permission::ReadOnly => Permissions::READ,
+                Permission::ReadWrite => Permissions::READ_WRITE,
+            };
+            // Writable parts are in pages: some of them are given back and unmapped later.
+            let leaves = match segment.permission {
+                Permission::ReadWrite => Leaves::PAGES,
+                _ => Leaves::LARGEST,
+            };
+            let start = segment.range.start;
+            high.map(
+                VirtualAddress(layout::KIMAGE_VADDR + start),
+                PhysicalAddress(load + start),
+                segment.range.end.wrapping_sub(start),
+                Attributes::normal(permissions),
+                leaves,
+            )?;
+        }
+        // Outward to the chosen page and no further: what lies beside the tree is not ours to
+        // map.
+        let dtb = self.entry.dtb & !(page - 1);
+        let dtb_end = (self.entry.dtb + self.tree.bytes + page - 1) & !(page - 1);
+        let read_only = Attributes::normal(Permissions::READ);
+        let window = VirtualAddress(layout::dtb_vaddr(dtb));
+        high.map(
+            window,
+            PhysicalAddress(dtb),
+            dtb_end - dtb,
+            read_only,
+            Leaves::PAGES,
+        )?;
+        if self.tree.uart != 0 {
+            let uart = self.tree.uart & !(page - 1);
+            let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, uart));
+            let device = Attributes::device();
+            high.map(slot, PhysicalAddress(uart), page, device, Leaves::PAGES)?;
+        }
+        if self.trace.is_wanted() {
+            high.map(
+                VirtualAddress(layout::trace_vaddr(self.trace.start)),
+                PhysicalAddress(self.trace.start),
+                self.trace.bytes,
+                Attributes::normal(Permissions::READ_WRITE),
+                Leaves::LARGEST,
+            )?;
+        }
+        let high_root = high.root();
+        let ttbr1 = Ttbr::new(&self.upper, high_root, 0);
+        let (pool_next, _) = high.into_environment().allocator.inner().unused_pool();
+        Ok(BootTables {
+            mmu: MmuConfig {
+                mair: Mair::STANDARD.0,
+                tcr: Tcr::new(self.cpu, Some(&self.lower), Some(&self.upper)).0,
+                ttbr0: ttbr0.0,
+                ttbr1: ttbr1.0,
+                virt_offset: layout::KIMAGE_VADDR.wrapping_sub(load),
+            },
+            roots: BootRoots {
+                identity: low_root,
+                lower: self.lower,
+                kernel: high_root,
+                upper: self.upper,
+            },
+            pool_next: pool_next.0,
+        })
+    }
+}
+
+/// Tables with the MMU off: the address is the pointer. Plain stores whatever the visibility,
+/// since no walker runs and atomics need not work on Device memory; volatile, so that none is
+/// made larger than an entry and unaligned, or becomes DC ZVA.
+struct Flat;
+
+fn entry(table: PhysicalAddress, index: usize) -> *mut u64 {
+    core::ptr::with_exposed_provenance_mut::<u64>(table.0 as usize).wrapping_add(index)
+}
+
+// SAFETY: each entry named is read or written with one 64-bit access.
+unsafe impl TableMemory for Flat {
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        // SAFETY: the caller names an entry of a table, which lies in the static pool.
+        Descriptor(unsafe { entry(table, index).read_volatile() })
+    }
+
+    unsafe fn store(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        _visibility: Visibility,
+    ) {
+        // SAFETY: as for `load`.
+        unsafe { entry(table, index).write_volatile(descriptor.0) };
+    }
+
+    unsafe fn exchange(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        descriptor: Descriptor,
+        visibility: Visibility,
+    ) -> Descriptor {
+        // SAFETY: the caller's promise; nobody walks the boot tables yet.
+        unsafe {
+            let old = self.load(table, index);
+            self.store(table, index, descriptor, visibility);
+            old
+        }
+    }
+
+    unsafe fn fill(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        _visibility: Visibility,
+    ) {
+        let mut value = descriptor.0;
+        for index in 0..count {
+            // SAFETY: as for `load`.
+            unsafe { entry(table, first.wrapping_add(index)).write_volatile(value) };
+            value = value.wrapping_add(step);
+        }
+    }
+
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let mut changed = 0;
+        for index in first..first.wrapping_add(count) {
+            // SAFETY: as for `load`.
+            unsafe {
+                let old = self.load(table, index);
+                if change.concerns(old) {
+                    self.store(table, index, change.apply(old), visibility);
+                    changed += 1;
+                }
+            }
+        }
+        changed
+    }
+}

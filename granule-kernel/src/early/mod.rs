@@ -1,0 +1,5 @@
+//! What runs with the MMU off, on the boot CPU and on the others: assembly in [`head`], Rust in
+//! [`mmu_off`]. The rest of the kernel calls nothing here; the two sides meet in `handover`.
+
+mod head;
+mod mmu_off;

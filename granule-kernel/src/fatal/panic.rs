@@ -1,0 +1,152 @@
+//! The last words: what happened, registers, backtrace, the record for programs,
+//! power off.
+
+use crate::arch::frame::Frame;
+use crate::arch::{cpu, image};
+use crate::dev::console::{self, print, println};
+use crate::dev::psci;
+use crate::handover::record::{self, Reason};
+use crate::percpu::{self, stacks};
+use crate::trace::recorder;
+use core::arch::asm;
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, Ordering};
+use granule_kcore::line::Line;
+use granule_kcore::syndrome;
+
+/// What is known of an address that faulted; it must wait for no lock.
+pub(crate) static EXPLAIN: spin::Once<fn(u64) -> Option<&'static str>> = spin::Once::new();
+/// Whether 16 bytes at an address lie where a task's stack may be.
+pub(crate) static TASK_STACKS: spin::Once<fn(u64) -> bool> = spin::Once::new();
+
+/// How far a panic came: 0 none, 1 telling, 2 another one happened while telling.
+static STAGE: AtomicU32 = AtomicU32::new(0);
+
+/// Frames that a backtrace shows at most.
+const MAX_FRAMES: usize = 32;
+
+/// The BRK that the panic handler runs: `gk`.
+const PANIC_BRK: u64 = 0x676b;
+
+/// Takes a breakpoint exception, whose frame then has the registers as they were.
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    // SAFETY: the vectors, set before anything can panic, lead to `exception`, which
+    // does not return; `info` lives as long as this frame.
+    unsafe {
+        asm!(
+            "brk #{number}",
+            number = const PANIC_BRK,
+            in("x0") &raw const *info,
+            options(noreturn)
+        )
+    }
+}
+
+/// Ends because of an exception; among them is the panic handler's own.
+pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
+    if syndrome::is_brk(frame.esr, PANIC_BRK) && image_address(frame.elr).is_some() {
+        // SAFETY: this BRK is run by the panic handler only, with x0 = its argument,
+        // which lies further up the stack.
+        let info = unsafe { &*(frame.x[0] as *const PanicInfo<'static>) };
+        match info.location() {
+            Some(at) => end(
+                format_args!("{}:{}: {}", at.file(), at.line(), info.message()),
+                frame,
+            ),
+            None => end(format_args!("{}", info.message()), frame),
+        }
+    }
+    let why = syndrome::own_abort(frame.esr)
+        .and_then(|_| EXPLAIN.get().and_then(|explain| explain(frame.far)));
+    let (comma, why) = why.map_or(("", ""), |why| (": ", why));
+    match image_address(frame.elr) {
+        Some(at) => end(
+            format_args!("{what}, at {at:#x} in the image{comma}{why}"),
+            frame,
+        ),
+        None => end(
+            format_args!("{what}, at {:#018x}{comma}{why}", frame.elr),
+            frame,
+        ),
+    }
+}
+
+fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
+    console::take_over();
+    let again = STAGE.load(Ordering::Relaxed);
+    STAGE.store(again + 1, Ordering::Relaxed);
+    if again >= 2 {
+        // Not even telling that telling failed works.
+        cpu::halt();
+    }
+    let mut line = Line::<200>::new();
+    // A text that fails to format ends early; the rest of the record stands.
+    let _ = match again {
+        0 => line.write_fmt(what),
+        _ => write!(line, "panic within a panic: {what}"),
+    };
+    // Before the first access to the console, which may be what fails.
+    record::finished(Some((Reason::Panic, line.bytes())));
+    if again == 0 {
+        println!("\ngranule: panic: {what}");
+        if percpu::online().len() > 1 {
+            println!("on CPU {}", percpu::this().number());
+        }
+        print!("{frame}");
+        backtrace(&raw const frame.record as u64);
+    } else {
+        println!("\ngranule: panic within a panic: {what}");
+    }
+    println!(
+        "@granule outcome=panic\n@granule reason={}\n@granule end",
+        line.text()
+    );
+    recorder::finish(false);
+    console::flush();
+    psci::system_off();
+    cpu::halt()
+}
+
+/// What `address` is in the ELF file, which is linked at 0, if it is in the image.
+fn image_address(address: u64) -> Option<u64> {
+    let offset = address.wrapping_sub(image::start());
+    (offset < image::bytes()).then_some(offset)
+}
+
+/// Whether 16 bytes at `address` are mapped and may be a stack's: in the image's writable part, or in
+/// a stack of this CPU.
+fn is_stack(address: u64) -> bool {
+    let Some(offset) = image_address(address) else {
+        let holds = |of: &fn(u64) -> bool| of(address);
+        let stack = stacks::holds(address) || TASK_STACKS.get().is_some_and(holds);
+        return stack && cpu::translate(address).is_ok();
+    };
+    image::segments().into_iter().any(|segment| {
+        segment.permission == image::Permission::ReadWrite
+            && segment.range.contains(&offset)
+            && segment.range.contains(&(offset + 15))
+    })
+}
+
+/// Follows the frame records from `frame_pointer`. Each must be where a stack
+/// can be, and nothing but the first may lie lower than the one before, unless the stack
+/// changed.
+fn backtrace(mut frame_pointer: u64) {
+    println!("backtrace (addresses in the ELF file):");
+    for _ in 0..MAX_FRAMES {
+        if !frame_pointer.is_multiple_of(8) || !is_stack(frame_pointer) {
+            break;
+        }
+        // SAFETY: 16 mapped bytes, aligned, checked above; no one else writes stacks now.
+        let [next, return_address] =
+            unsafe { core::ptr::read_volatile(frame_pointer as *const [u64; 2]) };
+        match image_address(return_address) {
+            Some(address) => println!("  {address:#010x}"),
+            None if return_address == 0 => break,
+            None => println!("  {return_address:#018x} (not in the image)"),
+        }
+        frame_pointer = next;
+    }
+}

@@ -1,0 +1,35 @@
+//! The orderly end of a boot that cannot go on with the MMU on: one line says why.
+
+use crate::arch::cpu;
+use crate::dev::console::{self, println};
+use crate::dev::psci;
+use crate::handover::record::{self, Reason};
+use crate::trace::recorder;
+use core::fmt::{self, Write};
+use granule_kcore::line::Line;
+
+/// Tells why, and powers off.
+pub(crate) fn refuse(why: fmt::Arguments<'_>) -> ! {
+    end("refused", Reason::Refused, why)
+}
+
+/// Tells what the self-check found, and powers off.
+pub(crate) fn self_check_failed(what: fmt::Arguments<'_>) -> ! {
+    end("self-check-failed", Reason::SelfCheck, what)
+}
+
+fn end(outcome: &str, reason: Reason, why: fmt::Arguments<'_>) -> ! {
+    let mut line = Line::<200>::new();
+    // What does not fit is cut off; the console has it whole.
+    let _ = line.write_fmt(why);
+    // Before the first access to the console, which may be what fails.
+    record::finished(Some((reason, line.bytes())));
+    println!("granule: {outcome}: {why}");
+    println!("@granule outcome={outcome}");
+    println!("@granule reason={why}");
+    println!("@granule end");
+    recorder::finish(false);
+    console::flush();
+    psci::system_off();
+    cpu::halt()
+}

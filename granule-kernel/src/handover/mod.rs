@@ -1,0 +1,141 @@
+//! What the code that runs with the MMU off leaves for the code that runs with
+//! it on: plain data, laid out for the assembly that fills part of it.
+//!
+//! Addresses in here are physical. Bytes of the device tree are told by offset,
+//! since the tree is at one address now and at another later.
+//!
+//! [`record`] is the boot record, [`mailbox`] what the boot CPU and a CPU that starts leave for each
+//! other, [`parking`] the same for a CPU that is parked.
+
+#[cfg(target_os = "none")]
+pub(crate) mod mailbox;
+#[cfg(target_os = "none")]
+pub(crate) mod parking;
+#[cfg(target_os = "none")]
+pub(crate) mod record;
+
+use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
+use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
+use granule_kcore::trace::area::Area;
+
+/// How and where the CPU entered the image. The first six are stored by `entry`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct EntryInfo {
+    /// Physical address of the device tree, as the boot loader gave it.
+    pub(crate) dtb: u64,
+    /// Physical address of the image's first byte.
+    pub(crate) load: u64,
+    /// Exception level at entry: 1 or 2.
+    pub(crate) entry_el: u64,
+    /// Exception level of the kernel: 2 if and only if `vhe`.
+    pub(crate) run_el: u64,
+    /// 1 if the kernel runs at EL2 with E2H and TGE set.
+    pub(crate) vhe: u64,
+    /// The counter at the first instructions of the image.
+    pub(crate) counter: u64,
+    /// MIDR_EL1.
+    pub(crate) midr: u64,
+    /// ID_AA64MMFR0_EL1 to ID_AA64MMFR3_EL1.
+    pub(crate) mmfr: [u64; 4],
+    /// ID_AA64PFR0_EL1.
+    pub(crate) pfr0: u64,
+    /// ID_AA64ISAR0_EL1.
+    pub(crate) isar0: u64,
+    /// ID_AA64DFR0_EL1.
+    pub(crate) dfr0: u64,
+    /// CTR_EL0.
+    pub(crate) ctr: u64,
+}
+
+impl EntryInfo {
+    /// What this CPU can do.
+    pub(crate) fn features(&self) -> CpuFeatures {
+        let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
+        CpuFeatures::new(IdRegisters {
+            midr: self.midr,
+            mmfr0,
+            mmfr1,
+            mmfr2,
+            isar0: self.isar0,
+        })
+    }
+}
+
+/// The page size and the VA size, each with who chose it and what could not be granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BootChoice {
+    pub(crate) page: PageSizeChoice,
+    pub(crate) va: VaBitsChoice,
+}
+
+/// The values that turn the MMU on.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct MmuConfig {
+    pub(crate) mair: u64,
+    pub(crate) tcr: u64,
+    pub(crate) ttbr0: u64,
+    pub(crate) ttbr1: u64,
+    /// Virtual minus physical address of the image.
+    pub(crate) virt_offset: u64,
+}
+
+/// The trees that the boot built: where their roots are and what shape they have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BootRoots {
+    /// The identity map.
+    pub(crate) identity: PhysicalAddress,
+    pub(crate) lower: Geometry,
+    /// Image, device tree and console; the kernel's own from then on.
+    pub(crate) kernel: PhysicalAddress,
+    pub(crate) upper: Geometry,
+}
+
+/// How PSCI is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Conduit {
+    /// The device tree names none.
+    #[default]
+    Unknown,
+    /// By HVC.
+    Hvc,
+    /// By SMC.
+    Smc,
+    /// The device tree says HVC, but the kernel was entered at EL2: an HVC would come to the
+    /// kernel itself, and no firmware would hear of it.
+    OwnHvc,
+}
+
+/// What was read from the device tree with the MMU off.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct TreeInfo {
+    /// Bytes of the tree, from its header.
+    pub(crate) bytes: u64,
+    /// Physical address of the console's PL011; 0 if the tree names none.
+    pub(crate) uart: u64,
+    /// `/chosen/bootargs`: offset in the tree, and length without the NUL.
+    pub(crate) bootargs_offset: u64,
+    pub(crate) bootargs_bytes: u64,
+    /// `/psci`'s `method`.
+    pub(crate) psci: Conduit,
+}
+
+/// All of it. The one instance is `HANDOVER`, in `.bss`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Handover {
+    pub(crate) entry: EntryInfo,
+    pub(crate) tree: TreeInfo,
+    pub(crate) mmu: MmuConfig,
+    /// `None` until it was made; the kernel never sees that.
+    pub(crate) choice: Option<BootChoice>,
+    /// Made with the choice.
+    pub(crate) roots: Option<BootRoots>,
+    /// The first page of the static pool that is not a boot table.
+    pub(crate) pool_next: u64,
+    /// Where a trace goes, if one is wanted.
+    pub(crate) trace: Area,
+}

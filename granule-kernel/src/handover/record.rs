@@ -1,0 +1,173 @@
+//! The boot record: 256 bytes in the image's data through which a kernel that
+//! cannot print says how far it came.
+//!
+//! Little endian; found in the image file by its magic, of which there is one.
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 16 | `GRANULE-BOOTREC` and a NUL |
+//! | 16 | 4 | version, 1 |
+//! | 20 | 4 | state: 0 not entered, 1 MMU off, 2 MMU on, 3 parked, 4 finished |
+//! | 24 | 4 | reason, see [`Reason`]; 0 if nothing is wrong |
+//! | 28 | 4 | bytes of message |
+//! | 32 | 224 | message, ASCII |
+//!
+//! It is read by who looks at memory past this CPU's caches, so every change is
+//! cleaned to the point of coherency. The state is written last. `head::park`
+//! writes it too, in assembly.
+
+use crate::arch::cache;
+use core::cell::UnsafeCell;
+use core::ops::Range;
+
+/// `state` once `mmu_off_main` runs.
+pub(crate) const STATE_MMU_OFF: u32 = 1;
+/// `state` from when the boot tables are ready; the switch is next.
+pub(crate) const STATE_MMU_ON: u32 = 2;
+/// `state` of a CPU that refused to go on and waits for ever.
+pub(crate) const STATE_PARKED: u32 = 3;
+/// `state` of a kernel that ended by itself.
+pub(crate) const STATE_FINISHED: u32 = 4;
+
+/// Why a kernel parked or failed; the message says the same in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Reason {
+    /// Entered at EL3.
+    EnteredAtEl3 = 1,
+    /// Entered with the MMU on.
+    EnteredWithMmuOn = 2,
+    /// Not loaded at a 2 MiB aligned address.
+    Misaligned = 3,
+    /// A relocation of a kind that the entry code does not know.
+    Relocation = 4,
+    /// An exception while the MMU was off.
+    Exception = 5,
+    /// The device tree is missing or broken.
+    DeviceTree = 6,
+    /// The CPU has no page size.
+    PageSize = 7,
+    /// The boot tables could not be built.
+    Tables = 8,
+    /// A panic or an exception with the MMU on.
+    Panic = 9,
+    /// The kernel cannot go on, with the MMU on.
+    Refused = 10,
+    /// The kernel found its own tables wrong.
+    SelfCheck = 11,
+    /// The device tree is sound but names no console.
+    NoConsole = 12,
+    /// There is no memory for the trace that is asked for.
+    Trace = 13,
+    /// The device tree lies in the memory of the image.
+    Overlap = 14,
+    /// What must be mapped shares a page with memory that must not be.
+    NoMap = 15,
+}
+
+const MESSAGE_BYTES: usize = 224;
+
+#[repr(C, align(2048))]
+struct Record {
+    magic: [u8; 16],
+    version: u32,
+    state: UnsafeCell<u32>,
+    reason: UnsafeCell<u32>,
+    length: UnsafeCell<u32>,
+    message: UnsafeCell<[u8; MESSAGE_BYTES]>,
+}
+
+// SAFETY: written only through `write`, whose callers are the boot CPU's boot code
+// and its last words; others only look at the memory from outside.
+unsafe impl Sync for Record {}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".boot_record")]
+static BOOT_RECORD: Record = Record {
+    magic: *b"GRANULE-BOOTREC\0",
+    version: 1,
+    state: UnsafeCell::new(0),
+    reason: UnsafeCell::new(0),
+    length: UnsafeCell::new(0),
+    message: UnsafeCell::new([0; MESSAGE_BYTES]),
+};
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Record, version) == 16);
+    assert!(offset_of!(Record, state) == 20);
+    assert!(offset_of!(Record, reason) == 24);
+    assert!(offset_of!(Record, length) == 28);
+    assert!(offset_of!(Record, message) == 32);
+    assert!(32 + MESSAGE_BYTES == 256);
+};
+
+fn write(state: u32, reason: u32, message: &[u8]) {
+    let record = &BOOT_RECORD;
+    let mut length = 0;
+    for (offset, byte) in message.iter().take(MESSAGE_BYTES).enumerate() {
+        // SAFETY: `take` keeps the offset inside the message field; volatile because
+        // the reader is outside the program.
+        unsafe {
+            record
+                .message
+                .get()
+                .cast::<u8>()
+                .add(offset)
+                .write_volatile(*byte)
+        };
+        length = offset as u32 + 1;
+    }
+    // SAFETY: fields of a static, reached through their cells; one CPU writes.
+    unsafe {
+        record.length.get().write_volatile(length);
+        record.reason.get().write_volatile(reason);
+        // The state last, in memory and not only in program order.
+        clean();
+        record.state.get().write_volatile(state);
+    }
+    clean();
+}
+
+/// The record's bytes, at the addresses we run at now.
+pub(crate) fn range() -> Range<u64> {
+    let start = &raw const BOOT_RECORD as u64;
+    start..start + 256
+}
+
+fn clean() {
+    cache::clean_to_poc(range());
+}
+
+/// The image was entered and Rust runs.
+pub(crate) fn entered() {
+    write(STATE_MMU_OFF, 0, b"");
+}
+
+/// The boot tables stand.
+pub(crate) fn mmu_on() {
+    write(STATE_MMU_ON, 0, b"");
+}
+
+/// The CPU refuses to go on.
+pub(crate) fn parked(reason: Reason, message: &[u8]) {
+    write(STATE_PARKED, reason as u32, message);
+}
+
+/// Whether the CPU parked: what comes after that is not what happened.
+pub(crate) fn is_parked() -> bool {
+    // SAFETY: as in `write`.
+    unsafe { BOOT_RECORD.state.get().read_volatile() == STATE_PARKED }
+}
+
+/// The kernel ended by itself: well, or with a reason. The first reason stands: what fails
+/// while it is told on the console must not hide it.
+pub(crate) fn finished(failure: Option<(Reason, &[u8])>) {
+    // SAFETY: as in `write`.
+    let told = unsafe { BOOT_RECORD.reason.get().read_volatile() != 0 };
+    match failure {
+        _ if told => {}
+        None => write(STATE_FINISHED, 0, b""),
+        Some((reason, message)) => write(STATE_FINISHED, reason as u32, message),
+    }
+}

@@ -1,0 +1,378 @@
+//! The boot from the choice of page size on: memory, linear map, self-check, record.
+//!
+//! Nothing here is compiled for each page size: what is, `mm::walker` opens.
+
+use super::hook::BOOT;
+use super::{bbm_policy, idle};
+use crate::arch::counter::InstructionCounter;
+use crate::arch::image;
+use crate::dev::console::println;
+use crate::dev::registry;
+use crate::fatal::refuse;
+use crate::handover::{BootChoice, BootRoots, Handover};
+use crate::kexec::arrive;
+use crate::mm::map::{self, Request};
+use crate::mm::reach::KernelReach;
+use crate::mm::release;
+use crate::mm::rewrite;
+use crate::mm::selfcheck;
+use crate::mm::{firmware, live, merge, pagealloc, pages};
+use crate::smp::check;
+use crate::smp::start::{self, Machine};
+use crate::trace::recorder;
+use crate::user::init;
+use crate::{bench, kexec, persist, report};
+use granule::arch::errata::Errata;
+use granule::arch::features::TlbiFeature;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Geometry, PhysicalAddress};
+use granule::linear::{Arena, Placement};
+use granule::table::Counters;
+use granule_boot::memblock::{self, LeftOut};
+use granule_kcore::devicetree::memory::{self as tree, Memory};
+use granule_kcore::parameters::Parameters;
+
+/// How user space ended, if it did not end well; well, too, if there was none.
+pub(crate) type Ended = Result<(), init::Failure>;
+
+/// Boots on what was handed over, and runs the programs that there are.
+pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
+    let (Some(choice), Some(roots)) = (&handover.choice, &handover.roots) else {
+        refuse::refuse(format_args!(
+            "no page size was chosen before the MMU was on"
+        ));
+    };
+    for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
+        println!("granule: {note}");
+    }
+    // SAFETY: the one call; the boot tables map the area, as it is in the handover.
+    unsafe { recorder::begin(handover.trace) };
+    boot(handover, choice, roots, parameters)
+}
+
+// Its own frame, as what follows has large ones of its own.
+#[inline(never)]
+fn boot(
+    handover: &Handover,
+    choice: &BootChoice,
+    roots: &BootRoots,
+    parameters: &Parameters<'_>,
+) -> Ended {
+    let page_size = choice.page.size;
+    let cpu = handover.entry.features();
+    let forced = parameters.errata;
+    let errata = Errata::of_cpu(cpu.midr()).union(forced);
+    let geometry = roots.upper;
+    let capabilities = TlbCapabilities {
+        geometry,
+        range: cpu.tlbi() >= TlbiFeature::Range,
+        level_hint: cpu.tlbi_level_hint(),
+        // While this CPU is the only one that runs, few errata ask for it; a test may ask for all.
+        repeat: errata.repeats_tlbi(true) || forced.repeats_tlbi(false),
+    };
+    let system = bbm_policy::system(parameters.bbm, forced);
+
+    let mut memory = Memory::new(page_size);
+    read_memory(handover, parameters, &mut memory);
+    let placement = place(&geometry, &mut memory);
+    let persist = persist::find(parameters, &mut memory);
+    // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
+    // table there is used.
+    let reach = unsafe {
+        KernelReach::new(
+            handover.entry.load,
+            image::bytes(),
+            handover.mmu.virt_offset,
+            placement.distance(),
+        )
+    };
+    let counter = instruction_counter(handover, parameters);
+    let counters = Counters::new();
+    let pool_end = handover.entry.load + image::static_pool().end;
+    let mut request = Request {
+        geometry,
+        capabilities,
+        root: roots.kernel,
+        reach,
+        placement,
+        image_start: handover.entry.load,
+        pool: (
+            PhysicalAddress(handover.pool_next),
+            PhysicalAddress(pool_end),
+        ),
+        trust: bbm_policy::of_boot_cpu(&cpu, &system, parameters.rodata),
+        parameters,
+        counter: counter.as_ref(),
+    };
+    // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the image;
+    // RAM that is added is taken from early memory.
+    let mut arena = unsafe { Arena::new(request.pool.0, request.pool.1, page_size) };
+    let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
+        Ok(made) => made,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
+    println!("map_mem: time={} us", map.time_us);
+    let mut looked = match selfcheck::run(
+        &mut *tables,
+        &map,
+        &placement,
+        &memory,
+        handover.entry.counter,
+        |stage, tables| {
+            if let Some(hook) = BOOT.get() {
+                hook.before_check(parameters, stage, tables, &placement);
+            }
+        },
+    ) {
+        Ok(looked) => looked,
+        Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
+    };
+    let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
+    let mut cpus = firmware::with_tree(handover, |tree| {
+        start::start(&mut Machine {
+            request: &request,
+            handover,
+            roots,
+            memory: &mut memory,
+            tree,
+            parameters,
+            errata,
+            translations: looked.translations,
+            has_programs: initrd.is_some(),
+            idle: idle::serve,
+        })
+    });
+    // From here on tables change under several CPUs: what each of them can do.
+    let common = cpus.common;
+    request.capabilities.range = common.tlbi_range;
+    request.capabilities.level_hint = common.level_hint;
+    if cpus.facts.len() > 1 {
+        request.capabilities.repeat = common.errata.repeats_tlbi(false);
+    }
+    let seed = handover.entry.counter;
+    let trust = bbm_policy::of_all(&cpus.facts, &system, &request);
+    if rewrite::is_needed(&request, &trust) {
+        let rewritten = rewrite::to_pages(
+            &request,
+            &mut *tables,
+            &mut memory,
+            &mut map,
+            seed,
+            &mut looked,
+        );
+        match rewritten {
+            Ok(()) => println!("granule: the linear map is rewritten to pages"),
+            Err(rewrite::Failure::SelfCheck(fault)) => {
+                refuse::self_check_failed(format_args!("rewritten to pages: {fault}"))
+            }
+            Err(error) => refuse::refuse(format_args!(
+                "{trust}, so the linear map must be rewritten to pages: {error}"
+            )),
+        }
+    }
+    if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {
+        refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
+    }
+    kexec::machine::begin(
+        handover,
+        &memory,
+        persist.map(|persist| persist.extent()),
+        parameters,
+    );
+    drop(tables);
+    let arrival = arrive::look(handover, parameters.kexec.digest);
+    let unused_pool = arena.unused_pool();
+    let identity = cpus.needs_identity;
+    let given_back = match release::boot_leftovers(
+        &request,
+        handover,
+        roots,
+        &mut memory,
+        unused_pool,
+        identity,
+    ) {
+        Ok(bytes) => bytes,
+        Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
+    };
+    let pages = match pages::take_over(&memory, &placement) {
+        Ok(pages) => pages,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
+    // What holds for all CPUs, and so for what the map may become.
+    request.trust = trust;
+    live::begin(&request);
+    pagealloc::hide_free_pages();
+    merge::configure(parameters.merges_when_idle);
+    report::boot(handover, choice, &geometry, common.errata, &trust);
+    let ram = memory.totals().ram;
+    report::linear_map(&map, &request, ram);
+    report::self_check(&looked, handover.entry.counter);
+    report::memory(given_back, &pages, page_size.bytes());
+    report::cpus(&cpus, page_size);
+    if let Some(hook) = registry::MORE_DRIVERS.get() {
+        hook.probe(parameters, page_size);
+    }
+    report::drivers(page_size);
+    arrive::report(&arrival, handover, &placement, &geometry);
+    if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
+        report::left_by_last_boot(&left);
+    }
+    if let Some(hook) = BOOT.get()
+        && let Err(error) = hook.tables_are_up(parameters)
+    {
+        refuse::refuse(format_args!(
+            "arm64.inject_conflict= cannot be granted: {error}"
+        ));
+    }
+    if let Some(hook) = BOOT.get() {
+        hook.boot_is_done(&request, parameters);
+    }
+    if let Some(bench) = parameters.bench {
+        bench::run(bench, request.counter);
+    }
+    merge::settle();
+    let ended = init::run(&init::Machine {
+        boot_cpu: cpu,
+        common,
+        capabilities: request.capabilities,
+        initrd,
+        parameters,
+    });
+    report::exceptions();
+    ended
+}
+
+/// Early memory: the device tree's, less the image and the tree itself.
+fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
+    let (entry, tree_info) = (&handover.entry, &handover.tree);
+    firmware::memory(handover, parameters, memory);
+    let trace = &handover.trace;
+    let own = [
+        (entry.load, image::bytes(), "image"),
+        (entry.dtb, tree_info.bytes, "device tree"),
+        (trace.start, trace.bytes, "trace"),
+    ];
+    for (start, bytes, what) in own {
+        if let Err(error) = memory.reserve(start, bytes) {
+            refuse::refuse(format_args!("the {what} cannot be reserved: {error}"));
+        }
+        // It is mapped, so the range's owner is not the only one that reaches it.
+        let meets = |range: &&memblock::Region| {
+            range.start() < start.saturating_add(bytes) && start < range.end()
+        };
+        if let Some(range) = memory.no_map().iter().find(meets) {
+            refuse::refuse(format_args!(
+                "the {what}, {bytes:#x} bytes at {start:#x}, lies in the no-map range {:#x} to {:#x} of the device tree: load it elsewhere",
+                range.start(),
+                range.end()
+            ));
+        }
+    }
+    let image_end = entry.load + image::bytes();
+    let holds_image =
+        |bank: &memblock::Region| bank.start() <= entry.load && image_end <= bank.end();
+    if !memory.banks().iter().any(holds_image) {
+        refuse::refuse(format_args!(
+            "the image, {:#x} bytes at {:#x}, does not lie in one bank of the device tree's memory: RAM is too small, or the image was loaded at a wrong address",
+            image::bytes(),
+            entry.load
+        ));
+    }
+}
+
+/// Where the linear map goes, and which RAM it and the CPU can reach; the rest is left out.
+fn place(geometry: &Geometry, memory: &mut Memory) -> Placement {
+    memory.truncate(1 << geometry.pa_bits(), LeftOut::BeyondPhysical);
+    let start = memory.banks().first().map_or(0, |bank| bank.start());
+    let end = memory.banks().last().map_or(0, |bank| bank.end());
+    // The lower half of TTBR1's space; image, device tree and fixmap lie at the top of the other.
+    let placement = Placement::choose(
+        geometry,
+        geometry.base(),
+        geometry.span() / 2,
+        PhysicalAddress(start),
+        PhysicalAddress(end),
+    );
+    let (first, last) = placement.reaches();
+    memory.keep_only(first.0, last.0, LeftOut::BeyondVirtual);
+    tell_memory(memory, geometry);
+    placement
+}
+
+fn tell_memory(memory: &Memory, geometry: &Geometry) {
+    for bank in memory.banks() {
+        println!(
+            "granule: RAM {:#014x} to {:#014x}",
+            bank.start(),
+            bank.end()
+        );
+    }
+    for range in memory.no_map() {
+        println!(
+            "granule: no-map {:#014x} to {:#014x}",
+            range.start(),
+            range.end()
+        );
+    }
+    for range in memory.reserved_outside_ram() {
+        println!(
+            "granule: reserved range {:#x} to {:#x} lies outside RAM; ignored there",
+            range.start(),
+            range.end()
+        );
+    }
+    let totals = memory.totals();
+    let notes = [
+        (
+            totals.overlapping,
+            "of RAM are in more than one bank; counted once",
+        ),
+        (
+            totals.edges,
+            "of RAM at the edges of banks do not fill a page; not used",
+        ),
+        (
+            totals.beyond_physical,
+            "of RAM lie beyond the physical addresses that are used; left out",
+        ),
+        (
+            totals.beyond_virtual,
+            "of RAM do not fit the linear map; left out",
+        ),
+    ];
+    for (bytes, what) in notes {
+        if bytes > 0 {
+            println!("granule: {bytes} bytes {what}");
+        }
+    }
+    if totals.beyond_virtual > 0 || totals.beyond_physical > 0 {
+        println!(
+            "granule: with {} pages there are {} bits of physical and {} of virtual address",
+            geometry.page_size(),
+            geometry.pa_bits(),
+            geometry.va_bits()
+        );
+    }
+}
+
+/// The instruction counter, if the command line asks for one.
+fn instruction_counter(
+    handover: &Handover,
+    parameters: &Parameters<'_>,
+) -> Option<InstructionCounter> {
+    if !parameters.counts_instructions {
+        return None;
+    }
+    match InstructionCounter::new(handover.entry.dfr0, handover.entry.run_el == 2) {
+        Ok(counter) => {
+            println!("granule: counting instructions by {counter}");
+            if let Some(hook) = BOOT.get() {
+                hook.counter_is_up(parameters, &counter);
+            }
+            Some(counter)
+        }
+        // Asked for and not to be had is an error: a figure that is missing must not look like
+        // one that was not wanted.
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    }
+}

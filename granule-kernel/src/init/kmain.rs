@@ -1,0 +1,132 @@
+//! The kernel from its first instruction at a virtual address.
+
+use super::boot::{self, Ended};
+use super::hook::BOOT;
+use crate::arch::{boot_stack, cpu};
+use crate::cpu::{ipi, irq};
+use crate::dev::console::println;
+use crate::dev::pl011::{self, Pl011};
+use crate::dev::registry;
+use crate::dev::{console, psci};
+use crate::handover::record;
+use crate::handover::{Conduit, Handover};
+use crate::kexec::arrive;
+use crate::mm::{fault, firmware, live};
+use crate::percpu;
+use crate::smp::off;
+use crate::trace::recorder;
+use crate::user::sched;
+use crate::{exception, fatal, kexec, lock, report, user};
+use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
+
+/// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
+pub(crate) fn run(handover: &'static Handover) -> ! {
+    boot_stack::paint();
+    percpu::init_boot_cpu();
+    exception::init();
+    register();
+    psci::init(handover.tree.psci);
+    // Without a page size the boot ends before it begins, and says so here.
+    let choice = handover.choice.as_ref();
+    let works = choice.is_none_or(|choice| registry::probe(&pl011::DRIVER, choice.page.size));
+    if handover.tree.uart != 0 && works {
+        // SAFETY: the boot tables map the UART there, as Device memory, for good.
+        console::init(unsafe {
+            Pl011::new(layout::in_slot(layout::UART_VADDR, handover.tree.uart))
+        });
+    }
+    arrive::console_comes();
+    banner(handover);
+    let mut line = [0; MOST_BOOTARGS];
+    let line = bootargs(handover, &mut line);
+    println!("granule: bootargs: {}", line.escape_ascii());
+    let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
+    no_way_to_power_off(handover);
+    if let Some(hook) = BOOT.get() {
+        hook.console_is_up(&parameters);
+    }
+    finish(boot::run(handover, &parameters))
+}
+
+/// Says what lower parts of the kernel call in upper ones.
+fn register() {
+    lock::answer_calls_by(ipi::answer);
+    irq::on_tick(sched::tick);
+    fatal::panic::EXPLAIN.call_once(|| fault::why);
+    fatal::panic::TASK_STACKS.call_once(|| user::stack::holds);
+    off::CAME_BACK.call_once(|| sched::admit);
+    user::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
+}
+
+/// Bytes of command line that are kept, as in Linux.
+const MOST_BOOTARGS: usize = 2048;
+
+/// The kernel's command line, copied out of the device tree, whose window is dropped later.
+fn bootargs<'a>(handover: &Handover, into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [u8] {
+    let tree = &handover.tree;
+    let length = firmware::with_tree(handover, |bytes| {
+        let start = tree.bootargs_offset as usize;
+        let all = start..start.saturating_add(tree.bootargs_bytes as usize);
+        // Both were checked against the tree's size with the MMU off.
+        let line = bytes.get(all).unwrap_or_default();
+        if line.len() > into.len() {
+            println!(
+                "granule: the command line has {} bytes; only {MOST_BOOTARGS} are read",
+                line.len()
+            );
+        }
+        let mut length = 0;
+        for (to, from) in into.iter_mut().zip(line) {
+            *to = *from;
+            length += 1;
+        }
+        length
+    });
+    into.get(..length).unwrap_or_default()
+}
+
+fn banner(handover: &Handover) {
+    let entry = &handover.entry;
+    println!("granule {}", env!("CARGO_PKG_VERSION"));
+    println!(
+        "granule: CPU {:#010x}, entered at EL{}, runs at EL{}{}",
+        entry.midr,
+        entry.entry_el,
+        entry.run_el,
+        if entry.vhe == 1 { " (VHE)" } else { "" }
+    );
+    println!(
+        "granule: image at {:#x}, device tree at {:#x}",
+        entry.load, entry.dtb
+    );
+}
+
+fn no_way_to_power_off(handover: &Handover) {
+    let why = match handover.tree.psci {
+        Conduit::Smc | Conduit::Hvc => return,
+        Conduit::Unknown => "the device tree names no PSCI method",
+        Conduit::OwnHvc => {
+            "the device tree's PSCI method is hvc, which at EL2 would call this kernel itself"
+        }
+    };
+    println!("granule: no way to power off: {why}; the kernel will halt at its end");
+}
+
+/// The good end, of the kernel if not of the programs.
+fn finish(ended: Ended) -> ! {
+    report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
+    match ended {
+        Ok(()) => println!("@granule outcome=ok\n@granule end"),
+        Err(why) => {
+            println!("granule: {why}");
+            println!("@granule outcome=guest-exit\n@granule reason={why}\n@granule end");
+        }
+    }
+    record::finished(None);
+    // Other CPUs may be merging: not in the midst of it.
+    live::hold(|| recorder::finish(true));
+    console::flush();
+    psci::system_off();
+    cpu::halt()
+}

@@ -1,0 +1,172 @@
+//! Calls that load a next kernel and leave for it.
+
+use super::leave;
+use super::messages::{self, Kind};
+use super::refused::{Call, Refused};
+use super::{Busy, Request, load as load_kernel, unload, with_loaded};
+use crate::dev::console::println;
+use crate::user::next_kernel::{Arguments, NextKernel, Outcome};
+use crate::user::owned::Array;
+use crate::user::process_table;
+use crate::user::task::Current;
+use core::fmt::Display;
+use granule_kcore::kexec::MOST_COMMAND_LINE;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::env::Env;
+use granule_linux_abi::files::kexec::Kexec as Shown;
+use granule_linux_abi::files::open::What;
+
+const UNLOAD: u64 = 1;
+const NO_INITRAMFS: u64 = 4;
+/// Linux's, which says more then; here all is said as it is.
+const DEBUG: u64 = 8;
+/// Linux's, which then takes no memory of its contiguous areas. Here: nothing is put where it is to be
+/// at once, so that all of it is copied.
+const NO_CMA: u64 = 0x10;
+
+/// This kernel's way to the next one.
+pub(crate) struct Kexec;
+
+impl NextKernel for Kexec {
+    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> Outcome {
+        load(current, arguments)
+    }
+
+    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> Outcome {
+        reboot(current, arguments)
+    }
+
+    fn is_asked(&self) -> bool {
+        leave::is_asked()
+    }
+
+    fn serve(&self) {
+        leave::serve();
+    }
+
+    fn forget(&self) {
+        if let Some(busy) = Busy::take() {
+            unload(&busy);
+        }
+    }
+}
+
+/// `kexec_file_load`. Who panics is not left for another kernel: the flag for that is none.
+fn load(
+    current: &mut Current<'_>,
+    [kernel, initrd, line_bytes, line, flags, _]: Arguments,
+) -> Outcome {
+    if flags & !(UNLOAD | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
+        return Err(tell(&Call::Flags { flags }.into()));
+    }
+    let Some(busy) = Busy::take() else {
+        return Err(tell(&Refused::Busy));
+    };
+    if flags & UNLOAD != 0 {
+        unload(&busy);
+        publish(current);
+        return Ok(0);
+    }
+    let kernel = content(current, "kernel", kernel)?;
+    let initrd = match flags & NO_INITRAMFS {
+        0 => Some(content(current, "initrd", initrd)?),
+        _ => None,
+    };
+    let text = command_line(current, line, line_bytes)?;
+    let request = Request {
+        kernel,
+        initrd,
+        command_line: text.split_last().map_or(&[], |(_, line)| line),
+        copy: flags & NO_CMA != 0,
+    };
+    let loaded = load_kernel(&busy, &request);
+    publish(current);
+    loaded.map_err(|why| tell(&why))?;
+    Ok(0)
+}
+
+/// What is in the file of a descriptor: the archive's own bytes, which stay where they are.
+fn content(
+    current: &Current<'_>,
+    what: &'static str,
+    descriptor: u64,
+) -> Result<&'static [u8], Errno> {
+    let content = process_table::with(|processes| {
+        let open = processes
+            .get(current.task.place())?
+            .descriptors
+            .get(descriptor as u32)?;
+        let file = processes.files.get(open)?;
+        match file.what {
+            What::File(node) if file.may_read() => Ok(processes.files.tree.content(node)),
+            _ => Err(Errno::EBADF),
+        }
+    });
+    content.map_err(|error| {
+        let why = Call::File {
+            what,
+            descriptor,
+            error,
+        };
+        tell(&why.into())
+    })
+}
+
+/// The command line, whose last byte is a NUL, if there is one.
+fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<u8>, Errno> {
+    let refused = Call::Line { bytes }.into();
+    if bytes > MOST_COMMAND_LINE as u64 {
+        return Err(tell(&refused));
+    }
+    let what = "command line";
+    let line = Array::new(bytes as usize, |_| 0);
+    let mut line = line.ok_or_else(|| tell(&Refused::Memory { what }))?;
+    current
+        .read(at, &mut line)
+        .map_err(|error| tell(&Call::Address { at, bytes, error }.into()))?;
+    match line.last() {
+        None | Some(0) => Ok(line),
+        _ => Err(tell(&refused)),
+    }
+}
+
+/// Says what is loaded now, for programs to read.
+fn publish(current: &mut Current<'_>) {
+    let text = with_loaded(|loaded| loaded.map_or(Shown::NONE, Shown::of));
+    current.with(|processes, _| processes.files.kexec = text);
+}
+
+fn tell(why: &Refused) -> Errno {
+    say(why.kind(), why);
+    why.errno()
+}
+
+fn say(kind: Kind, why: &impl Display) {
+    messages::say(kind, || {
+        println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
+    });
+}
+
+const MAGIC: u64 = 0xfee1_dead;
+const MAGICS: [u64; 4] = [0x2812_1969, 0x0512_1996, 0x1604_1998, 0x2011_2000];
+const KEXEC: u64 = 0x4558_4543;
+
+/// `reboot`, of which there is only leaving for the next kernel.
+fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> Outcome {
+    let word = |value: u64| u64::from(value as u32);
+    if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {
+        let [magic, second, command] = [magic, second, command].map(|value| value as u32);
+        let why = Call::Reboot {
+            magic,
+            second,
+            command,
+        };
+        return Err(tell(&why.into()));
+    }
+    let Some(busy) = Busy::take() else {
+        return Err(tell(&Refused::Busy));
+    };
+    let why = leave::execute(&busy);
+    say(Kind::Stays, &why);
+    Err(why.errno())
+}

@@ -1,0 +1,30 @@
+//! What firmware tells of memory: the device tree, read in its window while the boot has one.
+
+use crate::fatal::refuse;
+use crate::handover::Handover;
+use granule_kcore::devicetree::memory::{self as tree, Memory};
+use granule_kcore::layout;
+use granule_kcore::parameters::Parameters;
+
+/// Shows `look` the device tree, in its window. A closure, because the window goes: nothing that
+/// borrows from the tree can get out and be used after `release::boot_leftovers`.
+pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -> R {
+    // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
+    // `release::boot_leftovers` unmaps it, which comes after every call of this function; the
+    // bytes live no longer than this call.
+    look(unsafe {
+        core::slice::from_raw_parts(
+            layout::dtb_vaddr(handover.entry.dtb) as *const u8,
+            handover.tree.bytes as usize,
+        )
+    })
+}
+
+/// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
+/// nothing of ours.
+pub(crate) fn memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
+    let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory);
+    if let Err(error) = with_tree(handover, read) {
+        refuse::refuse(format_args!("{error}"));
+    }
+}

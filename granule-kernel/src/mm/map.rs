@@ -1,0 +1,299 @@
+//! Making the linear map: which regions, by which strategy, and what it took.
+//!
+//! What is counted begins before the first instruction that plans and ends when this CPU can use
+//! the whole map. Nothing here is undone: when it fails the boot ends.
+
+use super::early_tables::EarlyTables;
+use super::reach::KernelReach;
+use super::supply::Supply;
+use super::walker::{self, Flush, KernelParts, Opened, Tree};
+use super::window::{Fixmap, FixmapPlace};
+use crate::arch::counter::InstructionCounter;
+use crate::arch::{cpu, image};
+use crate::trace::recorder::Recorder;
+use arrayvec::ArrayVec;
+use core::fmt;
+use granule::arch::page_size::Page;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::trust::Decision;
+use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
+use granule::linear::window::{WindowBuilder, Windows};
+use granule::linear::{Arena, Census, Placement, Published, direct};
+use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
+use granule_boot::memblock::{self, Direction};
+use granule_kcore::counter_wrap::Lost;
+use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
+use granule_kcore::parameters::Parameters;
+use granule_kcore::sizes;
+use granule_recorder::TracedWindows;
+
+/// Banks and holes between them, and the two edges of the protected part of the image.
+pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;
+
+/// The pieces of the linear map, ascending.
+pub(crate) type Pieces = ArrayVec<Piece, MOST_PIECES>;
+
+/// Why there is no linear map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MapError {
+    /// RAM is in more pieces than there is room for.
+    TooManyPieces,
+    /// There is no memory for its tables.
+    NoTableMemory {
+        pages: u64,
+        page_bytes: u64,
+        error: memblock::Error,
+    },
+    /// The walker refused.
+    Table(TableError),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyPieces => {
+                write!(f, "RAM is in more than {MOST_PIECES} pieces to be mapped")
+            }
+            Self::NoTableMemory {
+                pages,
+                page_bytes,
+                error,
+            } => write!(
+                f,
+                "no free range of RAM holds the tables of the linear map, {pages} pages of {page_bytes} bytes: RAM is too small, or in too many pieces: {error}"
+            ),
+            Self::Table(error) => write!(f, "the linear map cannot be made: {error}"),
+        }
+    }
+}
+
+impl From<TableError> for MapError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+/// What `memory` says is to be mapped, with the image's text and constants read-only there too if
+/// `rodata` says so.
+fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(), MapError> {
+    let rodata = request.parameters.rodata;
+    let constants = request.image_start..request.image_start + image::constants_end();
+    let leaves = request.leaves();
+    let mut push = |start: u64, end: u64, permissions: Permissions| {
+        if start >= end {
+            return Ok(());
+        }
+        let piece = Piece {
+            start: VirtualAddress(start.wrapping_add(request.placement.distance())),
+            output: PhysicalAddress(start),
+            bytes: end - start,
+            attributes: Attributes::normal(permissions),
+            leaves,
+        };
+        pieces.try_push(piece).map_err(|_| MapError::TooManyPieces)
+    };
+    for ram in memory.mapped() {
+        let (start, end) = (ram.start(), ram.end());
+        if !rodata.protects_image() {
+            push(start, end, Permissions::READ_WRITE)?;
+            continue;
+        }
+        let cut = |at: u64| at.clamp(start, end);
+        push(start, cut(constants.start), Permissions::READ_WRITE)?;
+        push(cut(constants.start), cut(constants.end), Permissions::READ)?;
+        push(cut(constants.end), end, Permissions::READ_WRITE)?;
+    }
+    Ok(())
+}
+
+/// What it takes to make the map.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) geometry: Geometry,
+    pub(crate) capabilities: TlbCapabilities,
+    pub(crate) root: PhysicalAddress,
+    pub(crate) reach: KernelReach,
+    pub(crate) placement: Placement,
+    pub(crate) image_start: u64,
+    pub(crate) pool: (PhysicalAddress, PhysicalAddress),
+    /// How far the boot CPU is trusted to split live blocks: a map whose pages must be able to
+    /// change has blocks only then.
+    pub(crate) trust: Decision,
+    pub(crate) parameters: &'a Parameters<'a>,
+    pub(crate) counter: Option<&'a InstructionCounter>,
+}
+
+impl Request<'_> {
+    /// How large the linear map's leaves may be.
+    pub(crate) const fn leaves(&self) -> Leaves {
+        let split_never = self.parameters.rodata.changes_pages() && !self.trust.splits_blocks();
+        if split_never || self.parameters.debug_pagealloc {
+            Leaves::PAGES
+        } else {
+            Leaves::LARGEST
+        }
+    }
+
+    /// What the tables of the kernel's half stand on during the boot.
+    pub(crate) fn parts<'a>(
+        &self,
+        supply: Supply<'a>,
+        counters: &'a Counters,
+        flush: Flush,
+    ) -> KernelParts<'a> {
+        walker::parts(self.capabilities, self.reach, counters, supply, flush)
+    }
+
+    /// Opens the tables of the kernel's half during the boot.
+    pub(crate) fn open<'a>(
+        &self,
+        supply: Supply<'a>,
+        counters: &'a Counters,
+    ) -> Result<Opened<'a>, TableError> {
+        let parts = self.parts(supply, counters, Flush::Now);
+        // SAFETY: the root is what TTBR1 holds, all tables below it lie in the static pool or came
+        // from early memory, and only the boot CPU changes them, in one place at a time.
+        unsafe { walker::open(self.root, parts) }
+    }
+}
+
+/// What was made, and what it took.
+#[derive(Debug)]
+pub(crate) struct LinearMap {
+    pub(crate) pieces: Pieces,
+    pub(crate) census: Census,
+    pub(crate) counts: Counts,
+    /// `None` if nobody asked.
+    pub(crate) instructions: Option<Result<u64, Lost>>,
+    pub(crate) time_us: u64,
+    /// SCTLR when the counting began: M and C are set.
+    pub(crate) sctlr: u64,
+    /// The tables that were added when all blocks were split for a CPU that does not allow live
+    /// splits, if they were.
+    pub(crate) rewritten: Option<u64>,
+}
+
+impl LinearMap {
+    /// The tables that it has now.
+    pub(crate) fn tables(&self) -> u64 {
+        self.counts.tables + self.rewritten.unwrap_or(0)
+    }
+}
+
+/// Makes the linear map of all that `memory` says is to be mapped, with tables out of `arena` if it
+/// is to be `direct`. The tables of the kernel's half are left open.
+// Its own frame, as that of the boot is under all that follows.
+#[inline(never)]
+pub(crate) fn map_mem<'c>(
+    request: &Request<'_>,
+    memory: &mut Memory,
+    counters: &'c Counters,
+    arena: &'c mut Arena,
+) -> Result<(LinearMap, Opened<'c>), MapError> {
+    let mut tables = request.open(Supply::Arena(arena), counters)?;
+    let fixmap = match request.parameters.strategy.published() {
+        None => None,
+        Some(strategy) => {
+            let constants = PhysicalAddress(request.image_start);
+            Some((strategy, FixmapPlace::find(&mut *tables, constants)?))
+        }
+    };
+    // The fixmap is not the linear map's: counting begins here.
+    counters.add(|counts| *counts = Counts::default());
+    let sctlr = cpu::sctlr_el1();
+    let before = cpu::counter_now();
+    let mut pieces = Pieces::new();
+    let mut work = || create(request, memory, counters, &mut *tables, fixmap, &mut pieces);
+    let (made, instructions) = match request.counter {
+        Some(counter) => {
+            let (made, instructions) = counter.measure(&mut work);
+            (made, Some(instructions))
+        }
+        None => (work(), None),
+    };
+    let ticks = cpu::counter_now().wrapping_sub(before);
+    let census = made?;
+    for piece in &pieces {
+        tables.relied(piece.start, piece.bytes);
+    }
+    let time_us = cpu::microseconds(ticks);
+    let map = LinearMap {
+        pieces,
+        census,
+        counts: counters.get(),
+        instructions,
+        time_us,
+        sctlr,
+        rewritten: None,
+    };
+    Ok((map, tables))
+}
+
+fn create(
+    request: &Request<'_>,
+    memory: &mut Memory,
+    counters: &Counters,
+    tables: &mut dyn Tree,
+    fixmap: Option<(Published, FixmapPlace)>,
+    pieces: &mut Pieces,
+) -> Result<Census, MapError> {
+    plan(request, memory, pieces)?;
+    let Some((strategy, place)) = fixmap else {
+        let census = Census::new(&request.geometry, pieces);
+        let pages = tables
+            .arena()
+            .map_or(0, |arena| direct::arena_pages(&census, arena));
+        if pages > 0 {
+            let page_bytes = request.geometry.page_size().bytes();
+            let bytes = pages * page_bytes;
+            // One piece, so that tables follow each other and are linked in runs.
+            let start = memory
+                .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
+                .map_err(|error| MapError::NoTableMemory {
+                    pages,
+                    page_bytes,
+                    error,
+                })?;
+            let end = PhysicalAddress(start + bytes);
+            if let Some(arena) = tables.arena() {
+                arena.extend(PhysicalAddress(start), end);
+            }
+        }
+        tables.make_direct(pieces)?;
+        return Ok(census);
+    };
+    let size = request.geometry.page_size();
+    let sink = Recorder::of_this_cpu(size.bytes());
+    let early = Supply::Early(EarlyTables::new(memory, size.bytes()));
+    let parts = request.parts(early, counters, Flush::Now);
+    let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts, sink), sink);
+    let made = sizes::dispatch(
+        size,
+        Stepwise {
+            request,
+            strategy,
+            windows: &mut windows,
+            pieces,
+        },
+    );
+    made.map_err(MapError::Table)
+}
+
+/// A map by one of the published strategies.
+struct Stepwise<'a, 'r, W> {
+    request: &'a Request<'r>,
+    strategy: Published,
+    windows: &'a mut W,
+    pieces: &'a [Piece],
+}
+
+impl<W: Windows + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
+    type Output = Result<Census, TableError>;
+
+    fn run<P: Page>(self) -> Self::Output {
+        let Request { geometry, root, .. } = *self.request;
+        let barriers = self.request.parameters.barriers;
+        WindowBuilder::<P, _>::new(geometry, self.strategy, barriers, self.windows)
+            .create(root, self.pieces)
+    }
+}

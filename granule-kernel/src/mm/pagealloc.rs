@@ -1,0 +1,65 @@
+//! `debug_pagealloc=on`: free pages are invalid in the linear map, so that whoever uses one faults.
+//!
+//! The map is in pages then, and nothing is merged, so a page is made valid when it is allocated and
+//! invalid when it is freed by one store in its own entry, under no lock and without memory: that
+//! may happen anywhere, in the midst of a change of the tables too, which gets its table pages so.
+
+use super::live::{self, Flush, Kernel};
+use super::pages::{self, PageWatch, Pages};
+use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule_kcore::frames::tables::Source;
+
+/// Makes every page invalid that is free now, and from here on every page that becomes free, if the
+/// command line asked for it. Nobody may allocate yet.
+pub(crate) fn hide_free_pages() {
+    let Some(kernel) = live::kernel().filter(|kernel| kernel.debug_pagealloc) else {
+        return;
+    };
+    live::change(Flush::Now, |_, _, tree| {
+        let size = kernel.geometry.page_size();
+        Pages.with(|frames| {
+            frames.each_free(|frame, order| {
+                let bytes = size.bytes() << order;
+                let hidden =
+                    address(kernel, frame.address(size)).map(|start| tree.hide(start, bytes));
+                assert!(
+                    matches!(hidden, Some(Ok(()))),
+                    "debug_pagealloc: free memory at {frame} cannot be made invalid: {hidden:?}"
+                );
+            });
+        });
+    });
+    pages::watch_by(VALIDITY.call_once(|| Validity(kernel)));
+}
+
+/// Makes pages valid when they are allocated, and invalid when they are freed.
+struct Validity(&'static Kernel);
+
+impl PageWatch for Validity {
+    fn allocated(&self, start: PhysicalAddress, bytes: u64) {
+        set(self.0, start, bytes, true);
+    }
+
+    fn freed(&self, start: PhysicalAddress, bytes: u64) {
+        set(self.0, start, bytes, false);
+    }
+}
+
+static VALIDITY: spin::Once<Validity> = spin::Once::new();
+
+fn set(kernel: &Kernel, start: PhysicalAddress, bytes: u64, valid: bool) {
+    let Some(address) = address(kernel, start) else {
+        return;
+    };
+    // SAFETY: the whole map is in pages and nothing is merged. Entries of pages are changed by who
+    // has the pages, which is the caller.
+    let set = unsafe { live::set_valid(kernel, address, bytes, valid) };
+    assert!(
+        set.is_ok(),
+        "debug_pagealloc: {bytes:#x} bytes at {address} cannot be made valid={valid}: {set:?}"
+    );
+}
+
+fn address(kernel: &Kernel, start: PhysicalAddress) -> Option<VirtualAddress> {
+    kernel.placement.virtual_address(start)
+}

@@ -1,0 +1,400 @@
+//! The kernel checks its own tables after boot: by the CPU's walker, by memory itself, and by a
+//! walk of every entry.
+//!
+//! Each check counts what it looked at, so that one that looked at nothing is seen.
+
+use crate::arch::cpu;
+use crate::mm::map::LinearMap;
+use crate::mm::walker::Tree;
+use core::fmt;
+use granule::arch::page_size::Level;
+use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::linear::Placement;
+use granule::table::{Entry, Leaves, Piece, TableError};
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::layout;
+
+/// Random addresses that are translated, and pages at most that are written and read.
+const SAMPLES: u64 = 4096;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// The CPU translates an address otherwise than planned.
+    Translation {
+        address: VirtualAddress,
+        expected: PhysicalAddress,
+        seen: Result<u64, u64>,
+    },
+    /// A pattern written through the linear map is not there through another mapping.
+    Pattern {
+        page: PhysicalAddress,
+        expected: u64,
+        seen: u64,
+    },
+    /// A leaf is not where the plan has one, or points elsewhere.
+    Leaf {
+        address: VirtualAddress,
+        output: PhysicalAddress,
+    },
+    /// A page can be written and executed.
+    WritableExecutable { address: VirtualAddress },
+    /// There are more or fewer leaves of a size than planned.
+    LeafCount {
+        bytes: u64,
+        contiguous: bool,
+        expected: u64,
+        seen: u64,
+    },
+    /// The leaves found cover more or less than planned.
+    Coverage { expected: u64, seen: u64 },
+    /// The tables found are not those that were allocated.
+    TableCount { expected: u64, seen: u64 },
+    /// A mapping for the check itself was refused.
+    Table(TableError),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Translation {
+                address,
+                expected,
+                seen: Ok(seen),
+            } => {
+                write!(f, "{address} translates to {seen:#x}, expected {expected}")
+            }
+            Self::Translation {
+                address,
+                expected,
+                seen: Err(status),
+            } => {
+                write!(
+                    f,
+                    "{address} faults with status {status:#04x}, expected {expected}"
+                )
+            }
+            Self::Pattern {
+                page,
+                expected,
+                seen,
+            } => write!(
+                f,
+                "{seen:#x} is read from page {page} through a second mapping, {expected:#x} was written through the linear map"
+            ),
+            Self::Leaf { address, output } => {
+                write!(
+                    f,
+                    "the leaf at {address}, to {output}, is not planned: its output, size or permissions are others"
+                )
+            }
+            Self::WritableExecutable { address } => {
+                write!(f, "the leaf at {address} is writable and executable")
+            }
+            Self::LeafCount {
+                bytes,
+                contiguous,
+                expected,
+                seen,
+            } => write!(
+                f,
+                "{seen} leaves of {bytes:#x} bytes (contiguous: {contiguous}), {expected} were planned"
+            ),
+            Self::Coverage { expected, seen } => {
+                write!(f, "{seen:#x} bytes are mapped, {expected:#x} were planned")
+            }
+            Self::TableCount { expected, seen } => {
+                write!(f, "{seen} tables are found, {expected} were allocated")
+            }
+            Self::Table(error) => write!(f, "the self-check cannot map a page: {error}"),
+        }
+    }
+}
+
+impl From<TableError> for Fault {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looked {
+    pub(crate) translations: u64,
+    pub(crate) patterns: u64,
+    pub(crate) leaves: u64,
+    pub(crate) tables: u64,
+    /// Bytes of the linear map that were found read-only.
+    pub(crate) read_only_bytes: u64,
+}
+
+/// The checks, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// All entries against the plan.
+    Walk,
+    /// The CPU's translations.
+    Translations,
+    /// Memory through two mappings.
+    Patterns,
+}
+
+/// All checks; `before` hears of each stage, so that tests can make it fail.
+// Its own frame: the boot's lies under all that follows.
+#[inline(never)]
+pub(crate) fn run(
+    tables: &mut dyn Tree,
+    map: &LinearMap,
+    placement: &Placement,
+    memory: &Memory,
+    seed: u64,
+    mut before: impl FnMut(Stage, &mut dyn Tree),
+) -> Result<Looked, Fault> {
+    let mut looked = Looked::default();
+    before(Stage::Walk, tables);
+    walk(tables, map, placement, &mut looked)?;
+    before(Stage::Translations, tables);
+    translations(map, placement, seed, &mut looked)?;
+    before(Stage::Patterns, tables);
+    patterns(tables, placement, memory, &mut looked)?;
+    Ok(looked)
+}
+
+fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) -> Result<(), Fault> {
+    let expected = PhysicalAddress(output);
+    let address = VirtualAddress(output.wrapping_add(placement.distance()));
+    let seen = cpu::translate(address.0);
+    looked.translations += 1;
+    if seen == Ok(output) {
+        Ok(())
+    } else {
+        Err(Fault::Translation {
+            address,
+            expected,
+            seen,
+        })
+    }
+}
+
+/// Random addresses; the ends of the runs of leaves are the walk's.
+pub(crate) fn translations(
+    map: &LinearMap,
+    placement: &Placement,
+    seed: u64,
+    looked: &mut Looked,
+) -> Result<(), Fault> {
+    let mut random = seed | 1;
+    for _ in 0..SAMPLES {
+        // xorshift64: any spread will do, and the seed is in the record.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut offset = random % map.census.bytes().max(1);
+        for piece in &map.pieces {
+            if offset < piece.bytes {
+                check_translation(placement, piece.output.0 + offset, looked)?;
+                break;
+            }
+            offset -= piece.bytes;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a pattern into free pages through the linear map and reads it through a page of the
+/// fixmap.
+fn patterns(
+    tables: &mut dyn Tree,
+    placement: &Placement,
+    memory: &Memory,
+    looked: &mut Looked,
+) -> Result<(), Fault> {
+    let size = tables.geometry().page_size();
+    let page = size.bytes();
+    let second = VirtualAddress(layout::CHECK_VADDR);
+    let pages: u64 = memory
+        .free_pages()
+        .map(|range| range.len() >> size.shift())
+        .sum();
+    let stride = pages.div_ceil(SAMPLES).max(1);
+    let mut number = 0u64;
+    for range in memory.free_pages() {
+        let in_range = range.len() >> size.shift();
+        let mut at = number.div_ceil(stride) * stride - number;
+        while at < in_range {
+            let output = PhysicalAddress(range.start() + at * page);
+            let expected = output.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let first = output.0.wrapping_add(placement.distance()) as *mut u64;
+            // SAFETY: a free page of RAM, mapped writable by the linear map, used by nobody.
+            unsafe { first.write_volatile(expected) };
+            let read = Attributes::normal(Permissions::READ);
+            tables.map(second, output, page, read, Leaves::PAGES)?;
+            tables.relied(second, page);
+            // SAFETY: the page was just mapped there.
+            let seen = unsafe { (second.0 as *const u64).read_volatile() };
+            tables.unmap(second, page)?;
+            looked.patterns += 1;
+            if seen != expected {
+                return Err(Fault::Pattern {
+                    page: output,
+                    expected,
+                    seen,
+                });
+            }
+            at += stride;
+        }
+        number += in_range;
+    }
+    Ok(())
+}
+
+/// The walk over the leaves of the linear map, entry after entry.
+struct LeafWalk<'a> {
+    placement: &'a Placement,
+    geometry: Geometry,
+    /// What is planned from here on: leaves and pieces both ascend.
+    pieces: &'a [Piece],
+    bytes: u64,
+    /// Entries of single leaves and of groups, by level.
+    seen: [[u64; 2]; Level::ALL.len()],
+    last: Option<Entry>,
+}
+
+impl LeafWalk<'_> {
+    fn leaf(&mut self, entry: &Entry, looked: &mut Looked) -> Result<(), Fault> {
+        let attributes = Attributes::decode(entry.descriptor, &self.geometry);
+        while let Some((first, rest)) = self.pieces.split_first()
+            && first.output_end() <= entry.output
+        {
+            self.pieces = rest;
+        }
+        let planned = self.pieces.first().is_some_and(|piece| {
+            piece.output <= entry.output
+                && entry.output.0 + entry.bytes * entry.count as u64 <= piece.output_end().0
+                && piece.attributes == attributes
+        });
+        if !planned || self.placement.virtual_address(entry.output) != Some(entry.start) {
+            return Err(Fault::Leaf {
+                address: entry.start,
+                output: entry.output,
+            });
+        }
+        let bytes = entry.bytes * entry.count as u64;
+        self.bytes += bytes;
+        if !attributes.permissions.writable {
+            looked.read_only_bytes += bytes;
+        }
+        let level = (entry.level.number() + 1) as usize;
+        let contiguous = usize::from(entry.descriptor.is_contiguous());
+        if let Some(count) = self
+            .seen
+            .get_mut(level)
+            .and_then(|level| level.get_mut(contiguous))
+        {
+            *count += entry.count as u64;
+        }
+        let goes_on = self.last.is_some_and(|last| {
+            last.level == entry.level
+                && last.descriptor.is_contiguous() == entry.descriptor.is_contiguous()
+                && last.output.0 + last.bytes * last.count as u64 == entry.output.0
+        });
+        if !goes_on {
+            self.end_of_run(looked)?;
+            check_translation(self.placement, entry.output.0, looked)?;
+        }
+        self.last = Some(*entry);
+        Ok(())
+    }
+
+    /// Asks the CPU for the last byte of the run of like leaves that ends here.
+    fn end_of_run(&self, looked: &mut Looked) -> Result<(), Fault> {
+        match self.last {
+            Some(last) => check_translation(
+                self.placement,
+                last.output.0 + last.bytes * last.count as u64 - 1,
+                looked,
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Every entry of the kernel's half: the linear map against the plan, both ends of each run of
+/// like leaves against the CPU, and nothing anywhere that is writable and executable.
+pub(crate) fn walk(
+    tables: &dyn Tree,
+    map: &LinearMap,
+    placement: &Placement,
+    looked: &mut Looked,
+) -> Result<(), Fault> {
+    let geometry = *tables.geometry();
+    let pieces = map.pieces.as_slice();
+    let (bytes, seen, last) = (0, [[0; 2]; Level::ALL.len()], None);
+    let mut leaves = LeafWalk {
+        placement,
+        geometry,
+        pieces,
+        bytes,
+        seen,
+        last,
+    };
+    let mut linear_tables = 0;
+    let mut result = Ok(());
+    tables.visit_runs(&mut |entry| {
+        let in_linear = placement.physical_address(entry.start).is_some();
+        if entry.kind == Kind::Table {
+            looked.tables += 1;
+            linear_tables += u64::from(in_linear);
+        } else {
+            looked.leaves += entry.count as u64;
+            let permissions = Permissions::decode(entry.descriptor, geometry.regime());
+            if permissions.writable_and_executable() {
+                result = Err(Fault::WritableExecutable {
+                    address: entry.start,
+                });
+            } else if in_linear && result.is_ok() {
+                result = leaves.leaf(entry, looked);
+            }
+        }
+        result.is_ok()
+    });
+    result?;
+    leaves.end_of_run(looked)?;
+    if leaves.bytes != map.census.bytes() {
+        return Err(Fault::Coverage {
+            expected: map.census.bytes(),
+            seen: leaves.bytes,
+        });
+    }
+    for size in geometry.leaf_sizes() {
+        let entries = size.bytes >> geometry.page_size().level_shift(size.level);
+        let level = (size.level.number() + 1) as usize;
+        let seen = leaves
+            .seen
+            .get(level)
+            .and_then(|level| level.get(usize::from(size.contiguous)))
+            .map_or(0, |count| count / entries);
+        let expected = map
+            .census
+            .leaves()
+            .find(|(other, _)| *other == size)
+            .map_or(0, |(_, count)| count);
+        if seen != expected {
+            let (bytes, contiguous) = (size.bytes, size.contiguous);
+            return Err(Fault::LeafCount {
+                bytes,
+                contiguous,
+                expected,
+                seen,
+            });
+        }
+    }
+    if linear_tables != map.census.tables() {
+        let expected = map.census.tables();
+        return Err(Fault::TableCount {
+            expected,
+            seen: linear_tables,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! Tables through fixmap slots: what the published strategies stand on.
+//!
+//! One slot a level and a series for last-level tables, each a page of the fixmap. Opening stores
+//! the slot's descriptor with the barriers a kernel mapping takes; closing clears it and
+//! invalidates the TLB for the page. What is stored, and the instructions for it, are in
+//! [`Fixmap`]; in which order is the library's.
+
+use super::walker::{KernelParts, Tree};
+use crate::trace::recorder::Recorder;
+use core::hint::black_box;
+use core::mem::MaybeUninit;
+use granule::arch::geometry::Half;
+use granule::arch::page_size::Level;
+use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
+use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::forward;
+use granule::hw::Hardware;
+use granule::linear::window::{Entries, Slot, Windows};
+use granule::table::{
+    Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility, invalidate,
+    publish,
+};
+use granule_kcore::layout;
+use granule_recorder::Sink;
+
+/// The slots; the table that translates them is reached, table pages are had (from early memory,
+/// mapped or not) and the TLB is kept by `parts`.
+pub(crate) struct Fixmap<'c> {
+    parts: KernelParts<'c>,
+    /// Whether anything is recorded. Looked at once for opening and closing: for each store, barrier
+    /// and TLBI of it, it would be seen in what is measured.
+    recorded: bool,
+    counters: &'c Counters,
+    place: FixmapPlace,
+    attributes: u64,
+    /// What slots show, and the barriers between the entries of a run. Those are counted a run at
+    /// a time, from how many entries were written, or the counting would be a good part of what is
+    /// measured; that they are issued is seen from the instructions, two an entry, which a test
+    /// holds against the form without them.
+    shown: Shown,
+}
+
+/// Where the slots' own entries are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FixmapPlace {
+    /// The last-level table that translates the slots.
+    table: PhysicalAddress,
+    page_shift: u32,
+}
+
+impl FixmapPlace {
+    /// Finds the table that translates the slots, making it if the console's slot did not. Part
+    /// of setting the fixmap up, not of making a linear map. `constant` is a page that nobody
+    /// writes.
+    pub(crate) fn find(
+        tables: &mut dyn Tree,
+        constant: PhysicalAddress,
+    ) -> Result<Self, TableError> {
+        debug_assert!(tables.geometry().half() == Half::Upper);
+        let attributes = Attributes::normal(Permissions::READ);
+        let start = VirtualAddress(layout::FIXMAP_ANCHOR_VADDR);
+        let size = tables.geometry().page_size();
+        let page = size.bytes();
+        // It stays mapped, so that the table stays too.
+        tables.map(start, constant, page, attributes, Leaves::PAGES)?;
+        let mut table = None;
+        tables.visit(start, page, &mut |entry| {
+            if entry.kind == Kind::Leaf {
+                table = Some(entry.table);
+            }
+            true
+        })?;
+        let table = table.ok_or(TableError::NotMapped { address: start })?;
+        let page_shift = size.shift();
+        Ok(Self { table, page_shift })
+    }
+
+    fn address(self, slot: Slot) -> VirtualAddress {
+        VirtualAddress(match slot {
+            Slot::Series(index) => {
+                layout::FIXMAP_SERIES_VADDR + ((index % Slot::SERIES) << self.page_shift) as u64
+            }
+            // Each of the others by its number. The console's slot comes first.
+            _ => layout::FIXMAP_VADDR + (slot.number() as u64 + 1) * layout::FIXMAP_SLOT_BYTES,
+        })
+    }
+
+    /// The index of the slot's own entry: the fixmap begins where a last-level table of any page
+    /// size does or where a whole number of slots has gone by, so masking is enough.
+    fn index(self, slot: Slot) -> usize {
+        let entries = 1usize << (self.page_shift - 3);
+        (self.address(slot).0 >> self.page_shift) as usize & (entries - 1)
+    }
+}
+
+impl<'c> Fixmap<'c> {
+    /// Slots at `place`.
+    pub(crate) fn new(
+        place: FixmapPlace,
+        counters: &'c Counters,
+        parts: KernelParts<'c>,
+        sink: Recorder,
+    ) -> Self {
+        let capabilities = *parts.capabilities();
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        Self {
+            parts,
+            recorded: sink.is_active(),
+            counters,
+            place,
+            attributes: attributes.encode(&capabilities.geometry),
+            shown: Shown {
+                place,
+                hardware: Hardware::new(capabilities),
+            },
+        }
+    }
+
+    /// Closes `count` slots from `first` on, which follow each other.
+    fn close_all(&mut self, first: Slot, count: usize) {
+        let place = self.place;
+        let stride = 1 << place.page_shift;
+        let what = Invalidation {
+            start: place.address(first),
+            bytes: count as u64 * stride,
+            stride,
+            reach: TlbiReach::LastLevel,
+            asid: None,
+            level: Some(Level::L3),
+        };
+        if self.recorded {
+            empty(&mut self.parts, place, first, count);
+            invalidate(&mut self.parts, &what);
+        } else {
+            empty(self.parts.memory.inner(), place, first, count);
+            invalidate(self.parts.maintenance.unrecorded(), &what);
+        }
+    }
+}
+
+#[inline(always)]
+fn set(memory: &mut impl TableMemory, place: FixmapPlace, slot: Slot, descriptor: Descriptor) {
+    // SAFETY: the entry is this slot's in the fixmap's table, which `find` found; this CPU is the
+    // only one that runs.
+    unsafe { memory.store(place.table, place.index(slot), descriptor, Visibility::Live) };
+}
+
+/// Empties `count` slots from `first` on.
+#[inline(always)]
+fn empty(memory: &mut impl TableMemory, place: FixmapPlace, first: Slot, count: usize) {
+    set(memory, place, first, Descriptor::INVALID);
+    for index in 1..count {
+        set(memory, place, Slot::Series(index), Descriptor::INVALID);
+    }
+}
+
+/// Entries zeroed a round, enough that they are stored in pairs.
+const ZERO_CHUNK: usize = 64;
+
+// SAFETY: a slot's address translates to the table it was last opened for, because opening stores
+// its descriptor where nothing was valid, and closing invalidates the TLB for it.
+unsafe impl Windows for Fixmap<'_> {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        self.place.address(slot)
+    }
+
+    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+        let geometry = self.parts.capabilities().geometry;
+        let shown = Descriptor::leaf(&geometry, Level::L3, table, self.attributes);
+        if self.recorded {
+            set(&mut self.parts, self.place, slot, shown);
+            publish(&mut self.parts);
+        } else {
+            set(self.parts.memory.inner(), self.place, slot, shown);
+            publish(self.parts.maintenance.unrecorded());
+        }
+    }
+
+    fn close(&mut self, slot: Slot) {
+        self.close_all(slot, 1);
+    }
+
+    fn close_series(&mut self, count: usize) {
+        self.close_all(Slot::Series(0), count);
+    }
+
+    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.shown.load(slot, index) }
+    }
+
+    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+        self.counters.add(|counts| counts.stores += 1);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.shown.store(slot, index, descriptor) };
+    }
+
+    unsafe fn zero(&mut self, slot: Slot) {
+        let bytes = 1usize << self.place.page_shift;
+        self.counters
+            .add(|counts| counts.stores += (bytes / size_of::<u64>()) as u64);
+        let mut chunk = self.place.address(slot).0 as *mut [MaybeUninit<u64>; ZERO_CHUNK];
+        // Seen to be zeros, they would become a call of `memset`, which without NEON takes six
+        // times the instructions.
+        let nothing = black_box(0);
+        for _ in 0..bytes / size_of::<[u64; ZERO_CHUNK]>() {
+            // SAFETY: the caller has the slot open, so a whole table is mapped there, and vouches
+            // that nobody else uses it.
+            for entry in unsafe { &mut *chunk } {
+                entry.write(nothing);
+            }
+            chunk = chunk.wrapping_add(1);
+        }
+    }
+
+    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
+        self.count(entries, entries.count);
+        // SAFETY: the caller's promise is handed on.
+        let written = unsafe { self.shown.write(slot, entries) };
+        if written < entries.count {
+            // It stopped early, and the map fails: what was not done is not counted.
+            self.count(entries, written.wrapping_sub(entries.count));
+        }
+        written
+    }
+}
+
+impl Fixmap<'_> {
+    /// Counts `count` of these entries as written, wrapping.
+    #[inline(always)]
+    fn count(&self, entries: &Entries, count: usize) {
+        let count = count as u64;
+        self.counters.add(|counts| {
+            counts.stores = counts.stores.wrapping_add(count);
+            if entries.barriers {
+                counts.dsb = counts.dsb.wrapping_add(count);
+                counts.isb = counts.isb.wrapping_add(count);
+            }
+        });
+    }
+}
+
+/// Slots as they are shown now, uncounted.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    place: FixmapPlace,
+    hardware: Hardware,
+}
+
+impl Shown {
+    #[inline(always)]
+    fn entry(&self, slot: Slot, index: usize) -> *mut u64 {
+        (self.place.address(slot).0 as *mut u64).wrapping_add(index)
+    }
+}
+
+// SAFETY: only what is shown is touched; what each slot shows is `Fixmap`'s to change.
+unsafe impl Windows for Shown {
+    fn address(&self, slot: Slot) -> VirtualAddress {
+        self.place.address(slot)
+    }
+    fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
+    fn close(&mut self, _slot: Slot) {}
+    fn close_series(&mut self, _count: usize) {}
+
+    #[inline(always)]
+    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
+        // SAFETY: the caller has the slot open, so a whole table is mapped there.
+        Descriptor(unsafe { self.entry(slot, index).read_volatile() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+        // SAFETY: as for `load`.
+        unsafe { self.entry(slot, index).write_volatile(descriptor.0) };
+    }
+
+    /// By a pointer, which tells in the end how many were written: a count or an index beside it
+    /// would be an instruction more for each entry.
+    #[inline(always)]
+    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
+        let start = self.entry(slot, entries.first);
+        let end = start.wrapping_add(entries.count);
+        let (mut entry, mut value) = (start, entries.descriptor.0);
+        while entry != end {
+            // SAFETY: as for `load` and `store`.
+            unsafe {
+                if Descriptor(entry.read_volatile()).is_valid() {
+                    break;
+                }
+                entry.write_volatile(value);
+            }
+            if entries.barriers {
+                publish(self);
+            }
+            value = value.wrapping_add(entries.step);
+            entry = entry.wrapping_add(1);
+        }
+        (entry.addr() - start.addr()) / size_of::<u64>()
+    }
+}
+
+impl Maintenance for Shown {
+    forward!(self.hardware: capabilities dsb_ishst dsb_ish isb tlbi);
+}
+
+// SAFETY: every call goes to the allocator.
+unsafe impl TableAllocator for Fixmap<'_> {
+    forward!(self.parts: reserve allocate free);
+}
+
+impl Maintenance for Fixmap<'_> {
+    forward!(self.parts: capabilities dsb_ishst dsb_ish isb tlbi);
+}

@@ -1,0 +1,150 @@
+//! The one process table behind its lock, and the table of tasks as the process table sees it.
+//!
+//! The lock is for short work: it masks interrupts, and is taken before those of tasks, pages and the
+//! console. There is a process table from before the first process begins until after the last has ended.
+
+use super::owned::{Array, PageFrames};
+use super::task::{self, Task, Zombie};
+use super::{MOST_TASKS, sched};
+use crate::lock::Lock;
+use core::sync::atomic::Ordering;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::files::Files;
+use granule_linux_abi::files::path::Last;
+use granule_linux_abi::files::tree::{Kind, Node, NodeId, Tree, TreeError, nodes_needed};
+use granule_linux_abi::processes::{Place, Processes, Reaped, Relation, Selection, TaskTable};
+
+type Table = Processes<'static, Tasks>;
+
+static TABLE: Lock<Option<Table>> = Lock::new(None);
+
+/// The table of tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tasks;
+
+impl TaskTable for Tasks {
+    type Frames = PageFrames;
+
+    fn relation(&self, place: Place) -> Option<Relation> {
+        let task = task::at(place).filter(|task| task.is_known())?;
+        Some(task.relation())
+    }
+
+    fn set_group(&mut self, place: Place, group: u32) {
+        if let Some(task) = task::at(place) {
+            task.group.store(group, Ordering::Relaxed);
+        }
+    }
+
+    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+        let parent = task::at(parent);
+        parent.is_none_or(|parent| task::can_reap(parent, which))
+    }
+
+    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+        task::at(parent).map_or(Reaped::NoChildren, |parent| task::reap(parent, which))
+    }
+}
+
+/// Opens the files of `archive`; there are no processes yet.
+pub(super) fn open(archive: &'static [u8]) -> Result<(), TreeError> {
+    let nodes = nodes_needed(archive)?;
+    let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(TreeError::NoRoom)?;
+    let files = Files::new(Tree::build(archive, nodes)?).ok_or(TreeError::NoRoom)?;
+    let processes = Processes::new(files, Tasks).ok_or(TreeError::NoRoom)?;
+    TABLE.with(|slot| *slot = Some(processes));
+    Ok(())
+}
+
+/// Gives all of it back: there are no processes any more.
+pub(super) fn close() {
+    let processes = TABLE.with(Option::take);
+    drop(processes);
+}
+
+/// Calls `work` with the process table, then wakes the processes that the table collected.
+pub(crate) fn with<R>(work: impl FnOnce(&mut Table) -> R) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    with_all(&mut |processes| result = work.take().map(|work| work(processes)));
+    let Some(result) = result else {
+        panic!("a process without a process table: it was closed before the last process ended");
+    };
+    result
+}
+
+// Once, not in each of the hundred system calls: lock and waking are some 800 bytes.
+#[inline(never)]
+fn with_all(work: &mut dyn FnMut(&mut Table)) {
+    let done = TABLE.with(|slot| {
+        let processes = slot.as_mut()?;
+        work(processes);
+        let woken = processes.take_woken();
+        let mut signalled = [0_u64; MOST_TASKS / 64];
+        for place in woken.places() {
+            if !processes.get(place).is_ok_and(|own| own.signals.has_work()) {
+                continue;
+            }
+            // Before anybody has the lock: who finds there what a signal came for, a child that has
+            // ended, deals with the signal before it goes back to EL0.
+            if let Some(task) = task::at(place) {
+                task.notified.store(true, Ordering::Release);
+            }
+            if let Some(word) = signalled.get_mut(place / 64) {
+                *word |= 1 << (place % 64);
+            }
+        }
+        Some((woken, signalled))
+    });
+    let Some((woken, signalled)) = done else {
+        return;
+    };
+    for place in woken.places() {
+        let Some(task) = task::at(place) else {
+            continue;
+        };
+        if signalled
+            .get(place / 64)
+            .is_some_and(|word| word >> (place % 64) & 1 != 0)
+        {
+            sched::interrupt(task);
+        } else {
+            sched::wake(task);
+        }
+    }
+}
+
+/// Where a path leads, from the root, and the content of the file that is there.
+pub(super) fn program(path: &[u8]) -> Option<(NodeId, &'static [u8])> {
+    with(|processes| {
+        let node = processes
+            .files
+            .find(NodeId::ROOT, path, Last::Follow, None)
+            .ok()?;
+        let is_file = processes.files.tree.kind(node) == Kind::File;
+        is_file.then(|| (node, processes.files.tree.content(node)))
+    })
+}
+
+/// The process has ended: what it had beside memory is given back.
+pub(super) fn ended(task: &Task) {
+    with(|processes| processes.end(task.place()));
+}
+
+/// Tells the parent of a child that it can ask after once `zombie` is called, which gives it; the child
+/// is forgotten if the parent will not ask. False if there is none.
+///
+/// All of that is one step to whoever looks: SIGCHLD comes before the parent could have asked.
+// Once: it is some kilobyte.
+#[inline(never)]
+pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
+    with(|processes| {
+        let Some(child) = zombie() else {
+            return false;
+        };
+        let status = Status::from_word(child.status);
+        if !processes.child_ended(child.parent, child.pid, status) {
+            task::forget(child.task, child.pid);
+        }
+        true
+    })
+}

@@ -1,0 +1,143 @@
+//! Processes: clone, wait, limits, usage, and what the system says of itself.
+
+use super::layout;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub const WNOHANG: u32 = 1;
+/// Words of `struct rusage`, which `wait4` fills with zeros.
+pub const USAGE_WORDS: usize = 18;
+
+/// How a process ended, as `wait4` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// By `exit`, with the low byte of what it gave.
+    Exited(u8),
+    /// By a signal; whether the default action was to dump core (none is written).
+    Killed { signal: u8, core: bool },
+}
+
+impl Status {
+    /// What a word says that [`word`](Self::word) made.
+    pub const fn from_word(word: u32) -> Self {
+        let high = (word >> 8) as u8;
+        match word & 0x7f {
+            0 => Self::Exited(high),
+            signal => Self::Killed {
+                signal: signal as u8,
+                core: false,
+            },
+        }
+    }
+
+    /// In the word that user space takes apart.
+    pub const fn word(self) -> u32 {
+        match self {
+            Self::Exited(code) => (code as u32) << 8,
+            // Bit 7 says that a core was written, which never happens here.
+            Self::Killed { signal, .. } => signal as u32,
+        }
+    }
+}
+
+pub const RLIMIT_STACK: u64 = 3;
+pub const RLIMIT_NOFILE: u64 = 7;
+pub const RLIM_NLIMITS: u64 = 16;
+pub const RLIM_INFINITY: u64 = u64::MAX;
+
+/// `struct rlimit64`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub struct Limit {
+    pub current: u64,
+    pub most: u64,
+}
+layout!(Limit, 16);
+
+/// `struct sysinfo`.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub struct SysInfo {
+    pub uptime: i64,
+    pub loads: [u64; 3],
+    pub total_ram: u64,
+    pub free_ram: u64,
+    pub shared_ram: u64,
+    pub buffer_ram: u64,
+    pub total_swap: u64,
+    pub free_swap: u64,
+    pub processes: u16,
+    pub pad: u16,
+    pub pad2: u32,
+    pub total_high: u64,
+    pub free_high: u64,
+    pub unit: u32,
+    pub pad3: u32,
+}
+layout!(SysInfo, 112, processes at 80, total_high at 88, unit at 104);
+
+/// `struct new_utsname`: six texts of 65 bytes.
+#[derive(Clone, Copy, Debug, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+pub struct UtsName {
+    pub texts: [[u8; 65]; 6],
+}
+layout!(UtsName, 390);
+
+impl UtsName {
+    /// System, node, release, version, machine and domain; what is too long is cut.
+    pub fn new(texts: [&[u8]; 6]) -> Self {
+        let mut all = [[0; 65]; 6];
+        for (to, from) in all.iter_mut().zip(texts) {
+            // One less: the NUL.
+            let (_nul, room) = to.split_last_mut().unwrap_or((&mut 0, &mut []));
+            for (to, from) in room.iter_mut().zip(from) {
+                *to = *from;
+            }
+        }
+        Self { texts: all }
+    }
+}
+
+pub const PR_SET_NAME: u64 = 15;
+pub const PR_GET_NAME: u64 = 16;
+
+/// Bytes of a process's name, its NUL included.
+pub const NAME_BYTES: usize = 16;
+
+/// The flags of `getrandom`, which all mean the same here.
+pub const GRND_KNOWN: u64 = 7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As WIFEXITED, WEXITSTATUS, WTERMSIG and their like take the word apart.
+    #[test]
+    fn a_status_is_what_the_macros_of_c_expect() {
+        let word = Status::Exited(3).word();
+        assert_eq!((word & 0x7f, word >> 8 & 0xff), (0, 3));
+        let killed = Status::Killed {
+            signal: 11,
+            core: true,
+        };
+        let word = killed.word();
+        assert_eq!((word & 0x7f, word >> 8 & 0xff), (11, 0));
+        let ended = Status::Killed {
+            signal: 9,
+            core: false,
+        };
+        for status in [Status::Exited(200), ended] {
+            assert_eq!(Status::from_word(status.word()), status);
+        }
+    }
+
+    #[test]
+    fn a_name_of_the_system_ends_with_a_nul() {
+        let long = [b'x'; 100];
+        let names = UtsName::new([b"Linux", &long, b"", b"", b"aarch64", b""]);
+        let [system, node, ..] = names.texts;
+        assert_eq!(system.get(..6), Some(&b"Linux\0"[..]));
+        assert_eq!(node.iter().filter(|byte| **byte == b'x').count(), 64);
+        assert_eq!(node.last(), Some(&0));
+    }
+}

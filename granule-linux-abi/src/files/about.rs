@@ -1,0 +1,147 @@
+//! What programs are told of files: `stat`, and the entries of a directory.
+
+use super::Files;
+use super::open::{OpenFile, What};
+use super::tree::{About, Kind, NodeId};
+use crate::abi::Errno;
+use crate::abi::file::{DIRECTORY_ENTRY_HEAD, DirectoryEntry, S_IFIFO, Stat, device_number};
+use crate::owned::Frames;
+
+/// The device number of the tree, and of what is in no tree.
+const TREE_DEVICE: u32 = 1;
+const PIPE_DEVICE: u32 = 2;
+
+/// The block that sizes are told in, and the one that reads are best made of.
+const BLOCK: u64 = 512;
+const BEST_READ: u32 = 4096;
+
+/// Positions in a directory: "here", "above", and one for each child.
+const HERE: u64 = 0;
+const ABOVE: u64 = 1;
+const FIRST_CHILD: u64 = 2;
+
+/// What there is to tell, in `stat`'s form.
+pub fn stat(about: &About, device: u32) -> Stat {
+    let rdev = match about.kind {
+        Kind::Device { major, minor } => device_number(major, minor),
+        _ => 0,
+    };
+    let time = [i64::from(about.mtime), 0];
+    Stat {
+        dev: device_number(0, device),
+        ino: about.ino,
+        mode: about.mode,
+        nlink: about.links,
+        uid: about.uid,
+        gid: about.gid,
+        rdev,
+        size: about.size as i64,
+        blksize: BEST_READ as i32,
+        blocks: about.size.div_ceil(BLOCK) as i64,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        ..Stat::default()
+    }
+}
+
+impl<F: Frames> Files<'_, F> {
+    /// What there is to tell of a node, and its device.
+    pub fn about_node(&self, node: NodeId) -> (About, u32) {
+        (self.tree.about(node), TREE_DEVICE)
+    }
+
+    /// What there is to tell of an open file, and its device.
+    pub fn about_open(&self, file: &OpenFile) -> (About, u32) {
+        match file.what {
+            What::PipeOut(index) | What::PipeIn(index) => {
+                let about = About {
+                    kind: Kind::Other,
+                    mode: S_IFIFO | 0o600,
+                    uid: 0,
+                    gid: 0,
+                    links: 1,
+                    size: 0,
+                    mtime: 0,
+                    ino: u64::from(index) + 1,
+                };
+                (about, PIPE_DEVICE)
+            }
+            What::File(node) | What::Directory(node) => self.about_node(node),
+            What::Device(_, node) | What::Status(_, node) => self.about_node(node),
+        }
+    }
+
+    /// Writes as many entries of a directory into `into` as fit, from position `at` on: the bytes
+    /// written and the position behind them. None are left if no byte is written.
+    pub fn list(&self, directory: NodeId, at: u64, into: &mut [u8]) -> Result<(usize, u64), Errno> {
+        let mut used = 0;
+        let mut at = at;
+        while let Some((node, name)) = self.entry_at(directory, at) {
+            let next = self.position_after(directory, at);
+            let length = (DIRECTORY_ENTRY_HEAD + name.len() + 1).next_multiple_of(8);
+            let Some(slot) = into.get_mut(used..used + length) else {
+                // Too small for even one is an error, else it would look like the end.
+                if used == 0 {
+                    return Err(Errno::EINVAL);
+                }
+                break;
+            };
+            let about = self.tree.about(node);
+            let head = DirectoryEntry {
+                ino: about.ino,
+                next,
+                length: length as u16,
+                // The kind in a mode, as bits, is the kind here.
+                kind: (about.mode >> 12) as u8,
+            };
+            slot.fill(0);
+            let (start, rest) = slot.split_at_mut(DIRECTORY_ENTRY_HEAD);
+            start.copy_from_slice(&head.to_bytes());
+            for (to, from) in rest.iter_mut().zip(name) {
+                *to = *from;
+            }
+            used += length;
+            at = next;
+        }
+        Ok((used, at))
+    }
+
+    fn entry_at(&self, directory: NodeId, at: u64) -> Option<(NodeId, &[u8])> {
+        match at {
+            HERE => Some((directory, b".")),
+            ABOVE => Some((self.tree.parent(directory), b"..")),
+            FIRST_CHILD => {
+                let first = self.tree.children(directory).next()?;
+                Some((first, self.tree.name(first)))
+            }
+            // `lseek` may have put anything here: only a child of this directory counts.
+            _ => {
+                let id = u32::try_from(at - FIRST_CHILD - 1).ok()?;
+                let child = self.tree.existing(id)?;
+                let is_child = child != NodeId::ROOT && self.tree.parent(child) == directory;
+                is_child.then(|| (child, self.tree.name(child)))
+            }
+        }
+    }
+
+    /// A position stands for the child itself: reading goes on there whatever else is done.
+    fn position_after(&self, directory: NodeId, at: u64) -> u64 {
+        let next = match at {
+            HERE => return ABOVE,
+            ABOVE => return FIRST_CHILD,
+            FIRST_CHILD => {
+                let first = self.tree.children(directory).next();
+                first.and_then(|first| self.tree.next_child(first))
+            }
+            _ => u32::try_from(at - FIRST_CHILD - 1)
+                .ok()
+                .and_then(|id| self.tree.next_child(NodeId(id))),
+        };
+        match next {
+            Some(next) => u64::from(next.0) + FIRST_CHILD + 1,
+            // Beyond every child there can be.
+            None => u64::from(u32::MAX) + FIRST_CHILD + 1,
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Files as user space sees them: a read-only [`tree`] out of the [`cpio`] archive of an
+//! initramfs, [`pipe`]s, and the console, a plain file.
+//!
+//! [`Files`] has all open files of all processes; [`descriptors`] is one process's numbers for
+//! them; [`path`] leads from names to nodes; [`about`] tells of files, [`kexec`] of the next kernel. Nothing here waits, touches
+//! a program's memory or knows processes: what would have to wait says so, and
+//! [`syscall`](super::syscall) does.
+
+pub mod about;
+pub mod cpio;
+pub mod descriptors;
+pub mod kexec;
+pub mod open;
+pub mod path;
+pub mod pipe;
+pub mod tree;
+
+use crate::abi::Errno;
+use crate::abi::file::{
+    O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDWR, O_TRUNC,
+    O_WRONLY, PIPE_BUF, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM,
+};
+use crate::owned::{Array, Frames};
+use descriptors::OpenId;
+use kexec::Kexec;
+use open::{Device, OpenFile, What};
+use path::{Last, PathError, lookup};
+use pipe::Pipe;
+use tree::{Kind, Node, NodeId, Tree};
+
+/// Open files of all processes together, at most.
+const MOST_OPEN: usize = 512;
+/// Pipes, at most: each takes memory.
+const MOST_PIPES: usize = 128;
+
+/// What came of a try to read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// So many bytes were moved.
+    Bytes(usize),
+    /// None could be: it is worth another try when this changes.
+    Wait(Channel),
+    /// None ever will be, as nobody reads.
+    NobodyReads,
+    /// These are to go to the console, all of them.
+    Console,
+}
+
+/// What somebody may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// A pipe gets bytes or room, or loses an end.
+    Pipe(u16),
+    /// A child of the process changes.
+    Children(u32),
+    /// Nothing but time and signals.
+    Nothing,
+    /// Any of them.
+    Any,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Files<'a, F: Frames> {
+    /// The tree of files.
+    pub tree: Tree<'a, Array<Node, F>>,
+    /// What is said of the next kernel.
+    pub kexec: Kexec,
+    open: Array<Option<OpenFile>, F>,
+    pipes: Array<Option<Pipe<F>>, F>,
+}
+
+impl<'a, F: Frames> Files<'a, F> {
+    /// The files of `tree`, none of them open; `None` if there is no memory for what is to be known
+    /// of open ones.
+    pub fn new(tree: Tree<'a, Array<Node, F>>) -> Option<Self> {
+        Some(Self {
+            tree,
+            kexec: Kexec::NONE,
+            open: Array::new(MOST_OPEN, |_| None)?,
+            pipes: Array::new(MOST_PIPES, |_| None)?,
+        })
+    }
+
+    /// Where a path leads.
+    pub fn find(
+        &self,
+        from: NodeId,
+        path: &[u8],
+        last: Last,
+        exe: Option<NodeId>,
+    ) -> Result<NodeId, Errno> {
+        lookup(&self.tree, from, path, last, exe).map_err(Into::into)
+    }
+
+    /// `open`, with the flags of `openat`.
+    pub fn open(
+        &mut self,
+        from: NodeId,
+        path: &[u8],
+        flags: u32,
+        exe: Option<NodeId>,
+    ) -> Result<OpenId, Errno> {
+        let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
+        let last = if flags & O_NOFOLLOW != 0 || exclusive {
+            Last::Keep
+        } else {
+            Last::Follow
+        };
+        let node = match lookup(&self.tree, from, path, last, exe) {
+            Ok(_) if exclusive => return Err(Errno::EEXIST),
+            Ok(node) => node,
+            // It would be created, were this a file system that can be written.
+            Err(PathError::NotFound { only_last: true }) if flags & O_CREAT != 0 => {
+                return Err(Errno::EROFS);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let kind = self.tree.kind(node);
+        if flags & O_DIRECTORY != 0 && kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if flags & O_PATH != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let writes = flags & O_ACCMODE != 0;
+        let what = match kind {
+            Kind::Directory if writes || flags & O_CREAT != 0 => return Err(Errno::EISDIR),
+            Kind::File | Kind::Status(_) if writes || flags & O_TRUNC != 0 => {
+                return Err(Errno::EROFS);
+            }
+            Kind::Directory => What::Directory(node),
+            Kind::File => What::File(node),
+            Kind::Status(status) => What::Status(status, node),
+            Kind::Link | Kind::ExeLink => return Err(Errno::ELOOP),
+            Kind::Device { major, minor } => {
+                let device = Device::of(major, minor).ok_or(Errno::ENODEV)?;
+                What::Device(device, node)
+            }
+            Kind::Other => return Err(Errno::ENODEV),
+        };
+        // What only mattered now is not kept.
+        let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_NOFOLLOW | O_CLOEXEC | O_DIRECTORY);
+        self.add(OpenFile::new(what, kept))
+    }
+
+    /// A new pipe: its reading and its writing end.
+    pub fn pipe(&mut self, flags: u32) -> Result<(OpenId, OpenId), Errno> {
+        let free = self.pipes.iter().position(Option::is_none);
+        let index = free.ok_or(Errno::ENFILE)?;
+        let pipe = Pipe::new().ok_or(Errno::ENOMEM)?;
+        if let Some(slot) = self.pipes.get_mut(index) {
+            *slot = Some(pipe);
+        }
+        let index = index as u16;
+        let reading = self.add(OpenFile::new(What::PipeOut(index), flags));
+        let writing = self.add(OpenFile::new(What::PipeIn(index), flags | O_WRONLY));
+        match (reading, writing) {
+            (Ok(reading), Ok(writing)) => Ok((reading, writing)),
+            (reading, writing) => {
+                for id in [reading, writing].into_iter().flatten() {
+                    if let Some(slot) = self.open.get_mut(usize::from(id.0)) {
+                        *slot = None;
+                    }
+                }
+                if let Some(slot) = self.pipes.get_mut(usize::from(index)) {
+                    *slot = None;
+                }
+                Err(Errno::ENFILE)
+            }
+        }
+    }
+
+    fn add(&mut self, file: OpenFile) -> Result<OpenId, Errno> {
+        let free = self
+            .open
+            .iter_mut()
+            .enumerate()
+            .find(|(_, slot)| slot.is_none());
+        let (index, slot) = free.ok_or(Errno::ENFILE)?;
+        *slot = Some(file);
+        Ok(OpenId(index as u16))
+    }
+
+    /// An open file.
+    pub fn get(&self, id: OpenId) -> Result<&OpenFile, Errno> {
+        let slot = self.open.get(usize::from(id.0));
+        slot.and_then(Option::as_ref).ok_or(Errno::EBADF)
+    }
+
+    /// An open file, to be changed.
+    pub fn get_mut(&mut self, id: OpenId) -> Result<&mut OpenFile, Errno> {
+        let slot = self.open.get_mut(usize::from(id.0));
+        slot.and_then(Option::as_mut).ok_or(Errno::EBADF)
+    }
+
+    fn pipe_at(&mut self, index: u16) -> Result<&mut Pipe<F>, Errno> {
+        let slot = self.pipes.get_mut(usize::from(index));
+        slot.and_then(Option::as_mut).ok_or(Errno::EBADF)
+    }
+
+    fn pipe_ref(&self, index: u16) -> Result<&Pipe<F>, Errno> {
+        let slot = self.pipes.get(usize::from(index));
+        slot.and_then(Option::as_ref).ok_or(Errno::EBADF)
+    }
+
+    /// One descriptor more has this open file.
+    pub fn share(&mut self, id: OpenId) -> Result<(), Errno> {
+        let file = self.get_mut(id)?;
+        file.owners = file.owners.checked_add(1).ok_or(Errno::ENFILE)?;
+        Ok(())
+    }
+
+    /// One descriptor less has this open file; who is to be told.
+    pub fn close(&mut self, id: OpenId) -> Option<Channel> {
+        let slot = self.open.get_mut(usize::from(id.0))?;
+        let file = slot.as_mut()?;
+        file.owners -= 1;
+        if file.owners > 0 {
+            return None;
+        }
+        let what = file.what;
+        *slot = None;
+        let (index, reads) = match what {
+            What::PipeOut(index) => (index, true),
+            What::PipeIn(index) => (index, false),
+            _ => return None,
+        };
+        let slot = self.pipes.get_mut(usize::from(index))?;
+        let pipe = slot.as_mut()?;
+        if reads {
+            pipe.readers -= 1;
+        } else {
+            pipe.writers -= 1;
+        }
+        if pipe.readers == 0 && pipe.writers == 0 {
+            *slot = None;
+        }
+        Some(Channel::Pipe(index))
+    }
+
+    /// Reads what there is now, at `at` or at the file's own offset, which then moves on.
+    pub fn read(&mut self, id: OpenId, into: &mut [u8]) -> Result<Moved, Errno> {
+        let file = *self.get(id)?;
+        if !file.may_read() {
+            return Err(Errno::EBADF);
+        }
+        match file.what {
+            What::File(_) | What::Status(..) => {
+                let content = match file.what {
+                    What::File(node) => self.tree.content(node),
+                    What::Status(status, _) => self.kexec.text(status),
+                    _ => &[],
+                };
+                let start = usize::try_from(file.offset).unwrap_or(usize::MAX);
+                let rest = content.get(start..).unwrap_or_default();
+                let count = rest.len().min(into.len());
+                for (to, from) in into.iter_mut().zip(rest) {
+                    *to = *from;
+                }
+                self.get_mut(id)?.offset = file.offset.saturating_add(count as u64);
+                Ok(Moved::Bytes(count))
+            }
+            What::Directory(_) => Err(Errno::EISDIR),
+            What::Device(Device::Zero, _) => {
+                into.fill(0);
+                Ok(Moved::Bytes(into.len()))
+            }
+            // Nobody types: the console's input is at its end.
+            What::Device(Device::Null | Device::Console, _) => Ok(Moved::Bytes(0)),
+            What::PipeOut(index) => {
+                let pipe = self.pipe_at(index)?;
+                match pipe.read(into) {
+                    0 if pipe.writers > 0 && !into.is_empty() => {
+                        Ok(Moved::Wait(Channel::Pipe(index)))
+                    }
+                    count => Ok(Moved::Bytes(count)),
+                }
+            }
+            What::PipeIn(_) => Err(Errno::EBADF),
+        }
+    }
+
+    /// Writes what has room now. `whole` bytes are wanted to be written by the call that this is a
+    /// part of: where a pipe must take them in one piece, none are until all have room.
+    pub fn write(&mut self, id: OpenId, from: &[u8], whole: usize) -> Result<Moved, Errno> {
+        let file = *self.get(id)?;
+        if !file.may_write() {
+            return Err(Errno::EBADF);
+        }
+        match file.what {
+            What::Device(Device::Null | Device::Zero, _) => Ok(Moved::Bytes(from.len())),
+            What::Device(Device::Console, _) => Ok(Moved::Console),
+            What::PipeIn(index) => {
+                let pipe = self.pipe_at(index)?;
+                if pipe.readers == 0 {
+                    return Ok(Moved::NobodyReads);
+                }
+                if from.is_empty() {
+                    return Ok(Moved::Bytes(0));
+                }
+                if whole <= PIPE_BUF && pipe.room() < whole {
+                    return Ok(Moved::Wait(Channel::Pipe(index)));
+                }
+                match pipe.write(from) {
+                    0 => Ok(Moved::Wait(Channel::Pipe(index))),
+                    count => Ok(Moved::Bytes(count)),
+                }
+            }
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// What a descriptor could do now without waiting, and where to wait for more.
+    pub fn poll(&self, id: OpenId) -> (u16, Channel) {
+        let always = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM;
+        let Ok(file) = self.get(id) else {
+            return (crate::abi::file::POLLNVAL, Channel::Nothing);
+        };
+        match file.what {
+            What::PipeOut(index) => {
+                let events = self.pipe_ref(index).map_or(0, |pipe| {
+                    let input = if pipe.used() > 0 {
+                        POLLIN | POLLRDNORM
+                    } else {
+                        0
+                    };
+                    let hung_up = if pipe.writers == 0 { POLLHUP } else { 0 };
+                    input | hung_up
+                });
+                (events, Channel::Pipe(index))
+            }
+            What::PipeIn(index) => {
+                let events = self.pipe_ref(index).map_or(0, |pipe| {
+                    let room = pipe.room() >= PIPE_BUF;
+                    let output = if room { POLLOUT | POLLWRNORM } else { 0 };
+                    let broken = if pipe.readers == 0 { POLLERR } else { 0 };
+                    output | broken
+                });
+                (events, Channel::Pipe(index))
+            }
+            _ => (always, Channel::Nothing),
+        }
+    }
+
+    /// Whether [`write`](Self::write) of a part of `whole` bytes would not have to wait.
+    pub fn can_write(&self, id: OpenId, whole: usize) -> bool {
+        match self.get(id).map(|file| file.what) {
+            Ok(What::PipeIn(index)) => self.pipe_ref(index).is_ok_and(|pipe| {
+                let needed = if whole <= PIPE_BUF { whole } else { 1 };
+                pipe.readers == 0 || pipe.room() >= needed
+            }),
+            _ => true,
+        }
+    }
+
+    /// Open files and pipes: none may be left when nobody has them.
+    #[cfg(test)]
+    pub fn counts(&self) -> (usize, usize) {
+        (
+            self.open.iter().flatten().count(),
+            self.pipes.iter().flatten().count(),
+        )
+    }
+}
+
+/// The flags with which the first process's descriptors are open.
+pub const CONSOLE_FLAGS: u32 = O_RDWR;
+
+impl From<PathError> for Errno {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::NotFound { .. } => Self::ENOENT,
+            PathError::NotDirectory => Self::ENOTDIR,
+            PathError::Loop => Self::ELOOP,
+            PathError::NameTooLong => Self::ENAMETOOLONG,
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

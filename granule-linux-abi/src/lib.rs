@@ -1,0 +1,40 @@
+//! The arm64 Linux interface of Granule's kernel: system calls, files, pipes, signals and the process
+//! table, and what a program is loaded from.
+//!
+//! Everything here is pure: a kernel implements [`env::Env`], which is the caller's memory and
+//! registers, the clock and the console, and gets the system calls that need nothing else. System calls
+//! that change address spaces or tasks are the kernel's own. The interface covers what the programs use
+//! that run on this kernel: its memory tests and benchmark, `kexec`, static programs of Rust and of
+//! Debian's busybox. There is no terminal, no job control and no writable file.
+//!
+//! The modules, from the lowest up; no module imports one below it in this list:
+//!
+//! | module | what lives there |
+//! | --- | --- |
+//! | [`abi`] | numbers, error codes and structures, with their sizes checked |
+//! | [`owned`] | values in frames, which come from a kernel by [`owned::Frames`] |
+//! | [`program`], [`script`], [`start_stack`] | ELF files, first lines of scripts, the stack of a new program |
+//! | [`files`] | the initramfs as a read-only tree, paths, open files, pipes |
+//! | [`signals`] | the signals of one process, and the stack frame of a handler |
+//! | [`processes`] | the process table and the rules among relatives |
+//! | [`env`](mod@env) | the trait that a kernel implements |
+//! | [`syscall`], [`execve`] | the system calls |
+
+#![cfg_attr(not(test), no_std)]
+#![deny(missing_docs)]
+
+#[allow(
+    missing_docs,
+    reason = "constants and fields have the names of the C interface"
+)]
+pub mod abi;
+pub mod env;
+pub mod execve;
+pub mod files;
+pub mod owned;
+pub mod processes;
+pub mod program;
+pub mod script;
+pub mod signals;
+pub mod start_stack;
+pub mod syscall;

@@ -1,0 +1,345 @@
+//! What processes have, and how they are related; with a table of tasks that is a vector.
+
+use super::relatives::Reaped;
+use super::*;
+use crate::abi::process::Status;
+use crate::abi::signal::{
+    SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SigAction,
+};
+use crate::owned::host::{self, HostFrames};
+use crate::processes::MOST_PROCESSES;
+
+/// Relations, and how those ended that did; who is being made, and is nobody to others.
+#[derive(Debug, Default)]
+pub(crate) struct Kin(
+    pub(crate) Vec<Option<(Relation, Option<u32>)>>,
+    Option<Place>,
+);
+
+impl TaskTable for Kin {
+    type Frames = HostFrames;
+
+    fn relation(&self, place: Place) -> Option<Relation> {
+        let slot = self.0.get(place).filter(|_| self.1 != Some(place))?;
+        Some((*slot)?.0)
+    }
+    fn set_group(&mut self, place: Place, group: u32) {
+        self.0[place].as_mut().unwrap().0.group = group;
+    }
+    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+        let pid = self.relation(parent).unwrap().pid;
+        let children = self.0.iter().flatten();
+        let mut children = children
+            .filter(|it| it.0.parent == pid && which.has(&it.0))
+            .peekable();
+        children.peek().is_none() || children.any(|it| it.1.is_some())
+    }
+    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+        let pid = self.relation(parent).unwrap().pid;
+        let mut result = Reaped::NoChildren;
+        for slot in &mut self.0 {
+            let Some((child, status)) = *slot else {
+                continue;
+            };
+            if child.parent != pid || !which.has(&child) {
+                continue;
+            }
+            if let Some(status) = status {
+                *slot = None;
+                return Reaped::One {
+                    pid: child.pid,
+                    status,
+                };
+            }
+            result = Reaped::None;
+        }
+        result
+    }
+}
+
+pub(crate) type HostProcesses = Processes<'static, Kin>;
+
+/// The first process, 1 at place 0, which runs `/bin/prog`.
+pub(crate) fn processes() -> HostProcesses {
+    host::run_out_after(usize::MAX);
+    let files = crate::files::tests::files();
+    let exe = files.find(
+        NodeId::ROOT,
+        b"bin/prog",
+        crate::files::path::Last::Keep,
+        None,
+    );
+    let init = Relation {
+        pid: 1,
+        parent: 0,
+        group: 1,
+    };
+    let mut processes = Processes::new(files, Kin(vec![Some((init, None))], None)).unwrap();
+    processes.begin(0, exe.unwrap()).unwrap();
+    processes
+}
+
+/// A child of the process at `parent`; its place, one less than its number.
+pub(crate) fn child(processes: &mut HostProcesses, parent: Place) -> Place {
+    let place = processes.tasks.0.len();
+    let from = processes.tasks.relation(parent).unwrap();
+    let relation = Relation {
+        pid: place as u32 + 1,
+        parent: from.pid,
+        ..from
+    };
+    processes.tasks.0.push(Some((relation, None)));
+    processes.fork(parent, place).unwrap();
+    place
+}
+
+/// The process at `parent` is making a child; its place.
+fn unborn(processes: &mut HostProcesses, parent: Place) -> Place {
+    processes.begin_fork(parent);
+    let place = child(processes, parent);
+    processes.tasks.1 = Some(place);
+    place
+}
+
+/// What has come for the child when it is there, unless there is something to be done before.
+fn born(processes: &mut HostProcesses, parent: Place, place: Place) -> Option<Vec<u8>> {
+    let born = processes.finish_fork(parent, place);
+    processes.tasks.1 = None;
+    born.then(|| pending(processes, place))
+}
+
+/// The process ends, as the kernel does it.
+pub(crate) fn ends(processes: &mut HostProcesses, place: Place, status: Status) {
+    processes.end(place);
+    let (relation, _) = processes.tasks.0[place].unwrap();
+    let wanted = processes.child_ended(relation.parent, relation.pid, status);
+    processes.tasks.0[place] = wanted.then_some((relation, Some(status.word())));
+}
+
+fn act(processes: &mut HostProcesses, place: Place, signal: u8, handler: u64, flags: u64) {
+    let action = SigAction {
+        handler,
+        flags,
+        ..SigAction::default()
+    };
+    let process = processes.get_mut(place).unwrap();
+    process.signals.set_action(signal, action).unwrap();
+}
+
+fn pending(processes: &HostProcesses, place: Place) -> Vec<u8> {
+    let set = processes.get(place).unwrap().signals.pending();
+    (1..=64).filter(|signal| set.has(*signal)).collect()
+}
+
+fn woken(processes: &mut HostProcesses) -> Vec<Place> {
+    processes.take_woken().places().collect()
+}
+
+#[test]
+fn a_child_shares_open_files_and_all_are_given_back() {
+    let mut processes = processes();
+    let held = host::held();
+    let first = child(&mut processes, 0);
+    let second = child(&mut processes, first);
+    assert_eq!(processes.files.counts(), (1, 0));
+    assert_eq!(processes.count(), 3);
+    let descriptors = &processes.get(second).unwrap().descriptors;
+    assert_eq!(descriptors.iter().count(), 3);
+    for place in [first, second, 0] {
+        processes.end(place);
+    }
+    // Twice does no harm.
+    processes.end(0);
+    assert_eq!((processes.files.counts(), processes.count()), ((0, 0), 0));
+    assert_eq!(host::held(), held - 1);
+}
+
+#[test]
+fn no_memory_for_a_child_leaves_nothing_of_it() {
+    let mut processes = processes();
+    host::run_out_after(0);
+    processes.tasks.0.push(None);
+    assert_eq!(processes.fork(0, 1), Err(Errno::ENOMEM));
+    host::run_out_after(usize::MAX);
+    assert_eq!((processes.count(), processes.files.counts()), (1, (1, 0)));
+    assert!(processes.fork(0, 1).is_ok());
+    assert_eq!(processes.fork(0, MOST_PROCESSES), Err(Errno::EAGAIN));
+    assert_eq!(processes.fork(7, 2), Err(Errno::ESRCH));
+}
+
+#[test]
+fn exec_closes_what_is_marked_and_takes_the_name() {
+    let mut processes = processes();
+    let (out, into) = processes.files.pipe(0).unwrap();
+    let process = processes.get_mut(0).unwrap();
+    process.descriptors.add(out, 0, false).unwrap();
+    process.descriptors.add(into, 0, true).unwrap();
+    process.waits = Some(Channel::Pipe(0));
+    processes
+        .execute(0, NodeId(3), b"/bin/a-name-that-is-long")
+        .unwrap();
+    let process = processes.get(0).unwrap();
+    assert_eq!(&process.name, b"a-name-that-is-\0");
+    assert_eq!(
+        (process.exe, process.descriptors.iter().count()),
+        (NodeId(3), 4)
+    );
+    assert_eq!(woken(&mut processes), [0]);
+    assert_eq!(woken(&mut processes), [0; 0]);
+}
+
+#[test]
+fn kill_finds_whom_it_means() {
+    let mut processes = processes();
+    let (a, b) = (child(&mut processes, 0), child(&mut processes, 0));
+    let c = child(&mut processes, b);
+    processes.lead_group(b).unwrap();
+    processes.tasks.set_group(c, 3);
+    processes.kill(a, 3, i32::from(SIGHUP)).unwrap();
+    assert_eq!(pending(&processes, b), [SIGHUP]);
+    assert_eq!(woken(&mut processes), [b]);
+    processes.kill(a, -3, i32::from(SIGTERM)).unwrap();
+    assert_eq!(
+        (pending(&processes, b), pending(&processes, c)),
+        (vec![1, 15], vec![15])
+    );
+    // All but the first and the caller.
+    processes.kill(c, -1, i32::from(SIGINT)).unwrap();
+    assert_eq!(
+        (pending(&processes, a), pending(&processes, c)),
+        (vec![2], vec![15])
+    );
+    processes.kill(b, 0, i32::from(SIGUSR1)).unwrap();
+    assert_eq!(
+        (pending(&processes, a), pending(&processes, c)),
+        (vec![2], vec![10, 15])
+    );
+    assert_eq!(processes.kill(a, 4, 0), Ok(()));
+    assert_eq!(processes.kill(a, 77, 0), Err(Errno::ESRCH));
+    assert_eq!(processes.kill(a, -77, 1), Err(Errno::ESRCH));
+    assert_eq!(processes.kill(a, i32::MIN, 1), Err(Errno::ESRCH));
+    for signal in [-1, 65, 256, i32::MAX] {
+        assert_eq!(processes.kill(a, 4, signal), Err(Errno::EINVAL), "{signal}");
+    }
+}
+
+#[test]
+fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
+    type Send = fn(&mut HostProcesses, Place, u8);
+    let group: Send = |processes, _, signal| processes.kill(0, 0, signal.into()).unwrap();
+    let all: Send = |processes, _, signal| processes.kill(0, -1, signal.into()).unwrap();
+    let one: Send = |processes, a, signal| processes.kill(0, a as i32 + 1, signal.into()).unwrap();
+    for (send, meets) in [(group, true), (all, true), (one, false)] {
+        let mut processes = processes();
+        let a = child(&mut processes, 0);
+        let blocked = signals_of(SIGINT);
+        processes.get_mut(a).unwrap().signals.set_mask(blocked);
+        let expected = |signals: &[u8]| Some(if meets { signals.to_vec() } else { vec![] });
+        // What came before it began to is its own.
+        send(&mut processes, a, SIGINT);
+        let b = unborn(&mut processes, a);
+        assert_eq!(born(&mut processes, a, b), Some(vec![]));
+        let b = unborn(&mut processes, a);
+        send(&mut processes, a, SIGINT);
+        assert_eq!(pending(&processes, b), [0; 0]);
+        assert_eq!(born(&mut processes, a, b), expected(&[SIGINT]));
+        let causes = [a, b].map(|place| processes.get(place).unwrap().signals.cause(SIGINT));
+        assert_eq!(causes[0] == causes[1], meets);
+        // The parent does something about it first.
+        let b = unborn(&mut processes, a);
+        send(&mut processes, a, SIGTERM);
+        assert_eq!(born(&mut processes, a, b), None);
+        assert_eq!(pending(&processes, b), [0; 0]);
+        // The first process is spared what its child is not.
+        assert_eq!(processes.get_mut(0).unwrap().signals.take_next(), None);
+        woken(&mut processes);
+        let b = unborn(&mut processes, 0);
+        send(&mut processes, a, SIGKILL);
+        assert_eq!(born(&mut processes, 0, b), expected(&[SIGKILL]));
+        assert_eq!(woken(&mut processes).contains(&b), meets);
+    }
+}
+
+#[test]
+fn a_parent_is_told_and_waits_for_whom_it_names() {
+    let mut processes = processes();
+    let (a, b) = (child(&mut processes, 0), child(&mut processes, 0));
+    act(&mut processes, 0, SIGCHLD, 0x1000, 0);
+    let wait = |processes: &mut HostProcesses, which| processes.wait(0, which);
+    assert_eq!(wait(&mut processes, Selection::Any), Ok(Waited::NotYet));
+    assert!(!processes.tasks.can_reap(0, Selection::Any));
+    processes.get_mut(0).unwrap().waits = Some(Channel::Children(1));
+    let status = Status::Killed {
+        signal: 11,
+        core: true,
+    };
+    ends(&mut processes, b, status);
+    assert_eq!(woken(&mut processes), [0]);
+    let (_, cause) = processes
+        .get_mut(0)
+        .unwrap()
+        .signals
+        .take(signals_of(SIGCHLD))
+        .unwrap();
+    assert_eq!((cause.code, cause.status, cause.value), (3, 11, 3));
+    let of_a = Selection::Process(2);
+    assert_eq!(wait(&mut processes, of_a), Ok(Waited::NotYet));
+    let found = Waited::Child { pid: 3, status: 11 };
+    assert!(processes.tasks.can_reap(0, Selection::Any));
+    assert_eq!(wait(&mut processes, Selection::Any), Ok(found));
+    ends(&mut processes, a, Status::Exited(7));
+    let found = Waited::Child {
+        pid: 2,
+        status: 0x700,
+    };
+    assert_eq!(wait(&mut processes, Selection::Group(1)), Ok(found));
+    assert_eq!(wait(&mut processes, Selection::Any), Err(Errno::ECHILD));
+    assert!(processes.tasks.can_reap(0, Selection::Any));
+}
+
+fn signals_of(signal: u8) -> crate::signals::set::SignalSet {
+    crate::signals::set::SignalSet::EMPTY.with(signal)
+}
+
+#[test]
+fn who_ignores_its_children_is_not_asked() {
+    for (handler, flags) in [(SIG_IGN, 0), (0x1000, SA_NOCLDWAIT)] {
+        let mut processes = processes();
+        let a = child(&mut processes, 0);
+        act(&mut processes, 0, SIGCHLD, handler, flags);
+        ends(&mut processes, a, Status::Exited(0));
+        let waited = processes.wait(0, Selection::Any);
+        assert_eq!(waited, Err(Errno::ECHILD));
+    }
+    // Its parent ends in the same moment: the first process has it next, and may ask.
+    let mut processes = processes();
+    let a = child(&mut processes, 0);
+    act(&mut processes, a, SIGCHLD, SIG_IGN, 0);
+    processes.end(a);
+    assert!(processes.child_ended(2, 3, Status::Exited(0)));
+}
+
+#[test]
+fn who_leads_a_group_leads_no_other() {
+    let mut processes = processes();
+    let a = child(&mut processes, 0);
+    let b = child(&mut processes, a);
+    assert_eq!(processes.lead_group(0), Err(Errno::EPERM));
+    assert_eq!(processes.lead_group(a), Ok(2));
+    assert_eq!(processes.lead_group(a), Err(Errno::EPERM));
+    let groups = [0, a, b].map(|place| processes.relation(place).unwrap().group);
+    assert_eq!(groups, [1, 2, 1]);
+    assert_eq!(processes.lead_group(77), Err(Errno::ESRCH));
+}
+
+#[test]
+fn those_who_wait_for_anything_wake_for_everything() {
+    let mut processes = processes();
+    let (a, b) = (child(&mut processes, 0), child(&mut processes, 0));
+    processes.get_mut(a).unwrap().waits = Some(Channel::Any);
+    processes.get_mut(b).unwrap().waits = Some(Channel::Pipe(1));
+    processes.wake(Channel::Pipe(2));
+    assert_eq!(woken(&mut processes), [a]);
+    processes.wake(Channel::Pipe(1));
+    assert_eq!(woken(&mut processes), [a, b]);
+}

@@ -1,0 +1,250 @@
+//! Static AArch64 programs in ELF files, as far as the kernel has to know them: what goes where.
+//!
+//! Reads bytes that anybody may have written: every number is checked before anything is made of it,
+//! and a file that breaks a rule is refused with a line that says which. Pure; fuzzed.
+
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::ops::Range;
+use elf::ElfBytes;
+use elf::abi::{EM_AARCH64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, PT_PHDR};
+use elf::endian::LittleEndian;
+use elf::file::Class;
+
+/// Segments that are loaded at most.
+const MOST_SEGMENTS: usize = 16;
+
+/// A part of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its first address, where the program is loaded.
+    pub start: u64,
+    /// Behind its last address.
+    pub end: u64,
+    /// What of the file goes to its beginning; all else is zero.
+    pub file: Range<usize>,
+    /// Whether it can be read.
+    pub read: bool,
+    /// Whether it can be written.
+    pub write: bool,
+    /// Whether it can be executed.
+    pub execute: bool,
+}
+
+impl Segment {
+    /// The whole pages that it takes.
+    pub const fn pages(&self, page: u64) -> Range<u64> {
+        self.start & !(page - 1)..(self.end + (page - 1)) & !(page - 1)
+    }
+}
+
+/// A program that can be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// In ascending order, no two in one page.
+    pub segments: ArrayVec<Segment, MOST_SEGMENTS>,
+    /// The address of the first instruction.
+    pub entry: u64,
+    /// Where the program headers are in memory, if they are, and how many.
+    pub headers: Option<u64>,
+    /// How many program headers there are.
+    pub header_count: u64,
+    /// Bytes of a program header.
+    pub header_bytes: u64,
+    /// Where it was moved: what was added to each of the file's addresses.
+    pub bias: u64,
+}
+
+/// Why a file is no program that can run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramError {
+    /// It is no ELF file, or one that is cut off.
+    NotElf,
+    /// It is for another machine.
+    Machine,
+    /// It is neither a program at fixed addresses nor one that can be moved.
+    Kind(u16),
+    /// It wants a dynamic linker.
+    Interpreter,
+    /// It has nothing to load, or too many segments.
+    Segments,
+    /// A segment reaches beyond the file, or is smaller in memory than there.
+    Extent {
+        /// The address of the segment.
+        address: u64,
+    },
+    /// A segment lies outside of what programs have.
+    Address {
+        /// The address of the segment.
+        address: u64,
+    },
+    /// A segment's place in its page differs between file and memory.
+    Offset {
+        /// The address of the segment.
+        address: u64,
+    },
+    /// Two segments share a page of this size, or are out of order.
+    Overlap {
+        /// The address of the segment.
+        address: u64,
+        /// Bytes of a page.
+        page: u64,
+    },
+    /// It begins where nothing can be executed.
+    Entry {
+        /// The address of the first instruction.
+        address: u64,
+    },
+}
+
+impl fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NotElf => f.write_str("it is no 64-bit little-endian ELF file, or is cut off"),
+            Self::Machine => f.write_str("it is not for AArch64"),
+            Self::Kind(kind) => write!(f, "its type is {kind}, expected 2 (EXEC) or 3 (DYN)"),
+            Self::Interpreter => {
+                f.write_str("it wants a dynamic linker; link it statically (-static, -static-pie)")
+            }
+            Self::Segments => write!(f, "it has no segment to load, or more than {MOST_SEGMENTS}"),
+            Self::Extent { address } => write!(
+                f,
+                "the segment at {address:#x} reaches beyond the file, or is smaller in memory"
+            ),
+            Self::Address { address } => {
+                write!(f, "the segment at {address:#x} lies outside of user space")
+            }
+            Self::Offset { address } => write!(
+                f,
+                "the segment at {address:#x} has another place in its page than in the file"
+            ),
+            Self::Overlap { address, page } => write!(
+                f,
+                "the segment at {address:#x} shares a page of {page} bytes with another one, or is out of order; link it for pages of 64K (-z max-page-size=65536)"
+            ),
+            Self::Entry { address } => {
+                write!(
+                    f,
+                    "its first instruction, {address:#x}, is in no segment that can be executed"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for ProgramError {}
+
+/// Where programs may be, and where those that can be moved go.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Bytes of a page.
+    pub page: u64,
+    /// The addresses that programs may have.
+    pub addresses: Range<u64>,
+    /// Where programs go that can be moved.
+    pub movable_at: u64,
+}
+
+/// Reads a program.
+pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
+    let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ProgramError::NotElf)?;
+    let header = &elf.ehdr;
+    if header.class != Class::ELF64 {
+        return Err(ProgramError::NotElf);
+    }
+    if header.e_machine != EM_AARCH64 {
+        return Err(ProgramError::Machine);
+    }
+    let movable = match header.e_type {
+        ET_EXEC => false,
+        ET_DYN => true,
+        other => return Err(ProgramError::Kind(other)),
+    };
+    let headers = elf.segments().ok_or(ProgramError::Segments)?;
+    let mut program = Program {
+        segments: ArrayVec::new(),
+        entry: 0,
+        headers: None,
+        header_count: header.e_phnum.into(),
+        header_bytes: header.e_phentsize.into(),
+        bias: 0,
+    };
+    let first = headers.iter().find(|header| header.p_type == PT_LOAD);
+    let first = first.ok_or(ProgramError::Segments)?.p_vaddr;
+    if movable {
+        program.bias = place.movable_at.wrapping_sub(first & !(place.page - 1));
+    }
+    for header in headers.iter() {
+        match header.p_type {
+            PT_INTERP => return Err(ProgramError::Interpreter),
+            PT_PHDR => program.headers = Some(header.p_vaddr.wrapping_add(program.bias)),
+            PT_LOAD if header.p_memsz > 0 => {
+                let segment = segment(file, place, &header, program.bias)?;
+                let page = place.page;
+                let before = program.segments.last();
+                let (start, address) = (segment.pages(page).start, segment.start);
+                if before.is_some_and(|before| before.pages(page).end > start) {
+                    return Err(ProgramError::Overlap { address, page });
+                }
+                program
+                    .segments
+                    .try_push(segment)
+                    .map_err(|_| ProgramError::Segments)?;
+            }
+            _ => {}
+        }
+    }
+    if program.headers.is_none() {
+        program.headers = program
+            .segments
+            .iter()
+            .find(|segment| segment.file.contains(&(header.e_phoff as usize)))
+            .map(|segment| segment.start + (header.e_phoff - segment.file.start as u64));
+    }
+    let address = header.e_entry.wrapping_add(program.bias);
+    let begins =
+        |segment: &Segment| segment.execute && (segment.start..segment.end).contains(&address);
+    if !program.segments.iter().any(begins) || !address.is_multiple_of(4) {
+        return Err(ProgramError::Entry { address });
+    }
+    program.entry = address;
+    Ok(program)
+}
+
+fn segment(
+    file: &[u8],
+    place: &Place,
+    header: &elf::segment::ProgramHeader,
+    bias: u64,
+) -> Result<Segment, ProgramError> {
+    let start = header.p_vaddr.wrapping_add(bias);
+    let address = start;
+    let extent = ProgramError::Extent { address };
+    if header.p_filesz > header.p_memsz {
+        return Err(extent);
+    }
+    let file_end = header.p_offset.checked_add(header.p_filesz).ok_or(extent)?;
+    let range = usize::try_from(header.p_offset).map_err(|_| extent)?
+        ..usize::try_from(file_end).map_err(|_| extent)?;
+    if range.end > file.len() {
+        return Err(extent);
+    }
+    let end = start.checked_add(header.p_memsz);
+    let end = end
+        .filter(|end| start >= place.addresses.start && *end <= place.addresses.end)
+        .ok_or(ProgramError::Address { address })?;
+    if (start ^ header.p_offset) & (place.page - 1) != 0 {
+        return Err(ProgramError::Offset { address });
+    }
+    Ok(Segment {
+        start,
+        end,
+        file: range,
+        read: header.p_flags & PF_R != 0,
+        write: header.p_flags & PF_W != 0,
+        execute: header.p_flags & PF_X != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests;

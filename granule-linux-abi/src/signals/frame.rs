@@ -1,0 +1,282 @@
+//! The stack frame that a handler finds, and the registers that come back out of it.
+//!
+//! Bytes and registers only; writing them to the program's stack and reading them back is the
+//! caller's, who treats what is read as what it is: anything.
+
+use super::Cause;
+use super::set::SignalSet;
+use crate::abi::signal::{
+    FPSIMD_BYTES, FPSIMD_MAGIC, FRAME_BYTES, SA_RESTORER, SigAction, SigFrame, SigStack,
+};
+
+/// Condition flags: all of the processor state that a program may choose. The rest would let it
+/// choose its exception level.
+const PSTATE_OF_USERS: u64 = 0xf << 28;
+
+/// The registers of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// x0 to x30.
+    pub x: [u64; 31],
+    /// The stack pointer.
+    pub sp: u64,
+    /// The program counter.
+    pub pc: u64,
+    /// PSTATE, as in SPSR.
+    pub pstate: u64,
+}
+
+/// Its floating-point and SIMD registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(16))]
+pub struct FpRegisters {
+    /// The lower half first.
+    pub v: [[u64; 2]; 32],
+    /// FPSR.
+    pub fpsr: u32,
+    /// FPCR.
+    pub fpcr: u32,
+}
+
+/// What is to be on the stack when a handler begins.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// Where [`frame`](Self::frame) goes: the handler's stack pointer.
+    pub at: u64,
+    /// The frame.
+    pub frame: SigFrame,
+    /// Where the frame record goes that leads a backtrace from the handler into what it interrupts.
+    pub record_at: u64,
+    /// The frame record.
+    pub record: [u64; 2],
+    /// The registers that the handler begins with.
+    pub registers: Registers,
+}
+
+/// Prepares a handler's frame below `stack`. `trampoline` is code that calls `rt_sigreturn`, for
+/// programs that bring none. `None` if there is no room below `stack`.
+pub fn prepare(
+    interrupted: &Registers,
+    fp: &FpRegisters,
+    (signal, cause): (u8, Cause),
+    action: &SigAction,
+    (mask, other_stack): (SignalSet, SigStack),
+    stack: u64,
+    trampoline: u64,
+) -> Option<Prepared> {
+    // The stack pointer is a multiple of 16 wherever it is used.
+    let record_at = (stack & !15).checked_sub(16)?;
+    let at = record_at.checked_sub(FRAME_BYTES)? & !15;
+    let mut frame = SigFrame::zeroed();
+    frame.info = cause.info(signal);
+    frame.stack = other_stack;
+    frame.mask = mask.0;
+    frame.context.fault_address = match frame.info.code {
+        // Positive and not the kernel's own: an address is what the code goes with.
+        1..0x80 if signal != crate::abi::signal::SIGCHLD => cause.value,
+        _ => 0,
+    };
+    frame.context.x = interrupted.x;
+    frame.context.sp = interrupted.sp;
+    frame.context.pc = interrupted.pc;
+    frame.context.pstate = interrupted.pstate;
+    frame.fpsimd.magic = FPSIMD_MAGIC;
+    frame.fpsimd.bytes = FPSIMD_BYTES;
+    frame.fpsimd.fpsr = fp.fpsr;
+    frame.fpsimd.fpcr = fp.fpcr;
+    frame.fpsimd.v = fp.v;
+
+    let [.., fp_register, link] = interrupted.x;
+    let mut registers = Registers {
+        sp: at,
+        pc: action.handler,
+        pstate: interrupted.pstate & PSTATE_OF_USERS,
+        ..*interrupted
+    };
+    let return_to = if action.flags & SA_RESTORER != 0 {
+        action.restorer
+    } else {
+        trampoline
+    };
+    let [x0, x1, x2, .., x29, x30] = &mut registers.x;
+    *x0 = u64::from(signal);
+    *x1 = at;
+    // `ucontext` follows `siginfo`.
+    *x2 = at + size_of_val(&frame.info) as u64;
+    *x29 = record_at;
+    *x30 = return_to;
+    Some(Prepared {
+        at,
+        frame,
+        record_at,
+        record: [fp_register, link],
+        registers,
+    })
+}
+
+/// What `rt_sigreturn` makes of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The general registers.
+    pub registers: Registers,
+    /// The floating-point and SIMD registers.
+    pub fp: FpRegisters,
+    /// The signal mask.
+    pub mask: SignalSet,
+    /// The other stack.
+    pub stack: SigStack,
+}
+
+/// Reads a frame that a handler may have written anything into. `None` if it has no record of
+/// floating point where [`prepare`] put it.
+pub fn restore(frame: &SigFrame) -> Option<Restored> {
+    if (frame.fpsimd.magic, frame.fpsimd.bytes) != (FPSIMD_MAGIC, FPSIMD_BYTES) {
+        return None;
+    }
+    Some(Restored {
+        registers: Registers {
+            x: frame.context.x,
+            sp: frame.context.sp,
+            pc: frame.context.pc,
+            pstate: frame.context.pstate & PSTATE_OF_USERS,
+        },
+        fp: FpRegisters {
+            v: frame.fpsimd.v,
+            fpsr: frame.fpsimd.fpsr,
+            fpcr: frame.fpsimd.fpcr,
+        },
+        mask: SignalSet(frame.mask),
+        stack: frame.stack,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::signal::{SEGV_MAPERR, SIGSEGV, SIGUSR1};
+    use zerocopy::{FromBytes, IntoBytes};
+
+    fn registers() -> Registers {
+        let mut x = [0; 31];
+        for (number, value) in x.iter_mut().enumerate() {
+            *value = 0x1000 + number as u64;
+        }
+        Registers {
+            x,
+            sp: 0x7fff_1234,
+            pc: 0x40_0000,
+            pstate: 0x6000_0000,
+        }
+    }
+
+    fn fp() -> FpRegisters {
+        let mut v = [[0; 2]; 32];
+        for (number, value) in v.iter_mut().enumerate() {
+            *value = [number as u64, !(number as u64)];
+        }
+        FpRegisters {
+            v,
+            fpsr: 0x10,
+            fpcr: 0x20,
+        }
+    }
+
+    fn prepared(flags: u64, signal: u8, cause: Cause) -> Prepared {
+        let action = SigAction {
+            handler: 0x41_0000,
+            flags,
+            restorer: 0x42_0000,
+            mask: 0,
+        };
+        let mask = (SignalSet(0x55), SigStack::default());
+        prepare(
+            &registers(),
+            &fp(),
+            (signal, cause),
+            &action,
+            mask,
+            0x7fff_1234,
+            0x99,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_handler_finds_what_the_interface_says() {
+        let cause = Cause {
+            code: SEGV_MAPERR,
+            status: 0,
+            value: 0xdead_beef_0000,
+        };
+        let made = prepared(0, SIGSEGV, cause);
+        assert_eq!(made.at % 16, 0);
+        assert_eq!(made.record_at, 0x7fff_1220);
+        assert_eq!(made.at, 0x7fff_1220 - 4688);
+        assert_eq!(made.registers.x[..3], [11, made.at, made.at + 128]);
+        assert_eq!(made.registers.x[29..], [made.record_at, 0x99]);
+        assert_eq!((made.registers.sp, made.registers.pc), (made.at, 0x41_0000));
+        assert_eq!(made.record, [0x1000 + 29, 0x1000 + 30]);
+        // As C programs see it, by offsets.
+        let bytes = made.frame.as_bytes();
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        assert_eq!(word(0), 11);
+        assert_eq!((word(8), word(16)), (1, 0xdead_beef_0000));
+        assert_eq!(word(128 + 40), 0x55, "uc_sigmask");
+        assert_eq!(word(128 + 176), 0xdead_beef_0000, "fault_address");
+        assert_eq!(word(128 + 184 + 8 * 5), 0x1005, "regs[5]");
+        assert_eq!(word(128 + 432), 0x7fff_1234, "sp");
+        assert_eq!(word(128 + 440), 0x40_0000, "pc");
+        assert_eq!(
+            word(128 + 464),
+            0x210_4650_8001,
+            "the record of floating point"
+        );
+        assert_eq!(word(128 + 464 + 16 + 16 * 31), 31, "v31");
+        assert_eq!((word(1120), word(1128)), (0, 0), "the last record");
+        assert_eq!(bytes.len(), 1136);
+    }
+
+    #[test]
+    fn a_restorer_is_taken_if_the_action_has_one() {
+        let made = prepared(SA_RESTORER, SIGUSR1, Cause::process(0, 7));
+        assert_eq!(made.registers.x[30], 0x42_0000);
+        assert_eq!(made.frame.context.fault_address, 0);
+        assert_eq!(made.frame.info.fields, [7, 0]);
+    }
+
+    #[test]
+    fn what_went_in_comes_out_again_but_for_what_a_program_may_not_choose() {
+        let made = prepared(0, SIGUSR1, Cause::process(0, 7));
+        let copy = SigFrame::read_from_bytes(made.frame.as_bytes()).unwrap();
+        let back = restore(&copy).unwrap();
+        assert_eq!((back.registers, back.fp), (registers(), fp()));
+        assert_eq!(back.mask, SignalSet(0x55));
+        let mut hostile = copy;
+        hostile.context.pstate = u64::MAX;
+        assert_eq!(restore(&hostile).unwrap().registers.pstate, 0xf000_0000);
+        hostile.fpsimd.magic = 0;
+        assert_eq!(restore(&hostile), None);
+    }
+
+    #[test]
+    fn a_stack_without_room_is_none() {
+        let action = SigAction::default();
+        let with = |stack| {
+            let mask = (SignalSet::EMPTY, SigStack::default());
+            prepare(
+                &registers(),
+                &fp(),
+                (1, Cause::KERNEL),
+                &action,
+                mask,
+                stack,
+                0,
+            )
+            .is_some()
+        };
+        assert!(!with(0));
+        assert!(!with(4703));
+        assert!(with(4704));
+        assert!(with(u64::MAX));
+    }
+}

@@ -1,0 +1,224 @@
+//! Signals on the way back to the program: handlers begin, calls that were interrupted fail or are
+//! made again, and what ends the process does so.
+
+use super::{Fail, Restart};
+use crate::abi::Errno;
+use crate::abi::signal::{SA_RESTART, SI_KERNEL, SIGSEGV, SigFrame};
+use crate::env::{Env, get, put_if};
+use crate::signals::frame::{prepare, restore};
+use crate::signals::{Cause, Next};
+use zerocopy::IntoBytes;
+
+/// What becomes of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// It goes on.
+    GoesOn,
+    /// It ends by a signal.
+    Ends {
+        /// The signal.
+        signal: u8,
+        /// Whether the default action is to dump core.
+        dump: bool,
+    },
+}
+
+/// A call that a signal interrupted: how it may be made again, and what it had in x0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// When the call is repeated.
+    pub restart: Restart,
+    /// What x0 was.
+    pub x0: u64,
+}
+
+/// Bytes of the instruction that makes a call.
+pub const SVC_BYTES: u64 = 4;
+
+/// What a call's result means for x0: it is the value, unless a signal is to decide.
+pub const fn finish(x0: &mut u64, result: super::Result) -> Option<Interrupted> {
+    let before = *x0;
+    *x0 = match result {
+        Ok(value) => value,
+        Err(Fail::Error(error)) => error.as_result(),
+        Err(Fail::Interrupted(restart)) => {
+            *x0 = Errno::EINTR.as_result();
+            return Some(Interrupted {
+                restart,
+                x0: before,
+            });
+        }
+    };
+    None
+}
+
+/// Deals with the signals that are let in, until there are none. Each handler's frame goes on top of
+/// the one before, so that the last one that came to its turn runs first: none waits for another to
+/// return unless that one's mask keeps it out.
+pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> After {
+    loop {
+        let next = env.with(|processes, place| processes.get_mut(place).ok()?.signals.take_next());
+        match next {
+            None => {
+                // A mask that was in place for the call may have kept something out.
+                let more = env.with(|processes, place| {
+                    let process = processes.get_mut(place);
+                    process.is_ok_and(|process| {
+                        process.signals.end_call();
+                        process.signals.has_work()
+                    })
+                });
+                if more {
+                    continue;
+                }
+                if let Some(call) = interrupted {
+                    again(env, call);
+                }
+                return After::GoesOn;
+            }
+            Some(Next::Terminate { signal, dump }) => return After::Ends { signal, dump },
+            Some(handle @ Next::Handle { .. }) => {
+                if begin(env, handle, interrupted) {
+                    // What the call is to become is in this handler's frame.
+                    interrupted = None;
+                    continue;
+                }
+                // No stack for the handler: there is no going on but by a handler with another.
+                env.with(|processes, place| {
+                    if let Ok(process) = processes.get_mut(place) {
+                        let cause = Cause {
+                            code: SI_KERNEL,
+                            ..Cause::default()
+                        };
+                        if let Next::Handle {
+                            signal: SIGSEGV, ..
+                        } = handle
+                        {
+                            process.signals.forbid(SIGSEGV);
+                        }
+                        process.signals.force(SIGSEGV, cause);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// The call is made again, as if it had never been.
+fn again<E: Env>(env: &mut E, call: Interrupted) {
+    let mut registers = env.registers();
+    let [x0, ..] = &mut registers.x;
+    *x0 = call.x0;
+    registers.pc = registers.pc.wrapping_sub(SVC_BYTES);
+    env.set_registers(&registers);
+}
+
+/// A handler begins; false if its frame cannot be written.
+#[inline(never)]
+fn begin<E: Env>(env: &mut E, next: Next, interrupted: Option<Interrupted>) -> bool {
+    let Next::Handle {
+        signal,
+        cause,
+        action,
+        mask,
+    } = next
+    else {
+        return true;
+    };
+    let mut registers = env.registers();
+    if let Some(call) = interrupted
+        && call.restart == Restart::IfAsked
+        && action.flags & SA_RESTART != 0
+    {
+        let [x0, ..] = &mut registers.x;
+        *x0 = call.x0;
+        registers.pc = registers.pc.wrapping_sub(SVC_BYTES);
+    }
+    let sp = registers.sp;
+    let stacks = env.with(|processes, place| {
+        let process = processes.get_mut(place).ok()?;
+        process.restart_at = None;
+        let stack = process.signals.handler_stack(action.flags, sp);
+        Some((process.signals.stack(sp), stack))
+    });
+    let Some((other_stack, stack)) = stacks else {
+        return false;
+    };
+    let fp = env.fp();
+    let trampoline = env.trampoline();
+    let masks = (mask, other_stack);
+    let Some(prepared) = prepare(
+        &registers,
+        &fp,
+        (signal, cause),
+        &action,
+        masks,
+        stack,
+        trampoline,
+    ) else {
+        return false;
+    };
+    let record = env.write(prepared.record_at, prepared.record.as_bytes());
+    let frame = env.write(prepared.at, prepared.frame.as_bytes());
+    if record.is_err() || frame.is_err() {
+        return false;
+    }
+    env.set_registers(&prepared.registers);
+    true
+}
+
+/// `rt_sigreturn`: the registers, the mask and the stack are what the frame at the stack pointer
+/// says. Without one the process has lost its way.
+#[inline(never)]
+pub fn sigreturn<E: Env>(env: &mut E) {
+    let sp = env.registers().sp;
+    let frame = if sp.is_multiple_of(16) {
+        get::<SigFrame>(env, sp).ok()
+    } else {
+        None
+    };
+    let Some(restored) = frame.as_ref().and_then(restore) else {
+        env.with(|processes, place| {
+            if let Ok(process) = processes.get_mut(place) {
+                process.signals.force(SIGSEGV, Cause::KERNEL);
+            }
+            // Before its next instruction: nobody else says that there is something to be done.
+            processes.unblocked(place);
+        });
+        return;
+    };
+    env.set_registers(&restored.registers);
+    env.set_fp(&restored.fp);
+    let sp = restored.registers.sp;
+    env.with(|processes, place| {
+        if let Ok(process) = processes.get_mut(place) {
+            process.signals.set_mask(restored.mask);
+            // As in `sigaltstack`, but nobody is told of a stack that makes no sense.
+            let _ = process.signals.set_stack(restored.stack, sp);
+            processes.unblocked(place);
+        }
+    });
+}
+
+/// `sigaltstack`, which needs the stack pointer.
+///
+/// # Errors
+///
+/// As the call fails.
+pub fn sigaltstack<E: Env>(env: &mut E, new: u64, old: u64) -> super::Result {
+    let sp = env.registers().sp;
+    let wanted = if new == 0 { None } else { Some(get(env, new)?) };
+    let before = env.with(|processes, place| {
+        let signals = &mut processes.get_mut(place)?.signals;
+        let before = signals.stack(sp);
+        if let Some(stack) = wanted {
+            signals.set_stack(stack, sp)?;
+        }
+        Ok::<_, Errno>(before)
+    })?;
+    put_if(env, old, &before)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests;

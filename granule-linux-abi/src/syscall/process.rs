@@ -1,0 +1,109 @@
+//! System calls about processes: numbers, groups, children and names.
+
+use super::{Fail, Restart, Result};
+use crate::abi::Errno;
+use crate::abi::process::{NAME_BYTES, PR_GET_NAME, PR_SET_NAME, USAGE_WORDS, WNOHANG};
+use crate::env::{Env, Slept, put, put_if, text};
+use crate::files::Channel;
+use crate::processes::{Relation, Selection, TaskTable, Waited};
+
+/// `getpid` and its like: a number of the caller.
+pub(super) fn relation<E: Env>(env: &mut E, what: impl Fn(Relation) -> u32) -> Result {
+    env.with(|processes, place| Ok(u64::from(what(processes.relation(place)?))))
+}
+
+/// `setsid`: the caller leads a process group of its own. There is no terminal, so a session means
+/// nothing more.
+pub(super) fn set_session<E: Env>(env: &mut E) -> Result {
+    env.with(|processes, place| Ok(processes.lead_group(place).map(u64::from)?))
+}
+
+/// `wait4`.
+pub(super) fn wait4<E: Env>(
+    env: &mut E,
+    which: i32,
+    status_to: u64,
+    options: u32,
+    usage_to: u64,
+) -> Result {
+    if options & !WNOHANG != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    // No group has a number that is the negative of this.
+    if which == i32::MIN {
+        return Err(Errno::ESRCH.into());
+    }
+    loop {
+        let (process, waited) = env.with(|processes, place| {
+            let process = processes.relation(place)?;
+            let which = Selection::of(which, process.group);
+            Ok::<_, Errno>((process.pid, processes.wait(place, which)?))
+        })?;
+        match waited {
+            Waited::Child { pid, status } => {
+                put_if(env, status_to, &status)?;
+                put_if(env, usage_to, &[0_u64; USAGE_WORDS])?;
+                return Ok(u64::from(pid));
+            }
+            Waited::NotYet if options & WNOHANG != 0 => return Ok(0),
+            Waited::NotYet => {}
+        }
+        let slept = env.sleep(Channel::Children(process), None, |processes, place| {
+            let group = processes.relation(place).map_or(0, |process| process.group);
+            processes.tasks.can_reap(place, Selection::of(which, group))
+        });
+        if slept == Slept::Signal {
+            return Err(Fail::Interrupted(Restart::IfAsked));
+        }
+    }
+}
+
+/// `umask`.
+pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
+    env.with(|processes, place| {
+        let process = processes.get_mut(place)?;
+        Ok(u64::from(core::mem::replace(
+            &mut process.umask,
+            mask & 0o777,
+        )))
+    })
+}
+
+/// `prctl`: the name of the process, and nothing else.
+pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
+    match what {
+        PR_SET_NAME => {
+            let mut name = [0; NAME_BYTES];
+            // A longer name is cut.
+            match text(env, argument, &mut name, Errno::ERANGE) {
+                Ok(_) | Err(Errno::ERANGE) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let [.., last] = &mut name;
+            *last = 0;
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+            if let Some(rest) = name.get_mut(end..) {
+                rest.fill(0);
+            }
+            env.with(|processes, place| {
+                processes.get_mut(place)?.name = name;
+                Ok(0)
+            })
+        }
+        PR_GET_NAME => {
+            let name =
+                env.with(|processes, place| processes.get(place).map(|process| process.name))?;
+            put(env, argument, &name)?;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// `getcpu`: the number of the CPU; there is one node.
+pub(super) fn getcpu<E: Env>(env: &mut E, cpu_to: u64, node_to: u64) -> Result {
+    let cpu = env.cpu();
+    put_if(env, cpu_to, &cpu)?;
+    put_if(env, node_to, &0_u32)?;
+    Ok(0)
+}

@@ -1,0 +1,94 @@
+//! System calls about the whole system: its name, memory, limits and random numbers.
+
+use super::Result;
+use crate::abi::Errno;
+use crate::abi::process::{
+    GRND_KNOWN, Limit, RLIM_INFINITY, RLIM_NLIMITS, RLIMIT_NOFILE, RLIMIT_STACK, SysInfo, UtsName,
+};
+use crate::abi::time::NANOSECONDS;
+use crate::env::{Env, put, put_if};
+use crate::files::descriptors::MOST;
+
+/// The Linux release whose interface this is. C libraries refuse older kernels than they support and
+/// choose calls by this number; a call that is missing answers ENOSYS.
+const RELEASE: &[u8] = b"6.1.0-granule";
+
+/// The bytes of a process's stack; RLIMIT_STACK tells them.
+pub const STACK_BYTES: u64 = 8 << 20;
+
+/// `uname`.
+pub(super) fn uname<E: Env>(env: &mut E, to: u64) -> Result {
+    let names = UtsName::new([
+        b"Linux",
+        b"granule",
+        RELEASE,
+        concat!("granule ", env!("CARGO_PKG_VERSION")).as_bytes(),
+        b"aarch64",
+        b"(none)",
+    ]);
+    put(env, to, &names)?;
+    Ok(0)
+}
+
+/// `sysinfo`.
+pub(super) fn sysinfo<E: Env>(env: &mut E, to: u64) -> Result {
+    let ram = env.ram();
+    let processes = env.with(|processes, _| processes.count());
+    let info = SysInfo {
+        uptime: (env.now() / NANOSECONDS) as i64,
+        total_ram: ram.total,
+        free_ram: ram.free,
+        processes: processes as u16,
+        unit: 1,
+        ..SysInfo::default()
+    };
+    put(env, to, &info)?;
+    Ok(0)
+}
+
+/// `prlimit64` of the caller: limits can be read and not changed.
+pub(super) fn prlimit<E: Env>(env: &mut E, pid: i32, resource: u64, new: u64, old: u64) -> Result {
+    if pid != 0 || new != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    if resource >= RLIM_NLIMITS {
+        return Err(Errno::EINVAL.into());
+    }
+    let value = match resource {
+        RLIMIT_STACK => STACK_BYTES,
+        RLIMIT_NOFILE => MOST as u64,
+        _ => RLIM_INFINITY,
+    };
+    let limit = Limit {
+        current: value,
+        most: value,
+    };
+    put_if(env, old, &limit)?;
+    Ok(0)
+}
+
+/// `getrandom`.
+pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) -> Result {
+    if flags & !GRND_KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let bytes = bytes.min(crate::abi::file::MAX_RW_COUNT);
+    let mut done = 0;
+    while done < bytes {
+        let mut buffer = [0; 256];
+        let count = buffer.len().min((bytes - done) as usize);
+        let piece = buffer.get_mut(..count).unwrap_or_default();
+        env.random(piece);
+        let at = to.checked_add(done).ok_or(Errno::EFAULT)?;
+        match env.write(at, piece) {
+            Ok(()) => done += count as u64,
+            Err(error) if done == 0 => return Err(error.into()),
+            Err(_) => break,
+        }
+        // A pause costs something, so a large part is done between two of them.
+        if done.is_multiple_of(4096) && env.pause() {
+            break;
+        }
+    }
+    Ok(done)
+}

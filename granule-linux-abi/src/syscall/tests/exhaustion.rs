@@ -1,0 +1,100 @@
+//! No memory at any of the allocations that calls make: an error, and nothing kept.
+
+use super::*;
+use crate::files::Files;
+use crate::files::tree::{Node, Tree, nodes_needed};
+use crate::owned::host::{self, Array};
+use crate::processes::{Relation, TaskTable as _};
+
+/// Pipes, files and children, as far as there is memory for them; how many calls failed.
+fn work(fake: &mut Fake) -> usize {
+    let mut failed = 0;
+    let mut pipes = Vec::new();
+    for _ in 0..3 {
+        match fake.call(n::PIPE2, &[BASE, u64::from(O_NONBLOCK)]) {
+            Ok(_) => pipes.push(fake.get::<[u32; 2]>(BASE)),
+            Err(fail) => {
+                assert_eq!(fail, Fail::Error(Errno::ENOMEM));
+                failed += 1;
+            }
+        }
+    }
+    let file = fake.open("/etc/text", 0);
+    for [out, into] in &pipes {
+        let wrote = fake.ok(n::WRITE, &[u64::from(*into), BASE, 3000]);
+        assert_eq!(fake.ok(n::READ, &[u64::from(*out), BASE, 0x7000]), wrote);
+    }
+    let mut children = Vec::new();
+    for _ in 0..3 {
+        let place = fake.processes.tasks.0.len();
+        let from = fake.processes.tasks.relation(0).unwrap();
+        match fake.processes.fork(0, place) {
+            Ok(()) => {
+                let relation = Relation {
+                    pid: place as u32 + 1,
+                    parent: from.pid,
+                    ..from
+                };
+                fake.processes.tasks.0.push(Some((relation, None)));
+                children.push(place);
+            }
+            Err(error) => {
+                assert_eq!(error, Errno::ENOMEM);
+                failed += 1;
+            }
+        }
+    }
+    for [out, into] in pipes {
+        fake.ok(n::CLOSE, &[out.into()]);
+        fake.ok(n::CLOSE, &[into.into()]);
+    }
+    fake.ok(n::CLOSE, &[file]);
+    for place in children {
+        ends(&mut fake.processes, place, Status::Exited(0));
+        assert!(matches!(fake.call(n::WAIT4, &[u64::MAX]), Ok(1..)));
+    }
+    failed
+}
+
+#[test]
+fn every_allocation_of_a_call_may_fail() {
+    let mut made = None;
+    for allocations in 0.. {
+        let mut fake = Fake::new();
+        let (held, counts) = (host::held(), fake.processes.files.counts());
+        host::run_out_after(allocations);
+        let failed = work(&mut fake);
+        host::run_out_after(usize::MAX);
+        assert_eq!(host::held(), held, "after {allocations} allocations");
+        assert_eq!(fake.processes.files.counts(), counts);
+        // There is memory again, and all is as if there had always been.
+        assert_eq!(work(&mut fake), 0);
+        assert_eq!(host::held(), held);
+        if failed == 0 {
+            made = Some(allocations);
+            break;
+        }
+    }
+    assert!(made >= Some(6), "{made:?}");
+}
+
+#[test]
+fn user_space_may_not_begin_for_want_of_memory() {
+    let before = host::held();
+    let archive = crate::files::tests::archive();
+    let begin = || {
+        let nodes = Array::new(nodes_needed(archive).ok()?, |_| Node::EMPTY)?;
+        let files = Files::new(Tree::build(archive, nodes).ok()?)?;
+        Processes::new(files, Kin::default())
+    };
+    for allocations in 0.. {
+        host::run_out_after(allocations);
+        let begun = begin().is_some();
+        host::run_out_after(usize::MAX);
+        assert_eq!(host::held(), before, "after {allocations} allocations");
+        if begun {
+            assert!(allocations >= 4, "{allocations}");
+            return;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Files, descriptors, reading and writing without waiting.
+
+use super::*;
+use crate::signals::set::SignalSet;
+
+#[test]
+fn a_file_is_opened_read_told_of_and_closed() {
+    let mut fake = Fake::new();
+    let fd = fake.open("etc/text", 0);
+    assert_eq!(fd, 3);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE, 4]), 4);
+    assert_eq!(fake.bytes(BASE, 5), b"0123\0");
+    assert_eq!(fake.ok(n::LSEEK, &[fd, -3_i64 as u64, 2]), 7);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE, 5000]), 3);
+    assert_eq!(fake.ok(n::FSTAT, &[fd, BASE]), 0);
+    let stat: Stat = fake.get(BASE);
+    assert_eq!((stat.size, stat.mode), (10, 0o100644));
+    let path = fake.path("link");
+    assert_eq!(fake.ok(n::NEWFSTATAT, &[HERE, path, BASE, 0x100]), 0);
+    assert_eq!(fake.get::<Stat>(BASE).mode, 0o120777);
+    let empty = fake.path("");
+    assert_eq!(fake.ok(n::NEWFSTATAT, &[fd, empty, BASE, 0x1000]), 0);
+    assert_eq!(fake.get::<Stat>(BASE).ino, stat.ino);
+    fake.fails(n::NEWFSTATAT, &[fd, empty, BASE, 0], Errno::ENOENT);
+    fake.fails(n::NEWFSTATAT, &[fd, empty, BASE, 1], Errno::EINVAL);
+    assert_eq!(fake.ok(n::CLOSE, &[fd]), 0);
+    fake.fails(n::CLOSE, &[fd], Errno::EBADF);
+    fake.fails(n::READ, &[fd, BASE, 1], Errno::EBADF);
+}
+
+#[test]
+fn where_one_is_and_what_links_say() {
+    let mut fake = Fake::new();
+    assert_eq!(fake.ok(n::GETCWD, &[BASE, 100]), 2);
+    assert_eq!(fake.bytes(BASE, 2), b"/\0");
+    let path = fake.path("etc");
+    assert_eq!(fake.ok(n::CHDIR, &[path]), 0);
+    assert_eq!(fake.ok(n::GETCWD, &[BASE, 5]), 5);
+    assert_eq!(fake.bytes(BASE, 5), b"/etc\0");
+    fake.fails(n::GETCWD, &[BASE, 4], Errno::ERANGE);
+    let path = fake.path("text");
+    fake.fails(n::CHDIR, &[path], Errno::ENOTDIR);
+    let path = fake.path("..");
+    assert_eq!(fake.ok(n::CHDIR, &[path]), 0);
+    let path = fake.path("link");
+    assert_eq!(fake.ok(n::READLINKAT, &[HERE, path, BASE, 100]), 8);
+    assert_eq!(fake.bytes(BASE, 8), b"etc/text");
+    assert_eq!(fake.ok(n::READLINKAT, &[HERE, path, BASE, 3]), 3);
+    let path = fake.path("/proc/self/exe");
+    assert_eq!(fake.ok(n::READLINKAT, &[HERE, path, BASE, 100]), 9);
+    assert_eq!(fake.bytes(BASE, 9), b"/bin/prog");
+    let path = fake.path("etc");
+    fake.fails(n::READLINKAT, &[HERE, path, BASE, 100], Errno::EINVAL);
+}
+
+#[test]
+fn descriptors_are_copied_marked_and_limited() {
+    let mut fake = Fake::new();
+    let fd = fake.open("etc/text", O_CLOEXEC);
+    assert_eq!(fake.ok(n::FCNTL, &[fd, 1030, 10]), 10);
+    assert_eq!(fake.ok(n::DUP3, &[fd, 20, 0]), 20);
+    let closes = |fake: &Fake, fd| {
+        fake.processes
+            .get(0)
+            .unwrap()
+            .descriptors
+            .closes_on_exec(fd)
+    };
+    assert_eq!(
+        [3, 10, 20].map(|fd| closes(&fake, fd)),
+        [Ok(true), Ok(true), Ok(false)]
+    );
+    assert_eq!(fake.ok(n::FCNTL, &[20, 2, 1]), 0);
+    assert_eq!(fake.ok(n::FCNTL, &[10, 2, 0]), 0);
+    assert_eq!([10, 20].map(|fd| closes(&fake, fd)), [Ok(false), Ok(true)]);
+    fake.fails(n::DUP3, &[fd, fd, 0], Errno::EINVAL);
+    fake.fails(n::DUP3, &[fd, 64, 0], Errno::EBADF);
+    fake.fails(n::FCNTL, &[fd, 1030, 64], Errno::EINVAL);
+    fake.fails(n::FCNTL, &[50, 1030, 64], Errno::EBADF);
+    fake.fails(n::FCNTL, &[fd, 4, 0], Errno::EINVAL);
+    // All of them are one open file.
+    fake.ok(n::READ, &[20, BASE, 4]);
+    assert_eq!(fake.ok(n::LSEEK, &[10, 0, 1]), 4);
+    let on = fake.put(BASE, 1_u32);
+    assert_eq!(fake.ok(n::IOCTL, &[fd, u64::from(FIONBIO), on]), 0);
+    assert_eq!(fake.ok(n::FCNTL, &[20, 3]) as u32 & O_NONBLOCK, O_NONBLOCK);
+    fake.fails(n::CLOSE_RANGE, &[3, u64::from(u32::MAX), 4], Errno::EINVAL);
+    assert_eq!(fake.ok(n::CLOSE_RANGE, &[3, u64::from(u32::MAX), 0]), 0);
+    assert_eq!(fake.processes.files.counts(), (1, 0));
+    for _ in 3..MOST {
+        fake.open("etc/text", 0);
+    }
+    let path = fake.path("etc/text");
+    fake.fails(n::OPENAT, &[HERE, path], Errno::EMFILE);
+    fake.fails(n::PIPE2, &[BASE, 0], Errno::EMFILE);
+    // Nothing is left of what failed.
+    assert_eq!(fake.processes.files.counts(), (62, 0));
+}
+
+#[test]
+fn the_console_is_written_to_and_has_no_input() {
+    let mut fake = Fake::new();
+    fake.put(BASE, *b"line\nsecond");
+    assert_eq!(fake.ok(n::WRITE, &[1, BASE, 5]), 5);
+    assert_eq!(fake.ok(n::WRITE, &[2, BASE + 5, 6]), 6);
+    assert_eq!(fake.console, b"line\nsecond");
+    fake.fails(n::WRITE, &[1, NOWHERE, 5], Errno::EFAULT);
+    assert_eq!(fake.ok(n::READ, &[0, BASE, 100]), 0);
+    // TCGETS: the console is no terminal.
+    fake.fails(n::IOCTL, &[1, 0x5401, BASE], Errno::ENOTTY);
+    fake.fails(n::IOCTL, &[60, 0x5401, BASE], Errno::EBADF);
+}
+
+/// However much is asked for, a signal need not wait for all of it.
+#[test]
+fn a_signal_ends_what_is_read_and_written_at_the_next_part() {
+    let mut fake = Fake::new();
+    let zero = fake.open("/dev/zero", 0);
+    let null = fake.open("/dev/null", 2);
+    let all = PATH - BASE;
+    for (number, fd) in [(n::READ, zero), (n::WRITE, null)] {
+        assert_eq!(fake.ok(number, &[fd, BASE, all]), all);
+        fake.act(SIGUSR1, 0x1234, 0);
+        for signal in [0, i32::from(SIGUSR1)] {
+            let pid = fake.place as i32 + 1;
+            fake.at_pauses.push_back(Box::new(move |processes| {
+                processes.kill(0, pid, signal).unwrap();
+            }));
+        }
+        assert_eq!(fake.ok(number, &[fd, BASE, all]), 2 * 4096);
+        let process = fake.processes.get_mut(fake.place).unwrap();
+        let set = SignalSet::EMPTY.with(SIGUSR1);
+        assert!(process.signals.take(set).is_some());
+    }
+    fake.at_pauses.push_back(Box::new(|processes| {
+        processes.kill(0, 1, i32::from(SIGUSR1)).unwrap();
+    }));
+    assert_eq!(fake.ok(n::GETRANDOM, &[BASE, all]), 4096);
+}

@@ -1,0 +1,108 @@
+//! What libraries ask at their start, and every call with arguments that make no sense.
+
+use super::*;
+use granule_testing::cases::config;
+
+#[test]
+fn what_libraries_ask_at_their_start_is_answered() {
+    let mut fake = Fake::new();
+    assert_eq!(fake.ok(n::PRLIMIT64, &[0, 3, 0, BASE]), 0);
+    assert_eq!(fake.get::<[u64; 2]>(BASE), [8 << 20; 2]);
+    fake.fails(n::PRLIMIT64, &[0, 3, BASE, 0], Errno::EPERM);
+    fake.fails(n::PRLIMIT64, &[0, 16, 0, BASE], Errno::EINVAL);
+    assert_eq!(fake.ok(n::GETRANDOM, &[BASE, 300, 0]), 300);
+    assert_eq!((fake.bytes(BASE + 299, 2)), [0x5a, 0]);
+    fake.fails(n::GETRANDOM, &[BASE, 1, 8], Errno::EINVAL);
+    assert_eq!(fake.ok(n::SET_ROBUST_LIST, &[BASE, 24]), 0);
+    assert_eq!(fake.ok(n::UNAME, &[BASE]), 0);
+    assert_eq!(fake.bytes(BASE, 6), b"Linux\0");
+    assert_eq!(fake.bytes(BASE + 65 * 4, 8), b"aarch64\0");
+    assert_eq!(fake.ok(n::SYSINFO, &[BASE]), 0);
+    assert_eq!(fake.get::<[u64; 6]>(BASE)[4..], [1 << 30, 1 << 29]);
+    assert_eq!(fake.ok(n::GETCPU, &[BASE, 0]), 0);
+    assert_eq!(fake.get::<u32>(BASE), 1);
+    assert_eq!(fake.ok(n::CLOCK_GETTIME, &[1, BASE]), 0);
+    assert_eq!(fake.get::<TimeSpec>(BASE), TimeSpec { sec: 1, nsec: 0 });
+    fake.fails(n::CLOCK_GETTIME, &[99, BASE], Errno::EINVAL);
+    assert_eq!(fake.ok(n::UMASK, &[0o77]), 0o22);
+    assert_eq!(fake.ok(n::UMASK, &[0]), 0o77);
+    let name = fake.put(BASE, *b"a-much-too-long-name\0");
+    assert_eq!(fake.ok(n::PRCTL, &[15, name]), 0);
+    assert_eq!(fake.ok(n::PRCTL, &[16, BASE + 64]), 0);
+    assert_eq!(fake.bytes(BASE + 64, 16), b"a-much-too-long\0");
+    fake.fails(n::PRCTL, &[3, 0], Errno::EINVAL);
+}
+
+#[test]
+fn what_there_is_not_is_said() {
+    let mut fake = Fake::new();
+    assert!(call(&mut fake, 1000, Args([0; 6])).is_none());
+    assert_eq!(unknown(&mut fake, 1000), Err(Fail::Error(Errno::ENOSYS)));
+    assert_eq!(fake.unknown, [1000]);
+}
+
+#[test]
+fn a_path_may_end_where_memory_does_and_no_later() {
+    let mut fake = Fake::new();
+    let end = BASE + BYTES;
+    fake.memory[BYTES as usize - 9..].copy_from_slice(b"etc/text\0");
+    assert_eq!(fake.ok(n::OPENAT, &[HERE, end - 9, 0]), 3);
+    fake.memory[BYTES as usize - 1] = b'x';
+    fake.fails(n::OPENAT, &[HERE, end - 9, 0], Errno::EFAULT);
+    let range = fake.range(BASE, 0x3000).unwrap();
+    fake.memory[range].fill(b'/');
+    fake.fails(n::OPENAT, &[HERE, BASE, 0], Errno::ENAMETOOLONG);
+    fake.fails(n::OPENAT, &[HERE, u64::MAX - 2, 0], Errno::EFAULT);
+}
+
+/// The numbers of the table, for whoever wants to make every call.
+fn numbers() -> Vec<u64> {
+    // Those that end only by what tests would have to bring.
+    let waits = [n::RT_SIGSUSPEND, n::RT_SIGTIMEDWAIT, n::PPOLL];
+    (0..n::COUNT)
+        .filter(|number| !waits.contains(number))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(config(64, 1))]
+
+    /// Every call with arguments that are bad pointers, small numbers, or anything: an answer, and
+    /// what the process had is given back at its end.
+    #[test]
+    fn no_argument_does_harm(seeds in proptest::collection::vec((any::<u64>(), 0u8..6), 6 * 40), start in 0usize..300) {
+        let mut fake = Fake::new();
+        let numbers = numbers();
+        let mut seeds = seeds.chunks_exact(6).cycle();
+        for index in 0..300 {
+            let number = numbers[(start + index) % numbers.len()];
+            let args: Vec<u64> = seeds.next().unwrap().iter().map(|(seed, kind)| match kind {
+                0 => *seed,
+                1 => BASE + seed % BYTES,
+                2 => seed % 70,
+                3 => BASE + BYTES - seed % 20,
+                4 => READ_ONLY - seed % 20,
+                _ => u64::MAX - seed % 200,
+            }).collect();
+            let args: [u64; 6] = args.try_into().unwrap();
+            for number in [number, numbers[index]] {
+                fake.events.clear();
+                for _ in 0..3 {
+                    fake.events.push_back(Box::new(|processes: &mut HostProcesses| {
+                        // Whatever it waits for: it is interrupted.
+                        let process = processes.get_mut(0).unwrap();
+                        process.signals.force(SIGUSR1, crate::signals::Cause::KERNEL);
+                        processes.wake_place(0);
+                    }));
+                }
+                if call(&mut fake, number, Args(args)).is_none() {
+                    prop_assert_eq!(unknown(&mut fake, number), Err(Fail::Error(Errno::ENOSYS)));
+                }
+                while fake.processes.get_mut(0).unwrap().signals.take_next().is_some() {}
+                fake.processes.get_mut(0).unwrap().signals.set_mask(Default::default());
+            }
+        }
+        fake.processes.end(0);
+        prop_assert_eq!(fake.processes.files.counts(), (0, 0));
+    }
+}
