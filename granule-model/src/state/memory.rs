@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Pages of an event from which on they are not taken one by one.
 const LONG: u64 = 16;
 
+/// Bits of a page's index beside those of its number, which has 40.
+const INDEX_BITS: u32 = 23;
+
 /// When each entry of a page that walkers read was last stored, and by whom.
 #[derive(Clone, Debug)]
 pub(crate) struct Fresh {
@@ -109,6 +112,9 @@ impl Hasher for PageHasher {
 pub(crate) struct Memory {
     index: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
     pages: Vec<Page>,
+    /// The page that was last found, since tables are read entry by entry: its number plus 1, then
+    /// its index in `pages` in [`INDEX_BITS`] bits. No page moves, so this stays right.
+    last: AtomicU64,
     /// The numbers of those, in order.
     numbers: BTreeSet<u64>,
     /// What is known of all other pages.
@@ -124,7 +130,15 @@ pub(crate) struct Memory {
 impl Memory {
     /// The page with this number (address / 4096), if anything is known about it.
     pub(crate) fn page(&self, number: u64) -> Option<&Page> {
+        let last = self.last.load(Ordering::Relaxed);
+        if last >> INDEX_BITS == number + 1 {
+            return self.pages.get((last & ((1 << INDEX_BITS) - 1)) as usize);
+        }
         let index = *self.index.get(&number)?;
+        if index < 1 << INDEX_BITS {
+            let found = (number + 1) << INDEX_BITS | u64::from(index);
+            self.last.store(found, Ordering::Relaxed);
+        }
         self.pages.get(index as usize)
     }
 
