@@ -528,10 +528,11 @@ impl Kept {
     }
 }
 
-#[cfg(all(test, debug_assertions))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(debug_assertions)]
     #[test]
     #[should_panic(expected = "a change of tables was never flushed")]
     fn a_change_that_is_never_flushed_is_found() {
