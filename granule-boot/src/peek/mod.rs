@@ -3,9 +3,9 @@
 //! This is not a device-tree library. The kernel uses one for memory banks, reservations and
 //! devices once the MMU is on. Such a library cannot run earlier: it panics and formats on an
 //! inconsistent tree and reads words at unaligned addresses, and code that runs with the MMU off
-//! may do none of these. This module finds, byte by byte, only the facts needed before the first table
-//! exists: the command line, the console for error messages, the identity of the machine, and how
-//! to call its firmware.
+//! may do none of these. This module finds, byte by byte, only the facts needed before the first
+//! table exists: the command line, the console for error messages, the identity of the machine, and
+//! how to call its firmware.
 //!
 //! [`Tree::new`] checks the header. [`Tree::peek`] walks the tree once to its end. A tree that
 //! breaks off half way still gives the facts before the break, and [`Peek::damage`] describes the

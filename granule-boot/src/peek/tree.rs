@@ -231,7 +231,7 @@ pub enum Token<'a> {
 pub struct Name<'a>(&'a [u8]);
 
 impl Name<'_> {
-    /// Whether the name is `name`.
+    /// Whether the name equals `wanted`.
     #[must_use]
     pub fn is(self, wanted: &[u8]) -> bool {
         match self.0.split_at_checked(wanted.len()) {
