@@ -14,7 +14,7 @@
 //! | 0 | 8 | `GRANSTMP` |
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | units: 1 bytes, 2 pages |
-//! | 16 | 8 | what the data is: [`Stamp::kind`] |
+//! | 16 | 8 | kind of data: [`Stamp::kind`] |
 //! | 24 | 8 | page size of the writer, in bytes |
 //! | 32 | 8 | bytes of data behind the stamp |
 //! | 40 | 4 | CRC-32 of the data |

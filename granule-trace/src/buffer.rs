@@ -6,13 +6,13 @@
 //! |---|---|---|
 //! | 0, 1 | | `GRANULE-TRACE`, padded with NULs to 16 bytes |
 //! | 2 | 31:0 | version, 1 |
-//! | 2 | 63:32 | 1 once the kernel came to its end |
+//! | 2 | 63:32 | 1 once the kernel finished its run |
 //! | 3 | 31:0 | page size in bytes |
 //! | 3 | 47:32 | number of CPUs |
 //! | 3 | 55:48 | BBM level that the CPUs have |
 //! | 4 | | records in the buffer |
 //! | 5 | | events that found no room after them |
-//! | 6 | | records that there is room for |
+//! | 6 | | capacity in records |
 //! | 7 | | 0 |
 
 use core::fmt;
@@ -38,7 +38,7 @@ pub struct Header {
     pub records: u64,
     /// The number of events that found no room; 0 means that no event is missing.
     pub lost: u64,
-    /// The number of records for which the buffer has room.
+    /// The capacity in records.
     pub room: u64,
 }
 
@@ -50,7 +50,7 @@ pub enum HeaderError {
     Magic,
     /// The version is unknown.
     Version(u32),
-    /// More records than there is room for.
+    /// The number of records exceeds the capacity.
     Overfull,
 }
 
@@ -80,7 +80,7 @@ impl Header {
     pub const RECORDS: usize = 4;
     /// The index of the word with the number of events that found no room.
     pub const LOST: usize = 5;
-    /// The index of the word with the room in records.
+    /// The index of the word with the capacity in records.
     pub const ROOM: usize = 6;
     /// The index of the word that says whether the kernel finished its run.
     pub const STATE: usize = 2;

@@ -194,8 +194,7 @@ impl<const N: usize> Regions<N> {
         removed
     }
 
-    /// The number of ranges at the start of the list that satisfy `what`; ranges that do come
-    /// first.
+    /// The number of ranges that satisfy `what`. They must be at the start of the list.
     fn count(&self, what: impl Fn(&Region) -> bool) -> usize {
         self.as_slice().partition_point(what)
     }

@@ -16,11 +16,11 @@ pub enum Strategy {
     Base,
     /// The fixmap maps a table once for all of its entries, and once more for zeroing.
     NoContRemap,
-    /// As above, and entries of last-level tables are written without barriers of their own.
+    /// As `NoContRemap`, and entries of last-level tables are written without their own barriers.
     BatchBarriers,
-    /// As above, and a new table is zeroed and filled while it is mapped once.
+    /// As `BatchBarriers`, and a new table is zeroed and filled while it is mapped once.
     NoAllocRemap,
-    /// As above, and last-level tables use a series of slots, which are unmapped together.
+    /// As `NoAllocRemap`, and last-level tables use a series of slots, unmapped together.
     LazyUnmap,
     /// Tables come from memory that the map already covers: no slots, no TLBIs.
     Direct,

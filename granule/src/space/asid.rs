@@ -53,7 +53,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The bits of a number. The bits above them hold its generation.
+/// The width of a number in bits. The bits above hold its generation.
 const NUMBER_BITS: u32 = 16;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// The first generation. A space without a number has generation 0.
@@ -71,7 +71,8 @@ impl<W: Word> SpaceAsid<W> {
     }
 
     /// The number that TLBIs for the space must name; `None` if it never had one. The number may be
-    /// of an old generation. Then no CPU that runs a newer number has entries of it in its TLB.
+    /// of an old generation: a CPU that runs a number of a newer generation has no entries of the
+    /// old number in its TLB.
     #[must_use]
     pub fn number(&self) -> Option<u16> {
         match self.0.load() & NUMBER {
@@ -98,8 +99,7 @@ impl<W: Word> Default for SpaceAsid<W> {
 /// The ASID state of one CPU.
 #[derive(Debug)]
 pub struct AsidCpu<W = AtomicU64> {
-    /// The number it runs under; 0 from the beginning of a generation until it enters a space
-    /// again.
+    /// The number it runs under; 0 from the start of a generation until it enters a space again.
     active: W,
     /// The number it ran under when the current generation began. Changed under the lock only.
     reserved: W,

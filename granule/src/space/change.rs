@@ -1,7 +1,7 @@
 //! Operations on areas and their pages: map, unmap, discard, change of rights.
 //!
-//! Each operation changes the areas first, because that step may fail. The change of the tables
-//! comes second and cannot fail.
+//! An operation changes the areas first, because that step may fail. The change of the tables comes
+//! second. It cannot fail, because it needs no memory.
 
 use super::area::Area;
 use super::frames::UserFrames;
@@ -162,7 +162,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     /// No CPU has the root in a TTBR any more.
     pub unsafe fn destroy(mut self, frames: &mut impl UserFrames) -> E {
         self.clear(frames);
-        // SAFETY: nothing is left below the root; the rest is the caller's promise.
+        // SAFETY: `clear` freed every table below the root. The caller vouches that no TTBR holds
+        // the root.
         unsafe { self.tables.free_root() };
         self.tables.into_environment()
     }

@@ -1,7 +1,7 @@
 //! Errors of operations on address spaces.
 //!
-//! Each error names the address and what to do. The kernel decides what it answers a program
-//! (ENOMEM, EFAULT, a signal).
+//! Each error names the address and the remedy. The kernel chooses its answer to a program (ENOMEM,
+//! EFAULT, a signal).
 
 use super::rights::Access;
 use crate::arch::VirtualAddress;

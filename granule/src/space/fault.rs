@@ -1,8 +1,7 @@
 //! Page faults: the first touch of a page, the first write after a fork, and the kernel's own
 //! accesses.
 //!
-//! The code that is generic over the page size and runs once for each page that a program touches
-//! lives here, and only that.
+//! Only code that is generic over the page size and runs once for each touched page belongs here.
 
 use super::area::Area;
 use super::frames::{UserFrames, Wanted};

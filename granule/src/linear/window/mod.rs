@@ -91,8 +91,8 @@ where
     ///
     /// [`TableError::OutOfTables`] before anything is changed.
     /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half and
-    /// [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; the pieces before it are
-    /// mapped then.
+    /// [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; in both cases the earlier
+    /// pieces are mapped.
     pub fn create(
         &mut self,
         root: PhysicalAddress,
