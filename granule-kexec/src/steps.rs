@@ -37,7 +37,7 @@ pub trait Machine {
     /// A barrier.
     fn barrier(&mut self, barrier: Barrier);
 
-    /// MSR DAIFSet: masks all exceptions.
+    /// MSR DAIFSet: masks interrupts, SErrors and debug exceptions.
     fn mask(&mut self);
 
     /// MSR VBAR_EL1.
