@@ -59,7 +59,7 @@ pub(super) const fn metadata_words(frames: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// That memory must be mapped writable, aligned to a word, and used by nobody else for `'m`. It
+/// That memory must be mapped writable, aligned to a word, and used by no other code for `'m`. It
 /// need not be initialised.
 pub unsafe fn metadata_at<'m>(start: *mut Word, frames: u64) -> &'m mut [Word] {
     // SAFETY: the caller keeps the conditions on the memory. A `Word` may be uninitialised, so the
