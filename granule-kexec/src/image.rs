@@ -1,7 +1,7 @@
 //! The header of an arm64 `Image`: its fields, and the checks before the image is used.
 //!
 //! The header is the first 64 bytes of the boot protocol's flat image, and is untrusted input. The
-//! choice of the image's destination belongs to [`segment`](super::segment).
+//! choice of the image's destination belongs to [`place`](super::place).
 
 use core::fmt;
 use granule::arch::{CpuFeatures, PageSize, features::Support};
@@ -136,7 +136,11 @@ impl ImageHeader {
         })
     }
 
-    /// Whether a CPU can run the image.
+    /// Checks that a CPU can run the image.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError::PageSize`].
     pub fn check(&self, cpu: &CpuFeatures) -> Result<(), ImageError> {
         match self.page_size {
             Some(size) if cpu.page_size(size) == Support::No => Err(ImageError::PageSize(size)),
