@@ -116,7 +116,7 @@ pub struct Ground<'a> {
     pub ram: &'a [Extent],
     /// RAM that must not be written: firmware's memory and no-map ranges.
     pub reserved: &'a [Extent],
-    /// Memory that must stay unchanged until the relocation code or the next kernel runs: memory
+    /// Memory that must still be unchanged when the relocation code or the next kernel runs: memory
     /// handed over, and pages already taken for the transition.
     pub kept: &'a [Extent],
 }
