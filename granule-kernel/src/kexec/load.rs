@@ -66,8 +66,8 @@ pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
         .run(at)
     };
     match request.copy {
-        // A place in use may be harder to serve: copies need pages of their own, and places that are
-        // free are taken on top of that.
+        // Copies take pages of their own. Free places would hold as many pages again, so the segments go
+        // over memory in use.
         true => attempt(Where::Anywhere),
         false => attempt(Where::Free).or_else(|why| {
             if why.wants_memory() {
@@ -135,7 +135,7 @@ impl Loader<'_> {
         let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut segments = self.places(tree.used as u64, at)?;
         let mut in_use = self.in_use(&segments)?;
-        // The pages held by the kernel's hook become free only when just the tables remain to be
+        // The hook's pages in the kernel's place become free only when just the tables remain to be
         // allocated.
         let in_use_for_long = in_use.pop_at(0);
         held.keep_out_of(&segments);
