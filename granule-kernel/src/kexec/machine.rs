@@ -112,7 +112,7 @@ impl Machine {
         &self.kept
     }
 
-    /// The memory that segments may use. `kept` includes the ranges of [`kept`](Self::kept).
+    /// The memory that segments may use. `kept` includes the ranges of `Self::kept`.
     pub(super) fn ground<'a>(&'a self, page: PageSize, kept: &'a [Extent]) -> Ground<'a> {
         Ground {
             page,

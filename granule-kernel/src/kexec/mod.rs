@@ -73,7 +73,7 @@ mod state {
     }
 
     /// Calls `work` with the loaded kernel, if any. The slot is empty meanwhile: `work` waits for other
-    /// CPUs, so it runs outside the lock. The waiting caller holds [`Busy`].
+    /// CPUs, so it runs outside the lock. The waiting caller holds `Busy`.
     pub(super) fn begin<R>(work: impl FnOnce(&Loaded) -> R) -> Option<R> {
         let loaded = LOADED.with(Option::take)?;
         let result = work(&loaded);

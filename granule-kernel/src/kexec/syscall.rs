@@ -24,7 +24,7 @@ const DEBUG: u64 = 8;
 /// place directly, so that every byte is copied.
 const NO_CMA: u64 = 0x10;
 
-/// The [`NextKernel`] of this kernel.
+/// The `NextKernel` of this kernel.
 pub(crate) struct Kexec;
 
 impl NextKernel for Kexec {

@@ -115,7 +115,7 @@ fn give_up_memory(current: &mut Current<'_>) {
     if let Some(space) = current.memory()
         && current.own.clear_child_tid != 0
     {
-        // A failure to write has no one to be reported to.
+        // The process is ending, so a failure to write is ignored.
         let _ = space.write_value(current.own.clear_child_tid, &0u32);
     }
     current.own.clear_child_tid = 0;

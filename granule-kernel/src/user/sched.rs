@@ -395,7 +395,7 @@ pub(crate) fn may_sleep() -> bool {
     next.is_none() || timer::interrupt().is_some()
 }
 
-/// Ends the wait that [`may_sleep`] allowed.
+/// Ends the wait that `may_sleep` allowed.
 pub(crate) fn woke() {
     if is_open() {
         IDLE.goes_on(percpu::this().number());

@@ -58,8 +58,8 @@ pub(super) fn clone(
     })
 }
 
-/// The call is made again once signals have been dealt with, whatever their handlers ask for: as they
-/// see it, it has not been made yet. Gives what x0 had.
+/// Repeats the call once signals are handled, whatever the flags of their handlers say: for the handlers
+/// the call has not begun. Returns the old x0.
 fn again(current: &mut Current<'_>) -> u64 {
     current.frame.elr = current.frame.elr.wrapping_sub(SVC_BYTES);
     // The sender of the signal may not have set this yet.
