@@ -30,12 +30,13 @@ use granule_kexec::{
 
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
-/// The size of the smallest free block and the most free ranges that the search for places considers.
-/// With more of them, the search could also use smaller and later gaps.
+/// The search for places considers free blocks of at least this size, and at most this many free
+/// ranges. If memory has more ranges, a place may be found at a higher address than necessary.
 const LEAST_FREE: u64 = IMAGE_ALIGN;
 const MOST_FREE: usize = 256;
 
-/// How often the tables are rebuilt because one of their pages was freed memory in a segment's place.
+/// The most rebuilds of the tables. A rebuild is needed if a page of a table lies in a segment's place,
+/// in memory that other code freed meanwhile.
 const MOST_TRIES: u32 = 64;
 
 /// Where segments may lie.
