@@ -14,7 +14,7 @@ const ALIGNMENT: u64 = 16;
 /// Arguments and environment: strings in sequence, each with its NUL.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
-    /// The texts.
+    /// The strings.
     pub bytes: &'a [u8],
     /// The number of arguments, which come first.
     pub arguments: usize,

@@ -81,7 +81,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Writes a value.
+    /// Writes a value to `address`.
     pub(crate) fn write_value<T: IntoBytes + Immutable>(
         &self,
         address: u64,

@@ -69,7 +69,7 @@ const ZEROED_AT_ONCE: u64 = 8;
 /// Zeroes a page, by DC ZVA if the CPU allows it.
 fn zero_page(start: *mut u8, bytes: u64) {
     let id: u64;
-    // SAFETY: reads a register.
+    // SAFETY: reading DCZID_EL0 has no side effect.
     unsafe {
         asm!("mrs {}, dczid_el0", out(reg) id, options(nomem, nostack, preserves_flags));
     }

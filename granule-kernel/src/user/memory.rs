@@ -90,7 +90,7 @@ pub(crate) trait Tables {
     fn root(&self) -> PhysicalAddress;
 }
 
-/// What most operations return.
+/// The result of most operations.
 pub(crate) type Done = Result<(), SpaceError>;
 
 /// A space of one page size. `None` only during the drop.

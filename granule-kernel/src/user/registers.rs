@@ -148,7 +148,7 @@ pub(super) fn set_thread_pointer(value: u64) {
 
 fn ttbr0_el1() -> u64 {
     let value: u64;
-    // SAFETY: reads a register.
+    // SAFETY: reading TTBR0_EL1 has no side effect.
     unsafe { asm!("mrs {}, ttbr0_el1", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }

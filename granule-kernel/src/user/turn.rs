@@ -94,7 +94,8 @@ impl Turn {
         Left::Queue
     }
 
-    /// Wakes the task, after its condition may have come true. Returns whether the caller must queue the task.
+    /// Wakes the task, after its condition may have come true. Returns whether the caller must queue the
+    /// task.
     #[must_use]
     pub(crate) fn wake(&self) -> bool {
         // Either the sleeper's check after its announcement sees the condition, or this call sees the

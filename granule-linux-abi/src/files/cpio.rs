@@ -16,18 +16,18 @@ const TRAILER: &[u8] = b"TRAILER!!!";
 /// The alignment of headers and data.
 const ALIGNMENT: usize = 4;
 
-/// One entry.
+/// One entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The inode number. With the device number it identifies the hard links of one file.
     pub ino: u32,
     /// File type and permissions.
     pub mode: u32,
-    /// The user.
+    /// The user number.
     pub uid: u32,
-    /// The group.
+    /// The group number.
     pub gid: u32,
-    /// Hard links of the file.
+    /// The number of hard links.
     pub links: u32,
     /// Seconds since 1970.
     pub mtime: u32,

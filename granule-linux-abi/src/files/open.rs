@@ -48,7 +48,7 @@ pub enum What {
 /// One open file.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFile {
-    /// The kind of open file.
+    /// The kind of the open file.
     pub what: What,
     /// Descriptors of any process that refer to this open file.
     pub(super) owners: u32,

@@ -126,11 +126,11 @@ pub struct About {
     pub kind: Kind,
     /// File type and permissions, in C's encoding.
     pub mode: u32,
-    /// The user.
+    /// The user number.
     pub uid: u32,
-    /// The group.
+    /// The group number.
     pub gid: u32,
-    /// Hard links.
+    /// The number of hard links.
     pub links: u32,
     /// Bytes of the content.
     pub size: u64,

@@ -25,7 +25,7 @@ fn layout(bytes: usize) -> Result<Layout, LayoutError> {
     Layout::from_size_align(bytes.max(1), SMALLEST_FRAME)
 }
 
-/// The frames of tests.
+/// Frames for tests, from the host's allocator.
 #[derive(Debug)]
 pub(crate) struct HostFrames;
 

@@ -84,7 +84,7 @@ pub enum Reaped {
     One {
         /// The child's number.
         pid: u32,
-        /// How it ended, as [`Status::word`].
+        /// The exit status, as [`Status::word`].
         status: u32,
     },
 }
@@ -96,7 +96,7 @@ pub enum Waited {
     Child {
         /// The child's number.
         pid: u32,
-        /// How it ended, as [`Status::word`].
+        /// The exit status, as [`Status::word`].
         status: u32,
     },
     /// Such children exist, but none has ended.

@@ -23,11 +23,11 @@ pub struct Segment {
     pub end: u64,
     /// The bytes of the file for its start; the rest of the segment is zero.
     pub file: Range<usize>,
-    /// Whether it can be read.
+    /// Whether the segment is readable.
     pub read: bool,
-    /// Whether it can be written.
+    /// Whether the segment is writable.
     pub write: bool,
-    /// Whether it can be executed.
+    /// Whether the segment is executable.
     pub execute: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Program {
     pub entry: u64,
     /// The address of the program headers, if they are in memory.
     pub headers: Option<u64>,
-    /// How many program headers there are.
+    /// The number of program headers.
     pub header_count: u64,
     /// Bytes of a program header.
     pub header_bytes: u64,
@@ -145,7 +145,7 @@ pub struct Place {
     pub movable_at: u64,
 }
 
-/// Reads a program.
+/// Reads and checks a program.
 pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ProgramError::NotElf)?;
     let header = &elf.ehdr;

@@ -218,7 +218,7 @@ impl Signals {
         }
     }
 
-    /// Whether this is the first process and the signal would end it.
+    /// Whether this is the first process and the default action of the signal would end it.
     const fn is_spared(&self, signal: u8) -> bool {
         self.is_init && !matches!(default_of(signal), Default::Ignore)
     }

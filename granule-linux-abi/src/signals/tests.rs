@@ -1,3 +1,5 @@
+//! Tests of the signals of one process, without memory or other processes.
+
 use super::*;
 use crate::abi::signal::{SA_ONSTACK, SI_USER, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2};
 use granule_testing::cases::config;

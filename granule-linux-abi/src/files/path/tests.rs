@@ -1,3 +1,5 @@
+//! Tests of path lookup, with and without symbolic links.
+
 use super::super::cpio::tests::entry;
 use super::super::tree::nodes_needed;
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of trees built from small archives, valid and invalid.
+
 use super::super::cpio::tests::{entry, trailer};
 use super::*;
 
