@@ -248,7 +248,7 @@ const MACHINE: &str = "The machine";
 const FILES: &str = "Files and where they lie in memory";
 
 impl BootArgs {
-    /// The request these options stand for.
+    /// The request that these options describe.
     #[must_use]
     pub fn request(&self) -> Request {
         Request {
