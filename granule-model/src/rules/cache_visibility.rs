@@ -47,7 +47,7 @@ impl Walks {
     }
 }
 
-/// Lines that may still be found with their old contents, in order, and the text of the violation.
+/// Lines whose old contents may still be found, as data (`old`) or as code (`code`).
 struct Suspect {
     span: LineRange,
     lines: Lines,
@@ -70,7 +70,7 @@ impl CacheVisibility {
         }
     }
 
-    /// Notes tables whose last stores their walkers may not see.
+    /// Checks the noted pages with tables: their walkers must see the last stores.
     pub(crate) fn check_tables(&mut self, trees: Trees<'_>, cpu: u32, report: &mut Report) {
         for number in std::mem::take(&mut self.suspect_pages) {
             for &id in trees.tables_in(number) {
@@ -85,7 +85,8 @@ impl CacheVisibility {
         }
     }
 
-    /// Checks everything that was stored past the caches, or for observers past the caches.
+    /// Checks every mapping, and every CPU that runs past the caches, if cache contents may have
+    /// changed since the last check.
     pub(crate) fn check_all(
         &mut self,
         memory: &mut Memory,

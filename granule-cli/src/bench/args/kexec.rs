@@ -93,7 +93,7 @@ pub struct KexecArgs {
 }
 
 impl KexecArgs {
-    /// The benchmark these options stand for.
+    /// The benchmark that these options describe.
     #[must_use]
     pub fn bench(&self) -> Bench {
         Bench {

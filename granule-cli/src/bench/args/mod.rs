@@ -1,5 +1,5 @@
-//! The command line of `granule bench`: what there is to measure, and what all of it shares. The options
-//! of each benchmark, with its help, are in a file of its own.
+//! The command line of `granule bench`: the benchmarks and their common options. The options and
+//! help of each benchmark are in a file of their own.
 
 mod kexec;
 mod linear_map;
