@@ -51,16 +51,16 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | walkers | may see the old or the new value of a store until the storing CPU's DSB; what a CPU speculated until its next ISB. Tables that a store or register write makes reachable must be sure to be seen first |
-//! | TLBs | any leaf with the access flag, any table entry, for as long as above; contiguous members one by one (RLQLSD) |
+//! | walkers | may see the old or the new value of a store until the storing CPU's DSB, and a CPU may use speculated values until its next ISB. Stores to a table must be sure to be visible before a store or register write makes the table reachable |
+//! | TLBs | may hold any leaf with the access flag and any table entry, for as long as described above; contiguous members one by one (RLQLSD) |
 //! | registers | the fields that TLBs hold (TG, TxSZ, IPS, DS, HPD, HA, HD, MAIR) must not change between two walks without an invalidation of all of the regime, whether the MMU is off in between or not |
-//! | groups | a lookup of a member may take any other member that has the contiguous bit for it (RJQQTC), or conflict with those that have not (RNGLXZ) |
-//! | blocks with nT | may translate or fault (RMRRPW), and are not to be relied on |
-//! | TLBI | reaches what its operand, form, scope, level and granule hints say, if walkers could no longer read the old value when it was issued; complete at a DSB of its CPU (NSH for local ones); for the CPU itself after an ISB |
+//! | groups | a lookup of a member may use any other member that has the contiguous bit (RJQQTC), or conflict with members that have not (RNGLXZ) |
+//! | blocks with nT | may translate or fault (RMRRPW); software must not rely on them |
+//! | TLBI | removes what its operand, form, scope, level and granule hints name, if walkers could no longer read the old value when it was issued; completes at a DSB of its CPU (NSH for local ones); takes effect for the CPU itself after an ISB |
 //! | changes | each entry that becomes valid is compared with every stale one for its addresses: RWHZWS, with the relaxations of the BBM level (RPVTFW) |
 //! | data caches | each line of 64 bytes may be unwritten (stored through the caches, not cleaned) or outdated (stored past them, not invalidated) for any length of time |
-//! | instruction caches | code stored is stale until it is cleaned, a DSB completed that, and then IC and DSB are done |
-//! | CPUs that start | read what was stored as data or code past the caches from their first event on, and hear of no TLBI before it |
+//! | instruction caches | stored code is stale until it is cleaned, a DSB completes the clean, and then IC and DSB are done |
+//! | CPUs that start | read data and code stored past the caches from their first event on, and receive no TLBI before it |
 //!
 //! A stale entry alone is no violation. The model reports a stale entry in three cases: an entry
 //! that it must not coexist with becomes valid, a table that it leads to is freed or filled, or the
@@ -87,7 +87,7 @@
 //! * A table is reported if some of its entries were never stored since it was obtained, even if
 //!   its memory happens to be zero.
 //!
-//! # What the model does not cover
+//! # What it cannot see
 //!
 //! * Contents of memory other than descriptors, and locks. The model assumes that a store-release
 //!   orders what other CPUs stored earlier in the trace, and that DMB orders stores for walkers.

@@ -36,7 +36,7 @@ pub(super) struct KexecArgs {
     )]
     kexec_append: Option<String>,
 
-    /// Copy everything, also what could have been loaded where it goes
+    /// Copy every segment, even one that could be loaded at its destination
     #[arg(long, help_heading = HEADING, requires = "next")]
     kexec_copy: bool,
 

@@ -162,7 +162,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
                     memory.look();
                     if let Some(start) = seen.next_kernel() {
                         hops += 1;
-                        // `next_boot_record` is known for the first kernel that is left for only.
+                        // `next_boot_record` belongs to the first next kernel only.
                         let offset = next_boot_record.filter(|_| hops == 1);
                         place.set(offset.and_then(|offset| start.checked_add(offset)));
                         seen.boot_record = None;

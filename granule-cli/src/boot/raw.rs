@@ -103,7 +103,7 @@ struct Taken {
 ///
 /// # Errors
 ///
-/// A piece would lie outside RAM or overlap another.
+/// A `LayoutError` if a piece would lie outside RAM or overlap another.
 pub fn lay_out(pieces: &Pieces) -> Result<Layout, LayoutError> {
     let mut room = Room {
         start: RAM_BASE + QEMU_TREE_BYTES,

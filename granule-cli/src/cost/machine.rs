@@ -35,8 +35,8 @@ pub struct Machine {
     /// Zeroing an entry of a new table counts as such a store: the published times cannot tell the
     /// two apart, since each strategy does one zeroing for each store.
     pub store_ns: f64,
-    /// The least and the most of each cost, in the order above, when the published times move by 2
-    /// %, or by half a millisecond because they are rounded to whole ones.
+    /// The least and the most of each cost, in the order above, when the published times move by
+    /// 2 %, or by half a millisecond because they are rounded to whole ones.
     pub ranges: [(f64, f64); COSTS],
 }
 
