@@ -2,8 +2,8 @@
 
 /// The features of the modelled machine, and how strict the rules are.
 ///
-/// [`Config::default`] is one CPU at BBM level 0 with every optional feature that allows more forms
-/// of tables: no feature that allows more changes in place.
+/// [`Config::default`] is one CPU at BBM level 0: it has every optional feature that allows more
+/// forms of tables, and none that allows more changes in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// CPUs, 1 to 64.
