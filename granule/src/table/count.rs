@@ -1,6 +1,6 @@
-//! Counting what the walker does: stores, tables, TLBIs and barriers.
+//! Counters of stores, tables, TLBIs and barriers.
 //!
-//! [`Counted`] wraps any of the three traits' implementations; who does not wrap pays nothing.
+//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays nothing.
 
 use super::FreedTable;
 use super::allocator::{TableAllocator, TableRun};
@@ -11,12 +11,12 @@ use crate::arch::{Descriptor, PhysicalAddress};
 use crate::forward;
 use core::cell::Cell;
 
-/// What was done so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Descriptors stored into tables, zeroing included.
     pub stores: u64,
-    /// Table pages allocated, less those given back.
+    /// Table pages allocated and not freed.
     pub tables: u64,
     /// TLBI instructions.
     pub tlbi: u64,
@@ -49,7 +49,7 @@ impl Counters {
         self.0.get()
     }
 
-    /// Changes the counts.
+    /// Applies `change` to the counts.
     #[inline(always)]
     pub fn add(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = self.0.get();
@@ -58,7 +58,7 @@ impl Counters {
     }
 }
 
-/// An implementation of the walker's traits whose calls are counted.
+/// A wrapper that counts the calls to an implementation of the three traits.
 #[derive(Debug)]
 pub struct Counted<'c, T> {
     inner: T,
@@ -71,7 +71,7 @@ impl<'c, T> Counted<'c, T> {
         Self { inner, counters }
     }
 
-    /// What is wrapped.
+    /// The wrapped implementation.
     pub const fn inner(&mut self) -> &mut T {
         &mut self.inner
     }
