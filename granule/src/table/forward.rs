@@ -1,14 +1,13 @@
-//! Handing calls of the walker's three traits on to what is wrapped: each signature once.
+//! A macro that forwards methods of the three traits to a wrapped value.
 //!
-//! A wrapper changes some methods and hands on the rest, and a new method, or a new argument of one,
-//! must not have to be written again in each. What a wrapper does beside handing on is in its own
-//! file.
+//! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a new
+//! method or argument needs no change in the wrappers. A wrapper's own behaviour is in the wrapper's file.
 
 /// Writes methods of [`TableMemory`](crate::table::TableMemory),
 /// [`TableAllocator`](crate::table::TableAllocator) and
 /// [`Maintenance`](crate::table::Maintenance) that call the same method of a field.
 ///
-/// Within an `impl` of one of them, the field and the methods' names:
+/// Invoke it inside an `impl` of one of these traits, with the field and the names of the methods:
 ///
 /// ```
 /// use granule::arch::PhysicalAddress;
@@ -140,7 +139,7 @@ macro_rules! forward {
             $self.$field.tlbi(op);
         }
     };
-    // DSB ISHST, DSB ISH and ISB, which are all alike.
+    // DSB ISHST, DSB ISH and ISB.
     (@$barrier:ident $self:ident $field:tt) => {
         #[inline(always)]
         fn $barrier(&mut $self) {
