@@ -87,7 +87,8 @@ impl Dispatch for Boot {
         let geometry = self.geometry;
         let ram = sort_out_ram(P::SIZE)?;
 
-        // The linear map has the lower half of this half of the address space; the image begins 2 GiB below the top.
+        // The linear map has the lower half of this half of the address space. The image begins 2 GiB
+        // below the top.
         let span = geometry.span() / 2;
         let ends = ram.mapped().fold(None, |ends, region| {
             let (low, _) = ends.unwrap_or((region.start(), 0));

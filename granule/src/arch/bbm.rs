@@ -15,11 +15,11 @@ use super::page_size::Level;
 pub enum BbmLevel {
     /// Every change of size needs break-before-make.
     Level0,
-    /// As level 0, with the nT bit as another way.
+    /// The contiguous hint may change in place. Blocks need break-before-make or the nT bit.
     Level1,
-    /// Sizes may change in place; a TLB conflict abort may be taken.
+    /// Sizes may change in place, but a CPU may take a TLB conflict abort.
     Level2,
-    /// Sizes may change in place, and no TLB conflict abort is taken.
+    /// Sizes may change in place, and no CPU takes a TLB conflict abort.
     Level3,
 }
 

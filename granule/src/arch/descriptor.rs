@@ -149,8 +149,8 @@ impl Descriptor {
     }
 }
 
-/// The decoding of descriptors by a geometry. It stands here because `geometry` does not import
-/// descriptors.
+/// The decoding of descriptors by a geometry. This `impl` is in this file because `geometry` does not
+/// import descriptors.
 impl Geometry {
     /// The bits of a leaf descriptor of `level` besides its address, its contiguous hint and its kind:
     /// attributes, permissions and all other bits.

@@ -32,15 +32,15 @@ pub enum Support {
     With52Bits,
 }
 
-/// How far the CPU's TLBI instructions go.
+/// The kinds of TLBI instructions of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TlbiFeature {
-    /// By single addresses only.
+    /// By single address, in the inner shareable domain.
     Single,
-    /// Also in the outer shareable domain (FEAT_TLBIOS).
+    /// As `Single`, and also in the outer shareable domain (FEAT_TLBIOS).
     OuterShareable,
-    /// Also by ranges (FEAT_TLBIRANGE).
+    /// As `OuterShareable`, and also by range (FEAT_TLBIRANGE).
     Range,
 }
 
@@ -138,7 +138,7 @@ impl CpuFeatures {
         if level > 3 { 3 } else { level }
     }
 
-    /// The TLBI instructions that the CPU has.
+    /// The CPU's kinds of TLBI instructions.
     #[must_use]
     pub const fn tlbi(&self) -> TlbiFeature {
         match field(self.registers.isar0, 56) {

@@ -93,7 +93,7 @@ pub enum Why {
     ConflictsNotHandled(BbmLevel),
     /// The CPU allows no change of size in place.
     NoRelaxation,
-    /// An erratum of the CPU, by its name, forbids any level.
+    /// An erratum of the CPU, given by its name, forbids every level above 0.
     Erratum(&'static str),
     /// The command line forbids a higher level. Holds the level without that limit.
     Forbidden(BbmLevel),

@@ -77,7 +77,7 @@ impl<'c, T> Counted<'c, T> {
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     forward!(self.inner: load find_mapped);
 
@@ -90,7 +90,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         visibility: Visibility,
     ) {
         self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         unsafe { self.inner.store(table, index, descriptor, visibility) }
     }
 
@@ -103,7 +103,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         visibility: Visibility,
     ) -> Descriptor {
         self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         unsafe { self.inner.exchange(table, index, descriptor, visibility) }
     }
 
@@ -118,7 +118,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         visibility: Visibility,
     ) {
         self.counters.add(|counts| counts.stores += count as u64);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         unsafe {
             self.inner
                 .fill(table, first, count, descriptor, step, visibility)
@@ -134,14 +134,14 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         let valid = unsafe { self.inner.update(table, first, count, change, visibility) };
         self.counters.add(|counts| counts.stores += valid as u64);
         valid
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     forward!(self.inner: reserve);
 

@@ -38,7 +38,7 @@ macro_rules! forward {
             table: $crate::arch::PhysicalAddress,
             index: usize,
         ) -> $crate::arch::Descriptor {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.load(table, index) }
         }
     };
@@ -50,7 +50,7 @@ macro_rules! forward {
             first: usize,
             count: usize,
         ) -> Option<usize> {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.find_mapped(table, first, count) }
         }
     };
@@ -63,7 +63,7 @@ macro_rules! forward {
             descriptor: $crate::arch::Descriptor,
             visibility: $crate::table::Visibility,
         ) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.store(table, index, descriptor, visibility) }
         }
     };
@@ -78,7 +78,7 @@ macro_rules! forward {
             step: u64,
             visibility: $crate::table::Visibility,
         ) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.fill(table, first, count, descriptor, step, visibility) }
         }
     };
@@ -91,7 +91,7 @@ macro_rules! forward {
             descriptor: $crate::arch::Descriptor,
             visibility: $crate::table::Visibility,
         ) -> $crate::arch::Descriptor {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.exchange(table, index, descriptor, visibility) }
         }
     };
@@ -105,7 +105,7 @@ macro_rules! forward {
             change: $crate::table::BitChange,
             visibility: $crate::table::Visibility,
         ) -> usize {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.update(table, first, count, change, visibility) }
         }
     };

@@ -105,7 +105,7 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
             }
             done += CHUNK;
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the `count` entries are inside a reached table.
         (done..count)
             .find(|&index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
     }
@@ -207,8 +207,8 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
 
 /// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes, because
 /// a call for each run costs less than many copies of loops with paired stores. On other CPUs the function
-/// is inlined, because the compiler vectorises the loops only for a constant step; that takes a tenth of
-/// the time of a map whose tables are in the cache.
+/// is inlined, because the compiler vectorises the loops only for a constant step; that saves about a
+/// tenth of the time of a map whose tables are in the cache.
 ///
 /// # Safety
 ///
@@ -220,7 +220,7 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
     if step == 0 {
         // Without the addition the loop has a third of the instructions.
         for _ in 0..count / CHUNK {
-            // SAFETY: as below.
+            // SAFETY: the chunk lies inside the `count` entries, which the caller promises are writable.
             let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
             for slot in chunk {
                 slot.write(next);
@@ -228,14 +228,14 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
             entry = entry.wrapping_add(CHUNK);
         }
         for _ in 0..count % CHUNK {
-            // SAFETY: as below.
+            // SAFETY: the pointer is to one of the `count` entries.
             unsafe { entry.write(next) };
             entry = entry.wrapping_add(1);
         }
         return;
     }
     for _ in 0..count / CHUNK {
-        // SAFETY: the chunk lies inside the `count` entries.
+        // SAFETY: the chunk lies inside the `count` entries, which the caller promises are writable.
         let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
         let mut value = next;
         for slot in chunk {
@@ -246,7 +246,7 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
         next = next.wrapping_add(step.wrapping_mul(CHUNK as u64));
     }
     for _ in 0..count % CHUNK {
-        // SAFETY: as for the chunks.
+        // SAFETY: the pointer is to one of the `count` entries.
         unsafe { entry.write(next) };
         entry = entry.wrapping_add(1);
         next = next.wrapping_add(step);
