@@ -23,8 +23,8 @@ use granule::arch::{Kind, VirtualAddress};
 use granule::table::{Leaves, Merged, TableError};
 use granule_kcore::cpus::set::CpuSet;
 
-/// Fraction of a second (1/`QUIET`) that a range must be unchanged before it is merged: a caller that changes
-/// one page soon changes others, or changes the same one back.
+/// Merging waits until a range has not changed for 1/`QUIET` second, because a caller that changes one page
+/// soon changes others, or changes the same one back.
 const QUIET: u64 = 500;
 
 /// Most entries and tables that one step passes over before it lets go of the tables.
