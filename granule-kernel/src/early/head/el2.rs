@@ -1,19 +1,18 @@
-//! What is to be done at EL2 before the kernel proper runs, and the vectors that
-//! stay behind there when the kernel goes down to EL1.
+//! The setup at EL2 before the kernel proper runs, and the vectors that stay at EL2 when the kernel
+//! drops to EL1.
 
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use core::arch::global_asm;
 
-// Called at EL2 with the return address in x30; returns at the level the kernel
-// will run at, with x24 = that level and x25 = 1 under VHE. Clobbers x0-x3.
+// Called at EL2 with the return address in x30. Returns at the level the kernel will run at, with
+// x24 = that level and x25 = 1 under VHE. Clobbers x0-x3.
 //
-// With FEAT_VHE the kernel stays at EL2: E2H gives EL2 the EL1&0 layout of TCR,
-// the second TTBR and ASIDs, and makes the EL1 register names reach the EL2
-// registers, so that nothing after this cares. Without it, EL2 can hold only one
-// TTBR, so the kernel goes to EL1.
+// With FEAT_VHE the kernel stays at EL2: E2H gives EL2 the EL1&0 layout of TCR, the second TTBR and
+// ASIDs, and makes the EL1 register names access the EL2 registers, so later code is the same for
+// both levels. Without FEAT_VHE, EL2 has only one TTBR, so the kernel drops to EL1.
 //
-// The fine-grained trap registers (FEAT_FGT) are not touched: they trap EL1, and
-// EL0 unless E2H and TGE are both set; a CPU that has them has VHE, and we stay.
+// The fine-grained trap registers (FEAT_FGT) are not touched: they trap EL1, and EL0 unless E2H and
+// TGE are both set. A CPU that has them has VHE, so the kernel stays at EL2.
 global_asm!(
     r#"
     .section .head.text.el2, "ax"
