@@ -5,7 +5,7 @@
 //! earlier actions itself, as soon as it is up, while the boot CPU waits for it. For a parked CPU, the CPU
 //! that parks it records the departure once it is complete, and the return before it begins. So the trace
 //! shows a CPU on the tables for longer than it was. That can make a checker stricter, never more lenient:
-//! every change in the meantime appears in the trace while the CPU is shown as away.
+//! the trace never shows a CPU as away while it walks tables that are being changed.
 
 use super::recorder;
 use super::routine::{Teller, before_tables, with_tables};
