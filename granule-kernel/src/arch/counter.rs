@@ -155,8 +155,7 @@ impl InstructionCounter {
     }
 }
 
-/// Nanoseconds a tick, rounded up: a rounded-down value would make the correction trust the clock
-/// for too long.
+/// Nanoseconds a tick, rounded up: an underestimated time could hide a second overflow.
 fn nanoseconds_a_tick() -> u64 {
     1_000_000_000_u64.div_ceil(cpu::cntfrq_el0().max(1))
 }

@@ -30,7 +30,7 @@ impl fmt::Debug for Job<'_> {
 
 /// Runs `work` on `others`, none of which may have a job, and `meanwhile` here. Returns the result of
 /// `meanwhile` once all are done. `work` must end by itself or because `meanwhile` told it to. A CPU that
-/// still runs `work` `patience_s` seconds after `meanwhile` causes a panic that names it.
+/// still runs `work` `patience_s` seconds after `meanwhile` returned causes a panic that names it.
 #[cfg_attr(
     not(feature = "test-image"),
     allow(dead_code, reason = "the jobs there are today are self-tests")

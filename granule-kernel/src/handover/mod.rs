@@ -49,7 +49,7 @@ pub(crate) struct EntryInfo {
 }
 
 impl EntryInfo {
-    /// What this CPU can do.
+    /// The features of this CPU.
     pub(crate) fn features(&self) -> CpuFeatures {
         let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
         CpuFeatures::new(IdRegisters {
@@ -92,11 +92,11 @@ pub(crate) struct BootRoots {
     pub(crate) upper: Geometry,
 }
 
-/// How PSCI is called.
+/// The conduit by which PSCI is called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Conduit {
-    /// The device tree names none.
+    /// The device tree names no conduit.
     #[default]
     Unknown,
     /// By HVC.

@@ -43,7 +43,7 @@ impl<'m> EarlyTables<'m> {
     }
 }
 
-// SAFETY: early memory gives each range out once and knows only RAM that is mapped or about to be.
+// SAFETY: early memory gives each range out once. It contains only RAM that is mapped, or will be.
 unsafe impl TableAllocator for EarlyTables<'_> {
     fn reserve(&mut self, tables: usize) -> bool {
         let needed = tables as u64 * self.page_bytes;

@@ -9,7 +9,7 @@ use granule::table::TableError;
 pub(crate) enum LinearError {
     /// The page allocator has not taken over yet, so the tables cannot change.
     TooEarly,
-    /// The range is not a whole number of pages of the linear map.
+    /// The range is not whole pages of the linear map.
     Outside { start: u64, bytes: u64 },
     /// The range contains a part of the kernel's image.
     Image { start: VirtualAddress, bytes: u64 },

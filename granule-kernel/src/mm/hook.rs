@@ -93,7 +93,7 @@ fn watching_live(visibility: Visibility) -> Option<&'static dyn TableHook> {
 unsafe impl TableMemory for Hooked {
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         let stored = unsafe { self.0.load(table, index) };
         match watching() {
             Some(hook) => hook.as_meant(table, index, stored),
@@ -110,7 +110,7 @@ unsafe impl TableMemory for Hooked {
         if let Some(hook) = watching() {
             hook.before_read(table, first, count);
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.0.find_mapped(table, first, count) }
     }
 
@@ -122,7 +122,7 @@ unsafe impl TableMemory for Hooked {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             match watching_live(visibility) {
                 Some(hook) => hook.store(&mut self.0, table, index, descriptor, visibility),
@@ -142,7 +142,7 @@ unsafe impl TableMemory for Hooked {
         if let Some(hook) = watching_live(visibility) {
             hook.before_write(table, index, 1);
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.0.exchange(table, index, descriptor, visibility) }
     }
 
@@ -159,7 +159,7 @@ unsafe impl TableMemory for Hooked {
         if let Some(hook) = watching_live(visibility) {
             hook.before_write(table, first, count);
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             self.0
                 .fill(table, first, count, descriptor, step, visibility);
@@ -175,7 +175,7 @@ unsafe impl TableMemory for Hooked {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             match watching_live(visibility) {
                 Some(hook) if count > 0 => {

@@ -160,7 +160,7 @@ pub(crate) fn open_unlocked<'a>(
     supply: Option<Supply<'a>>,
 ) -> Result<Opened<'a>, TableError> {
     let none = TableError::OutOfTables { needed: 0 };
-    // SAFETY: tests run when the boot is done, and nothing else then changes tables.
+    // SAFETY: tests run after the boot, when nothing else changes tables.
     unsafe { kernel().ok_or(none)?.open(counters, flush, supply) }
 }
 

@@ -237,7 +237,7 @@ fn larger(
             continue;
         }
         let start = end.wrapping_sub(leaf.bytes);
-        // The address is mapped by a leaf of that size now.
+        // The range lies in the chunk: in one leaf or hole, or in one table, which the step has merged.
         if start >= chunk && leaf.bytes <= end - chunk {
             continue;
         }

@@ -12,8 +12,8 @@ use granule::table::{Counters, TableError};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 
-/// Unmaps them and gives their memory to `memory`. Returns the number of bytes of static storage
-/// among it. The identity map stays if it is still needed.
+/// Unmaps these mappings and gives their memory to `memory`. Returns the number of bytes of static storage
+/// in it. The identity map stays if it is still needed.
 // Not inlined: the boot's stack frame stays under every later call, so this one must not be part of
 // it.
 #[inline(never)]

@@ -131,11 +131,11 @@ pub(crate) struct Looked {
 /// The checks, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// All entries against the plan.
+    /// Compares all entries with the plan.
     Walk,
-    /// The CPU's translations.
+    /// Checks the CPU's translations.
     Translations,
-    /// Memory through two mappings.
+    /// Reads memory through two mappings.
     Patterns,
 }
 
@@ -224,7 +224,7 @@ fn patterns(
             let output = PhysicalAddress(range.start() + at * page);
             let expected = output.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let first = output.0.wrapping_add(placement.distance()) as *mut u64;
-            // SAFETY: a free page of RAM, mapped writable by the linear map, used by nobody.
+            // SAFETY: a free page of RAM, mapped writable by the linear map and not in use.
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;

@@ -1,5 +1,5 @@
 //! Builds and frees the tables for leaving this kernel, for the page size chosen at boot. The tables are
-//! separate from the kernel's own. The caller says what they map.
+//! separate from the kernel's own. The caller names the ranges to map.
 
 use super::walker::KernelParts;
 use granule::arch::Dispatch;

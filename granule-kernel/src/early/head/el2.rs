@@ -106,7 +106,7 @@ setup_el2:
     sctlr = const SCTLR_MMU_OFF,
 );
 
-// The stub: what `HVC #0` does when the kernel was entered at EL2 and runs at EL1.
+// The stub, which handles `HVC #0` when the kernel was entered at EL2 and runs at EL1.
 // It runs at EL2 with the MMU off, at physical addresses, and needs no memory.
 //
 //   x0 = 0  set vectors: x1 = physical address of EL2's new vectors, 2 KiB aligned
@@ -116,9 +116,9 @@ setup_el2:
 //   x0 = 2  reset vectors to these
 //   else    not supported
 //
-// x0 on return: 0, or -1 for what is not supported, as in the SMC calling
-// convention. All other registers are kept. Anything but HVC from EL1 that ends
-// up here has no one to tell: it stops.
+// x0 on return: 0, or -1 if the call is not supported, as in the SMC calling
+// convention. All other registers are kept. Any exception but an HVC from EL1
+// stops the CPU here, because no code could report it.
 global_asm!(
     r#"
     .section .head.text.el2_stub, "ax"
