@@ -73,12 +73,12 @@ fn address_sizes_are_chosen_at_boot() {
     }
 }
 
-/// The self-check of a map of pages, several CPUs and changes while the kernel runs, with the one
-/// instance there is.
+/// The self-check, several CPUs, and live splits while the kernel runs, with the one instance there is.
 #[test]
 fn everything_else_is_there_too() {
     for size in SIZES {
         let kernel = ok(&Request {
+            cpu: "max".into(),
             smp: 2,
             append: Some("granule.bench=permissions:1000".into()),
             ..with(size)

@@ -2,6 +2,7 @@
 
 use granule_cli::{PageSize, Request, Rodata};
 
+use crate::hooked::test_image;
 use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, ok, sized};
 use crate::kernel::reference::{Reference, range};
 use crate::kernel::trees::Crafted;
@@ -191,7 +192,11 @@ fn for_a_weak_cpu_the_map_is_rewritten_to_pages() {
             // Both walks asked the CPU.
             assert!(kernel.number("self_check.translations") > 2 * 4096);
 
-            let same = ok(&several(size, cpu, "arm64.bbm=0"));
+            // The same image: its text and constants are read-only in the map too.
+            let same = ok(&Request {
+                image: Some(test_image()),
+                ..several(size, cpu, "arm64.bbm=0")
+            });
             assert!(!same.flag("linear_map.rewritten_to_pages"));
             assert_eq!(kernel.leaves(), same.leaves());
             for key in [

@@ -4,6 +4,7 @@
 //! were, and that programs still run. The kernel counts its pages, too.
 
 use std::ops::Range;
+use std::path::Path;
 
 use dtoolkit::ToPropertyValue;
 use dtoolkit::fdt::Fdt;
@@ -12,16 +13,21 @@ use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule_cli::boot::tree;
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
+use crate::hooked::test_image;
 use crate::image::{built, image};
 use crate::kexec::machine::{Ran, SIZES, ends, machine};
 
 /// An archive whose first process is the program for tests, with a kernel at `/boot/Image`.
 fn tests() -> Initramfs {
+    tests_with(&image())
+}
+
+fn tests_with(image: &Path) -> Initramfs {
     let program = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
     Initramfs::new()
         .program("/init", &program)
         .directory("/boot")
-        .file("/boot/Image", &std::fs::read(image()).unwrap())
+        .file("/boot/Image", &std::fs::read(image).unwrap())
 }
 
 /// The first process does what these words say, well.
@@ -484,6 +490,8 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
             dtb: Some(dtb),
             page_size: None,
             append: None,
+            // The words are in the tree.
+            image: Some(test_image()),
             ..request
         };
         let refused = !words.is_empty();
@@ -518,7 +526,8 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
             append: Some("-- kexec-fragmented leave".into()),
             ..request
         };
-        let ran = ends(&request, tests(), Outcome::Ok);
+        // The larger image, so that its list takes more than one page.
+        let ran = ends(&request, tests_with(&test_image()), Outcome::Ok);
         assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
         // Every other page is where it is to be.
         let [all, copied] =
