@@ -1,27 +1,27 @@
-//! Byte strings as firmware hands them over: comparing, reading and keeping them.
+//! Byte strings from firmware: comparing, splitting, decoding and keeping them.
 //!
-//! The comparisons are loops of our own, because slice comparison is a call of `memcmp`, and
-//! what that does to unaligned addresses is up to whoever links it.
+//! The comparisons are explicit loops. A comparison of slices would call `memcmp`, whose handling
+//! of unaligned addresses depends on the implementation that is linked.
 
 use core::fmt;
 
-/// Whether two byte strings are the same.
+/// Whether two byte strings are equal.
 pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x == y)
 }
 
-/// What follows `prefix` in `bytes`, if `bytes` starts with it.
+/// The rest of `bytes` after `prefix`, if `bytes` starts with it.
 pub(super) fn after<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     let (head, tail) = bytes.split_at_checked(prefix.len())?;
     same(head, prefix).then_some(tail)
 }
 
-/// What stands before the first `separator`, or all of it.
+/// The part before the first `separator`, or all of `bytes`.
 pub(super) fn before(bytes: &[u8], separator: u8) -> &[u8] {
     split_once(bytes, separator).map_or(bytes, |(head, _)| head)
 }
 
-/// What stands before and after the first `separator`, if there is one.
+/// The parts before and after the first `separator`, if there is one.
 pub(super) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = bytes.iter().position(|byte| *byte == separator)?;
     let (head, tail) = bytes.split_at_checked(at)?;
@@ -29,16 +29,16 @@ pub(super) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> 
     Some((head, tail))
 }
 
-/// The big-endian number of 32 bits at `at`.
+/// The big-endian 32-bit number at offset `at`.
 pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     let (_, tail) = bytes.split_at_checked(at)?;
     let (number, _) = tail.split_first_chunk::<4>()?;
     Some(u32::from_be_bytes(*number))
 }
 
-/// A short text that somebody wrote wrongly, kept by value for the line that says so.
+/// A short invalid text, kept by value for the error line that quotes it.
 ///
-/// Its [`Display`](fmt::Display) form is one line of ASCII whatever the bytes were.
+/// Its [`Display`](fmt::Display) form is one line of ASCII for any bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text {
     bytes: [u8; Text::CAPACITY],
@@ -47,7 +47,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// How many bytes are kept; what is longer is cut, and printed with an ellipsis.
+    /// The number of bytes kept. A longer text is cut and printed with an ellipsis.
     pub const CAPACITY: usize = 22;
 
     /// Keeps the first bytes of `text`.
@@ -66,7 +66,7 @@ impl Text {
         kept
     }
 
-    /// The bytes that were kept.
+    /// The bytes kept.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()

@@ -1,8 +1,9 @@
-//! Choosing the page size and the VA size: pure functions of what the CPU has and who wishes what.
+//! The choice of the page size and the VA size, as pure functions of the CPU's features and of
+//! wishes.
 //!
-//! Nothing is read here and nothing printed. A wish that cannot be granted falls through to the
-//! next one in line and leaves a [`Note`], which prints as one line once there is a console; so does a
-//! wish of the user that is granted against the table of machines.
+//! This module reads and prints nothing. A wish that cannot be granted is skipped for the next one
+//! and leaves a [`Note`], which prints as one line once a console exists. A user's wish that is
+//! granted against the table of machines leaves a note too.
 
 use super::bytes::Text;
 use super::machines::Machine;
@@ -10,19 +11,19 @@ use super::sizes::SizeSet;
 use core::fmt;
 use granule::arch::{CpuFeatures, PageSize};
 
-/// What somebody asked for.
+/// A wish for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wish<T> {
-    /// Nothing.
+    /// No wish.
     Absent,
-    /// This.
+    /// This value.
     Wanted(T),
-    /// Something that cannot be read as a value at all.
+    /// A text that is not a value.
     Garbled(Text),
 }
 
-/// Who decided, or wished.
+/// The origin of a decision or a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
@@ -30,14 +31,14 @@ pub enum Source {
     CommandLine,
     /// The table of machines.
     MachineTable,
-    /// The default set when the kernel was built.
+    /// The default that was set when the kernel was built.
     BuildDefault,
-    /// Nobody: it is what is left.
+    /// No wish applied: the remaining value.
     Fallback,
 }
 
 impl Source {
-    /// The name in records for programs: `command-line`, `machine-table`, `build-default` or
+    /// The name in machine-readable records: `command-line`, `machine-table`, `build-default` or
     /// `fallback`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -56,34 +57,34 @@ impl fmt::Display for Source {
     }
 }
 
-/// All that the choice of a page size depends on.
+/// All inputs to the choice of a page size.
 #[derive(Clone, Copy, Debug)]
 pub struct PageSizeInputs<'a> {
-    /// The sizes that the CPU has: [`CpuFeatures`] give them by [`Into`].
+    /// The sizes that the CPU has, converted from [`CpuFeatures`] by [`Into`].
     pub cpu: SizeSet,
-    /// The sizes that the kernel has code for: [`SizeSet::ALL`], or fewer where it was built for
+    /// The sizes that the kernel has code for: [`SizeSet::ALL`], or fewer if it was built for
     /// fewer.
     pub built: SizeSet,
-    /// The command line, as [`words::page_size`](super::words::page_size) reads it.
+    /// The wish on the command line, from [`words::page_size`](super::words::page_size).
     pub command_line: Wish<PageSize>,
-    /// The machine's entry, as [`machines::find`](super::machines::find) finds it.
+    /// The machine's entry, from [`machines::find`](super::machines::find).
     pub machine: Option<&'a Machine>,
-    /// The default set when building.
+    /// The default that was set when the kernel was built.
     pub build_default: Option<PageSize>,
 }
 
-/// The page size, who chose it, and which wishes fell through on the way.
+/// The page size, its origin, and the notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSizeChoice {
     /// The size to boot with.
     pub size: PageSize,
-    /// Who chose it.
+    /// The origin of the choice.
     pub source: Source,
-    /// The wishes that were not granted.
+    /// The wishes that were not granted or need a warning.
     pub notes: Notes,
 }
 
-/// There is no page size to boot with.
+/// No page size can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPageSize;
 
@@ -91,7 +92,7 @@ impl NoPageSize {
     /// The reason code for the boot record.
     pub const CODE: u32 = 0x0301;
 
-    /// What happened, as one line.
+    /// The error as one line.
     #[must_use]
     pub const fn text(self) -> &'static str {
         "this CPU has none of the page sizes that this kernel was built for (ID_AA64MMFR0_EL1)"
@@ -106,16 +107,17 @@ impl fmt::Display for NoPageSize {
 
 impl core::error::Error for NoPageSize {}
 
-/// Chooses the page size: the command line, else what the machine prefers, else the build's
-/// default, else the smallest size that the CPU and the kernel have and the machine may use.
+/// Chooses the page size. The first of these that is possible wins: the command line's wish, the
+/// machine's preferences, the build's default, the smallest size that the CPU and the kernel have
+/// and the machine may use.
 ///
-/// A size that the table of machines forbids is taken if the command line asks for it, with a note: the
-/// table can be wrong, and a user who asks wants to find out.
+/// A size that the table of machines forbids is used if the command line asks for it, with a note:
+/// the table can be wrong, and a user who asks wants to find out.
 ///
-/// The fallback is the smallest size and not the largest, because small pages are what software
-/// and devices take for granted and waste the least memory. A machine that may use none of its
-/// CPU's sizes gets the CPU's smallest, with a note: the table can be wrong, and a kernel that
-/// does not start helps nobody to find out.
+/// The fallback is the smallest size because software and devices expect small pages, and small
+/// pages waste the least memory. If a machine may use none of its CPU's sizes, it gets the CPU's
+/// smallest, with a note: the table can be wrong, and a kernel that does not start cannot show
+/// that.
 ///
 /// # Errors
 ///
@@ -193,30 +195,31 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
     })
 }
 
-/// The VA sizes that are offered with every page size. Any size between 25 and 48 bits would do
-/// for the architecture; these are the ones that fill a level or that other kernels use. The last
-/// needs FEAT_LPA2 (4K and 16K pages) or FEAT_LVA (64K pages).
+/// The VA sizes that are offered with every page size. The architecture allows any size from 25 to
+/// 48 bits; these sizes fill a level or are used by other kernels. 52 bits need FEAT_LPA2 (4K and
+/// 16K pages) or FEAT_LVA (64K pages).
 pub const VA_BITS: [u32; 6] = [36, 39, 42, 47, 48, 52];
 
-/// The VA size, and whether it was wished.
+/// The VA size, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VaBitsChoice {
-    /// The bits of a virtual address, one of [`VA_BITS`].
+    /// The number of bits of a virtual address, one of [`VA_BITS`].
     pub bits: u32,
     /// [`Source::CommandLine`] or [`Source::Fallback`].
     pub source: Source,
-    /// The wish that was not granted, if there was one.
+    /// The wish that was not granted, if any.
     pub notes: Notes,
 }
 
-/// Chooses the VA size: the command line's if it is one of [`VA_BITS`] and the CPU has it with
+/// Chooses the VA size: the command line's wish if it is one of [`VA_BITS`] and the CPU has it with
 /// this page size, else 48.
 ///
-/// 48 bits and not 52 where nobody asks, because every CPU has them, the fifth level of tables
-/// that 4K pages would need costs every walk a step, and 128 TiB of linear map are enough for the
-/// RAM there is. What limits RAM is its distance from the lowest bank, not its address: RAM that
-/// lies above 48 bits of *physical* address needs the 52-bit descriptor format, which goes with a
-/// VA size of 48 as well; only RAM spread over more than half the VA size needs a wish for 52.
+/// The default is 48 bits, not 52, for three reasons. Every CPU has 48 bits. The fifth level of
+/// tables that 4K pages would need adds a step to every walk. And 128 TiB of linear map suffice for
+/// the RAM that exists. The distance of RAM from the lowest bank is what limits it, not its
+/// address: RAM above 48 bits of *physical* address needs the 52-bit descriptor format, which works
+/// with a VA size of 48 as well. Only RAM spread over more than half the VA size needs a wish for
+/// 52.
 #[must_use]
 pub fn choose_va_bits(cpu: &CpuFeatures, page_size: PageSize, wish: Wish<u32>) -> VaBitsChoice {
     const DEFAULT: u32 = 48;
@@ -250,33 +253,33 @@ pub fn choose_va_bits(cpu: &CpuFeatures, page_size: PageSize, wish: Wish<u32>) -
     }
 }
 
-/// A wish that was not granted. Its [`Display`](fmt::Display) form is one line that says who
-/// wished what, why it cannot be, and what would do.
+/// A wish that was refused, or granted with a warning. Its [`Display`](fmt::Display) form is one
+/// line: the origin of the wish, the wish, the reason, and what would work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Who wished it.
+    /// The origin of the wish.
     pub by: Source,
-    /// What was wished, and why it was refused.
+    /// The wish, and the reason for the note.
     pub wish: Refused,
 }
 
-/// What was wished, and why it was refused.
+/// A wish, and why it was refused or needs a warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
-    /// This text is not a page size.
+    /// The text is not a page size.
     NotAPageSize(Text),
-    /// The kernel was built without code for this page size, for these only.
+    /// The kernel has no code for this page size, only for the sizes of the set.
     PageSizeNotBuilt(PageSize, SizeSet),
     /// The CPU does not have this page size.
     PageSizeCpuLacks(PageSize),
     /// The machine must not use this page size.
     PageSizeForbidden(PageSize),
-    /// The machine must not use this page size, and the command line asks for it: it is taken.
+    /// The machine must not use this page size, but the command line asks for it: the size is used.
     ForbiddenButAsked(PageSize),
-    /// The machine must not use any size that the CPU has; this one was taken all the same.
+    /// The machine must not use any size that the CPU has: this size is used all the same.
     AllForbidden(PageSize),
-    /// This text is not a number of bits.
+    /// The text is not a number of bits.
     NotAVaSize(Text),
     /// This number of bits is not among [`VA_BITS`].
     NoSuchVaBits(u32),
@@ -352,15 +355,15 @@ impl fmt::Display for Note {
     }
 }
 
-/// The wishes that were not granted, in the order of their weight.
+/// The notes, in the order of precedence of the wishes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Notes {
     notes: [Option<Note>; Notes::CAPACITY],
 }
 
 impl Notes {
-    /// The command line, three preferences of the machine, the build's default, and the line that
-    /// all sizes are forbidden: there cannot be more.
+    /// At most: the command line, three preferences of the machine, the build's default, and the
+    /// note that all sizes are forbidden.
     const CAPACITY: usize = 6;
     const EMPTY: Self = Self {
         notes: [None; Self::CAPACITY],
@@ -372,12 +375,12 @@ impl Notes {
         }
     }
 
-    /// The notes, one after the other.
+    /// The notes in order.
     pub fn iter(&self) -> impl Iterator<Item = &Note> {
         self.notes.iter().flatten()
     }
 
-    /// Whether every wish was granted.
+    /// Whether there are no notes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()

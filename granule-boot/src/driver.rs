@@ -1,10 +1,9 @@
-//! What page sizes a driver can work with, asked when it is probed.
+//! The page sizes that a driver can work with, checked when the driver is probed.
 //!
-//! A page size chosen at boot meets devices whose tables, rings or firmware interface know one
-//! page size only (an IOMMU with 16K pages and nothing else, a hypervisor's ring of 4K pages). A
-//! driver states that as a [`Requirement`]; whoever probes drivers asks [`Requirement::check`]
-//! first, leaves out what cannot work, and goes on. Here is nothing of buses, of devices, or of how
-//! a driver is found.
+//! Some devices work with one page size only: an IOMMU that has only 16K pages, or a hypervisor
+//! whose ring is made of 4K pages. A driver states this as a [`Requirement`]. The code that probes
+//! drivers calls [`Requirement::check`] first and leaves out every driver that cannot work. Buses,
+//! devices and the search for drivers do not belong here.
 //!
 //! ```
 //! use granule::arch::PageSize::{K16, K64};
@@ -23,24 +22,25 @@ use crate::sizes::SizeSet;
 use core::fmt;
 use granule::arch::PageSize;
 
-/// The page sizes of the kernel that a driver can work with.
+/// The kernel page sizes that a driver can work with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requirement {
-    /// Every one: it asks for the page size, or has no need of it. What a driver is to be.
+    /// Every size: the driver asks for the page size or does not depend on it. Every driver should
+    /// be like this.
     Any,
-    /// This one only.
+    /// Only this size.
     Exactly(PageSize),
-    /// Those of the set.
+    /// The sizes of the set.
     OneOf(SizeSet),
-    /// This one and smaller ones: something must fit a page of the device's.
+    /// This size and smaller, for data that must fit a page of the device.
     AtMost(PageSize),
-    /// This one and larger ones: something must fit a page of the kernel's.
+    /// This size and larger, for data that must fit a page of the kernel.
     AtLeast(PageSize),
 }
 
 impl Requirement {
-    /// Whether the driver works in a kernel with pages of this size.
+    /// Whether the driver works in a kernel with page size `running`.
     #[must_use]
     pub const fn accepts(self, running: PageSize) -> bool {
         match self {
@@ -52,7 +52,7 @@ impl Requirement {
         }
     }
 
-    /// All sizes that it accepts.
+    /// All page sizes that the driver accepts.
     #[must_use]
     pub fn sizes(self) -> SizeSet {
         PageSize::ALL
@@ -61,11 +61,11 @@ impl Requirement {
             .collect()
     }
 
-    /// To be asked when `driver` is probed, before it touches its device.
+    /// Checks `driver` when it is probed, before it touches its device.
     ///
     /// # Errors
     ///
-    /// What to say, in one line, of a driver that is to be left out.
+    /// A one-line message when the driver must be left out.
     pub fn check(self, driver: &str, running: PageSize) -> Result<(), Mismatch<'_>> {
         if self.accepts(running) {
             return Ok(());
@@ -90,7 +90,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A driver that cannot work with the page size that was chosen.
+/// The driver cannot work with the chosen page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch<'a> {
     driver: &'a str,
@@ -191,7 +191,8 @@ mod tests {
                 if requirement.sizes() == SizeSet::NONE {
                     continue;
                 }
-                // The running size, and what to boot with: every size that it takes, no other.
+                // The message names the running size and every size that the driver accepts, no
+                // other.
                 assert!(line.contains(size.name()), "{line}");
                 let (_, words) = line.split_once("arm64.pagesize=").unwrap();
                 for other in PageSize::ALL {

@@ -1,22 +1,23 @@
-//! What an arm64 kernel must know before and just after its first page table exists.
+//! Decisions that an arm64 kernel makes before and just after its first page table exists.
 //!
-//! The page size must be known when the first table is built, and the command line that names it lies
-//! in the device tree. So a kernel reads the tree with the MMU off. This crate has the code for that:
+//! The page size must be known before the first table is built, and the command line that names it
+//! lies in the device tree. So a kernel reads the tree with the MMU off. This crate has the code
+//! for that:
 //!
 //! - [`peek`] finds a few facts in the tree.
 //! - [`words`] splits the command line.
-//! - [`firmware`] lists the calls that firmware may be asked with.
-//! - [`machines`] is the table of machines that ask for a page size, or forbid one.
+//! - [`firmware`] asks firmware for the SoC's identity, by calls that are sure to exist.
+//! - [`machines`] is the table of machines that need a page size, or cannot use one.
 //! - [`sizes`] is a set of page sizes.
 //! - [`choice`] turns all of these into a page size and a size of virtual addresses.
 //!
-//! Three more modules serve a kernel whose page size was chosen in this way:
+//! Three more modules serve the kernel once the page size is chosen:
 //!
 //! - [`memblock`] is early memory: banks, reservations, a first allocator.
-//! - [`driver`] tells which page sizes a driver can work with.
-//! - [`stamp`] marks data that the next boot reads, perhaps under another page size.
+//! - [`driver`] tells whether a driver works with that page size.
+//! - [`stamp`] marks data for the next boot, which may run with another page size.
 //!
-//! Everything is pure: bytes and register values in, plain values out.
+//! Every function is pure: bytes and register values in, plain values out.
 //!
 //! ```
 //! use granule::arch::PageSize::{K4, K16, K64};

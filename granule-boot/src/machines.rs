@@ -1,79 +1,82 @@
-//! The table of machines with wishes about their page size, as data.
+//! The table of machines that prefer or forbid page sizes, as data.
 //!
-//! The CPU's ID registers alone do not pick a size that works: an IOMMU may protect memory only
-//! in units larger than a page, and a machine with little or very much memory has a size that
-//! suits it. This table says so, machine by machine, and nothing else: what is done about it is
-//! in [`choice`](super::choice).
+//! The CPU's ID registers alone do not give a page size that works: an IOMMU may protect memory
+//! only in units larger than a page, and a machine with little or very much memory has a size that
+//! suits it. This table states the facts for each machine. [`choice`](super::choice) decides what
+//! follows from them.
 //!
 //! # Adding a machine
 //!
-//! Add one [`Machine`] to [`MACHINES`], narrower entries before wider ones, since the first match
-//! counts:
-//! - `is`: how it is recognised. The device tree's root `compatible` is best. A MIDR names a
-//!   core, which sits in many machines *and in every virtual machine that runs on them*, where
-//!   other devices are: use it for preferences that hold wherever the core is, not to forbid. The
-//!   SoC identity (SMCCC_ARCH_SOC_ID) is for machines that are known by firmware calls alone.
-//! - `preferred`: the sizes to try, best first. A CPU that lacks one leaves a note.
-//! - `forbidden`: what is used only if the command line asks for it, with a warning. A size belongs here if the machine
-//!   does not work with it or protects less than it promises, not if it is merely slow. Mind the
-//!   direction: a device whose unit is *smaller* than the page is no obstacle, one page is then
-//!   several of its units; a device whose unit is *larger* cannot tell neighbouring pages apart.
-//! - `reason`: half a sentence a person understands.
+//! Add one [`Machine`] to [`MACHINES`]. The first match counts, so put narrower entries before
+//! wider ones:
+//! - `is`: the marks that identify the machine. The root `compatible` of the device tree is best. A
+//!   MIDR names a core, which many machines have *and every virtual machine that runs on them*,
+//!   with other devices: use a MIDR for preferences that hold wherever the core is, never to
+//!   forbid. The SoC identity (SMCCC_ARCH_SOC_ID) is for machines that only firmware calls
+//!   identify.
+//! - `preferred`: the sizes to try, best first. A size that the CPU lacks leaves a note.
+//! - `forbidden`: sizes that are used only if the command line asks for them, with a warning. A
+//!   size belongs here if the machine does not work with it or protects less than it promises, not
+//!   if it is merely slow. A device whose unit is *smaller* than the page is no obstacle, because
+//!   one page is then several of its units. A device whose unit is *larger* cannot tell
+//!   neighbouring pages apart.
+//! - `reason`: half a sentence that a person understands.
 //!
-//! The tests check that no entry prefers what it forbids and none is hidden by one before it.
+//! The tests check that no entry prefers a size that it forbids, and that no earlier entry hides a
+//! later one.
 
 use super::bytes::same;
 use super::sizes::SizeSet;
 use core::fmt;
 use granule::arch::PageSize::{self, K4, K16, K64};
 
-/// A machine, or a family of machines, and the page sizes that it likes and dislikes.
+/// A machine, or a family of machines, with its preferred and forbidden page sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// What people call it.
+    /// The common name.
     pub name: &'static str,
-    /// What it is recognised by: any one of these.
+    /// Identifying marks: any one of them suffices.
     pub is: &'static [Mark],
-    /// The sizes to try if nobody asks for one, best first.
+    /// The sizes to try if the command line names none, best first.
     pub preferred: &'static [PageSize],
-    /// The sizes that it must not use.
+    /// The sizes that the machine must not use.
     pub forbidden: SizeSet,
-    /// Why.
+    /// The reason for these sizes.
     pub reason: &'static str,
 }
 
-/// What a machine is recognised by.
+/// A mark that identifies a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
     /// One of the strings in the `compatible` property of the device tree's root.
     Compatible(&'static str),
-    /// The boot CPU's MIDR_EL1: implementer, and part number unless any part will do.
+    /// The boot CPU's MIDR_EL1: the implementer, and the part number unless any part matches.
     Midr {
         /// MIDR_EL1 bits 31:24.
         implementer: u8,
         /// MIDR_EL1 bits 15:4.
         part: Option<u16>,
     },
-    /// The SoC's identity as firmware tells it (SMCCC_ARCH_SOC_ID, type 0): the manufacturer's
-    /// JEP-106 bank and code in bits 30:16, the SoC in bits 15:0.
+    /// The SoC's identity from firmware (SMCCC_ARCH_SOC_ID, type 0): the manufacturer's JEP-106
+    /// bank and code in bits 30:16, the SoC in bits 15:0.
     Soc(u32),
 }
 
-/// What is known about the machine that the kernel runs on.
+/// The identity of the machine that the kernel runs on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity<C> {
     /// The strings of the root's `compatible` property.
     pub compatible: C,
     /// The boot CPU's MIDR_EL1.
     pub midr: Option<u64>,
-    /// The answer to SMCCC_ARCH_SOC_ID, where firmware has that call.
+    /// The answer to SMCCC_ARCH_SOC_ID, if firmware has that call.
     pub soc: Option<u32>,
 }
 
 const NONE: SizeSet = SizeSet::NONE;
 
-/// The machines with wishes of their own.
+/// The known machines with preferred or forbidden sizes.
 pub const MACHINES: &[Machine] = &[
     Machine {
         name: "Apple M1 or M2",
@@ -91,8 +94,8 @@ pub const MACHINES: &[Machine] = &[
         forbidden: NONE.with(K4),
         reason: "its IOMMU (DART) has 16k pages and cannot tell smaller ones apart",
     },
-    // Their DART has 4K pages, which any page size of the CPU can be put together from, so
-    // nothing is forbidden. 64K, which all of them have too, would waste much of 1 to 4 GiB.
+    // The DART of these SoCs has 4K pages. Every page size of the CPU is a multiple, so none is
+    // forbidden. 64K, which all of them have too, would waste much of 1 to 4 GiB.
     Machine {
         name: "Apple A7, A8 or A8X",
         is: &[
@@ -118,7 +121,8 @@ pub const MACHINES: &[Machine] = &[
         forbidden: NONE,
         reason: "little memory, an IOMMU (DART) with 4k pages, and a CPU with 16k and 64k",
     },
-    // Not by MIDR: Grace's cores are Neoverse V2, and so are those of other makers' servers.
+    // A MIDR does not identify Grace: its cores are Neoverse V2, and so are those of other makers'
+    // servers.
     Machine {
         name: "NVIDIA Grace",
         is: &[Mark::Soc(0x036b_0241)],
@@ -136,7 +140,7 @@ pub fn find<'a>(
     find_in(MACHINES, identity)
 }
 
-/// The first entry of `machines` that matches: for kernels with a table of their own.
+/// The first entry of `machines` that matches, for kernels with their own table.
 #[must_use]
 pub fn find_in<'m, 'a>(
     machines: &'m [Machine],

@@ -1,25 +1,25 @@
-//! Sets of page sizes: those that a CPU has, that a build of a kernel has code for, that a driver works
-//! with, or that a machine forbids.
+//! Sets of page sizes: the sizes that a CPU has, that a kernel build supports, that a driver
+//! accepts, or that a machine forbids.
 
 use core::fmt;
 use granule::arch::features::Support;
 use granule::arch::{CpuFeatures, PageSize};
 
-/// A set of page sizes: the sum of their bytes, as each is a power of two of its own.
+/// A set of page sizes, stored as the sum of their bytes: each size is a distinct power of two.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SizeSet(u64);
 
 impl SizeSet {
-    /// No size at all.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Every size.
+    /// All page sizes.
     pub const ALL: Self = Self::NONE
         .with(PageSize::K4)
         .with(PageSize::K16)
         .with(PageSize::K64);
 
-    /// This set and `size`.
+    /// This set with `size` added.
     #[must_use]
     pub const fn with(self, size: PageSize) -> Self {
         Self(self.0 | size.bytes())
@@ -31,13 +31,13 @@ impl SizeSet {
         self.0 & size.bytes() != 0
     }
 
-    /// The sizes that are in both sets.
+    /// The intersection of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The smallest size that is in the set and not in `forbidden`.
+    /// The smallest size in the set that is not in `forbidden`.
     pub(crate) fn smallest_except(self, forbidden: Self) -> Option<PageSize> {
         PageSize::ALL
             .into_iter()

@@ -1,12 +1,11 @@
-//! The stamp on data that outlives a boot: which page size it was written under, and whether that
-//! matters to who reads it.
+//! A stamp for data that outlives a boot. It names the page size under which the data was written.
 //!
-//! Where the page size is chosen at boot, the next kernel may run with another one. Data that
-//! counts in pages (frame numbers, swap slots, lists of what is handed over) would then be misread.
-//! A [`Stamp`] goes before such data. Whoever reads it asks [`Stamp::check`], which refuses another
-//! page size by a line for people; data whose [`Units`] are bytes is readable under every size; and
-//! a reader that can convert asks the stamp what a number of the writer's means in bytes
-//! ([`Stamp::bytes`]) or in its own pages ([`Stamp::pages`]).
+//! Where the page size is chosen at boot, the next kernel may run with another one. It would then
+//! misread data that counts in pages (frame numbers, swap slots, handover lists). A [`Stamp`] goes
+//! before such data. Its reader calls [`Stamp::check`], which refuses another page size with a
+//! one-line message; data whose [`Units`] are bytes is readable under every size. A reader that can
+//! convert gets the writer's numbers in bytes ([`Stamp::bytes`]) or in its own pages
+//! ([`Stamp::pages`]).
 //!
 //! Fixed layout, little-endian, [`BYTES`] long, no padding:
 //!
@@ -15,14 +14,14 @@
 //! | 0 | 8 | `GRANSTMP` |
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | units: 1 bytes, 2 pages |
-//! | 16 | 8 | what the data is: [`Stamp::kind`] |
+//! | 16 | 8 | kind of data: [`Stamp::kind`] |
 //! | 24 | 8 | page size of the writer, in bytes |
 //! | 32 | 8 | bytes of data behind the stamp |
 //! | 40 | 4 | CRC-32 of the data |
 //! | 44 | 4 | CRC-32 of the 44 bytes before |
 //!
-//! The checksums find what decayed, was cut short or was never written, not what somebody forged.
-//! Where the data lies, and who writes it, is not known here.
+//! The checksums detect data that decayed, was cut short or was never written. They do not detect
+//! forgery. The place of the data and its writer are no concern of this module.
 //!
 //! ```
 //! use granule::arch::PageSize::{K4, K64};
@@ -46,28 +45,28 @@ use core::fmt;
 use core::ops::Range;
 use granule::arch::PageSize;
 
-/// Bytes of a stamp.
+/// The size of a stamp in bytes.
 pub const BYTES: usize = 48;
 
 const MAGIC: [u8; 8] = *b"GRANSTMP";
 const VERSION: u32 = 1;
-/// Where the stamp's own checksum is: over all before it.
+/// The offset of the stamp's own checksum, which covers all bytes before it.
 const OWN_CRC: usize = 44;
 
-/// What numbers in the data count.
+/// The unit of the numbers in the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Units {
-    /// Bytes, or nothing that depends on a page size: readable under every one.
+    /// Bytes, or numbers that do not depend on a page size: readable under every page size.
     Bytes,
-    /// Pages of the writer's size, or anything else that means something under that size only.
+    /// Pages of the writer's size, or other numbers that depend on that size.
     Pages,
 }
 
-/// A tag by which a reader tells its data from another's.
+/// A tag that tells one reader's data from another's.
 pub type Kind = [u8; 8];
 
-/// What is said of data that lies behind it.
+/// The description of the data that follows the stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     kind: Kind,
@@ -86,7 +85,7 @@ impl Stamp {
         Self::of_pieces(kind, units, page_size, checksum)
     }
 
-    /// The same for data that is not in one piece: `data` was given all of it.
+    /// The stamp for data in several pieces, all of which were added to `data`.
     #[must_use]
     pub const fn of_pieces(kind: Kind, units: Units, page_size: PageSize, data: Checksum) -> Self {
         Self {
@@ -98,7 +97,7 @@ impl Stamp {
         }
     }
 
-    /// The stamp as it is stored, before its data.
+    /// The encoded stamp, which is stored before its data.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let units: u32 = match self.units {
@@ -125,11 +124,11 @@ impl Stamp {
         bytes
     }
 
-    /// Reads the stamp that `bytes` begin with; what is behind it is not looked at.
+    /// Decodes the stamp at the start of `bytes`. The bytes after it are not read.
     ///
     /// # Errors
     ///
-    /// No stamp, one that cannot be read, or one on data of another kind.
+    /// There is no stamp, it cannot be decoded, or it is for data of another kind.
     pub fn read(bytes: &[u8], kind: Kind) -> Result<Self, StampError> {
         let found = bytes.len();
         let Some((bytes, _)) = bytes.split_first_chunk::<BYTES>() else {
@@ -141,7 +140,7 @@ impl Stamp {
         if field::<8>(bytes, 0) != MAGIC {
             return Err(StampError::NoStamp);
         }
-        // Before the checksum: another version may have its own somewhere else.
+        // The version comes before the checksum: another version may have its checksum elsewhere.
         let version = u32::from_le_bytes(field(bytes, 8));
         if version != VERSION {
             return Err(StampError::UnknownVersion { found: version });
@@ -175,8 +174,8 @@ impl Stamp {
         Ok(stamp)
     }
 
-    /// Reads a stamp and the data behind it, which is whole. Whether the reader's page size may
-    /// read it [`check`](Self::check) says.
+    /// Decodes a stamp and verifies that the data after it is intact. [`check`](Self::check) tells
+    /// whether the reader's page size may read it.
     ///
     /// # Errors
     ///
@@ -197,18 +196,18 @@ impl Stamp {
         Ok((stamp, data))
     }
 
-    /// Whether `data` is what was stamped.
+    /// Verifies that `data` is the data that was stamped.
     ///
     /// # Errors
     ///
-    /// It is shorter or longer, or its checksum is another.
+    /// The length or the checksum differs.
     pub fn verify(&self, data: &[u8]) -> Result<(), StampError> {
         let mut checksum = Checksum::new();
         checksum.add(data);
         self.verify_pieces(checksum)
     }
 
-    /// The same for data that is not in one piece: `data` was given all of it.
+    /// Verifies data in several pieces, all of which were added to `data`.
     ///
     /// # Errors
     ///
@@ -226,11 +225,11 @@ impl Stamp {
         Ok(())
     }
 
-    /// Whether a kernel that runs with this page size may read the data as it is.
+    /// Checks that a kernel with page size `running` may read the data unchanged.
     ///
     /// # Errors
     ///
-    /// It counts in pages of another size.
+    /// The data counts in pages of another size.
     pub fn check(&self, running: PageSize) -> Result<(), StampError> {
         if self.units == Units::Bytes || self.page_size == running {
             return Ok(());
@@ -241,31 +240,32 @@ impl Stamp {
         })
     }
 
-    /// What the data is, as its writer named it.
+    /// The kind of data, as its writer named it.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What numbers in the data count.
+    /// The unit of the numbers in the data.
     #[must_use]
     pub const fn units(&self) -> Units {
         self.units
     }
 
-    /// The page size that the data was written under.
+    /// The page size under which the data was written.
     #[must_use]
     pub const fn page_size(&self) -> PageSize {
         self.page_size
     }
 
-    /// Bytes of data.
+    /// The length of the data in bytes.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.length
     }
 
-    /// A number of the writer's, a page's or how many, in bytes. None if that is beyond 64 bits.
+    /// A number of the writer's units, an index or a count, in bytes. `None` if the result exceeds
+    /// 64 bits.
     #[must_use]
     pub const fn bytes(&self, number: u64) -> Option<u64> {
         match self.units {
@@ -274,11 +274,12 @@ impl Stamp {
         }
     }
 
-    /// So many of the writer's units from `first` on, as pages of `running`: every page that has a
-    /// byte of them, none for none. None if that is beyond 64 bits.
+    /// Converts `count` of the writer's units from `first` on to pages of `running`: every page
+    /// that contains a byte of them, and an empty range for none. `None` if the result exceeds 64
+    /// bits.
     ///
-    /// With larger pages these are more bytes than the writer meant: right for memory to keep off,
-    /// wrong for memory to give away.
+    /// With larger pages the range covers more bytes than the writer meant. That is right for
+    /// memory to avoid and wrong for memory to give away.
     #[must_use]
     pub const fn pages(&self, first: u64, count: u64, running: PageSize) -> Option<Range<u64>> {
         let (Some(start), Some(length)) = (self.bytes(first), self.bytes(count)) else {
@@ -291,7 +292,7 @@ impl Stamp {
         let (Some(last), 1..) = (end.checked_sub(1), length) else {
             return Some(first..first);
         };
-        // Below 2^52, as a page has 12 bits or more: no overflow.
+        // Below 2^52, because a page has at least 12 bits: no overflow.
         Some(first..(last >> running.shift()).saturating_add(1))
     }
 }
@@ -304,7 +305,7 @@ fn field<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
     field
 }
 
-/// CRC-32 (that of Ethernet and zip) of data that comes piece by piece.
+/// CRC-32 (as in Ethernet and zip) of data that arrives in pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Checksum {
     state: u32,
@@ -312,7 +313,7 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// Of nothing yet.
+    /// The checksum of no data.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -321,7 +322,7 @@ impl Checksum {
         }
     }
 
-    /// Goes on with `data`.
+    /// Adds `data` to the checksum.
     pub fn add(&mut self, data: &[u8]) {
         for byte in data {
             let index = (self.state as u8 ^ byte) as usize;
@@ -348,7 +349,7 @@ impl Default for Checksum {
     }
 }
 
-/// The remainder of each byte, by the reversed polynomial.
+/// The remainder of each byte, for the reversed polynomial.
 #[allow(
     clippy::indexing_slicing,
     reason = "evaluated when it is compiled, where a panic is an error of the build"
@@ -370,51 +371,51 @@ static TABLE: [u32; 256] = {
     table
 };
 
-/// Why data is not read.
+/// Why data cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StampError {
-    /// There are fewer bytes than there must be, or another number of them.
+    /// The number of bytes is wrong.
     Truncated {
-        /// How many there must be.
+        /// The expected number of bytes.
         needed: u64,
-        /// How many there are.
+        /// The number of bytes found.
         found: u64,
     },
-    /// It does not begin with a stamp.
+    /// The bytes do not begin with a stamp.
     NoStamp,
-    /// A stamp of a version that is not known here.
+    /// The stamp has an unknown version.
     UnknownVersion {
-        /// Which.
+        /// The version.
         found: u32,
     },
     /// A checksum is wrong.
     Corrupted {
-        /// Whose: `stamp` or `data`.
+        /// The damaged part: `stamp` or `data`.
         what: &'static str,
     },
-    /// The data counts in something that is not known here.
+    /// The data counts in unknown units.
     UnknownUnits {
-        /// The number of it.
+        /// The code of the units.
         found: u32,
     },
-    /// The stamp names a page size that there is none of.
+    /// The stamp names a page size that does not exist.
     UnknownPageSize {
-        /// In bytes.
+        /// The size in bytes.
         bytes: u64,
     },
-    /// The data is somebody else's.
+    /// The data is of another kind.
     OtherKind {
-        /// What was looked for.
+        /// The expected kind.
         expected: Kind,
-        /// What it is.
+        /// The kind found.
         found: Kind,
     },
-    /// The data counts in pages of another size than the kernel has that reads it.
+    /// The data counts in pages of another size than the reading kernel's.
     OtherPageSize {
-        /// The writer's.
+        /// The writer's page size.
         written: PageSize,
-        /// The reader's.
+        /// The reader's page size.
         running: PageSize,
     },
 }

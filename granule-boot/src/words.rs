@@ -1,10 +1,9 @@
-//! The kernel command line, split into words as Linux splits it.
+//! The kernel command line, split into words by the same rules as Linux.
 //!
-//! Words are separated by white space; a double quote makes white space part of the word until
-//! the next double quote; quotes round a whole word or round its value are not part of it. What
-//! follows the word `--` is meant for the first user program and not read here. Where a key is
-//! given more than once the last one counts, so that a person can append to a line that a boot
-//! loader already filled.
+//! White space separates words. A double quote makes white space part of the word until the next
+//! double quote; quotes around a whole word or around its value are removed. The words after `--`
+//! are for the first user program and are not read as options. If a key is given more than once the
+//! last one counts, so that a person can append to a line that a boot loader already filled.
 
 use super::bytes::{Text, after, same, split_once};
 use super::choice::Wish;
@@ -15,13 +14,13 @@ pub const PAGE_SIZE_KEY: &[u8] = b"arm64.pagesize=";
 /// The key of the VA size on the command line.
 pub const VA_BITS_KEY: &[u8] = b"arm64.vabits=";
 
-/// The words of a command line, up to its end, a NUL or the word `--`.
+/// The words of a command line, up to its end, to a NUL or to the word `--`.
 #[must_use]
 pub fn words(line: &[u8]) -> Words<'_> {
     Words { rest: line }
 }
 
-/// Iterator over the words of a command line; made by [`words`].
+/// Iterator over the words of a command line, from [`words`].
 #[derive(Clone, Debug)]
 pub struct Words<'a> {
     rest: &'a [u8],
@@ -30,9 +29,9 @@ pub struct Words<'a> {
 /// One word of a command line: `key` or `key=value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word<'a> {
-    /// What stands before the first `=`, or the whole word.
+    /// The part before the first `=`, or the whole word.
     pub key: &'a [u8],
-    /// What stands after the first `=`, without the quotes round it; `None` where there is no `=`.
+    /// The part after the first `=`, without the quotes around it; `None` without a `=`.
     pub value: Option<&'a [u8]>,
 }
 
@@ -67,7 +66,7 @@ impl<'a> Iterator for Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// The next word with its quotes, be it `--` or another.
+    /// The next word with its quotes, including the word `--`.
     fn next_as_it_stands(&mut self) -> Option<&'a [u8]> {
         while let Some((first, rest)) = self.rest.split_first() {
             if !is_space(*first) {
@@ -93,8 +92,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// What follows the word `--`, split like the words before it: the first user program's arguments,
-/// each without the quotes round it.
+/// The words after `--`, split by the same rules: the first user program's arguments, without the
+/// quotes around them.
 pub fn init_arguments(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     let mut rest = words(line);
     while rest
@@ -104,7 +103,7 @@ pub fn init_arguments(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     core::iter::from_fn(move || rest.next_as_it_stands().map(unquoted))
 }
 
-/// A value without the quotes round it.
+/// A value without the quotes around it.
 fn unquoted(value: &[u8]) -> &[u8] {
     match value.split_first() {
         Some((b'"', inside)) => unclosed(inside),
@@ -112,8 +111,8 @@ fn unquoted(value: &[u8]) -> &[u8] {
     }
 }
 
-/// What follows an opening quote, without the closing one. That one may be missing: the end of
-/// the line closes every quote.
+/// The text after an opening quote, without the closing one. The closing quote may be missing,
+/// because the end of the line closes every quote.
 fn unclosed(inside: &[u8]) -> &[u8] {
     match inside.split_last() {
         Some((b'"', text)) => text,
@@ -125,7 +124,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// The value of the last word with this key. The key is given with its `=`, as in `b"rodata="`.
+/// The value of the last word with this key. The key includes its `=`, as in `b"rodata="`.
 #[must_use]
 pub fn find<'a>(line: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let mut found = None;
@@ -138,7 +137,7 @@ pub fn find<'a>(line: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     found
 }
 
-/// What the command line says about the page size: `arm64.pagesize=4k`, `16k` or `64k`.
+/// The page size that the command line asks for: `arm64.pagesize=4k`, `16k` or `64k`.
 #[must_use]
 pub fn page_size(line: &[u8]) -> Wish<PageSize> {
     let Some(text) = find(line, PAGE_SIZE_KEY) else {
@@ -152,8 +151,8 @@ pub fn page_size(line: &[u8]) -> Wish<PageSize> {
     Wish::Garbled(Text::new(text))
 }
 
-/// What the command line says about the VA size: `arm64.vabits=` and a decimal number. Whether
-/// the number is a VA size is for [`choice`](super::choice) to say.
+/// The VA size that the command line asks for: `arm64.vabits=` and a decimal number.
+/// [`choice`](super::choice) decides whether the number is a valid VA size.
 #[must_use]
 pub fn va_bits(line: &[u8]) -> Wish<u32> {
     let Some(text) = find(line, VA_BITS_KEY) else {
@@ -165,7 +164,7 @@ pub fn va_bits(line: &[u8]) -> Wish<u32> {
     }
 }
 
-/// A decimal number, and nothing but digits.
+/// A decimal number of digits only.
 fn decimal(text: &[u8]) -> Option<u32> {
     if text.is_empty() {
         return None;

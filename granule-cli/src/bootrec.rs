@@ -1,8 +1,6 @@
-//! The boot record: 256 bytes in the image's memory in which a kernel that
-//! cannot print leaves what went wrong. Its layout, and how it is found in the
-//! image file.
-//!
-//! Reading it out of a running guest is the business of `qmp`.
+//! The boot record: 256 bytes in the image's memory, in which a kernel that cannot print leaves the
+//! reason of its failure. This file holds the record's layout and finds it in the image file; `qmp`
+//! reads it from a running guest.
 
 /// Length of the record.
 pub const BYTES: usize = 256;
@@ -10,18 +8,18 @@ const MAGIC: &[u8; 16] = b"GRANULE-BOOTREC\0";
 const VERSION: u32 = 1;
 const MESSAGE_AT: usize = 32;
 
-/// How far the kernel came, as the record says.
+/// The progress of the kernel, as the record states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The first instruction has not written yet.
+    /// The first instruction has written nothing yet.
     NotEntered,
     /// Running with the MMU off.
     MmuOff,
     /// Running with the MMU on.
     MmuOn,
-    /// Stopped for good, with a message.
+    /// Parked for good, with a message.
     Parked,
-    /// Came to its end.
+    /// Ran to its end.
     Finished,
     /// A number this program does not know.
     Other(u32),
@@ -36,11 +34,11 @@ pub struct BootRecord {
 }
 
 impl BootRecord {
-    /// Decodes the 256 bytes of a record, or says why they are none.
+    /// Decodes the 256 bytes of a record.
     ///
     /// # Errors
     ///
-    /// One line.
+    /// One line: why the bytes are no record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let bytes = bytes
             .get(..BYTES)
@@ -67,7 +65,7 @@ impl BootRecord {
             4 => State::Finished,
             other => State::Other(other),
         };
-        // The length comes from a guest in trouble: it bounds nothing here.
+        // The length comes from a failed guest: never trust it as a bound.
         let room = &bytes[MESSAGE_AT..];
         let length = (word(28) as usize).min(room.len());
         let message = room[..length]
@@ -87,7 +85,7 @@ impl BootRecord {
         })
     }
 
-    /// Whether the kernel stopped for good.
+    /// Whether the kernel parked for good.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.state == State::Parked
@@ -99,7 +97,7 @@ impl BootRecord {
         self.reason
     }
 
-    /// The kernel's words for the reason, or its number if it left none.
+    /// The kernel's message about the reason, or the reason's number if it left none.
     #[must_use]
     pub fn message(&self) -> String {
         if self.message.is_empty() {
@@ -112,7 +110,7 @@ impl BootRecord {
         }
     }
 
-    /// How far the kernel came, in words.
+    /// The progress of the kernel in words.
     #[must_use]
     pub fn progress(&self) -> String {
         match self.state {
@@ -126,12 +124,11 @@ impl BootRecord {
     }
 }
 
-/// Offset of the one boot record in an image file; `None` for an image that has
-/// none.
+/// Offset of the boot record in an image file; `None` for an image without one.
 ///
 /// # Errors
 ///
-/// One line: there are two, or there is no room for one where its magic is.
+/// One line: the image has two records, or is too short for the record behind the magic.
 pub fn find(image: &[u8]) -> Result<Option<u64>, String> {
     let mut places = image
         .windows(MAGIC.len())

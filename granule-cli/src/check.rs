@@ -1,6 +1,6 @@
-//! `granule check`: a trace through the model, and what comes of it, in words and in JSON.
+//! `granule check`: replays a trace through the model and reports the result in words and in JSON.
 //!
-//! Which rules there are and what breaks them is the model's; what a line means is the format's.
+//! The model decides what breaks a rule; the trace format decides what a line means.
 
 use std::fmt;
 use std::io::BufRead;
@@ -10,19 +10,19 @@ use granule_model::trace::{Header, ReadError, Reader};
 use granule_model::{BarrierKind, Config, Event, EventError, Model, Violation};
 use serde_json::{Value, json};
 
-/// The schema's number. Keys may be added to a schema; none goes away.
+/// The schema's number. Keys may be added to a schema but never removed.
 const SCHEMA: u32 = 1;
 /// Events between two looks at the clock.
 const EVENTS_A_STEP: u64 = 1 << 14;
 
-/// How severe to be.
+/// How strict the check is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Report also what is legal but careless.
+    /// Report legal but careless changes too.
     pub strict: bool,
-    /// BBM level in place of the trace's.
+    /// BBM level to use instead of the trace's.
     pub bbm_level: Option<u8>,
-    /// Violations that are kept.
+    /// The most violations to keep.
     pub most_violations: usize,
 }
 
@@ -36,12 +36,13 @@ impl Default for Options {
     }
 }
 
-/// Events, by kind.
+/// The number of events, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All of them.
+    /// All events.
     pub events: u64,
-    /// Descriptors stored, those of runs each. Of updates all that were looked at.
+    /// Descriptors stored; a run counts each of its descriptors, an update every descriptor it
+    /// looks at.
     pub descriptors: u64,
     /// TLBIs.
     pub tlbi: u64,
@@ -53,7 +54,7 @@ pub struct Tally {
     pub cache: u64,
     /// Bytes obtained for tables.
     pub obtained_bytes: u64,
-    /// Bytes of tables given back.
+    /// Bytes of table memory given back.
     pub freed_bytes: u64,
 }
 
@@ -84,12 +85,12 @@ impl Tally {
     }
 }
 
-/// A violation, with lines of the file in place of the model's numbers of events.
+/// A violation, with line numbers of the file instead of the model's event numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// As the model found it.
+    /// The violation as the model found it.
     pub violation: Violation,
-    /// The line of the event that broke the rule; `None` where the end of the trace did.
+    /// The line of the event that broke the rule; `None` if the end of the trace broke it.
     pub line: Option<u64>,
     /// The line of the earlier event.
     pub earlier_line: Option<u64>,
@@ -97,33 +98,33 @@ pub struct Finding {
     pub missed_line: Option<u64>,
 }
 
-/// A trace that was replayed.
+/// The result of replaying a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// What the trace says of itself.
+    /// The first line of the trace.
     pub header: Header,
-    /// What was in it.
+    /// The events of the trace by kind.
     pub tally: Tally,
-    /// How it was judged.
+    /// The options of the check.
     pub options: Options,
-    /// What was found, in the order of the file; as many as were to be kept.
+    /// The violations in the order of the file, at most as many as the options keep.
     pub findings: Vec<Finding>,
-    /// How many there were in all.
+    /// The number of all violations.
     pub violations: u64,
 }
 
-/// Why there is no verdict.
+/// The reasons why a check has no result.
 #[derive(Debug)]
 pub enum CheckError {
-    /// The file is no trace.
+    /// The file is no valid trace.
     Read(ReadError),
     /// An event that no machine can produce.
     Impossible {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u64,
-        /// Of the number that is wrong, counted from 1.
+        /// The column of the wrong number, counted from 1.
         column: usize,
-        /// What is wrong.
+        /// The error.
         error: EventError,
     },
     /// No table that was walked has pages of the size that the first line names.
@@ -132,7 +133,7 @@ pub enum CheckError {
         column: usize,
         /// The size that the first line names, in bytes.
         said: u64,
-        /// Those that TCR named.
+        /// The page sizes of the tables that were walked.
         walked: Vec<u64>,
     },
 }
@@ -172,7 +173,7 @@ impl From<ReadError> for CheckError {
     }
 }
 
-/// From the number of an event to its line: one pair for each place where comments come between.
+/// The line of each event: one pair for each place where comments stand between events.
 #[derive(Debug, Default)]
 struct Lines(Vec<(u64, u64)>);
 
@@ -184,7 +185,8 @@ impl Lines {
         }
     }
 
-    /// `None` for what comes behind the last event, `events` being how many there are.
+    /// The line of an event, or `None` for an event after the last, where `events` is the number of
+    /// events.
     fn of(&self, event: u64, events: u64) -> Option<u64> {
         if event >= events {
             return None;
@@ -195,13 +197,13 @@ impl Lines {
     }
 }
 
-/// Replays a trace. `progress` hears now and then how many bytes were read.
+/// Replays a trace. `progress` receives the number of bytes read so far, now and then.
 ///
-/// At the end of a trace that is complete, all that the tables say is taken to be relied on.
+/// At the end of a complete trace, all tables count as relied on.
 ///
 /// # Errors
 ///
-/// A [`CheckError`] when the file is no trace, or one of a machine that cannot be.
+/// A [`CheckError`] if the file is no valid trace, or holds an event that no machine can produce.
 pub fn check(
     from: impl BufRead,
     options: &Options,
@@ -273,7 +275,7 @@ pub fn check(
     })
 }
 
-/// Which word of the line an impossible event is wrong in, counted from 0.
+/// The word of the line that makes an event impossible, counted from 0.
 const fn wrong_word(event: &Event, error: EventError) -> usize {
     match (error, event) {
         (EventError::NoSuchCpu { .. }, _) => 1,
@@ -285,7 +287,7 @@ const fn wrong_word(event: &Event, error: EventError) -> usize {
 }
 
 impl Finding {
-    /// The parts of the line for people: where, which rule, what.
+    /// The three parts of the line for people: the place, the rule, the observation.
     fn parts(&self) -> (String, &'static str, String) {
         let violation = &self.violation;
         let place = match self.line {
@@ -306,7 +308,7 @@ impl Finding {
 }
 
 impl Checked {
-    /// Whether nothing was found.
+    /// Whether there are no violations.
     #[must_use]
     pub const fn is_clean(&self) -> bool {
         self.violations == 0
@@ -318,7 +320,7 @@ impl Checked {
         !self.is_clean() as u8
     }
 
-    /// All of it for people, with colours that who prints it may take out.
+    /// The whole report for people, with colours that the printer may strip.
     #[must_use]
     pub fn text(&self) -> String {
         let bold = Style::new().bold();

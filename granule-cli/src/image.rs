@@ -1,8 +1,8 @@
-//! The flat arm64 `Image`: finding the file, what of its header matters to QEMU,
-//! and finding the boot record's place in it.
+//! The flat arm64 `Image`: finds the file, reads the header fields that matter to QEMU, and finds
+//! the boot record in it.
 //!
-//! The header itself is read by the library, which a kernel reads the next one's
-//! with. Nothing here writes.
+//! The library parses the header; a kernel uses the same parser for the next kernel's image.
+//! Nothing here writes.
 
 use std::fmt::Write as _;
 use std::io;
@@ -14,26 +14,26 @@ use thiserror::Error;
 
 use crate::bootrec;
 
-/// Where `cargo xtask image` leaves the image, seen from the workspace's root.
+/// Path of the image that `cargo xtask image` builds, relative to the workspace's root.
 pub const DEFAULT_IMAGE: &str = "target/granule/Image";
 
-/// Where `cargo xtask image --test` leaves the image with the hooks for tests.
+/// Path of the image with test hooks that `cargo xtask image --test` builds.
 pub const TEST_IMAGE: &str = "target/granule/Image-test";
 
 /// RAM of QEMU's `virt` starts here.
 pub const RAM_BASE: u64 = 0x4000_0000;
 
-/// QEMU's `-kernel` keeps this much of RAM's start for its own first
-/// instructions and moves an image that wants to lie there up by 2 MiB.
+/// QEMU's `-kernel` keeps this much at the start of RAM for its own first instructions. It moves an
+/// image that is to lie there up by 2 MiB.
 const QEMU_LOADER_BYTES: u64 = 4096;
 
-/// Why a file is no image that can be booted.
+/// The reasons why a file is no bootable image.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// No image anywhere from the current directory upwards.
+    /// No image in the current directory or any directory above it.
     #[error("no kernel image: {DEFAULT_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image`, or name one with --image FILE", .0.display())]
     NotFound(PathBuf),
-    /// No test image anywhere from the current directory upwards.
+    /// No test image in the current directory or any directory above it.
     #[error("no test image: {TEST_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image --test`", .0.display())]
     NoTestImage(PathBuf),
     /// The file cannot be read.
@@ -41,7 +41,7 @@ pub enum ImageError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The bytes are no usable image.
@@ -49,12 +49,12 @@ pub enum ImageError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong, what was expected and what to do.
+        /// The error, what was expected and what to do.
         what: String,
     },
 }
 
-/// An image file that was read and understood.
+/// An image file that was read and parsed.
 #[derive(Debug, Clone)]
 pub struct Image {
     /// The file.
@@ -65,16 +65,16 @@ pub struct Image {
     pub bytes: u64,
     /// The header.
     pub header: Header,
-    /// Where in the image the boot record lies, if there is one.
+    /// Offset of the boot record in the image, if there is one.
     pub boot_record: Option<u64>,
 }
 
-/// The fields of the header that decide where the image lies.
+/// The header fields that decide the image's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Offset from a 2 MiB aligned base at which the image wants to lie.
+    /// Offset of the image from a 2 MiB aligned base.
     pub text_offset: u64,
-    /// Memory the image occupies from its first byte on, zeroed data included.
+    /// Memory the image occupies from its first byte, zeroed data included.
     pub image_size: u64,
 }
 
@@ -83,7 +83,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// What is wrong, without the file's name.
+    /// One line without the file's name.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let header = ImageHeader::read(bytes).map_err(|error| match error {
             HeaderError::NotAnImage(Looks::Elf) => {
@@ -97,7 +97,7 @@ impl Header {
         })
     }
 
-    /// Where QEMU's `-kernel` puts an image with this header.
+    /// The address where QEMU's `-kernel` puts an image with this header.
     #[must_use]
     pub fn qemu_load_address(&self) -> u64 {
         let up = if self.text_offset < QEMU_LOADER_BYTES {
@@ -110,7 +110,7 @@ impl Header {
 }
 
 impl Image {
-    /// Reads the image at `path`, or the default one when there is no path.
+    /// Reads the image at `path`, or the default image if there is no path.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Image {
         })
     }
 
-    /// Reads the image with the hooks for tests.
+    /// Reads the image with test hooks.
     ///
     /// # Errors
     ///
@@ -155,15 +155,15 @@ impl Image {
         Self::open(Some(&path))
     }
 
-    /// Memory to keep free from the image's first byte on.
+    /// Memory to keep free from the image's first byte.
     #[must_use]
     pub fn span(&self) -> u64 {
         self.bytes.max(self.header.image_size)
     }
 }
 
-/// The folder that the default image is looked for in: where `cargo xtask` leaves what it builds, seen
-/// from the current directory.
+/// The folder of the default image, where `cargo xtask` puts its results: searched from the current
+/// directory upwards.
 ///
 /// # Errors
 ///

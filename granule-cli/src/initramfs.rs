@@ -1,6 +1,7 @@
 //! Writes an initramfs: an uncompressed cpio archive of the kind "newc", which the kernel reads.
 //!
-//! As small as what tests and benchmarks need: files, directories and symbolic links, all root's.
+//! Only what tests and benchmarks need is supported: files, directories and symbolic links, all
+//! owned by root.
 
 use std::path::Path;
 use std::{fs, io};
@@ -12,23 +13,23 @@ pub struct Initramfs {
     count: u32,
 }
 
-/// Kinds in a mode.
+/// File types in the mode field.
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
-/// Bytes of an entry before its name.
+/// Bytes of an entry's header, before its name.
 const HEADER_BYTES: usize = 110;
-/// Headers and contents begin at multiples of this.
+/// Alignment of headers and contents.
 const ALIGNMENT: usize = 4;
 
 impl Initramfs {
-    /// Nothing in it.
+    /// An empty archive.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a file that can be executed.
+    /// Adds an executable file.
     #[must_use]
     pub fn program(self, path: &str, content: &[u8]) -> Self {
         self.entry(path, FILE | 0o755, content)
@@ -60,7 +61,8 @@ impl Initramfs {
     }
 
     fn put(&mut self, number: u32, name: &str, mode: u32, content: &[u8]) {
-        // Exactly: an archive may hold hundreds of megabytes, of which twice is too much.
+        // Reserve exactly: an archive may hold hundreds of megabytes, and doubling that is too
+        // much.
         self.bytes
             .reserve_exact(HEADER_BYTES + name.len() + content.len() + 2 * ALIGNMENT);
         self.bytes.extend_from_slice(b"070701");
@@ -97,12 +99,12 @@ impl Initramfs {
         self.bytes.resize(bytes, 0);
     }
 
-    /// Bytes of it so far.
+    /// Bytes of the archive so far.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The archive.
+    /// The finished archive.
     #[must_use]
     pub fn bytes(mut self) -> Vec<u8> {
         self.put(0, "TRAILER!!!", 0, b"");
@@ -113,7 +115,7 @@ impl Initramfs {
     ///
     /// # Errors
     ///
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn write(self, to: &Path) -> io::Result<()> {
         fs::write(to, self.bytes())
     }

@@ -1,10 +1,9 @@
-//! What the `granule` command does, as a library: boot the reference kernel
-//! under QEMU and say, in words and in JSON, how it ended.
+//! The library behind the `granule` command: boots the reference kernel under QEMU and reports the
+//! result in words and in JSON.
 //!
-//! The tests of other packages call this directly: fill a [`Request`], give it
-//! to [`boot::boot`], look at the [`Boot`] that comes back. Boots share nothing
-//! (each has a temporary directory and a socket of its own), so several may run
-//! at a time.
+//! Tests of other packages call this library directly: they fill a [`Request`], pass it to
+//! [`boot::boot`] and inspect the returned [`Boot`]. Boots share nothing (each has its own
+//! temporary directory and socket), so several may run at a time.
 //!
 //! ```no_run
 //! use granule_cli::{Request, boot};
@@ -15,8 +14,7 @@
 //! println!("{}", done.json());
 //! ```
 //!
-//! Nothing in here prints, reads the command line or exits: that is the work of
-//! the binary.
+//! The library never prints, reads the command line or exits: the binary does.
 
 #![deny(missing_docs)]
 

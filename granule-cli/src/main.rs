@@ -1,5 +1,5 @@
-//! The `granule` command: reads its arguments, prints what the library found,
-//! exits with the code that says so. All else is in the library.
+//! The `granule` command: reads its arguments, prints the library's results and exits with the
+//! matching code. Everything else is in the library.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What becomes true when someone wants an end.
+/// A flag that SIGINT, SIGTERM and SIGHUP set to true.
 fn interrupt() -> Result<Arc<AtomicBool>, ExitCode> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -62,7 +62,7 @@ fn bad_usage(line: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Whether what was asked for went well, and whether it could be printed, as an exit code.
+/// The exit code for the result `ok`, and for a result that could not be printed.
 fn exit_code(ok: bool, printed: io::Result<()>) -> ExitCode {
     match printed {
         Ok(()) if ok => ExitCode::SUCCESS,
@@ -155,11 +155,12 @@ fn kexec_command(args: &KexecArgs) -> ExitCode {
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 
-/// The table to people, or to a program the object and the table to who watches.
+/// Prints the table to standard output, or with `--json` the object there and the table to standard
+/// error.
 fn print_rows(table: &str, object: Option<impl Display>) -> io::Result<()> {
     match object {
         Some(object) => {
-            // With standard error gone there is nobody left to tell.
+            // If standard error is closed, nobody can be told.
             let _ = write!(io::stderr(), "{table}");
             print(object)
         }
@@ -197,7 +198,7 @@ fn boot_command(args: &BootArgs) -> ExitCode {
     tell_people(&done);
     match printed {
         Ok(()) => ExitCode::from(done.exit_code()),
-        // Whoever wanted the object did not get it: that is no success.
+        // The object could not be printed, so the command failed.
         Err(error) => {
             eprintln!("granule: standard output: {error}");
             ExitCode::FAILURE
@@ -255,8 +256,8 @@ fn check_command(args: &CheckArgs) -> ExitCode {
     }
 }
 
-/// A bar on standard error for what takes longer than two seconds; none where that is no
-/// terminal.
+/// A progress bar on standard error for work that takes longer than two seconds; hidden if standard
+/// error is no terminal.
 struct Progress {
     begun: Instant,
     bytes: Option<u64>,
@@ -304,7 +305,7 @@ fn tell_people(done: &Boot) {
     if done.console.last().is_some_and(|&byte| byte != b'\n') {
         text.push('\n');
     }
-    // What is in the last line already need not be said twice.
+    // The last line may already hold the reason.
     let reason = done.reason.as_deref().unwrap_or_default();
     for line in done
         .qemu_messages
@@ -321,6 +322,6 @@ fn tell_people(done: &Boot) {
     }
     text += &report::summary(done);
     text += &done.last_line();
-    // With standard error gone there is nobody left to tell.
+    // If standard error is closed, nobody can be told.
     let _ = writeln!(io::stderr(), "{text}");
 }

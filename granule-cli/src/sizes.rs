@@ -1,8 +1,8 @@
-//! Sizes and addresses as people write them, both ways.
+//! Reads and writes sizes and addresses in the form that people use.
 //!
-//! A size has a unit (`4G`, `512M`): QEMU reads a bare number as mebibytes, most
-//! programs read it as bytes, and guessing wrong boots a machine that is a
-//! million times off. What a size may be used for is not decided here.
+//! A size has a unit (`4G`, `512M`): QEMU reads a bare number as mebibytes, most programs read it
+//! as bytes, and a wrong guess boots a machine with a millionth of the RAM. Limits on sizes are not
+//! checked here.
 
 const UNITS: [(char, u32); 6] = [
     ('B', 0),
@@ -64,7 +64,7 @@ pub fn parse_address(text: &str) -> Result<u64, String> {
             .map_err(|_| format!("{text:?} is not an address; write it like 0x80000000 (or 2G)"));
     };
     let digits: String = hex.chars().filter(|&c| c != '_').collect();
-    // from_str_radix takes a sign, an address has none.
+    // from_str_radix accepts a sign, but an address has none.
     if digits.is_empty() || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
         return Err(format!(
             "{text:?} is not a hexadecimal address; write it like 0x80000000"

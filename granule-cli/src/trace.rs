@@ -1,7 +1,7 @@
-//! The trace of a boot: from the records that the kernel left in memory to the file that
+//! The trace of a boot: turns the records that the kernel left in memory into the file that
 //! `granule check` reads.
 //!
-//! How the records got out of the guest is `qmp`'s; what the events mean is the model's.
+//! `qmp` reads the records from the guest; the model defines the events.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -18,12 +18,12 @@ pub struct TraceFile {
     pub path: PathBuf,
     /// The events in it.
     pub events: u64,
-    /// Whether it reaches to the kernel's end.
+    /// Whether it has every event up to the kernel's end.
     pub complete: bool,
 }
 
-/// A file that appears under its name only when it is whole, unless something other than a
-/// file is there (a pipe, a terminal).
+/// A file that gets its name only when it is complete. A pipe or terminal of that name is written
+/// directly.
 pub(crate) struct Destination {
     path: PathBuf,
     to: Target,
@@ -35,7 +35,7 @@ enum Target {
 }
 
 impl Destination {
-    /// Sees that the file can be written.
+    /// Checks that the file can be written.
     pub(crate) fn new(path: &Path) -> Result<Self, String> {
         let told = |error: io::Error| format!("--trace {}: {error}", path.display());
         let to = match fs::metadata(path) {
@@ -59,7 +59,7 @@ impl Destination {
         Ok(Self { path, to })
     }
 
-    /// Writes the trace that `head` begins and whose head and records are in the file `raw`.
+    /// Writes the trace. `head` is the trace's head; the file `raw` holds the head and the records.
     pub(crate) fn write(self, head: &Header, raw: &Path) -> Result<TraceFile, String> {
         let path = self.path;
         let told = |error: io::Error| format!("--trace {}: {error}", path.display());
@@ -87,7 +87,7 @@ impl Destination {
     }
 }
 
-/// Why a trace could not be written.
+/// The reasons why a trace could not be written.
 enum Failed {
     Record(String),
     Read(io::Error),
@@ -123,8 +123,8 @@ fn write_to(head: &Header, mut from: impl Read, to: impl Write) -> Result<(), Fa
         let wrong = |what| Failed::Record(format!("record {number} of the saved trace: {what}"));
         let (cpu, event) = decode(&bytes).map_err(wrong)?;
         line.clear();
-        // Writing into a String cannot fail, but a kernel that is newer than this program may
-        // record what a trace has no line for.
+        // Writing into a String cannot fail, but a kernel newer than this program may record an
+        // event that the trace format has no line for.
         write_event(cpu, &event, &mut line)
             .map_err(|_| wrong(format!("{event:x?} has no line in a trace")))?;
         line.push('\n');
@@ -133,11 +133,11 @@ fn write_to(head: &Header, mut from: impl Read, to: impl Write) -> Result<(), Fa
     to.flush().map_err(Failed::Write)
 }
 
-/// The CPU and the event of a record, as it lies in the guest's memory.
+/// The CPU and the event of a record, as stored in the guest's memory.
 ///
 /// # Errors
 ///
-/// What it holds that is no event.
+/// A description of the field that is no part of an event.
 pub fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<(u32, Event), String> {
     let mut words = [0; RECORD_WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {

@@ -1,29 +1,29 @@
-//! The RAM that a kernel is told to leave its trace in: how large, where, and the word in bootargs
-//! that says so. Pure.
+//! The RAM reserved for a kernel's trace: its size, its address, and the word in bootargs that
+//! names it. Pure.
 
 use crate::image::RAM_BASE;
 use crate::sizes::show_size;
 use granule_boot::words;
 
-/// The key of the word in bootargs.
+/// The key of the bootargs word.
 const KEY: &str = "granule.trace=";
-/// Whole pages of every size, and most blocks of them: 2 MiB.
+/// The alignment: whole pages of every page size, and most blocks: 2 MiB.
 const ALIGN: u64 = 2 << 20;
-/// What the kernel has address space for.
+/// The largest area that the kernel has address space for.
 const MOST: u64 = 1 << 30;
 
 /// A range of guest-physical addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceArea {
-    /// The first.
+    /// The first address.
     pub start: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
 impl TraceArea {
-    /// The end of RAM of `memory` bytes. The slowest way to make a linear map of 4K pages records
-    /// some 150 bytes a page; a sixteenth of RAM holds that and what the boot does besides.
+    /// The end of RAM of `memory` bytes. The strategy with the most events records some 150 bytes
+    /// for each 4K page of a linear map; a sixteenth of RAM holds that and the rest of the boot.
     #[must_use]
     pub fn at_end_of_ram(memory: u64, bytes: Option<u64>) -> Self {
         let usual = (memory / 16).next_multiple_of(ALIGN).clamp(8 << 20, MOST);
@@ -41,7 +41,7 @@ impl TraceArea {
         format!("{KEY}{:#x},{:#x}", self.start, self.bytes)
     }
 
-    /// The last such word in bootargs, found and read as the kernel does.
+    /// The last such word in bootargs, parsed as the kernel parses it.
     #[must_use]
     pub fn of_bootargs(text: &str) -> Option<Self> {
         let value = words::find(text.as_bytes(), KEY.as_bytes())?;
@@ -52,7 +52,7 @@ impl TraceArea {
         })
     }
 
-    /// Checks the size against the machine's.
+    /// Checks the area's size against the machine's RAM.
     ///
     /// # Errors
     ///
@@ -75,10 +75,10 @@ impl TraceArea {
     }
 }
 
-/// A hexadecimal number, and nothing but `0x` and digits.
+/// Parses a hexadecimal number: `0x` and digits only.
 fn number(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").or(text.strip_prefix("0X"))?;
-    // A sign, which the standard library reads, is none.
+    // The standard library accepts a sign; the kernel does not.
     let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     u64::from_str_radix(digits, 16).ok().filter(|_| plain)
 }

@@ -1,8 +1,8 @@
-//! What is wrong with a command line, in one line: clap says it in a paragraph or four.
+//! Shortens clap's error about a command line, which takes several paragraphs, to one line.
 
 use clap::error::ErrorKind;
 
-/// The line, unless it is no error to ask for what was printed (help, the version).
+/// The line, or `None` for output that was asked for (help, the version).
 #[must_use]
 pub fn line(error: &clap::Error) -> Option<String> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -16,7 +16,7 @@ pub fn line(error: &clap::Error) -> Option<String> {
     let what = paragraphs.next().unwrap_or_default();
     let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
     for paragraph in paragraphs {
-        // The way to help is the same for all; usage is what help is for.
+        // The hint to `--help` is the same for every error, and the usage is in the help.
         if paragraph.starts_with("tip: ") || paragraph.starts_with('[') {
             line += &format!("; {paragraph}");
         }

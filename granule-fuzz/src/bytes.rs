@@ -1,4 +1,4 @@
-//! Numbers out of a fuzzer's bytes; zeros when they are used up.
+//! Numbers from a fuzzer's bytes; zeros after the last byte.
 
 /// Takes numbers from the front.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);

@@ -1,12 +1,12 @@
-//! The initramfs, which a boot loader brings, as a tree of files; and paths in it, which programs
-//! bring.
+//! Targets for the initramfs, which a boot loader supplies, as a tree of files; and for paths in it, which
+//! programs supply.
 
 use crate::bytes::Bytes;
 use granule_linux_abi::files::cpio;
 use granule_linux_abi::files::path::{Last, PathError, lookup, path_of};
 use granule_linux_abi::files::tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree, nodes_needed};
 
-/// Names that meet each other: parts of one, above and below, here, too long.
+/// Names that collide: parts of one another, above and below, `.`, and too long.
 const NAMES: [&str; 12] = [
     "a",
     "b",
@@ -23,7 +23,7 @@ const NAMES: [&str; 12] = [
 ];
 const KINDS: [u32; 6] = [0o040755, 0o100644, 0o120777, 0o020666, 0o010644, 0];
 
-/// An archive of entries that are well formed for the most part.
+/// An archive of mostly well-formed entries.
 fn archive(bytes: &mut Bytes<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     while !bytes.is_empty() && out.len() < 4000 {
@@ -86,7 +86,7 @@ pub(crate) fn cpio_tree(bytes: &[u8]) {
     }
 }
 
-/// Every node is found by its path, and by nothing but its directory.
+/// Every node is found by its path, and only its directory lists it.
 fn check(tree: &Tree<'_, Vec<Node>>) {
     let mut seen = 1;
     for number in 0..tree.node_count() {
@@ -110,7 +110,7 @@ fn check(tree: &Tree<'_, Vec<Node>>) {
     );
 }
 
-/// Parts of paths: of the archive below, of what is added, links round and round, and what is not.
+/// Parts of paths: from the archive below, from added files, circular links, and names that do not exist.
 const PARTS: [&str; 16] = [
     "a",
     "b",
@@ -168,7 +168,7 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
     ] {
         archive.extend(entry(mode, name, ""));
     }
-    // Links that lead anywhere, of the same parts.
+    // Links to anywhere, made of the same parts.
     for name in [
         "up",
         "a/self",
@@ -211,7 +211,7 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
                     let plain = path_of(&tree, node, &mut room);
                     let found = plain.map(|plain| find(plain, Last::Keep));
                     assert_eq!(found, Some(Ok(node)), "{path:?}");
-                    // A slash behind it: the same directory, or nothing.
+                    // A slash at the end: the same directory, or an error.
                     let slash = [path, b"/"].concat();
                     let again = find(&slash, last);
                     if kind == Kind::Directory {

@@ -1,8 +1,8 @@
 //! Fuzz targets as plain functions: bytes in, no panic and no endless loop out.
 //!
-//! A target feeds bytes that somebody else may have written (a boot loader, firmware, a guest, a
-//! user) to code that must survive them, and checks what must hold whatever they are. The same
-//! functions run on stable Rust in `tests/` and under cargo-fuzz in `fuzz/`.
+//! A target feeds bytes that may come from outside (a boot loader, firmware, a guest, a user) to code that
+//! must survive them, and checks statements that hold for all bytes. The same functions run on stable Rust
+//! in `tests/` and under cargo-fuzz in `fuzz/`.
 
 mod bytes;
 mod initramfs;

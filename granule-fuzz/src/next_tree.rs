@@ -1,9 +1,10 @@
-//! The device tree that a kernel makes for the next one, of the machine's own, which firmware wrote or a
-//! kernel before this one.
+//! Target for the device tree that a kernel writes for the next one. Its input is the machine's tree, from
+//! firmware or from an earlier kernel.
 //!
-//! Trees as [`nodes`](crate::nodes) makes them, with what the rewriting looks for: reservations that meet
-//! each other and what is kept, and `/chosen`; some have room behind, some are damaged. What is written
-//! is read by the crate that the next kernel reads it with, and held against what was there.
+//! The trees are those of [`nodes`](crate::nodes), with the content that the rewriting looks for:
+//! `/chosen`, and reservations that overlap each other and kept memory. Some have spare room at the end,
+//! some are damaged. The written tree is read with the crate that the next kernel uses, and compared with
+//! the old one.
 
 use crate::bytes::Bytes;
 use dtoolkit::fdt::{Fdt, FdtNode};
@@ -14,13 +15,13 @@ use granule_kcore::kexec::handoff_note;
 use granule_kcore::kexec::next_tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
 use granule_kexec::Extent;
 
-/// Bytes of a case that say what is changed; the others are the tree's.
+/// Bytes of a case that select the changes; the others make the tree.
 const MINE: usize = 120;
 
-/// Stands where nothing was written.
+/// The value of bytes that nothing has written.
 const FILL: u8 = 0xa5;
 
-/// What `/chosen` has of its own in every tree that is written.
+/// Properties of `/chosen` that every written tree has.
 const OWN: [&str; 6] = [
     "bootargs",
     "linux,initrd-start",
@@ -29,16 +30,16 @@ const OWN: [&str; 6] = [
     "rng-seed",
     handoff_note::PROPERTY,
 ];
-/// And what is in none.
+/// Properties that no written tree has.
 const NONE: [&str; 3] = [
     "linux,elfcorehdr",
     "linux,usable-memory-range",
     "linux,ima-kexec-buffer",
 ];
-/// Beside others.
+/// Other properties.
 const OTHERS: [&str; 3] = ["stdout-path", "bootargs-append", "reg"];
 
-/// Few enough that they meet, none of which is nothing.
+/// Few ranges, so that they overlap; none is empty.
 fn extent(given: &mut Bytes<'_>) -> Extent {
     match given.below(8) {
         0 => Extent::new(given.word(), given.word() | 1),
@@ -50,7 +51,7 @@ fn extent(given: &mut Bytes<'_>) -> Extent {
     }
 }
 
-/// A value as it should be, or of another length.
+/// A value of the right length, or of another.
 fn value(name: &str, given: &mut Bytes<'_>) -> Vec<u8> {
     match (name, given.below(6)) {
         (_, 0) => vec![given.byte(); given.below(20)],
@@ -82,7 +83,7 @@ fn chosen(given: &mut Bytes<'_>) -> DeviceTreeNode {
     node
 }
 
-/// The machine's tree, and whether all of it is as it should be.
+/// The machine's tree, and whether all of it is well formed.
 fn machine(given: &mut Bytes<'_>, rest: &[u8]) -> (Vec<u8>, bool) {
     let (made, _) = crate::nodes::tree(rest);
     let Ok(read) = Fdt::new(&made) else {
@@ -141,10 +142,10 @@ pub(crate) fn kexec_tree(bytes: &[u8]) {
     rewritten(bytes, &changes);
 }
 
-/// Writes the new tree, if there is one, and looks at all that must hold whatever the old one is.
+/// Writes the new tree, if that is possible, and checks statements that hold for every old tree.
 fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     let most = most_bytes(old, changes).inspect_err(one_line).ok()?;
-    // What a tree says of itself makes no kernel look for more memory than so.
+    // The sizes in a tree never make a kernel look for more memory than this.
     let few = 1024 + changes.command_line.len() + 16 * changes.kept.len();
     assert!(most <= 3 * old.len() + few, "{most} for {}", old.len());
     let mut into = vec![FILL; most + 64];
@@ -153,7 +154,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
         .ok()?;
     assert!(into[length..].iter().all(|byte| *byte == FILL));
     into.truncate(length);
-    // It is as long where there is no more room than that, and when nothing has a place yet.
+    // Its length is the same with no spare room, and when no place is known yet.
     let mut exact = vec![!FILL; length];
     assert_eq!(write(old, changes, &mut exact), Ok(length));
     assert_eq!(exact, into);
@@ -169,7 +170,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     };
     assert_eq!(most_bytes(old, &unplaced), Ok(most));
     assert_eq!(write(old, &unplaced, &mut exact), Ok(length));
-    // A kernel after the next one gets no more.
+    // The tree for a kernel after the next one is no longer.
     let again = most_bytes(&into, changes).map(|most| vec![0; most]);
     let again = again.and_then(|mut room| write(&into, changes, &mut room));
     assert!(again.is_ok_and(|again| again <= length), "{again:?}");
@@ -183,12 +184,12 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     Some(into)
 }
 
-/// `/chosen`, and no other.
+/// The one `/chosen` node.
 fn chosen_of<'a>(tree: &Fdt<'a>) -> Option<FdtNode<'a>> {
     tree.root().children().find(|node| node.name() == "chosen")
 }
 
-/// What the next kernel is told.
+/// The values that the next kernel gets.
 fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     let chosen = chosen_of(new).unwrap_or_else(|| panic!("no /chosen"));
     let once = |name: &str| {
@@ -224,8 +225,8 @@ fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     }
     let from_old = now.len() - wanted().count();
     assert!(now[..from_old].iter().all(|one| was.contains(one)));
-    // What is gone was this kernel's alone, or named as such: a property that is missing or of another
-    // length names 0.
+    // A reservation that is gone was this kernel's alone, or was named as such: a property that is missing
+    // or of another length names 0.
     let named = |start: u64| {
         let values = chosen_of(old).into_iter().flat_map(|it| it.properties());
         let names = ["linux,initrd-start", handoff_note::PROPERTY];
@@ -242,7 +243,7 @@ fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     }
 }
 
-/// Everything but that is as it was.
+/// Everything else is unchanged.
 fn all_else(new: &Fdt<'_>, old: &Fdt<'_>) {
     let chosen = |tree: &Fdt<'_>| {
         let node = chosen_of(tree)?;
@@ -266,7 +267,7 @@ fn all_else(new: &Fdt<'_>, old: &Fdt<'_>) {
 mod reached {
     use super::*;
 
-    /// Trees that are all refused would pass every check above.
+    /// If all trees were refused, every check above would pass.
     #[test]
     fn trees_are_rewritten_and_read() {
         let mut state = 1_u64;

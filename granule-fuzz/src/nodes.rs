@@ -1,7 +1,7 @@
 //! Device trees as the kernel reads them once its MMU is on: memory, CPUs, interrupt controller.
 //!
-//! Trees of names that the readers look for, with any values, so that more than the parser is
-//! reached; then some of their bytes are changed. What the crate refuses to parse no reader sees.
+//! Trees with the names that the readers look for, and any values, so that a case reaches more than the
+//! parser; then some of their bytes are changed. No reader sees a tree that the crate refuses to parse.
 
 use crate::bytes::Bytes;
 use dtoolkit::fdt::Fdt;
@@ -12,15 +12,15 @@ use granule_kcore::devicetree::cpus::{Cpus, cpus, has_psci};
 use granule_kcore::devicetree::gic::{Gic, MOST_REGIONS, gic, timer};
 use granule_kcore::devicetree::memory::{Memory, memory as read_memory};
 
-/// Nodes at most: more than there is room for of each kind that the kernel keeps.
+/// The most nodes of a tree: more than the kernel has room for, of each kind.
 const MOST_NODES: usize = 80;
-/// How deep they nest: more than the buses that are followed above a device.
+/// The deepest nesting: more than the buses that the readers follow above a device.
 const MOST_DEPTH: usize = 12;
 
 /// A property: its name and value.
 type Fixed = (&'static str, &'static [u8]);
 
-/// What a node may be called, and what it has besides what is drawn.
+/// Names of nodes, and properties that a node has besides the drawn ones.
 const NODES: [(&str, &[Fixed]); 13] = [
     ("cpus", &[]),
     ("cpu", &[("device_type", b"cpu\0")]),
@@ -55,7 +55,7 @@ const CELLS: [&str; 11] = [
     "#interrupt-cells",
 ];
 
-/// Properties of one of these texts, or of none of them.
+/// Properties with one of these texts, or with another.
 const TEXTS: [Fixed; 7] = [
     ("status", b"okay\0"),
     ("status", b"disabled\0"),
@@ -98,8 +98,8 @@ fn property(node: &mut DeviceTreeNode, bytes: &mut Bytes<'_>) {
     node.add_property(DeviceTreeProperty::new_unchecked(name, value));
 }
 
-/// What makes a node of its kind one that is used: addresses and sizes of two cells each, as the
-/// root says, but for CPUs.
+/// The properties that make the readers use a node of its kind: addresses and sizes of two cells each, as
+/// the root says, except for CPUs.
 fn plausible(name: &str, bytes: &mut Bytes<'_>) -> Vec<(&'static str, Vec<u32>)> {
     let small = u32::from(bytes.byte() % 8);
     let page = small * 0x1_0000;
@@ -111,7 +111,7 @@ fn plausible(name: &str, bytes: &mut Bytes<'_>) -> Vec<(&'static str, Vec<u32>)>
         "memory" => vec![("reg", vec![small / 4, 0x4000_0000 + page, 0, 0x1000_0000])],
         "region" => vec![("reg", vec![0, 0x4000_0000 + page, 0, 0x8000])],
         "intc" => {
-            // At the edges of what can be mapped, and past them.
+            // At the limits of mappable addresses, and beyond.
             let size = [0x1_0000, 0x1_0000, 0x1000, 0xfff][bytes.below(4)];
             let regions = [0, 0x800_0000 + page, 0, size];
             vec![("reg", regions.repeat(2 + bytes.below(3)))]
@@ -130,7 +130,7 @@ fn node(bytes: &mut Bytes<'_>, left: &mut usize, depth: usize) -> DeviceTreeNode
     let name = if bytes.below(4) == 0 {
         kind.to_owned()
     } else {
-        // Each its own, so that none takes another's place.
+        // A different name for each, so that none replaces another.
         format!("{kind}@{left:x}")
     };
     let mut made = DeviceTreeNode::new_unchecked(name);
@@ -154,7 +154,7 @@ fn fill(
             cells(into, name, &value);
         }
     }
-    // Most are left as they are.
+    // Most values stay unchanged.
     for _ in 0..bytes.below(6).saturating_sub(3) {
         property(into, bytes);
     }
@@ -164,15 +164,15 @@ fn fill(
     }
 }
 
-/// A tree out of a fuzzer's bytes, and a number for whoever reads it.
+/// A tree from a fuzzer's bytes, and a number for its reader.
 pub(crate) fn tree(bytes: &[u8]) -> (Vec<u8>, u64) {
     let mut bytes = Bytes(bytes);
-    // Half of the trees stay whole.
+    // Half of the trees stay undamaged.
     let (number, damage) = (bytes.word(), bytes.below(6).saturating_sub(2));
     let places: Vec<_> = (0..damage).map(|_| (bytes.word(), bytes.byte())).collect();
     let mut tree = DeviceTree::new();
     let mut left = MOST_NODES;
-    // Where the kernel looks for CPUs, memory and reserved ranges, whatever else there is.
+    // The nodes in which the kernel looks for CPUs, memory and reserved ranges are always there.
     for kind in ["cpus", "memory", "reserved-memory"] {
         if bytes.below(4) > 0 {
             let mut made = DeviceTreeNode::new_unchecked(kind);
@@ -221,7 +221,7 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
 pub(crate) fn device_tree_cpus(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
     let Ok(tree) = Fdt::new(&tree) else { return };
-    // Usually one that trees have.
+    // Usually a name that trees have.
     let boot = if number & 1 == 0 {
         number >> 1 & 7
     } else {
@@ -237,7 +237,7 @@ pub(crate) fn device_tree_cpus(bytes: &[u8]) {
         assert!(*other != boot && other & !AFFINITY == 0, "{other:#x}");
         assert!(!others[..place].contains(other), "{other:#x} twice");
     }
-    // All are accounted for, but for those past the bound, which are only counted.
+    // Every range is accounted for; ranges beyond the limit are only counted.
     let known = 1 + others.len() + left_out.len();
     assert!(known <= *expected, "{read:?}");
     assert!(
@@ -275,7 +275,7 @@ pub(crate) fn device_tree_gic(bytes: &[u8]) {
         }
     };
     for region in regions {
-        // They are mapped by pages of 4K at least.
+        // The registers are mapped by pages of at least 4K.
         assert!(region.start.is_multiple_of(0x1000), "{region:x?}");
         assert!(region.end - region.start >= 0x1000, "{region:x?}");
     }
@@ -285,7 +285,7 @@ pub(crate) fn device_tree_gic(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Trees that no reader gets to would pass every check above.
+    /// If no tree reached a reader, every check above would pass.
     #[test]
     fn the_readers_are_reached() {
         let mut state = 1_u64;

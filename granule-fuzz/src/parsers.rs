@@ -1,5 +1,5 @@
-//! Parsers: the look into the device tree, the command line, sizes, and the image's header; traces;
-//! trees that a user hands over.
+//! Targets for parsers: the first look into the device tree, the command line, sizes, the image's header,
+//! traces, and trees from a user.
 
 use crate::bytes::Bytes;
 use granule::arch::{IdRegisters, PageSize};
@@ -15,7 +15,7 @@ use granule_kcore::parameters::{Parameters, Problem, Rodata};
 use granule_model::trace::{Header, Reader, parse_line, write_event};
 
 pub(crate) fn device_tree_peek(bytes: &[u8]) {
-    // Bytes alone rarely begin with the magic number: half of the cases are given it, and a size.
+    // Random bytes rarely begin with the magic number, so half of the cases get it, and a size.
     let mut given = bytes.to_vec();
     if bytes.first().is_some_and(|first| first & 1 == 0) && given.len() >= 28 {
         let size = u32::try_from(given.len()).unwrap_or(u32::MAX);
@@ -37,7 +37,7 @@ pub(crate) fn device_tree_peek(bytes: &[u8]) {
     }
 }
 
-/// `--dtb`: looked into for what else was asked, never refused.
+/// `--dtb`: a user's tree is examined for what its command line asks for, and never refused.
 pub(crate) fn exact_tree(bytes: &[u8]) {
     let (made, _) = crate::nodes::tree(bytes);
     for tree in [bytes, &made] {
@@ -57,7 +57,7 @@ pub(crate) fn command_line(bytes: &[u8]) {
     if let Wish::Wanted(bits) = words::va_bits(bytes) {
         assert!(bits < 1000);
     }
-    // The kernel's own words: each that cannot be used is told in one line.
+    // The kernel's own words: each unusable word is one line.
     let mut told = 0;
     let parameters = Parameters::parse(bytes, |problem| {
         let line = problem.to_string();
@@ -76,12 +76,12 @@ pub(crate) fn command_line(bytes: &[u8]) {
 pub(crate) fn pretended_cpu(bytes: &[u8]) {
     let registers = IdRegisters::default();
     let mut bad = 0;
-    // The boot CPU never pretends.
+    // The boot CPU never reports other ID fields.
     let none = fake::of_cpu(bytes, 0, |_| bad += 1);
     assert_eq!(none.apply(registers), registers);
     let words = words::words(bytes).filter(|word| word.key == b"arm64.fake_cpu");
     assert!(bad <= words.count());
-    // What is well formed does what it says, whatever stands before it.
+    // A well-formed word has its effect, whatever precedes it.
     let mut rest = Bytes(bytes);
     let (cpu, value) = (1 + rest.below(31), u64::from(rest.byte() % 16));
     let mut line: Vec<u8> = rest.0.to_vec();
@@ -94,7 +94,7 @@ pub(crate) fn pretended_cpu(bytes: &[u8]) {
 pub(crate) fn sizes(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(size) = parse_size(&text) {
-        // What is shown can be read again, and means the same.
+        // The printed form can be parsed again, with the same meaning.
         assert_eq!(parse_size(&show_size(size)), Ok(size), "{text}");
     }
     let _ = parse_address(&text);
@@ -104,8 +104,8 @@ pub(crate) fn image_header(bytes: &[u8]) {
     let _ = granule_cli::image::Header::parse(bytes);
 }
 
-/// What the benchmark program prints, as a guest's console shows it: whole lines of it made of the
-/// bytes, and the bytes themselves.
+/// The benchmark program's output as a guest's console shows it: whole lines made from the bytes, and the
+/// bytes themselves.
 pub(crate) fn bench_lines(bytes: &[u8]) {
     let mut from = Bytes(bytes);
     let mut text = String::new();
@@ -139,7 +139,7 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
 pub(crate) fn trace_line(bytes: &[u8]) {
     let line = String::from_utf8_lossy(bytes);
     if let Ok(Some((cpu, event))) = parse_line(&line) {
-        // What was understood is written so that it is understood alike.
+        // A parsed event is written in a form that parses to the same event.
         let mut written = String::new();
         assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
         assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
@@ -153,7 +153,7 @@ pub(crate) fn trace_file(bytes: &[u8]) {
     let Ok(mut reader) = Reader::new(&text[..]) else {
         return;
     };
-    // As many events as there are lines, at most: it ends.
+    // At most as many events as lines, so the reader ends.
     let lines = text.iter().filter(|byte| **byte == b'\n').count() + 1;
     for _ in 0..=lines {
         match reader.next_event() {

@@ -1,17 +1,18 @@
-//! Programs that somebody wants run: ELF files, and scripts that name another program.
+//! Targets for programs that somebody runs: ELF files, and scripts that name another program.
 //!
-//! A file is made of headers that are sound for the most part, so that more than its first bytes is
-//! looked at, for each page size and width of user space; then bytes of it are changed, or it is cut.
+//! A case makes a file of mostly sound headers, so that the reader looks beyond its first bytes, for each
+//! page size and width of user space. Then it changes bytes of the file or cuts it.
 
 use crate::bytes::Bytes;
 use granule_linux_abi::program::{Place, Program, ProgramError, read};
 use granule_linux_abi::script;
 
-/// Page sizes, and the bits of address that user space may have with them.
+/// Page sizes, each with possible address widths of user space.
 const PAGES: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
 const BITS: [u32; 4] = [36, 39, 42, 48];
 
-/// Addresses and sizes that meet each other, the page, the ends of user space and of all addresses.
+/// Addresses and sizes near each other, near the page size, and at the ends of user space and of all
+/// addresses.
 fn number(given: &mut Bytes<'_>, page: u64, end: u64) -> u64 {
     let near = u64::from(given.byte() % 4) * page;
     let base = match given.below(10) {
@@ -34,7 +35,7 @@ fn number(given: &mut Bytes<'_>, page: u64, end: u64) -> u64 {
 
 fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
     let count = given.below(20);
-    // One segment is not as linkers make them, or none, or all.
+    // One segment differs from a linker's output, or none does, or all.
     let odd = given.below(3 * (count + 1));
     let all_odd = given.below(8) == 0;
     let mut out = vec![0; 64];
@@ -69,7 +70,7 @@ fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
         let address = 0x20_0000 + index * 2 * page;
         let words = if sound {
             let bytes = u64::from(given.byte() | 0x40);
-            // One behind the other; the file has less than a page.
+            // One behind the other; the file has less than a page of them.
             [0, address, address, bytes, bytes + 8, page]
         } else {
             [(); 6].map(|()| number(given, page, end))
@@ -89,7 +90,7 @@ fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
     out
 }
 
-/// What holds of every program that is accepted: it can be loaded as it says.
+/// Statements about every accepted program: it can be loaded as it says.
 fn check(file: &[u8], place: &Place, program: &Program) {
     let mut end = place.addresses.start;
     assert!(!program.segments.is_empty());
@@ -116,7 +117,7 @@ fn check(file: &[u8], place: &Place, program: &Program) {
     assert!(begins.is_some() && program.entry.is_multiple_of(4));
 }
 
-/// A file that is to be run, as a program and as a script.
+/// A file to run, as a program and as a script.
 pub(crate) fn program(bytes: &[u8]) {
     let mut given = Bytes(bytes);
     let page = PAGES[given.below(3)];
@@ -161,7 +162,7 @@ mod tests {
         text.split([' ', '(']).next().unwrap_or_default().to_owned()
     }
 
-    /// The target is worth something only if many files are accepted, and many refused late.
+    /// The target is useful only if it accepts many files and refuses many late.
     #[test]
     fn programs_of_every_kind_are_made() {
         let (mut accepted, mut reasons) = (0, std::collections::BTreeSet::new());

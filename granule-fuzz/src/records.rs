@@ -1,5 +1,5 @@
-//! What the kernel and `granule` tell each other: the console record, the boot record, and where
-//! a trace goes. Each side is held to what the other writes.
+//! Targets for data between the kernel and `granule`: the console record, the boot record, and the place of
+//! a trace. Each side's reader is checked with the other side's output.
 
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
@@ -22,7 +22,7 @@ pub(crate) fn console_record(bytes: &[u8]) {
     }
     assert!(record.faults().len() <= text.lines().count());
     several(&text);
-    // Whatever was said before, a number said now is read as it was written, and costs no fault.
+    // Whatever lines came before, a number is read as it was written, and is no fault.
     let mut bytes = Bytes(bytes);
     let numbers = KEYS.iter().filter(|(_, kind)| *kind == Kind::Integer);
     let keys: Vec<_> = numbers.map(|(key, _)| *key).collect();
@@ -30,7 +30,7 @@ pub(crate) fn console_record(bytes: &[u8]) {
     let faults = record.faults().len();
     record.line(&format!("{key}={number}"));
     let read = record.get(key).and_then(serde_json::Value::as_u64);
-    // An unknown key may have made the path end elsewhere: then it is a fault, and said so.
+    // An unknown key may have made the path end elsewhere; then the line is a fault and is reported.
     if record.faults().len() == faults {
         assert_eq!(read, Some(number), "{key}");
     } else {
@@ -39,8 +39,8 @@ pub(crate) fn console_record(bytes: &[u8]) {
     }
 }
 
-/// The lines of a console on which several kernels may have spoken: each line is in one record, and none
-/// goes past an end.
+/// The lines of a console on which several kernels may have printed: each line is in one record, and no
+/// record continues after its end.
 fn several(text: &str) {
     let mut all = Records::default();
     let mut parts: Vec<Vec<&str>> = Vec::new();
@@ -55,7 +55,7 @@ fn several(text: &str) {
         part.into_iter().for_each(|part| part.push(line));
     }
     let split: Vec<&Record> = all.iter().collect();
-    // There is one even if nothing was said.
+    // One record exists even if nothing was printed.
     assert_eq!(split.len(), parts.len().max(1));
     for (record, lines) in split.iter().zip(&parts) {
         let mut alone = Record::default();
@@ -66,14 +66,14 @@ fn several(text: &str) {
         assert_eq!(record.faults(), alone.faults(), "{lines:?}");
         assert_eq!(record.has_ended(), lines.contains(&"end"));
     }
-    // The one that describes the guest is among them, and says its page size if any does.
+    // The record that describes the guest is one of them, and has a page size if any has.
     let sized = split.iter().any(|it| it.get("page_size").is_some());
     assert_eq!(all.ours().get("page_size").is_some(), sized);
     let said = all.count();
     assert_eq!(all.into_boots().len(), said);
 }
 
-/// Memory in which there may be data of an earlier boot, in any state.
+/// Memory with data of an earlier boot, in any state.
 pub(crate) fn stamp(bytes: &[u8]) {
     const KIND: [u8; 8] = *b"fuzzing!";
     let looked_at = |bytes: &[u8]| match Stamp::open(bytes, KIND) {
@@ -94,7 +94,7 @@ pub(crate) fn stamp(bytes: &[u8]) {
         }
     };
     looked_at(bytes);
-    // What was stamped is read, and what changed since is not.
+    // Stamped data is read; data that changed afterwards is not.
     let mut bytes = Bytes(bytes);
     let size = PageSize::ALL[bytes.below(PageSize::ALL.len())];
     let (flip, data) = (bytes.word(), bytes.0);
@@ -108,7 +108,7 @@ pub(crate) fn stamp(bytes: &[u8]) {
     assert!(!looked_at(&stamped), "bit {bit}");
 }
 
-/// A record as docs/boot-record.md lays it out.
+/// A boot record in the layout of docs/boot-record.md.
 fn boot_record_of(state: u32, reason: u32, message: &[u8]) -> [u8; BYTES] {
     let mut record = [0; BYTES];
     record[..16].copy_from_slice(b"GRANULE-BOOTREC\0");
@@ -125,7 +125,7 @@ fn boot_record_of(state: u32, reason: u32, message: &[u8]) -> [u8; BYTES] {
 }
 
 pub(crate) fn boot_record(bytes: &[u8]) {
-    // Memory of a guest in any state: refused, or told in one line of plain text.
+    // A guest's memory in any state is refused, or printed as one line of plain text.
     if let Ok(found) = BootRecord::decode(bytes) {
         let told = found.message();
         assert!(
@@ -135,7 +135,7 @@ pub(crate) fn boot_record(bytes: &[u8]) {
         assert!(told.len() <= 224);
     }
 
-    // What a kernel leaves is read as it was meant.
+    // A kernel's record is read with the meaning that the kernel gave it.
     let mut rest = Bytes(bytes);
     let (state, reason) = (u32::from(rest.byte() % 8), rest.word() as u32);
     let message: String = rest
@@ -157,13 +157,13 @@ pub(crate) fn boot_record(bytes: &[u8]) {
         assert_eq!(read.message(), message);
     }
 
-    // Any damage to it is survived, and the magic's is seen.
+    // Any damage to the record is survived, and damage to its magic number is detected.
     let (at, damage) = (rest.below(BYTES), rest.byte() | 1);
     let mut damaged = written;
     damaged[at] ^= damage;
     assert_eq!(BootRecord::decode(&damaged).is_err(), at < 20, "byte {at}");
 
-    // Found in an image, wherever the format lets it be and nowhere else.
+    // The record is found in an image at every place that the format allows, and at no other.
     let before = usize::from(bytes.first().copied().unwrap_or(0));
     let mut image = vec![0; before];
     image.extend(written);
@@ -182,10 +182,10 @@ pub(crate) fn boot_record(bytes: &[u8]) {
     }
 }
 
-/// What a guest leaves where its trace should be: the head, and a record.
+/// A guest's memory at the place of its trace: the head, and a record.
 pub(crate) fn trace_record(bytes: &[u8]) {
     let mut rest = Bytes(bytes);
-    // Half of the heads are right up to the numbers.
+    // Half of the heads are right except for the numbers.
     let right = rest.below(2) == 0;
     let mut words: [u64; Header::WORDS] = std::array::from_fn(|_| rest.word());
     if right {
@@ -199,7 +199,7 @@ pub(crate) fn trace_record(bytes: &[u8]) {
 
     let mut words: [u64; RECORD_WORDS] = std::array::from_fn(|_| rest.word());
     if right {
-        // One of the kinds there are, and a detail that some of them have.
+        // One of the existing kinds, and a detail that some of them have.
         let (kind, detail) = (words[0] & 0xf, words[0] >> 8 & 0x0f00);
         words[0] = words[0] & !0xffff | kind | detail;
     }
@@ -214,7 +214,7 @@ pub(crate) fn trace_record(bytes: &[u8]) {
     let mut line = String::new();
     if let Ok((cpu, event)) = trace::decode(&record)
         && write_event(cpu, &event, &mut line).is_ok()
-        // An address that no descriptor has, or a range that wraps, is the checker's to refuse.
+        // The checker refuses addresses that no descriptor has, and ranges that wrap.
         && let Ok(Some((cpu, event))) = parse_line(&line)
     {
         let mut again = String::new();
@@ -224,7 +224,7 @@ pub(crate) fn trace_record(bytes: &[u8]) {
 }
 
 pub(crate) fn trace_area(bytes: &[u8]) {
-    // Where the kernel leaves a trace `granule` looks for it.
+    // `granule` looks for a trace where the kernel puts it.
     if let Ok(area) = Area::of(bytes)
         && area.is_wanted()
     {
@@ -237,7 +237,7 @@ pub(crate) fn trace_area(bytes: &[u8]) {
             Some((area.start, area.bytes)),
             "{text}"
         );
-        // Not where something else is, and anywhere beside it.
+        // The kernel refuses a place that overlaps something else, and accepts any other.
         let (start, end) = (area.start, area.start + area.bytes);
         assert!(area.keep_off(&[(end - 1, 1)]).is_err());
         assert!(area.keep_off(&[(start, 1)]).is_err());
@@ -247,8 +247,8 @@ pub(crate) fn trace_area(bytes: &[u8]) {
         );
     }
 
-    // And what `granule` asks for the kernel does, or refuses with a reason; whatever else the
-    // command line says before it.
+    // The kernel does as `granule` asks, or refuses with a reason, whatever other words precede it on the
+    // command line.
     let mut rest = Bytes(bytes);
     let asked = TraceArea {
         start: rest.word() & !0xffff >> (rest.byte() & 1),
@@ -267,7 +267,7 @@ pub(crate) fn trace_area(bytes: &[u8]) {
         }
         Err(why) => {
             assert!(!(whole && fits), "{asked:?}: {why:?}");
-            // The boot record holds no more.
+            // The boot record has room for no more.
             assert!((1..=224).contains(&why.text().len()));
         }
     }

@@ -1,22 +1,22 @@
-//! `granule check` on traces that are well formed, of machines that no one would build: tables that
-//! lead to each other, registers that change under way, invalidations of anything.
+//! Target for `granule check` with well-formed traces of absurd machines: tables that lead to each other,
+//! registers that change meanwhile, invalidations of anything.
 
 use crate::bytes::Bytes;
 use granule_cli::check::{CheckError, Options, check};
 use std::fmt::Write;
 
-/// Pages that tables, stores and maintenance are drawn from: few, so that they meet.
+/// The pages of tables, stores and maintenance: few, so that they coincide.
 const PAGES: u64 = 6;
-/// Lines of a trace at most. Each may have the whole tree looked at.
+/// The most lines of a trace. Each may make the model examine the whole tree.
 const MOST_LINES: u64 = 48;
 
-/// An address in one of the pages, of one of the first descriptors.
+/// The address of one of the first descriptors in one of the pages.
 fn descriptor_address(bytes: &mut Bytes<'_>) -> u64 {
     let page = 0x1000 * (1 + bytes.below(PAGES as usize) as u64);
     page + 8 * bytes.below(4) as u64
 }
 
-/// Tables in the pages, leaves of any level, or nothing, with any attributes.
+/// A descriptor of a table in the pages, of a leaf of any level, or an invalid one, with any attributes.
 fn descriptor(bytes: &mut Bytes<'_>) -> u64 {
     let page = 0x1000 * (1 + bytes.below(PAGES as usize) as u64);
     match bytes.below(6) {
@@ -48,7 +48,7 @@ fn line(text: &mut String, bytes: &mut Bytes<'_>) {
         ("sctlr_el1", 0),
     ];
     let cpu = bytes.below(2);
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = match bytes.below(16) {
         0 | 1 => writeln!(
             text,
@@ -123,8 +123,8 @@ fn line(text: &mut String, bytes: &mut Bytes<'_>) {
     };
 }
 
-/// What is well formed is judged, or refused with its place; the same each time, and what is found
-/// does not depend on how much of it is listed.
+/// A well-formed trace is judged, or refused with a place. The result is the same each time, and the
+/// findings do not depend on the number that is listed.
 pub(crate) fn trace_replay(input: &[u8]) {
     let mut bytes = Bytes(input);
     let strict = bytes.below(2) == 1;

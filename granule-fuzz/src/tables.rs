@@ -1,4 +1,4 @@
-//! Tables of any contents, descriptors of any bits, and memory maps of any shape.
+//! Targets for tables with any contents, descriptors with any bits, and memory maps of any shape.
 
 use crate::bytes::Bytes;
 use granule::arch::tlbi::TlbCapabilities;
@@ -12,7 +12,7 @@ use granule::table::{
 use granule::table::{Liveness, Parts, TableError};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
 
-/// A CPU that has everything, with 52 bits.
+/// A CPU with all features and 52 bits.
 fn cpu() -> CpuFeatures {
     let mmfr0 = 0x1022_0006 & !(0xf << 24) | 0x6;
     let mmfr2 = 1 << 16 | 1 << 28;
@@ -46,14 +46,14 @@ pub(crate) fn descriptor(bytes: &[u8]) {
     if descriptor.kind(&geometry, level) == Kind::Leaf {
         let attributes = Attributes::decode(descriptor, &geometry);
         let output = geometry.address_of(descriptor, level);
-        // What was decoded and encoded decodes to the same again.
+        // A descriptor that was decoded and encoded decodes to the same again.
         let again = Descriptor::leaf(&geometry, level, output, attributes.encode(&geometry));
         assert_eq!(Attributes::decode(again, &geometry), attributes);
         assert_eq!(geometry.address_of(again, level), output);
     }
 }
 
-/// Every address is a table: a few pages of the fuzzer's bytes, over and over.
+/// Every address is a table: a few pages of the fuzzer's bytes, repeated.
 struct Hostile {
     words: Vec<u64>,
     capabilities: TlbCapabilities,
@@ -66,7 +66,7 @@ impl Hostile {
     }
 }
 
-// SAFETY: reads its own vector whatever the address, and drops every store.
+// SAFETY: it reads its own vector at every address, and drops every store.
 unsafe impl TableMemory for Hostile {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         Descriptor(self.word(table, index))
@@ -105,7 +105,7 @@ unsafe impl TableMemory for Hostile {
 
 struct Empty;
 
-// SAFETY: gives nothing out.
+// SAFETY: it allocates nothing.
 unsafe impl TableAllocator for Empty {
     fn reserve(&mut self, tables: usize) -> bool {
         tables == 0
@@ -151,7 +151,7 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         allocator: Empty,
         maintenance: NoCpu(capabilities),
     };
-    // SAFETY: the memory answers for every address, and nobody walks these tables.
+    // SAFETY: the memory has a value for every address, and no CPU walks these tables.
     let tables = unsafe {
         PageTables::<P, _>::from_root(PhysicalAddress(0), geometry, Liveness::Private, parts)
     };
@@ -160,7 +160,7 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         assert!(found.start.0 <= address.0);
         assert!(address.0 - found.start.0 < found.bytes);
     }
-    // Tables may point back at themselves: the visitor, not the walker, says how deep it goes.
+    // Tables may point back at themselves: the visitor limits the depth, not the walker.
     let mut left = 200u32;
     let mut visit = |_: &_| {
         left = left.saturating_sub(1);
@@ -190,7 +190,7 @@ pub(crate) fn memblock(bytes: &[u8]) {
     let mut memory: Memblock<8> = Memblock::new(PageSize::ALL[bytes.below(3)]);
     while !bytes.is_empty() {
         let (start, size) = (bytes.word(), bytes.word());
-        // Errors are answers; what must hold holds after each of them.
+        // Errors are valid results; the invariants hold after each of them.
         match bytes.below(6) {
             0 => drop(memory.add_bank(start, size)),
             1 => drop(memory.reserve(start, size)),

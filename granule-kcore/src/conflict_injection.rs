@@ -1,5 +1,5 @@
-//! Conflict injection, as far as it touches no hardware: which stores split a leaf, and what an entry
-//! without its valid bit means. The kernel's `selftest` injects.
+//! The pure part of TLB conflict injection: which stores split a leaf, and the meaning of an entry
+//! without its valid bit. The kernel's `selftest` injects.
 
 use granule::arch::Descriptor;
 use granule::table::BitChange;
@@ -9,13 +9,13 @@ pub const fn covers(start: u64, bytes: u64, address: u64) -> bool {
     address.wrapping_sub(start) < bytes
 }
 
-/// Whether a store of `new` over `old` puts a table in the place of a block. At the last level,
-/// where the two bits mean something else, valid entries never differ in them.
+/// Whether a store of `new` over `old` replaces a block by a table. At the last level, where the two
+/// bits mean something else, valid entries never differ in them.
 pub const fn links(old: Descriptor, new: Descriptor) -> bool {
     old.0 & 0b11 == 0b01 && new.0 & 0b11 == 0b11
 }
 
-/// Whether `change` takes the contiguous hint from a group that begins with `first`.
+/// Whether `change` removes the contiguous hint from a group that begins with `first`.
 pub const fn ungroups(first: Descriptor, change: BitChange) -> bool {
     first.is_valid()
         && first.is_contiguous()
@@ -23,7 +23,8 @@ pub const fn ungroups(first: Descriptor, change: BitChange) -> bool {
         && !change.apply(first).is_contiguous()
 }
 
-/// What an entry that was stored without its valid bit means. A hidden one was meant like that.
+/// The intended entry, given one that was stored without its valid bit. A hidden (present-invalid)
+/// entry was intended as stored.
 pub const fn meant(stored: Descriptor) -> Descriptor {
     if stored.0 == 0 || stored.0 & Descriptor::HIDDEN != 0 {
         stored

@@ -1,32 +1,32 @@
-//! What a program writes to the console, which the kernel's own lines go to as well: a program's
-//! line must not be taken for one of those. Pure.
+//! Program output on the console, which also shows the kernel's own lines: a program must not be able
+//! to forge one of those. Pure.
 
-/// What the kernel's lines for programs begin with.
+/// The prefix of the kernel's machine-readable lines.
 const MARK: &[u8] = b"@granule";
 
-/// Where in its line a program's output is.
+/// The position of a program's output in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// Bytes of [`MARK`] that the line began with; more than it has once the line is another one.
+    /// Bytes of [`MARK`] that the line began with; more than its length once the line differs.
     begun: usize,
-    /// Whether anything stands in the line.
+    /// Whether the line has any text.
     in_line: bool,
 }
 
 impl Guard {
-    /// At the beginning of a line.
+    /// The beginning of a line.
     pub const NEW: Self = Self {
         begun: 0,
         in_line: false,
     };
 
-    /// Whether something stands in the line, which whoever else prints has to end first.
+    /// Whether the line has text. Other output must end the line first.
     pub const fn is_in_line(self) -> bool {
         self.in_line
     }
 
-    /// The next byte: whether a space is to come before it, so that the line does not begin with the
-    /// mark.
+    /// Processes the next byte. Returns whether a space must precede it, so that the line does not
+    /// begin with the mark.
     pub fn next(&mut self, byte: u8) -> bool {
         if byte == b'\n' {
             *self = Self::NEW;

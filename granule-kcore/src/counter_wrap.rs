@@ -1,30 +1,32 @@
-//! The full count behind a 32-bit event counter that may have wrapped.
+//! The full count of a 32-bit event counter that may have wrapped.
 //!
-//! Arithmetic only; the kernel's `counter` reads the registers. The overflow flag tells of one overflow
-//! and not of a second. So the bits above bit 32 come from a clock, or the time was too short for them;
-//! otherwise the count is lost, because a count that may miss 2^33 must not be reported.
+//! Arithmetic only; the kernel's `counter` reads the registers. The overflow flag records one overflow
+//! and not a second. So the bits above bit 32 come from a clock, or the time was too short for a
+//! second overflow. Otherwise the count is lost, because a count that may miss 2^33 must not be
+//! reported.
 
 use core::fmt;
 
-/// What the counter and its overflow flag can tell apart.
+/// The number of counts that the counter and its overflow flag can distinguish.
 const FLAGGED: u64 = 1 << 33;
 
-/// More instructions than any CPU retires in a nanosecond: sixteen at once at 4 GHz.
+/// More instructions than any CPU retires in a nanosecond: sixteen per cycle at 4 GHz.
 const MOST_PER_NS: u64 = 64;
 
-/// How far a clock that advances with the instructions may be off, with the instructions that are
-/// on one side only: far more than those, far less than 2^31, beyond which it would decide wrongly.
+/// The tolerated deviation of a clock that advances with the instructions. It includes the
+/// instructions that only one of the two counts: far more than those, and far less than 2^31, beyond
+/// which the result would be wrong.
 const SLACK: u64 = 1 << 20;
 
-/// Why a count is not known.
+/// Why a count is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// It took long enough for a second overflow.
+    /// The time was long enough for a second overflow.
     MayHaveOverflown {
-        /// Nanoseconds that it took.
+        /// The time in nanoseconds.
         ns: u64,
     },
-    /// The clock says another number.
+    /// The clock disagrees with the counter.
     ClockDisagrees {
         /// Instructions by the counter and its flag.
         counted: u64,
@@ -49,9 +51,9 @@ impl fmt::Display for Lost {
     }
 }
 
-/// What a counter of 32 bits counted in `ns` nanoseconds, of which it shows `low` and whether it
-/// overflowed. `clock` is about how many it should be, by a clock that was seen to advance with
-/// the instructions.
+/// The count of a 32-bit counter after `ns` nanoseconds. The counter shows `low`, and `overflowed` is
+/// its overflow flag. `clock` is the approximate count by a clock that was seen to advance with the
+/// instructions.
 pub fn unwrap(low: u32, overflowed: bool, ns: u64, clock: Option<u64>) -> Result<u64, Lost> {
     let flagged = u64::from(overflowed) << 32 | u64::from(low);
     let Some(clock) = clock else {
@@ -60,7 +62,7 @@ pub fn unwrap(low: u32, overflowed: bool, ns: u64, clock: Option<u64>) -> Result
             _ => Err(Lost::MayHaveOverflown { ns }),
         };
     };
-    // The number that ends in `low` and is nearest to what the clock says.
+    // The number that ends in `low` and is nearest to the clock's.
     let past = clock.saturating_add(1 << 31).saturating_sub(low.into()) >> 32;
     let count = past << 32 | u64::from(low);
     if (past > 0) == overflowed && count.abs_diff(clock) <= SLACK {
@@ -117,7 +119,7 @@ mod tests {
         let (counted, clock) = (1 << 32 | 5, (1 << 33) + (1 << 30));
         let lost = Lost::ClockDisagrees { counted, clock };
         assert_eq!(unwrap(5, true, 0, Some(clock)), Err(lost));
-        // The flag is set by the first overflow and stays.
+        // The first overflow sets the flag, which stays set.
         assert!(unwrap(5, false, 0, Some(1 << 32)).is_err());
         assert!(unwrap(5, true, 0, Some(5)).is_err());
     }

@@ -1,8 +1,8 @@
-//! The range of the linear map whose TLBI is deferred: entries changed, and CPUs may still have the old
-//! ones in their TLBs. Code that relies on the TLB there issues the TLBI first.
+//! The range of the linear map whose TLBI is deferred: its entries changed, and TLBs may still hold
+//! the old ones. Code that relies on the TLB there issues the TLBI first.
 //!
-//! One range covers all deferred changes: they are few and soon invalidated, and one TLBI too many does
-//! no harm.
+//! One range covers all deferred changes, because they are few and soon invalidated, and a surplus
+//! TLBI does no harm.
 
 use core::ops::Range;
 
@@ -11,12 +11,12 @@ use core::ops::Range;
 pub struct DeferredTlbi(Range<u64>);
 
 impl DeferredTlbi {
-    /// Nothing is deferred.
+    /// No deferred TLBI.
     pub const fn nowhere() -> Self {
         Self(0..0)
     }
 
-    /// Defers the TLBI for `bytes` bytes from `start`, which were changed.
+    /// Defers the TLBI for the changed `bytes` bytes from `start`.
     pub fn add(&mut self, start: u64, bytes: u64) {
         let end = start.saturating_add(bytes);
         self.0 = if self.0.is_empty() {
@@ -26,8 +26,8 @@ impl DeferredTlbi {
         };
     }
 
-    /// The caller is about to rely on the TLB for `bytes` bytes from `start`: the first address and the
-    /// bytes that it must invalidate before, if any. Nothing is deferred afterwards.
+    /// The range that the caller must invalidate before it relies on the TLB for `bytes` bytes from
+    /// `start`: first address and bytes, if any. Nothing is deferred afterwards.
     #[must_use]
     pub fn take_for(&mut self, start: u64, bytes: u64) -> Option<(u64, u64)> {
         let Range { start: first, end } = self.0;
@@ -36,10 +36,10 @@ impl DeferredTlbi {
         Some((all.start, all.end - all.start))
     }
 
-    /// A TLBI was issued for `bytes` bytes from `start`.
+    /// Records that a TLBI was issued for `bytes` bytes from `start`.
     pub fn invalidated(&mut self, start: u64, bytes: u64) {
         let end = start.saturating_add(bytes);
-        // What is cut out of the middle is invalidated once more.
+        // A piece from the middle stays in the range, and is invalidated once more.
         if start <= self.0.start {
             self.0.start = self.0.start.max(end);
         }
@@ -55,7 +55,7 @@ mod tests {
     use granule_testing::cases::config;
     use proptest::prelude::*;
 
-    /// What is done with pages from and to.
+    /// An operation on a range of pages.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Add,
@@ -66,7 +66,7 @@ mod tests {
     proptest! {
         #![proptest_config(config(2000, 20))]
 
-        /// Whoever relies on the TLB for pages has had each of them invalidated that was put off.
+        /// Before code relies on the TLB for a page, the page's deferred TLBI was issued.
         #[test]
         fn nobody_relies_on_a_page_whose_tlbi_is_deferred(
             steps in prop::collection::vec(

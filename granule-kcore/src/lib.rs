@@ -1,8 +1,8 @@
 //! The parts of the reference kernel that touch no hardware.
 //!
 //! Everything here is tested, fuzzed and run under Miri on the host. Code that reads a register,
-//! prints, or knows where a device is belongs into `granule-kernel`; where a decision here depends on
-//! the CPU it runs on, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
+//! prints, or knows a device's address belongs in `granule-kernel`. Where a decision depends on the
+//! running CPU, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
 //!
 //! [`mod@line`], [`trace`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
 //! the MMU off: they do not format, and cannot panic.

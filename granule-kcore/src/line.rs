@@ -1,12 +1,12 @@
 //! One line of ASCII in a fixed buffer, for the boot record and for reasons that programs read. Text
-//! that does not fit is cut off; a character that is not printable becomes a space, so that the text
-//! stays one line.
+//! that does not fit is cut off. An unprintable character becomes a space, so that the text stays one
+//! line.
 //!
 //! Code that runs with the MMU off uses it: pushing does not format and cannot panic.
 
 use core::fmt;
 
-/// The line: at most `BYTES` of it.
+/// A line of at most `BYTES` bytes.
 #[derive(Clone, Debug)]
 pub struct Line<const BYTES: usize> {
     bytes: [u8; BYTES],
@@ -36,7 +36,7 @@ impl<const BYTES: usize> Line<BYTES> {
         }
     }
 
-    /// Appends `value`: `0x` and 16 digits.
+    /// Appends `value` as `0x` and 16 digits.
     pub fn push_hex(&mut self, value: u64) {
         self.push(b"0x");
         for shift in (0..16u32).rev() {
@@ -54,7 +54,7 @@ impl<const BYTES: usize> Line<BYTES> {
         self.bytes.get(..self.used).unwrap_or(&self.bytes)
     }
 
-    /// The line so far, as text. Not for use with the MMU off: checks UTF-8.
+    /// The line so far, as text. Not for use with the MMU off, because it checks UTF-8.
     pub fn text(&self) -> &str {
         // Only ASCII was pushed.
         str::from_utf8(self.bytes()).unwrap_or("")

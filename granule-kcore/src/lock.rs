@@ -1,64 +1,66 @@
-//! The spinlock, and its policies: what its holder and its waiters do with interrupts.
+//! The spinlock and its policies: whether holders and waiters mask interrupts.
 //!
-//! [`RawLock`] is the lock alone; [`Lock`] has the value that it protects. A policy is a type:
+//! [`RawLock`] is the lock alone; [`Lock`] contains the value that it protects. A policy is a type:
 //!
-//! | policy | the holder | a waiter | a holder is stuck |
+//! | policy | a holder's interrupts | a waiter's interrupts | a holder counts as stuck |
 //! | --- | --- | --- | --- |
-//! | [`AnswersCalls`] | has interrupts masked | has them as they were, and answers calls between CPUs | after ten seconds |
-//! | [`Masked`] | has interrupts masked | has them masked | after ten seconds |
-//! | [`Unmasked`] | has them as they were | has them as they were, and answers calls between CPUs | never |
+//! | [`AnswersCalls`] | masked | unchanged; answers calls between CPUs | after ten seconds |
+//! | [`Masked`] | masked | masked | after ten seconds |
+//! | [`Unmasked`] | unchanged | unchanged; answers calls between CPUs | never |
 //!
-//! Code that may not wait at all, as in a panic, uses [`RawLock::try_acquire`], or takes the lock away
-//! ([`RawLock::seize`]).
+//! Code that must not wait, such as a panic, uses [`RawLock::try_acquire`], or takes the lock away
+//! from its holder ([`RawLock::seize`]).
 //!
-//! Three things follow from [`AnswersCalls`], the policy of most locks. A holder is never interrupted,
-//! so code that an interrupt runs may take the lock too. A holder is never parked, so a CPU that parked
-//! all others finds every lock free. And a waiter answers calls, so no CPU that calls or parks waits for
-//! a waiter. A waiter whose interrupts were masked before does *not* answer: it may hold another of these
-//! locks, half way through a change, or be answering a call. It need not, since holders wait for nothing
-//! but a further lock, and locks are taken in one order: `memory::live` before `memory::pages` before
-//! those of the trace and the console.
+//! Most locks have the policy [`AnswersCalls`], with three consequences. A holder is never
+//! interrupted, so interrupt handlers may take the lock too. A holder is never parked, so a CPU that
+//! parked all others finds every lock free. A waiter answers calls, so a CPU that calls or parks
+//! others never waits for a waiter.
 //!
-//! There is no queue: a place in it could come up while its owner is parked, and all would wait.
+//! A waiter whose interrupts were already masked does *not* answer: it may hold another of these locks
+//! half way through a change, or be answering a call. It need not answer either, because a holder
+//! waits for nothing but a further lock, and locks are taken in one order: `memory::live`, then
+//! `memory::pages`, then the locks of the trace and the console.
+//!
+//! The lock has no queue: a parked CPU could reach its front, and all others would wait for it.
 
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The CPU that takes a lock; another one in tests.
+/// The CPU that takes a lock; tests have their own.
 pub trait Cpu {
-    /// Its number.
+    /// The CPU's number.
     fn number() -> usize;
-    /// Masks interrupts; what [`restore`](Self::restore) needs to undo that.
+    /// Masks interrupts, and returns the previous state for [`restore`](Self::restore).
     fn mask() -> u64;
-    /// Makes interrupts as they were before [`mask`](Self::mask).
+    /// Restores the state of interrupts from before [`mask`](Self::mask).
     fn restore(before: u64);
-    /// The state of interrupts, as `mask` returns it.
+    /// The present state of interrupts, in the form that `mask` returns.
     fn interrupts() -> u64;
-    /// Whether interrupts are let in in that state.
+    /// Whether interrupts are unmasked in that state.
     fn are_let_in(state: u64) -> bool;
-    /// Answers calls from other CPUs, sooner than their interrupt would.
+    /// Answers calls from other CPUs now, before their interrupt is taken.
     fn answer_calls();
-    /// Once round the loop of a waiter.
+    /// One round of a waiting loop.
     fn relax();
-    /// The time, in ticks of any clock.
+    /// The time in ticks of any clock.
     fn now() -> u64;
-    /// Whether that is so long ago that the lock will never be released.
+    /// Whether `time` is so long ago that the lock will never be released.
     fn is_too_long_ago(time: u64) -> bool;
 }
 
-/// What a lock's holder and waiters do with interrupts.
+/// Interrupt handling of a lock's holder and waiters.
 pub trait Policy {
-    /// Whether the holder has interrupts masked.
+    /// Whether a holder masks interrupts.
     const HOLDER_MASKS: bool;
-    /// Whether a waiter has interrupts as they were when it came, and answers calls if they are let in.
+    /// Whether a waiter leaves interrupts unchanged, and answers calls if they are unmasked.
     const WAITER_ANSWERS: bool;
-    /// Whether a holder is stuck that does not release the lock for ten seconds.
+    /// Whether a holder counts as stuck after ten seconds.
     const HELD_FOR_SHORT: bool;
 }
 
-/// The holder has interrupts masked; a waiter answers calls.
+/// A holder masks interrupts; a waiter answers calls.
 #[derive(Clone, Copy, Debug)]
 pub enum AnswersCalls {}
 
@@ -68,7 +70,7 @@ impl Policy for AnswersCalls {
     const HELD_FOR_SHORT: bool = true;
 }
 
-/// Holder and waiters have interrupts masked: for a lock that is held for a few instructions.
+/// Holder and waiters mask interrupts: for a lock that is held for a few instructions.
 #[derive(Clone, Copy, Debug)]
 pub enum Masked {}
 
@@ -78,7 +80,7 @@ impl Policy for Masked {
     const HELD_FOR_SHORT: bool = true;
 }
 
-/// Interrupts stay as they are: for a lock that no interrupt takes, and that is held for long.
+/// Interrupts stay unchanged: for a lock that no interrupt handler takes, and that is held for long.
 #[derive(Clone, Copy, Debug)]
 pub enum Unmasked {}
 
@@ -88,7 +90,7 @@ impl Policy for Unmasked {
     const HELD_FOR_SHORT: bool = false;
 }
 
-/// A waiter gave up: the holder does not release the lock.
+/// The holder does not release the lock, and the waiter gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The state of interrupts, for [`RawLock::seize`].
@@ -125,10 +127,10 @@ impl<C, P> RawLock<C, P> {
 }
 
 impl<C: Cpu, P: Policy> RawLock<C, P> {
-    /// Takes the lock once it is free; the state of interrupts before, for
+    /// Waits until the lock is free and takes it. Returns the previous state of interrupts, for
     /// [`release`](Self::release).
     ///
-    /// Panics when this CPU holds the lock already, and when the holder is stuck.
+    /// Panics if this CPU holds the lock already, or if the holder is stuck.
     pub fn acquire(&self) -> u64 {
         let before = Self::enter();
         if !self.take() && !self.wait(before) {
@@ -137,11 +139,11 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
         before
     }
 
-    /// As [`acquire`](Self::acquire), for code that goes on without the lock rather than panic.
+    /// As [`acquire`](Self::acquire), for code that continues without the lock instead of panicking.
     ///
     /// # Errors
     ///
-    /// When the holder is stuck, or this CPU holds the lock already.
+    /// The holder is stuck, or this CPU holds the lock already.
     pub fn acquire_or_give_up(&self) -> Result<u64, Stuck> {
         let before = Self::enter();
         if self.take() || self.wait(before) {
@@ -161,11 +163,11 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
         None
     }
 
-    /// Releases the lock, and makes interrupts as they were.
+    /// Releases the lock, and restores the state of interrupts.
     ///
     /// # Safety
     ///
-    /// This CPU must hold the lock, and `before` come from taking it.
+    /// This CPU must hold the lock, and `before` must come from taking it.
     pub unsafe fn release(&self, before: u64) {
         self.holder.store(0, Ordering::Release);
         Self::leave(before);
@@ -175,7 +177,7 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
     ///
     /// # Safety
     ///
-    /// The holder must not come back to what the lock protects, or the caller must put up with that.
+    /// The holder must never again use the protected value, or the caller must tolerate that it does.
     pub unsafe fn seize(&self) {
         self.holder.store(C::number() + 1, Ordering::Relaxed);
     }
@@ -194,8 +196,8 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
         }
     }
 
-    /// For a policy that masks interrupts they must be masked: between taking and masking the holder
-    /// could be parked.
+    /// If the policy masks interrupts, they must be masked already: a CPU could otherwise be parked
+    /// after it took the lock.
     fn take(&self) -> bool {
         let this = C::number() + 1;
         self.holder
@@ -203,9 +205,9 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
             .is_ok()
     }
 
-    /// Takes the lock when it comes free; false if it does not. Interrupts are as a holder has them,
-    /// before and after.
-    // Not in each place that takes a lock.
+    /// Waits for the lock and takes it; false if it does not come free. Interrupts are in the holder's
+    /// state before and after.
+    // Out of line, so that the code exists once and not in each place that takes a lock.
     #[cold]
     #[inline(never)]
     fn wait(&self, before: u64) -> bool {
@@ -259,18 +261,18 @@ impl<C, P> fmt::Debug for RawLock<C, P> {
     }
 }
 
-/// A value for one CPU at a time.
+/// A value that one CPU at a time may use.
 pub struct Lock<T: ?Sized, C, P = AnswersCalls> {
     raw: RawLock<C, P>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only by the CPU that holds the lock, and by one call on it, as a CPU that
-// holds the lock does not get it a second time.
+// SAFETY: only the CPU that holds the lock reaches `value`, and only from one call, because a holder
+// cannot take the lock a second time.
 unsafe impl<T: ?Sized + Send, C, P> Sync for Lock<T, C, P> {}
 
 impl<T, C, P> Lock<T, C, P> {
-    /// A free lock round `value`.
+    /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
         Self {
             raw: RawLock::new(),
@@ -280,40 +282,42 @@ impl<T, C, P> Lock<T, C, P> {
 }
 
 impl<T: ?Sized, C: Cpu, P: Policy> Lock<T, C, P> {
-    /// Calls `work` with the value, once no other CPU has it. `work` must wait for no other CPU, and
+    /// Takes the lock and calls `work` with the value. `work` must not wait for another CPU, and must
     /// be short if the policy masks interrupts.
     ///
     /// Panics as [`RawLock::acquire`] does.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let before = self.raw.acquire();
-        // SAFETY: just taken.
+        // SAFETY: this CPU has just taken the lock.
         unsafe { self.run(before, work) }
     }
 
-    /// As [`with`](Self::with), but only if no CPU has the value now.
+    /// As [`with`](Self::with), but only if the lock is free now.
     pub fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let before = self.raw.try_acquire()?;
-        // SAFETY: just taken.
+        // SAFETY: this CPU has just taken the lock.
         Some(unsafe { self.run(before, work) })
     }
 
-    /// The value, for code that has the lock to itself.
+    /// The value, for code with exclusive access to the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// The value, without the lock: for a part of it that never changes.
+    /// A pointer to the value, without taking the lock: for a part of the value that never changes.
     pub const fn get(&self) -> *mut T {
         self.value.get()
     }
 
+    /// Calls `work` with the value, then releases the lock.
+    ///
     /// # Safety
     ///
-    /// This CPU must hold the lock, and `before` come from taking it.
+    /// This CPU must hold the lock, and `before` must come from taking it.
     unsafe fn run<R>(&self, before: u64, work: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: the CPU that holds the lock is the only one that reaches the value.
+        // SAFETY: this CPU holds the lock, so no other CPU reaches the value.
         let result = work(unsafe { &mut *self.value.get() });
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller holds the lock, and `before` is from taking it.
         unsafe { self.raw.release(before) };
         result
     }

@@ -1,12 +1,12 @@
 //! Merge candidates: ranges of the linear map whose pages may form large leaves again. A change of
 //! permissions adds its range; an idle CPU takes the oldest.
 //!
-//! There is room for a few ranges only. When one more comes, the two that are closest to each other
-//! become one, with what lies between: the merging CPU looks at more than it must, and misses nothing.
+//! There is room for a few ranges only. When it is full, the two closest ranges become one, including
+//! the gap between them: the merging CPU then looks at more than it must, and misses nothing.
 
 use arrayvec::ArrayVec;
 
-/// Ranges that are remembered apart.
+/// The most separate ranges.
 const MOST_CANDIDATES: usize = 16;
 
 /// A range of addresses that may be merged.
@@ -14,13 +14,13 @@ const MOST_CANDIDATES: usize = 16;
 pub struct Candidate {
     /// The first address.
     pub start: u64,
-    /// The last one: a range may end where addresses do.
+    /// The last address, inclusive because a range may end where addresses end.
     pub last: u64,
     /// When the range was last added, in ticks of any clock.
     pub time: u64,
 }
 
-/// The ranges, ascending; no two meet or touch.
+/// The ranges, ascending; no two overlap or touch.
 #[derive(Debug, Default)]
 pub struct MergeCandidates {
     ranges: ArrayVec<Candidate, MOST_CANDIDATES>,
@@ -34,7 +34,7 @@ impl MergeCandidates {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no candidates.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -59,7 +59,7 @@ impl MergeCandidates {
         let _ = self.ranges.try_insert(place, new);
     }
 
-    /// Makes room: joins the two closest ranges, of which `new` may be one.
+    /// Makes room: joins the two closest ranges, one of which may be `new`.
     fn join_closest(&mut self, new: &mut Candidate) {
         let gap = |before: &Candidate, after: &Candidate| after.start - before.last;
         let pairs = self.ranges.iter().zip(self.ranges.iter().skip(1));
@@ -92,13 +92,14 @@ impl MergeCandidates {
         }
     }
 
-    /// The range that was added longest ago.
+    /// The range that was last added the longest time ago.
     pub fn oldest(&self) -> Option<Candidate> {
         self.ranges.iter().min_by_key(|note| note.time).copied()
     }
 
-    /// The part of `note` before `start` has been looked at; all of it if `start` is `None`. `note` came
-    /// from [`oldest`](Self::oldest). A range that was added anew meanwhile stays.
+    /// Removes the part of `note` before `start`, which has been looked at; all of it if `start` is
+    /// `None`. `note` came from [`oldest`](Self::oldest). A range that was added again meanwhile
+    /// stays.
     pub fn done(&mut self, note: &Candidate, start: Option<u64>) {
         self.ranges.retain(|old| {
             if old != note {
@@ -174,7 +175,7 @@ mod tests {
                 }
                 prop_assert_eq!(notes.ranges.iter().map(|note| note.time).max(), Some(time));
             }
-            // Until there is not enough room each range is exact.
+            // Each range is exact until there is not enough room.
             if noted.len() < MOST_CANDIDATES {
                 let exact: u64 = ranges(&notes).iter().map(|(start, last)| last - start + 1).sum();
                 prop_assert_eq!(exact, noted.len() as u64);

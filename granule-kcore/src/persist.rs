@@ -1,6 +1,6 @@
-//! The bytes that one boot stores for the next: how often the machine was booted, and the figures of the
-//! linear map. Each part has a stamp, which refuses bytes that decayed or that mean something else under
-//! another page size. Where the RAM is, the kernel's `persist` decides.
+//! The bytes that one boot stores for the next: the number of boots, and the figures of the linear
+//! map. Each part has a stamp. A reader uses the stamp to refuse decayed bytes, and bytes that mean
+//! something else under another page size. The kernel's `persist` chooses the RAM.
 
 use crate::devicetree::memory::Memory;
 use crate::trace::area::pair;
@@ -9,17 +9,17 @@ use granule::arch::{Geometry, PageSize};
 use granule::linear::Census;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
 
-/// Boots there were: nothing in it depends on a page size.
+/// The number of boots, which does not depend on a page size.
 const BOOTS: Kind = *b"gr-boots";
 /// The linear map's figures: numbers of leaves and tables of one page size.
 const FIGURES: Kind = *b"gr-lmap\0";
 
-/// Bytes that either takes at most, its stamp included.
+/// The most bytes of either part, with its stamp.
 const PART: usize = 256;
 /// Bytes of RAM that are used.
 pub const BYTES: usize = 2 * PART;
 
-/// The range that the value of `granule.persist=` names, or what was expected.
+/// The range that the value of `granule.persist=` names, or the text of what was expected.
 pub fn range(value: &[u8]) -> Result<Range<u64>, &'static str> {
     let Some((start, bytes)) = pair(value) else {
         return Err("START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000");
@@ -33,7 +33,7 @@ pub fn range(value: &[u8]) -> Result<Range<u64>, &'static str> {
     }
 }
 
-/// Whether the range is RAM that is mapped and nobody's.
+/// Checks that the range is mapped RAM that nothing else uses.
 pub fn is_usable(range: &Range<u64>, memory: &Memory) -> Result<(), &'static str> {
     let banks = memory.banks().iter();
     if !banks
@@ -49,7 +49,7 @@ pub fn is_usable(range: &Range<u64>, memory: &Memory) -> Result<(), &'static str
     Ok(())
 }
 
-/// What of a linear map tells whether another boot made the same one.
+/// The figures of a linear map, by which a later boot recognises an identical one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
     bytes: [u8; PART - stamp::BYTES],
@@ -70,7 +70,7 @@ impl Figures {
             .flat_map(|(size, count)| [size.bytes | u64::from(size.contiguous), count]);
         let mut bytes = [0; PART - stamp::BYTES];
         let mut used = 0;
-        // There are seven kinds of leaf at most: they fit.
+        // A page size has at most seven kinds of leaf, so they fit.
         for (to, word) in bytes
             .chunks_exact_mut(8)
             .zip(head.into_iter().chain(leaves))
@@ -86,18 +86,18 @@ impl Figures {
     }
 }
 
-/// What the last boot left.
+/// The data that the last boot left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Boots with this RAM, this one included.
+    /// Boots with this RAM, the present one included.
     pub boots: u64,
-    /// The page size of the last one, if there was one that can be read.
+    /// The page size of the last boot, if its stamp can be read.
     pub last: Result<PageSize, StampError>,
-    /// Whether the linear map is the same as then, if that can be said.
+    /// Whether the linear map is the same as in the last boot, if its figures can be read.
     pub same_map: Result<bool, StampError>,
 }
 
-/// Reads what the last boot left in `area`, and leaves this one's.
+/// Reads the data that the last boot left in `area`, and stores the present boot's.
 pub fn exchange(area: &mut [u8], running: PageSize, figures: &Figures) -> Left {
     let Some((boots, map)) = area.split_at_mut_checked(PART) else {
         let error = StampError::Truncated {
@@ -183,7 +183,7 @@ mod tests {
             (2, Ok(K4), Ok(true))
         );
         assert_eq!(boot(K4, 2 << 30).same_map, Ok(false));
-        // Another page size: the count is understood, the map refused.
+        // Under another page size the count is understood and the map is refused.
         let other = boot(K64, 2 << 30);
         assert_eq!((other.boots, other.last), (4, Ok(K4)));
         let refused = StampError::OtherPageSize {
@@ -206,7 +206,7 @@ mod tests {
             let mut area = good;
             area[at] ^= 0x10;
             let left = exchange(&mut area, K4, &figures(K4, 1 << 30));
-            // Behind what was stored anything may stand.
+            // The bytes behind the stored data may be anything.
             let used = |part: usize, data: usize| part..part + stamp::BYTES + data;
             let data = figures(K4, 1 << 30).used;
             assert_eq!(left.last.is_err(), used(0, 8).contains(&at), "{at}");

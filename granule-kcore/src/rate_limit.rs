@@ -1,20 +1,20 @@
-//! A limit on how often one kind of line is printed, where any program can cause the line as often as
-//! it likes: `BURST` lines at once, then one a second. The next line that is printed tells how many
-//! were left out. What the program itself is told does not change.
+//! A rate limit for one kind of printed line, for lines that any program can cause at will: `BURST`
+//! lines at once, then one a second. The next printed line states how many were left out. The result
+//! that the program gets does not change.
 
-/// Lines of a kind that are printed at once.
+/// Lines of a kind that may be printed at once.
 const BURST: u32 = 64;
 
-/// How many lines of one kind may still be printed.
+/// The number of lines of one kind that may still be printed.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimit {
     left: u32,
-    /// The counter when a line was added last.
+    /// The counter when a line was last added.
     at: u64,
     left_out: u64,
 }
 
-/// One line may be printed.
+/// Permission to print one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     /// Lines of the kind that were left out since the last one.
@@ -24,15 +24,15 @@ pub struct Permit {
 }
 
 impl RateLimit {
-    /// Nothing was printed yet.
+    /// A limit under which nothing was printed yet.
     pub const NEW: Self = Self {
         left: BURST,
         at: 0,
         left_out: 0,
     };
 
-    /// Asks for one line, with the counter at `now` and `hz` ticks a second; `None` if the line must be
-    /// left out.
+    /// Asks for one line, with the counter at `now` and `hz` ticks per second; `None` if the line must
+    /// be left out.
     #[must_use]
     pub fn take(&mut self, now: u64, hz: u64) -> Option<Permit> {
         let hz = hz.max(1);
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn some_are_said_at_once_and_then_one_a_second() {
         const HZ: u64 = 1000;
-        // Whatever the counter begins with, and also where it wraps.
+        // For any initial counter, also across a wrap.
         for start in [0, 1 << 40, u64::MAX - 3 * HZ] {
             let mut budget = RateLimit::NEW;
             let mut at = |ticks: u64| budget.take(start.wrapping_add(ticks), HZ);
@@ -86,11 +86,11 @@ mod tests {
             };
             assert_eq!(at(1001), some(900));
             assert_eq!(at(1002), None);
-            // Not one for each time that somebody asks in vain.
+            // Only time earns a permit; refused requests do not.
             assert_eq!(at(1999), None);
             assert_eq!(at(2002), some(2));
             assert_eq!(at(9500).map(|it| it.last), Some(false));
-            // As many as at first, and no more, however long nothing was said.
+            // After any long pause there are as many permits as at first, and no more.
             let long = 1_000_000_000;
             let said = (0..1000).filter(|_| at(long).is_some()).count();
             assert_eq!(said, BURST as usize);

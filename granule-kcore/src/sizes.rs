@@ -1,9 +1,9 @@
 //! The page sizes that this build has code for: all of them, or one (features `fixed-4k` and so on;
-//! build.rs makes them into `page_4k`, `page_16k` and `page_64k`).
+//! build.rs turns them into `page_4k`, `page_16k` and `page_64k`).
 //!
-//! Static storage is sized and aligned by [`MAX`], as the linker script is by `LARGEST_PAGE`, and
-//! counts are bounded by [`MIN`]. What decides the layout of the address space is not: it is the
-//! same in every build.
+//! [`MAX`] sizes and aligns static storage, as `LARGEST_PAGE` does in the linker script; [`MIN`]
+//! bounds counts. The layout of the address space does not depend on them: it is the same in every
+//! build.
 
 use granule::arch::page_size::Page;
 #[cfg(page_4k)]
@@ -13,7 +13,7 @@ use granule::arch::page_size::Page16K;
 use granule::arch::{Dispatch, PageSize};
 use granule_boot::sizes::SizeSet;
 
-/// The page sizes there is code for.
+/// The page sizes that this build has code for.
 pub const BUILT: SizeSet = {
     let mut sizes = SizeSet::NONE;
     if cfg!(page_4k) {
@@ -47,8 +47,8 @@ type Largest = granule::arch::page_size::Page4K;
 /// The largest of them.
 pub const MAX: PageSize = Largest::SIZE;
 
-/// Calls `what` with the type of `size`, which must be one of those that there is code for: the
-/// choice at boot is among them (`mmu_off::peek`). For any other it is called with the largest.
+/// Calls `what` with the type of `size`, which must be in [`BUILT`]: the choice at boot takes care of
+/// that (`mmu_off::peek`). Any other size is replaced by the largest.
 pub fn dispatch<D: Dispatch>(size: PageSize, what: D) -> D::Output {
     match size {
         #[cfg(page_4k)]

@@ -1,15 +1,15 @@
-//! The one decoding of ESR and FAR: what caused an exception, fault status codes, and their description
-//! in words. No other file looks at bits of a syndrome.
+//! The decoder of ESR and FAR: the cause of an exception, fault status codes, and their description in
+//! words. No other file looks at bits of a syndrome.
 
 use core::fmt;
 use granule::space::Access;
 
-/// ESR's exception class, bits 31:26.
+/// The exception class, ESR bits 31:26.
 const fn class(esr: u64) -> u64 {
     esr >> 26 & 0x3f
 }
 
-/// What caused a synchronous exception, as far as the kernel treats causes differently.
+/// The cause of a synchronous exception, as far as the kernel handles causes differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// SVC in AArch64.
@@ -22,18 +22,18 @@ pub enum Cause {
     FloatingPoint,
     /// A breakpoint, step or watchpoint, or BRK.
     Debug,
-    /// An undefined or trapped instruction, an illegal state, and what later CPUs add.
+    /// An undefined or trapped instruction, an illegal state, or a class that later CPUs add.
     Other,
 }
 
 /// An instruction or data abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// Whether it was taken without a change of the exception level: the kernel caused it.
+    /// Whether the exception level did not change: the kernel caused the abort.
     pub own: bool,
-    /// What the instruction wanted.
+    /// The access that the instruction attempted.
     pub access: Access,
-    /// Why it could not.
+    /// The reason why it failed.
     pub status: FaultStatus,
 }
 
@@ -42,7 +42,7 @@ pub struct Abort {
 pub struct FaultStatus(u64);
 
 impl FaultStatus {
-    /// That of PAR_EL1 after an address translation that failed; `None` after one that did not.
+    /// The status in PAR_EL1 after a failed address translation; `None` after a successful one.
     pub const fn of_par(par: u64) -> Option<Self> {
         if par & 1 == 1 {
             Some(Self(par >> 1 & 0x3f))
@@ -56,8 +56,8 @@ impl FaultStatus {
         self.0
     }
 
-    /// Whether more than one entry of the TLB matches (RNGLXZ, IHYQMB). There is one form, a
-    /// synchronous abort: no memory access was made, so the instruction can be retried.
+    /// Whether more than one TLB entry matches (RNGLXZ, IHYQMB). The abort is always synchronous: no
+    /// memory access was made, so the instruction can be retried.
     pub const fn is_tlb_conflict(self) -> bool {
         self.0 == 0x30
     }
@@ -67,14 +67,14 @@ impl FaultStatus {
         matches!(self.0, 0x04..=0x07 | 0x2a | 0x2b)
     }
 
-    /// Whether the tables do not allow the access: an address size, translation, access flag or
-    /// permission fault of any level that a 64-bit walk has.
+    /// Whether the tables forbid the access: an address size, translation, access flag or permission
+    /// fault of any level that a 64-bit walk has.
     pub const fn is_by_tables(self) -> bool {
         matches!(self.0, 0x00..=0x0f | 0x29 | 0x2b)
     }
 }
 
-/// What caused the exception.
+/// The cause of the exception.
 pub const fn cause(esr: u64) -> Cause {
     let class = class(esr);
     match class {
@@ -82,7 +82,7 @@ pub const fn cause(esr: u64) -> Cause {
         0x20 | 0x21 | 0x24 | 0x25 => {
             let access = match (class < 0x24, esr >> 6 & 1, esr >> 8 & 1) {
                 (true, ..) => Access::Execute,
-                // CM: cache maintenance reports as a write, which it was not.
+                // CM: cache maintenance is reported as a write, but is none.
                 (false, 1, 0) => Access::Write,
                 _ => Access::Read,
             };
@@ -112,12 +112,12 @@ pub const fn is_brk(esr: u64, number: u64) -> bool {
     class(esr) == 0x3c && esr & 0xffff == number
 }
 
-/// Says what an exception was, on one line.
+/// Describes an exception in one line.
 pub const fn describe(esr: u64, far: u64) -> Description {
     Description { esr, far }
 }
 
-/// An exception, to be shown.
+/// An exception with its description in words, through `Display`.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     esr: u64,
@@ -174,7 +174,7 @@ const fn class_name(class: u64) -> &'static str {
     }
 }
 
-/// A fault status code (DFSC or IFSC): what, and the level if it has one.
+/// The meaning of a fault status code (DFSC or IFSC), and the level if it has one.
 const fn fault(code: u64) -> (&'static str, Option<i8>) {
     let level = Some((code & 3) as i8);
     match code {
@@ -219,7 +219,7 @@ impl fmt::Display for Description {
             0x20 | 0x21 | 0x24 | 0x25 => {
                 let data = class >= 0x24;
                 let (what, level) = fault(esr & 0x3f);
-                // ISS.CM: cache maintenance reports as a write, which it was not.
+                // ISS.CM: cache maintenance is reported as a write, but is none.
                 let access = match (data, esr >> 8 & 1, esr >> 6 & 1) {
                     (false, ..) => "executing",
                     (true, 1, _) => "cache maintenance or address translation at",
@@ -311,7 +311,7 @@ mod tests {
         for class in 0..64u64 {
             for status in 0..64 {
                 let expected = (class == 0x21 || class == 0x25).then_some(status);
-                // IL, and bits of the syndrome that say something else.
+                // IL, and ISS bits that mean something else, must not matter.
                 let esr = class << 26 | 1 << 25 | 1 << 6 | status;
                 let found = own_abort(esr).map(|abort| abort.status.code());
                 assert_eq!(found, expected, "{class:#x}");
@@ -352,7 +352,7 @@ mod tests {
             classes(Cause::Debug),
             [0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x3c]
         );
-        // Those, and the four aborts.
+        // The eleven classes above and the four aborts are not among them.
         assert_eq!(classes(Cause::Other).len(), 64 - 11 - 4);
     }
 

@@ -1,9 +1,8 @@
-//! A hook: a place where the test image changes what the kernel does.
+//! Hooks: places where the test image changes what the kernel does.
 //!
-//! The owner of the place defines a trait and one static [`Hook`] of it. `selftest` implements the
-//! trait and installs it, in the test image only. In every other image a hook is a zero-sized value
-//! whose [`Hook::get`] is the constant `None`, so the compiler removes the branch that asks. Nothing
-//! else lives here.
+//! The owner of the place defines a trait and one static [`Hook`] of it. `selftest` implements the trait and
+//! installs it, in the test image only. In every other image a hook is a zero-sized value whose [`Hook::get`]
+//! is the constant `None`, so the compiler removes the branch. Nothing else lives here.
 
 /// A place for one implementation of the trait `T`.
 pub(crate) struct Hook<T: ?Sized + Sync + 'static> {
@@ -23,7 +22,7 @@ impl<T: ?Sized + Sync + 'static> Hook<T> {
         }
     }
 
-    /// What was installed, if anything was.
+    /// The installed implementation, if any.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
         #[cfg(feature = "test-image")]
@@ -33,7 +32,7 @@ impl<T: ?Sized + Sync + 'static> Hook<T> {
         installed
     }
 
-    /// Installs `hook`. The first call counts.
+    /// Installs `hook`. Only the first call has an effect.
     #[cfg(feature = "test-image")]
     pub(crate) fn install(&self, hook: &'static T) {
         self.installed.call_once(|| hook);

@@ -1,13 +1,13 @@
-//! The kernel's locks: [`granule_kcore::lock`] on the CPU that this code runs on.
+//! The kernel's locks: [`granule_kcore::lock`] bound to the running CPU.
 
 use crate::arch::cpu;
 use crate::percpu;
 use granule_kcore::lock::{AnswersCalls, Cpu, Masked, Unmasked};
 
-/// A value that interrupts may reach too, for one CPU at a time; see [`AnswersCalls`].
+/// A value for one CPU at a time, also used in interrupts; see [`AnswersCalls`].
 pub(crate) type Lock<T> = granule_kcore::lock::Lock<T, ThisCpu, AnswersCalls>;
 
-/// A value for one CPU at a time, for long, that no interrupt reaches; see [`Unmasked`].
+/// A value for one CPU at a time, held for long, never used in interrupts; see [`Unmasked`].
 pub(crate) type UnmaskedLock<T> = granule_kcore::lock::Lock<T, ThisCpu, Unmasked>;
 
 /// A lock that is held for a few instructions; see [`Masked`].
@@ -19,21 +19,22 @@ pub(crate) type RawMaskedLock = granule_kcore::lock::RawLock<ThisCpu, Masked>;
 /// [`UnmaskedLock`] without a value.
 pub(crate) type RawUnmaskedLock = granule_kcore::lock::RawLock<ThisCpu, Unmasked>;
 
-/// The CPU that this code runs on.
+/// The running CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThisCpu;
 
-/// How a CPU that waits answers calls to it. Nobody calls before that is said.
+/// The function by which a waiting CPU answers calls. No CPU calls before it is set.
 static ANSWER: spin::Once<fn()> = spin::Once::new();
 
-/// Says how.
+/// Sets the function.
 pub(crate) fn answer_calls_by(answer: fn()) {
     ANSWER.call_once(|| answer);
 }
 
 /// DAIF.I.
 const IRQ: u64 = 1 << 7;
-/// Holders take microseconds; this is for a machine that is emulated and starved.
+/// Seconds until a wait is a failure. Holders take microseconds; the limit allows for an emulated
+/// machine with little CPU time.
 const PATIENCE_S: u64 = 10;
 
 impl Cpu for ThisCpu {

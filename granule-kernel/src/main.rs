@@ -1,13 +1,13 @@
 //! Granule's reference kernel: one bootable image for every page size.
 //!
-//! The order of things: [`early`] is entered by the boot loader with the MMU off, reads the device
-//! tree, builds the boot tables, turns the MMU on and jumps to `kmain_entry` here, at its virtual
-//! address. [`init`] boots on from there; [`smp`] starts the other CPUs, which come through `early` too.
-//! [`handover`] is what one side leaves for the other. What touches no hardware is in `granule-kcore`.
-//! Which module may import which is in docs/architecture.md, section Layers.
+//! The boot loader enters [`early`] with the MMU off. [`early`] reads the device tree, builds the boot
+//! tables, turns the MMU on and jumps to `kmain_entry` here, at its virtual address. [`init`] boots on from
+//! there; [`smp`] starts the other CPUs, which enter through `early` too. [`handover`] is the data between
+//! the two sides. Code that touches no hardware is in `granule-kcore`. docs/architecture.md, section Layers,
+//! says which module may import which.
 //!
-//! On the host this crate is a set of unit tests of what is pure in it, and a
-//! program that says how the image is built.
+//! On the host this crate contains the unit tests of its pure parts, and a program that says how the image is
+//! built.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
 #![cfg_attr(
@@ -61,7 +61,7 @@ mod smp;
 #[cfg(target_os = "none")]
 mod trace;
 
-/// Where `head::mmu_on` jumps. The one place that knows of hooks and of what the test image puts in.
+/// The target of `head::mmu_on`. Only this function knows of hooks and the test image.
 #[cfg(target_os = "none")]
 #[unsafe(no_mangle)]
 extern "C" fn kmain_entry(handover: &'static handover::Handover) -> ! {

@@ -1,4 +1,4 @@
-//! The record for programs: what `granule boot` reads from the console.
+//! Prints the machine-readable record that `granule boot` reads from the console.
 //!
 //! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
 
@@ -24,8 +24,8 @@ fn say(key: &str, value: impl Display) {
     println!("@granule {key}={value}");
 }
 
-/// What was chosen, and on what CPU.
-// Its own frame: the boot's lies under all that follows.
+/// Prints what the boot chose, and the CPU.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn boot(
     handover: &Handover,
@@ -52,8 +52,8 @@ pub(crate) fn boot(
     }
 }
 
-/// The linear map and what it took.
-// Its own frame: the boot's lies under all that follows.
+/// Prints the linear map and its cost.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     let page_bytes = request.geometry.page_size().bytes();
@@ -77,7 +77,7 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     say("linear_map.isb", map.counts.isb);
     match map.instructions {
         Some(Ok(instructions)) => say("linear_map.instructions", instructions),
-        // A figure that is missing must not look like one that was not wanted.
+        // A missing figure must not look like one that was not requested.
         Some(Err(lost)) => say("linear_map.not_counted", lost),
         None => {}
     }
@@ -90,7 +90,7 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     say("linear_map.pieces", PieceList(&map.pieces));
 }
 
-/// What the self-check looked at.
+/// Prints what the self-check examined.
 pub(crate) fn self_check(looked: &Looked, seed: u64) {
     say("self_check.seed", seed);
     say("self_check.translations", looked.translations);
@@ -100,27 +100,27 @@ pub(crate) fn self_check(looked: &Looked, seed: u64) {
     say("self_check.read_only_bytes", looked.read_only_bytes);
 }
 
-/// What the page allocator was given, and the static storage among it.
+/// Prints what the page allocator was given, and how much static storage is in it.
 pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
     say("memory.static_bytes_given_back", static_bytes);
     say("memory.free_bytes", pages.free * page_bytes);
     say("memory.page_metadata_bytes", pages.metadata_bytes);
 }
 
-/// How much of the boot CPU's stack was used, tests included, and how much there is.
+/// Prints how much of the boot CPU's stack was used, tests included, and its size.
 pub(crate) fn boot_stack(used: u64, bytes: u64) {
     say("memory.boot_stack_bytes_used", used);
     say("memory.boot_stack_bytes", bytes);
 }
 
-/// The exceptions that were dealt with until now.
+/// Prints the counts of exceptions that were handled.
 pub(crate) fn exceptions() {
     say("tlb_conflicts", conflict::count());
     say("spurious_faults", spurious::count());
 }
 
-/// The drivers that were probed.
-// Its own frame: the boot's lies under all that follows.
+/// Prints the drivers that were probed.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn drivers(page_size: PageSize) {
     for Probed {
@@ -154,8 +154,8 @@ impl Display for Commas {
     }
 }
 
-/// What the boot before left in RAM.
-// Its own frame: the boot's lies under all that follows.
+/// Prints what the previous boot left in RAM.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn left_by_last_boot(left: &Left) {
     say("persist.boots", left.boots);
@@ -172,7 +172,7 @@ pub(crate) fn left_by_last_boot(left: &Left) {
     }
 }
 
-/// The pieces of the linear map, `FIRST+BYTES` in hexadecimal, with commas between them.
+/// Formats the pieces of the linear map as `FIRST+BYTES` in hexadecimal, with commas between them.
 struct PieceList<'a>(&'a [Piece]);
 
 impl Display for PieceList<'_> {
@@ -185,8 +185,8 @@ impl Display for PieceList<'_> {
     }
 }
 
-/// The CPUs: those that are up, and why the others are not.
-// Its own frame: the boot's lies under all that follows.
+/// Prints the CPUs that are up, and why the others are not.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn cpus(started: &Started, page_size: PageSize) {
     say("cpus", started.facts.len());

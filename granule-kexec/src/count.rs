@@ -1,10 +1,10 @@
-//! What the relocation code executes: counted by going through its steps with the list that it will
-//! be given, before it is.
+//! Counts the instructions that the relocation code will execute, by running its steps over the
+//! finished list.
 //!
-//! Record by record, as they lie in memory, so a barrier for each record would be counted as often.
-//! Of a record's bytes only the first round of the loop is gone through, and its operations on lines
-//! count for all of them. There is no barrier in a round: one would be counted once a record, which
-//! is not how often it is executed, and is not the number that tests expect either.
+//! The list is walked record by record, so a barrier per record would be counted as often as it runs.
+//! Of a record's bytes only the first round of the loop is executed, and its cache operations are
+//! multiplied by the number of rounds. A round contains no barrier. A barrier added there would be
+//! counted once per record: too rarely, but still enough to differ from the number that tests expect.
 
 use super::header::{Header, ListMemory};
 use super::layout::{LINE, MOST_LINE, RECORD_BYTES};
@@ -13,20 +13,21 @@ use core::mem::size_of;
 use granule::arch::PhysicalAddress;
 use granule_trace::{Barrier, BarrierKind, System};
 
-/// What was counted.
+/// The counted instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// DSBs, of any kind.
+    /// DSBs of any kind.
     pub dsb: u64,
     /// TLBIs.
     pub tlbi: u64,
-    /// Operations on cache lines, of any kind.
+    /// Cache maintenance operations by line, of any kind.
     pub lines: u64,
 }
 
 impl Counts {
-    /// Of the list whose first page is at `head`, on a CPU whose smallest data cache line has `line`
-    /// bytes, a power of two. The list was [verified](fn@super::verify), and this is its header.
+    /// Counts for the list whose first page is at `head`, on a CPU whose smallest data cache line has
+    /// `line` bytes, a power of two. The list was [verified](fn@super::verify), and `header` is its
+    /// header.
     #[must_use]
     pub fn of(memory: &impl ListMemory, head: PhysicalAddress, header: &Header, line: u64) -> Self {
         let mut counting = Counting {
@@ -38,17 +39,17 @@ impl Counts {
             rounds: 1,
             counts: Self::default(),
         };
-        // The steps are long, and nobody waits for a count: one of them, and calls.
+        // Dynamic dispatch keeps one copy of the long steps; a count need not be fast.
         let machine: &mut dyn Machine = &mut counting;
         steps::leave(machine, head.0.wrapping_add(header.distance));
         counting.counts
     }
 }
 
-/// Loads and stores that copying so many bytes takes: 16 bytes each, by pairs of registers. To Normal
-/// Cacheable memory with the MMU on, and to Device memory on the uncached way. Beside them the
-/// code loads its header with seven and each record with two, links and the end too, each time that
-/// it goes through the list; operations on lines load and store nothing.
+/// Loads and stores needed to copy so many bytes: register pairs of 16 bytes. They access Normal
+/// Cacheable memory with the MMU on, and Device memory on the uncached way. The code also loads its
+/// header with seven instructions and each record with two, links and the end included, each time that
+/// it walks the list. Cache operations load and store nothing.
 #[must_use]
 pub const fn copy_accesses(bytes_copied: u64) -> u64 {
     const PAIR: u64 = 16;
@@ -61,17 +62,17 @@ struct Counting<'a, M> {
     distance: u64,
     line: u64,
     mmu_off: bool,
-    /// Of the record that is gone through: for one operation that is met there are so many.
+    /// Rounds of the current record: the factor for each cache operation of its first round.
     rounds: u64,
     counts: Counts,
 }
 
-/// Where a record has its bytes.
+/// Offset of the byte count in a record.
 const BYTES: u64 = 2 * size_of::<u64>() as u64;
 const _: () = assert!((size_of::<Header>() as u64).is_multiple_of(RECORD_BYTES));
 
 impl<M: ListMemory> Machine for Counting<'_, M> {
-    /// Where there is no memory the list ends: it was verified, so that does not happen.
+    /// A load outside memory would end the list; a verified list has none.
     fn word(&mut self, address: u64) -> u64 {
         let distance = if self.mmu_off { 0 } else { self.distance };
         let at = address.wrapping_sub(distance);
@@ -80,7 +81,7 @@ impl<M: ListMemory> Machine for Counting<'_, M> {
         if in_header || at % RECORD_BYTES != BYTES {
             return word;
         }
-        // A line, of the longer kind: it divides a record's bytes.
+        // One line, clamped to the steps of the code: it divides a record's bytes.
         let round = self.line.clamp(LINE as u64, MOST_LINE).min(word.max(1));
         self.rounds = word / round;
         round.min(word)

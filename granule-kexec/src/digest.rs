@@ -1,13 +1,13 @@
-//! A digest of 64 bits over words: finds what decayed or was written over, not what was forged.
+//! A 64-bit digest over words. It detects decay and overwriting, not forgery.
 //!
-//! Each step is a bijection of the state for a given word, and of the word for a given state. So
-//! two texts of equal length that differ in one word never have the same digest; those that differ
-//! in more have it by chance, one in 2^64. Cheap: an exclusive or, a rotation and two multiplications a
-//! word, so that segments of hundreds of megabytes can be digested before and after they move.
+//! Each step is a bijection of the state for a given word, and of the word for a given state. So two
+//! texts of equal length that differ in exactly one word never have the same digest; other differences
+//! collide by chance, one in 2^64. A word costs an exclusive or, a rotation and two multiplications,
+//! so hundreds of megabytes can be digested before and after they move.
 
-/// An odd number whose bits are mixed: the fractional part of the golden ratio.
+/// An odd number with mixed bits: the fractional part of the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Another one: the fractional part of the square root of 2.
+/// Another such number: the fractional part of the square root of 2.
 const OTHER: u64 = 0x6a09_e667_f3bc_c909;
 
 /// The digest of the words so far.
@@ -30,7 +30,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Of nothing.
+    /// The digest of no words.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -39,18 +39,18 @@ impl Digest {
         }
     }
 
-    /// One more word.
+    /// Adds a word.
     #[inline]
     pub const fn word(&mut self, word: u64) {
-        // A multiplication carries bits up, never down: turned over, the second one spreads those
-        // that were up. So no bit of a word changes only a few bits of the state, which one bit of
-        // the next word could undo.
+        // A multiplication carries bits up, never down. The rotation turns the upper half down, and
+        // the second multiplication spreads those bits. So every bit of a word changes many bits of
+        // the state, and no single bit of the next word can undo that.
         let spread = (self.state ^ word).wrapping_mul(FACTOR).rotate_left(32);
         self.state = spread.wrapping_mul(OTHER);
         self.words = self.words.wrapping_add(1);
     }
 
-    /// Bytes, as words in little-endian order; the last one is filled with zeros.
+    /// Adds bytes as little-endian words; the last word is padded with zeros.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -65,7 +65,7 @@ impl Digest {
         }
     }
 
-    /// The digest of all words given so far, of which how many they were is part.
+    /// The digest of all words so far; their number is part of it.
     #[must_use]
     pub const fn value(&self) -> u64 {
         let mixed = (self.state ^ self.words).wrapping_mul(FACTOR);

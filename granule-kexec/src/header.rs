@@ -1,55 +1,55 @@
-//! The header of the list, as the relocation code reads it, and how words of the list are reached. What
-//! is in the pages behind it is [`list`](super::list)'s.
+//! The header of the list, as the relocation code reads it, and access to the words of the list. The
+//! records behind the header belong to [`list`](super::list).
 
 use super::layout::RECORD_BYTES;
 use core::mem::{offset_of, size_of};
 
-/// Memory of the list, a word at a time, by physical address.
+/// Access to the list's memory, a word at a time, by physical address.
 pub trait ListMemory {
-    /// The word at an address, a multiple of 8; `None` where this kernel has no memory. Only a list
-    /// that something wrote over leads there.
+    /// The word at an address, a multiple of 8. `None` where this kernel has no memory, which only an
+    /// overwritten list leads to.
     fn load(&self, address: u64) -> Option<u64>;
 
     /// Stores a word in a page that came from the allocator.
     fn store(&mut self, address: u64, word: u64);
 }
 
-/// What the relocation code is told, at the beginning of the list's first page.
+/// The parameters of the relocation code, at the start of the list's first page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Header {
     /// [`Header::MAGIC`].
     pub magic: u64,
-    /// The [`Digest`](super::Digest) of all other words of the header, and of all records.
+    /// The [`Digest`](super::Digest) of all other words of the header and of all records.
     pub digest: u64,
     /// [`UNCACHED`](super::UNCACHED), [`EL2`](super::EL2).
     pub flags: u64,
     /// The physical address of the first record.
     pub first: u64,
-    /// What is added, wrapping, to a physical address for that in the linear map.
+    /// Added, wrapping, to a physical address for its address in the linear map.
     pub distance: u64,
     /// SCTLR with the MMU off.
     pub sctlr: u64,
-    /// TTBR1 with the transitional tables.
+    /// TTBR1 for the transitional tables.
     pub ttbr1: u64,
-    /// TCR with them.
+    /// TCR for the transitional tables.
     pub tcr: u64,
-    /// The physical address at which the next kernel begins.
+    /// Physical address of the next kernel's first instruction.
     pub entry: u64,
-    /// The physical address of its device tree.
+    /// Physical address of its device tree.
     pub tree: u64,
-    /// The physical address at which the relocation code begins: in the page that it was copied to,
-    /// [`START`](super::START) bytes on.
+    /// Physical address of the relocation code's first instruction: [`START`](super::START) bytes into
+    /// the page that holds the copy.
     pub code: u64,
-    /// TTBR0 with the identity map of that page.
+    /// TTBR0 for the identity map of that page.
     pub ttbr0: u64,
     /// SCTLR_EL2 with the MMU off, without E2H.
     pub sctlr_el2: u64,
-    /// How many records there are, without those that lead to a page, and without the end.
+    /// Number of records, without links and the end.
     pub records: u64,
-    /// Bytes that are copied.
+    /// Number of bytes to copy.
     pub bytes_copied: u64,
-    /// Bytes whose lines are cleaned.
+    /// Number of bytes whose cache lines are cleaned.
     pub bytes_cleaned: u64,
 }
 
@@ -80,7 +80,7 @@ impl Header {
         ]
     }
 
-    /// The other way round.
+    /// The header that has these words; the inverse of `words`.
     pub(super) const fn of(words: [u64; Self::WORDS]) -> Self {
         let [
             magic,

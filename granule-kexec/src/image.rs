@@ -1,7 +1,7 @@
-//! The header of an arm64 `Image`: what it says, and what speaks against it before anything is done.
+//! The header of an arm64 `Image`: its fields, and the checks before the image is used.
 //!
-//! The first 64 bytes of the boot protocol's flat image, read from bytes that somebody else wrote.
-//! Where an image is put is [`segment`](super::segment)'s.
+//! The header is the first 64 bytes of the boot protocol's flat image, and is untrusted input. The
+//! choice of the image's destination belongs to [`place`](super::place).
 
 use core::fmt;
 use granule::arch::{CpuFeatures, PageSize, features::Support};
@@ -9,39 +9,39 @@ use granule::arch::{CpuFeatures, PageSize, features::Support};
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
 
-/// What an image's address, less its [`text_offset`](ImageHeader::text_offset), is a multiple of.
+/// Alignment, in bytes, of an image's address less its [`text_offset`](ImageHeader::text_offset).
 pub const IMAGE_ALIGN: u64 = 2 << 20;
 
-/// What a file is that is no arm64 Image, as far as its first bytes tell.
+/// What the first bytes of a file say about its type, if it is not an arm64 Image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Looks {
-    /// Nothing that is known here.
+    /// No known type.
     Unknown,
     /// An ELF file, such as `vmlinux`.
     Elf,
-    /// Compressed, by what it says.
+    /// A compressed file; the name of the format.
     Compressed(&'static str),
-    /// A kernel for another architecture, whose name it is.
+    /// A kernel for another architecture; the architecture's name.
     Other(&'static str),
 }
 
-/// Why a file is no image that this CPU can be given.
+/// Why a file cannot be booted as an image on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// Shorter than a header.
+    /// The file is shorter than a header.
     Short {
-        /// Its bytes.
+        /// Length of the file in bytes.
         bytes: usize,
     },
-    /// The magic is not there.
+    /// The magic number is missing.
     NotAnImage(Looks),
-    /// It is for big-endian CPUs.
+    /// The image is for big-endian CPUs.
     BigEndian,
-    /// It does not say how much memory it takes.
+    /// The header does not state the image's size in memory.
     NoSize,
-    /// It is for another page size than the CPU has.
+    /// The image needs a page size that the CPU does not have.
     PageSize(PageSize),
 }
 
@@ -81,26 +81,28 @@ impl fmt::Display for ImageError {
 
 impl core::error::Error for ImageError {}
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageHeader {
-    /// Offset from a 2 MiB aligned base at which the image is to be, in bytes.
+    /// Offset of the image from a 2 MiB aligned base, in bytes.
     pub text_offset: u64,
-    /// Memory the image takes from its first byte on, what it zeroes itself included; not 0.
+    /// Bytes of memory from the image's first byte on, including what it zeroes itself; not 0.
     pub image_size: u64,
-    /// The page size that the kernel is built for, if it says one.
+    /// The page size that the kernel is built for, if the header states one.
     pub page_size: Option<PageSize>,
-    /// Whether it may be anywhere in RAM; if not, as near to RAM's first byte as can be.
+    /// Whether the image may be anywhere in RAM. Otherwise it should be as close to the start of RAM
+    /// as possible.
     pub anywhere: bool,
 }
 
 impl ImageHeader {
-    /// Reads the header that `bytes` begin with. More of the file makes it better known what it is
-    /// that is no image.
+    /// Reads the header at the start of `bytes`. More bytes of the file give a more precise error for
+    /// a file that is not an image.
     ///
     /// # Errors
     ///
-    /// What the file is instead, or what of it cannot be booted, without the file's name.
+    /// The file's actual type, or the reason why it cannot be booted. The message does not name the
+    /// file.
     pub fn read(bytes: &[u8]) -> Result<Self, ImageError> {
         let looks = looks(bytes);
         if !matches!(looks, Looks::Unknown) {
@@ -116,8 +118,8 @@ impl ImageHeader {
         if flags & 1 != 0 {
             return Err(ImageError::BigEndian);
         }
-        // Zero is how images older than the field say "unknown", and loaders then ignore text_offset
-        // as well.
+        // Images older than the field have 0 here for "unknown". Loaders then ignore text_offset as
+        // well.
         if image_size == 0 {
             return Err(ImageError::NoSize);
         }
@@ -134,7 +136,7 @@ impl ImageHeader {
         })
     }
 
-    /// Whether a CPU can run it.
+    /// Checks that a CPU can run the image.
     ///
     /// # Errors
     ///
@@ -146,8 +148,8 @@ impl ImageHeader {
         }
     }
 
-    /// The memory it takes, where its file has `bytes` bytes: whole pages of `page`. `None` where that
-    /// is more than there are addresses.
+    /// The memory that the image takes if its file has `bytes` bytes, in whole pages of `page`. `None`
+    /// if that does not fit in 64 bits.
     #[must_use]
     pub fn memory(&self, bytes: u64, page: PageSize) -> Option<u64> {
         self.image_size
@@ -155,7 +157,7 @@ impl ImageHeader {
             .checked_next_multiple_of(page.bytes())
     }
 
-    /// Whether it may be at an address, as far as alignment goes.
+    /// Whether an address has the alignment that the image needs.
     #[must_use]
     pub const fn may_be_at(&self, address: u64) -> bool {
         address
@@ -174,8 +176,8 @@ fn has(bytes: &[u8], at: usize, what: &[u8]) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(what))
 }
 
-/// What a file is by the marks of others. The arm64 Image has none of them, but may begin as a PE
-/// file does.
+/// Recognises other file types by their magic numbers. An arm64 Image has none of these, but may begin
+/// as a PE file does.
 fn looks(bytes: &[u8]) -> Looks {
     for (mark, how) in [
         (&b"\x1f\x8b"[..], "gzip"),
@@ -220,7 +222,7 @@ fn looks(bytes: &[u8]) -> Looks {
 
 const PE_ARM64: u16 = 0xaa64;
 
-/// The machine of a PE file, if the bytes reach so far.
+/// The machine field of a PE file, if `bytes` contains it.
 fn pe_machine(bytes: &[u8]) -> Option<u16> {
     if !has(bytes, 0, b"MZ") {
         return None;

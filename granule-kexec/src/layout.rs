@@ -1,38 +1,38 @@
-//! Numbers that the relocation code, the list and who writes it share.
+//! Constants shared by the relocation code, the list and the writer of the list.
 //!
-//! Plain constants. Those of the header's fields are offsets of the structure in
-//! [`list`](super::list).
+//! The offsets of the header's fields come from the structure in [`list`](super::list), not from here.
 
 use granule::arch::PageSize;
 
-/// Bytes that are moved and told of at a time: what the copying loops load before they store.
+/// Bytes that each copying loop loads before it stores them; also the unit in which moves are
+/// reported.
 pub const LINE: usize = 64;
 
 /// Bytes of the relocation code with its vectors: it must fit into the smallest page.
 pub const CODE_BYTES: usize = UNIT as usize;
-/// Where in it execution begins: behind vectors.
+/// Offset of the first instruction in the relocation code: the vectors come first.
 pub const START: u64 = 2048;
 
-/// A record's kind: bytes are copied.
+/// Record kind: the bytes are copied.
 pub const COPY: u64 = 1 << COPY_BIT;
-/// A record's kind: the destination's lines are cleaned to the point of coherency.
+/// Record kind: the destination's cache lines are cleaned to the point of coherency.
 pub const CLEAN: u64 = 1 << CLEAN_BIT;
-/// A record's kind: the next record is at the destination.
+/// Record kind: the next record is at the address in the destination field.
 pub const LINK: u64 = 1 << LINK_BIT;
-/// A record's kind: there are no more.
+/// Record kind: the end of the list.
 pub const END: u64 = 0;
 pub(crate) const COPY_BIT: u32 = 0;
 pub(crate) const CLEAN_BIT: u32 = 1;
 pub(crate) const LINK_BIT: u32 = 2;
 
-/// Bytes of a record: destination, source, bytes and kind, 64 bits each.
+/// Bytes of a record: destination, source, byte count and kind, 64 bits each.
 pub const RECORD_BYTES: u64 = 32;
-/// What a record's bytes are a multiple of, and its addresses: the smallest page.
+/// Granularity of a record's addresses and byte count: the smallest page size.
 pub const UNIT: u64 = PageSize::K4.bytes();
 
-/// A header's flag: the MMU goes off before anything is copied.
+/// Header flag: the MMU goes off before the first copy.
 pub const UNCACHED: u64 = 1 << UNCACHED_BIT;
-/// A header's flag: the next kernel begins at EL2, which a hypervisor call leads to.
+/// Header flag: the next kernel starts at EL2, entered by a hypervisor call.
 pub const EL2: u64 = 1 << EL2_BIT;
 pub(crate) const UNCACHED_BIT: u32 = 0;
 pub(crate) const EL2_BIT: u32 = 1;
@@ -40,10 +40,10 @@ pub(crate) const EL2_BIT: u32 = 1;
 /// The hypervisor call that sets the vectors of EL2 to the address in x1.
 pub const SET_VECTORS: u64 = 0;
 
-/// The longest step from cache line to cache line, in bytes: four of them must divide a page. A
-/// longer line is cleaned more than once.
+/// The longest step between cache lines, in bytes: four steps must divide a page. A longer cache line
+/// is cleaned more than once.
 pub const MOST_LINE: u64 = 1024;
 
-/// TCR.EPD0 and TCR.EPD1: no walks of a half.
+/// TCR.EPD0 and TCR.EPD1: they disable table walks for the lower and the upper half.
 pub(crate) const EPD0: u64 = granule::arch::registers::Tcr::EPD0;
 pub(crate) const EPD1: u64 = granule::arch::registers::Tcr::EPD1;

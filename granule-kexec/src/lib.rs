@@ -1,29 +1,34 @@
-//! Leaving one arm64 kernel for another with the MMU on: the parts that are pure, and the relocation
-//! code.
+//! Replacing one running arm64 kernel with another while the MMU stays on (kexec): the pure parts, and
+//! the relocation code.
 //!
-//! A next kernel is some [`Segment`]s: bytes that are to be at certain physical addresses when it
-//! begins. They are put there by code that runs on tables of its own, from a page of its own, and
-//! follows a list. Here are the image's header ([`ImageHeader`]), the judgement of segments and the
-//! plan for them ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`],
-//! [`verify()`]), the transitional tables ([`build`]), the relocation code itself (`relocate`, bare arm64
-//! only) and the same in Rust for whoever models, records or counts it ([`steps`], [`Recorder`], [`Counts`]). Nothing here knows where
-//! files come from, how pages are found, other CPUs, devices, or device trees.
+//! A next kernel is a set of [`Segment`]s: bytes that must be at given physical addresses when the
+//! next kernel starts. The relocation code moves them there. The code runs from its own page, on its
+//! own translation tables, and follows a list of records.
 //!
-//! In the order in which a kernel needs it:
+//! This crate holds the image header ([`ImageHeader`]), the checks of segments and the plan for them
+//! ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`], [`verify()`]), the
+//! transitional tables ([`build`]), and the relocation code (`relocate`, bare arm64 only). The
+//! relocation code also exists in Rust, for models, recorders and counters ([`steps`], [`Recorder`],
+//! [`Counts`]). File access, page allocation, other CPUs, devices and device trees belong to the
+//! kernel.
 //!
-//! 1. [`ImageHeader::read`] and [`check`](ImageHeader::check); [`find_place`] for each segment, first
-//!    with all memory in use reserved, then, if nothing is long enough, without; [`check_places`] and [`check_boot`].
-//! 2. Pages for the bytes: the destination's own where they are free, others where they are not, of
-//!    which [`in_the_way`] says whether they may be taken. Bytes are loaded into them, the last page's
-//!    rest is zeroed.
-//! 3. A page for the relocation code and the list's ([`List::write`]) and the tables' ([`build`]): all of
-//!    them such that nothing is in the way. What the tables map is gathered in [`Ranges`] from
-//!    [`reached`] and [`List::each_page`].
-//! 4. [`List::seal`]. The next kernel is loaded; up to here all can be given back ([`List::free`],
+//! A kernel uses the crate in this order:
+//!
+//! 1. Check the image and place the segments: [`ImageHeader::read`] and [`check`](ImageHeader::check),
+//!    [`find_place`] for each segment, then [`check_places`] and [`check_boot`]. The first search
+//!    reserves all memory in use; the second search, needed only if no free stretch is long enough,
+//!    does not.
+//! 2. Allocate pages for the bytes: the destination's own pages where they are free, other pages
+//!    elsewhere. [`in_the_way`] says whether a page collides with a destination. Load the bytes and
+//!    zero the rest of the last page.
+//! 3. Allocate pages for the relocation code, for the list ([`List::write`]) and for the tables
+//!    ([`build`]). No segment's destination may cover any of them. [`Ranges`] collects the memory to
+//!    map, from [`reached`] and [`List::each_page`].
+//! 4. [`List::seal`]. The next kernel is now loaded, and can still be unloaded ([`List::free`],
 //!    [`free`]).
-//! 5. The relocation code is copied to its page, cleaned, and the instruction caches invalidated; for
-//!    the uncached way the list's pages are cleaned. Other CPUs off, devices quiet, [`verify()`], and
-//!    `relocate::leave`.
+//! 5. Copy the relocation code to its page, clean the page and invalidate the instruction caches. The
+//!    uncached way also cleans the pages of the list. Take other CPUs off, quiesce devices, call
+//!    [`verify()`], then `relocate::leave`.
 
 #![no_std]
 #![deny(missing_docs)]

@@ -1,13 +1,14 @@
-//! The list in memory: a header and records, in pages of their own, as the relocation code reads
-//! them. Here it is written and sealed; [`verify`](fn@super::verify) reads it.
+//! The list in memory: a header and records, in pages of their own, in the form that the relocation
+//! code reads. This file writes and seals the list; [`verify`](fn@super::verify) reads it.
 //!
-//! All are little-endian words of 64 bits. The first page begins with the [`Header`], records follow
-//! ([`RECORD_BYTES`] each: destination, source, bytes, kind), and the last record of a page that is
-//! not the last one leads to the next page. A digest over all of it is in the header and is
-//! [verified](fn@super::verify) before the point of no return: nothing after that looks at what it does.
+//! All fields are little-endian 64-bit words. The first page begins with the [`Header`], then come the
+//! records ([`RECORD_BYTES`] each: destination, source, bytes, kind). The last record of every page
+//! but the last links to the next page. The header holds a digest over the whole list, which is
+//! [verified](fn@super::verify) before the point of no return: the relocation code itself checks
+//! nothing.
 //!
-//! How the pages are reached is [`ListMemory`]'s; where they come from, a
-//! [`TableAllocator`]'s, whose pages no segment may be in the place of.
+//! A [`ListMemory`] gives access to the pages, and a [`TableAllocator`] provides them. No segment's
+//! destination may cover one of these pages.
 
 use super::header::{Header, ListMemory};
 use super::layout::{EL2, END, LINK, RECORD_BYTES, START, UNCACHED};
@@ -19,41 +20,42 @@ use core::mem::size_of;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule::table::{FreedTable, TableAllocator};
 
-/// How the next kernel is reached.
+/// How the relocation code enters the next kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The MMU goes off before anything is copied: slower by far where there are caches, and there
-    /// to be measured against.
+    /// Whether the MMU goes off before the first copy. This is far slower where there are caches, and
+    /// exists for comparison.
     pub uncached: bool,
-    /// The machine began at EL2 and this kernel runs at EL1: the next one begins at EL2 too, by a
-    /// hypervisor call that this kernel's vectors of EL2 take.
+    /// Whether the next kernel starts at EL2: the machine began at EL2 and this kernel runs at EL1. A
+    /// hypervisor call, handled by this kernel's EL2 vectors, leads back there.
     pub el2: bool,
-    /// SCTLR with the MMU and caches off, of the level that this kernel runs at.
+    /// SCTLR with the MMU and caches off, for this kernel's exception level.
     pub sctlr: u64,
-    /// SCTLR_EL2 with the MMU off, without E2H; for `el2` only.
+    /// SCTLR_EL2 with the MMU off, without E2H; used only with `el2`.
     pub sctlr_el2: u64,
-    /// Where the next kernel begins: the image's place.
+    /// Entry point of the next kernel: the destination of its image.
     pub entry: PhysicalAddress,
-    /// Where its device tree is to be.
+    /// Destination of the device tree.
     pub tree: PhysicalAddress,
-    /// The page that the relocation code was, or will be, copied to.
+    /// The page that holds, or will hold, the copy of the relocation code.
     pub code: PhysicalAddress,
 }
 
-/// A list that was written: records, and room for the header.
+/// A written list: its records are complete, its header is still to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct List {
     /// The first page.
     pub head: PhysicalAddress,
-    /// Pages.
+    /// Number of pages.
     pub pages: usize,
     /// The page size.
     pub page: PageSize,
-    /// What its records come to.
+    /// Totals over its records.
     pub totals: Totals,
 }
 
-/// Records that a page has room for, its last one not counted, which leads on or ends the list.
+/// Number of records that fit into a page, without the page's last record, which links to the next
+/// page or ends the list.
 const fn room(page: PageSize, first: bool) -> u64 {
     let header = if first { size_of::<Header>() as u64 } else { 0 };
     (page.bytes() - header) / RECORD_BYTES - 1
@@ -64,8 +66,8 @@ impl List {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](super::check); [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`], with
-    /// all pages given back.
+    /// Those of [`check`](super::check); [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`], after
+    /// all pages were given back.
     pub fn write(
         memory: &mut impl ListMemory,
         pages: &mut impl TableAllocator,
@@ -81,7 +83,8 @@ impl List {
         if !pages.reserve(needed) {
             return Err(out);
         }
-        // Linked as they come, so that those there are can be given back, and be found again.
+        // Each page is linked at once, so that an error path can find and free the pages allocated so
+        // far.
         let mut head = None;
         let mut last = 0;
         let mut taken = 0;
@@ -118,7 +121,8 @@ impl List {
         let mut at = list.first();
         let written = plan(segments, ground, |record| {
             if at & (page.bytes() - 1) == page.bytes() - RECORD_BYTES {
-                // `end` in the last page, which has room for all that is left.
+                // This slot holds the link to the next page. The last page has room for all remaining
+                // records, so its `END` in this slot is never reached.
                 at = memory.load(at).unwrap_or(at);
             }
             store(memory, at, &record);
@@ -134,7 +138,8 @@ impl List {
         }
     }
 
-    /// Nobody but this has written the pages so far, so there is nothing to be found wrong.
+    /// Frees the pages on an error path. Only this code has written the pages so far, so their links
+    /// are intact.
     fn give_back(self, memory: &impl ListMemory, pages: &mut impl TableAllocator) {
         let _ = self.free(memory, pages);
     }
@@ -143,12 +148,13 @@ impl List {
         self.head.0 + size_of::<Header>() as u64
     }
 
-    /// The list's pages, one after the other: what the transitional tables must map, and what must be
-    /// cleaned for the uncached way.
+    /// Calls `each` with the list's pages in order: the pages that the transitional tables map, and
+    /// that the uncached way cleans.
     ///
     /// # Errors
     ///
-    /// [`ListError::Lost`] if something wrote over what links them; all before it were given then.
+    /// [`ListError::Lost`] if a link was overwritten; the pages before it were already passed to
+    /// `each`.
     pub fn each_page(
         &self,
         memory: &impl ListMemory,
@@ -156,7 +162,7 @@ impl List {
     ) -> Result<(), ListError> {
         let mut at = self.head.0;
         for left in (0..self.pages).rev() {
-            // The next one first: this one may be freed, and written by its next owner.
+            // Read the link first: `each` may free this page, and its next owner may write to it.
             let last = load_record(memory, at + (self.page.bytes() - RECORD_BYTES))?;
             each(PhysicalAddress(at));
             let expected = if left > 0 { LINK } else { END };
@@ -168,12 +174,12 @@ impl List {
         Ok(())
     }
 
-    /// Gives its pages back.
+    /// Frees the pages of the list.
     ///
     /// # Errors
     ///
-    /// [`ListError::Lost`] if something wrote over what links them: none is given back then, as
-    /// nobody knows which they were.
+    /// [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of pages
+    /// is unknown.
     pub fn free(
         self,
         memory: &impl ListMemory,
@@ -181,16 +187,16 @@ impl List {
     ) -> Result<(), ListError> {
         self.each_page(memory, |_| {})?;
         self.each_page(memory, |page| {
-            // SAFETY: a page of the list is data, and never becomes a table.
+            // SAFETY: a page of the list holds data only and is never used as a table.
             pages.free(unsafe { FreedTable::unreachable(page) });
         })
     }
 
-    /// Writes the header, with the digest: the list is complete.
+    /// Writes the header with the digest, which completes the list.
     ///
     /// # Errors
     ///
-    /// [`ListError::Lost`] if it was written over since.
+    /// [`ListError::Lost`] if the list was overwritten since it was written.
     pub fn seal(
         &self,
         memory: &mut impl ListMemory,

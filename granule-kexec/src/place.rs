@@ -1,5 +1,5 @@
-//! Where segments are put: the lowest place that is free, and what the arm64 boot protocol says of
-//! places. Whether segments can be where they are is [`segment`](super::segment)'s.
+//! The choice of a segment's destination: the lowest free place, and the boot protocol's rules on
+//! distances. The checks of chosen destinations belong to [`segment`](super::segment).
 
 use super::layout::UNIT;
 use super::segment::{Extent, Ground, Refusal, Segment, is_ram};
@@ -7,30 +7,32 @@ use super::segment::{Extent, Ground, Refusal, Segment, is_ram};
 /// Any address.
 pub const ANYWHERE: Extent = Extent::new(0, u64::MAX);
 
-/// Bytes that a device tree may have, and of the blocks in which a kernel may map it, as normal memory,
-/// before it knows what memory there is: so whatever else is in them must be such.
+/// The most bytes that a device tree may have, and the size of the blocks in which a kernel may map
+/// the tree before it knows its memory. The blocks are mapped as Normal memory, so everything else in
+/// them must be Normal memory too.
 pub const TREE_BLOCK: u64 = 2 << 20;
 
-/// A kernel maps its image and its initramfs in one window that begins at a multiple of 1 GiB.
+/// A kernel maps its image and its initramfs in one window that starts at a multiple of 1 GiB.
 const WINDOW: u64 = 32 << 30;
 const WINDOW_ALIGN: u64 = 1 << 30;
 
-/// Where an initramfs may be for an image at `image`.
+/// The window in which an initramfs may be for an image at `image`.
 #[must_use]
 pub const fn near(image: &Extent) -> Extent {
-    // Below it: the window that ends behind it. Above it: the window that begins before it.
+    // The lowest window ends after the image, the highest window begins before it.
     let end = image.start.saturating_add(image.bytes);
     let start = match end.checked_next_multiple_of(WINDOW_ALIGN) {
         Some(end) => end.saturating_sub(WINDOW),
-        // Its last multiple is 2^64.
+        // The next multiple would be 2^64.
         None => WINDOW.wrapping_neg(),
     };
     let end = (image.start & !(WINDOW_ALIGN - 1)).saturating_add(WINDOW);
     Extent::new(start, end.saturating_sub(start))
 }
 
-/// Whether image, initramfs and device tree are where the boot protocol lets them be, each of which
-/// could be there by itself. `unmapped` is RAM that must not be mapped.
+/// Checks the distances and sizes that the boot protocol prescribes for image, initramfs and device
+/// tree. Each of them has already passed [`check_places`](super::check_places). `unmapped` is RAM that
+/// must not be mapped.
 ///
 /// # Errors
 ///
@@ -72,10 +74,10 @@ pub fn check_boot(
 }
 
 /// The lowest address in `within`, a multiple of `align` plus `offset`, at which `memory` bytes of RAM
-/// are neither reserved, nor kept, nor a place of `taken`, up to the end of `within`. `align` is a power
-/// of two.
+/// are neither reserved, nor kept, nor part of a destination in `taken`. All bytes lie in `within`.
+/// `align` is a power of two.
 ///
-/// Who wants to have nothing to copy asks first with all memory in use among what is reserved.
+/// A caller that wants to avoid copying first reserves all memory in use.
 ///
 /// # Errors
 ///
@@ -91,7 +93,7 @@ pub fn find_place(
     let align = align.max(ground.page.bytes()).max(UNIT);
     let mut longest = 0;
     let mut best: Option<u64> = None;
-    // A lowest place begins where a bank does, or behind something that is taken.
+    // The lowest free place begins at the start of a bank or directly behind something that is taken.
     let starts = ground.ram.iter().map(|bank| Some(bank.start));
     let behind = ground.reserved.iter().chain(ground.kept).map(Extent::end);
     let places = taken.iter().map(|one| one.place().end());
@@ -121,7 +123,7 @@ pub fn find_place(
 /// How many bytes from an address on are RAM that nothing is in.
 fn free_from(start: u64, taken: &[Segment<'_>], ground: &Ground<'_>) -> u64 {
     let mut end = start;
-    // Banks may touch each other.
+    // Adjacent banks count as one.
     while let Some(bank) = ground
         .ram
         .iter()

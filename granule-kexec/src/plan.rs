@@ -1,22 +1,23 @@
-//! The plan: what the relocation code is to do for some segments, as records.
+//! The plan: turns segments into the records that the relocation code executes.
 //!
-//! A record moves bytes, cleans lines, or both. Runs of pages that follow each other in source and
-//! destination are one record, what is where it is to be is none (or one that cleans), and since no
-//! bytes lie where others are to be, which is checked first, their order does not matter.
+//! A record copies bytes, cleans lines, or both. Runs of pages that are consecutive in source and
+//! destination share one record. Pages already in place need no record, or one that only cleans. The
+//! order of records does not matter, because a check before it makes sure that no source lies in a
+//! destination.
 
 use super::layout::{CLEAN, COPY};
 use super::segment::{Clean, Extent, Ground, Refusal, Segment, check_places, in_the_way, is_ram};
 
-/// One step of the relocation code.
+/// One instruction to the relocation code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The physical address of the first byte to write or clean.
+    /// Physical address of the first byte to write or clean.
     pub destination: u64,
-    /// The physical address of the first byte to read; where nothing is copied, the destination.
+    /// Physical address of the first byte to read; equal to the destination if nothing is copied.
     pub source: u64,
-    /// How many bytes, a multiple of this kernel's page size.
+    /// Number of bytes, a multiple of this kernel's page size.
     pub bytes: u64,
-    /// What is done: [`COPY`], [`CLEAN`] or both.
+    /// The operation: [`COPY`], [`CLEAN`] or both.
     pub kind: u64,
 }
 
@@ -33,7 +34,7 @@ impl Record {
         self.kind & CLEAN != 0
     }
 
-    /// Takes over one that goes on where this one ends, if it does.
+    /// Merges `next` into this record if it continues this record.
     const fn join(&mut self, next: &Self) -> bool {
         let goes_on = self.kind == next.kind
             && self.destination + self.bytes == next.destination
@@ -45,16 +46,16 @@ impl Record {
     }
 }
 
-/// What a plan comes to.
+/// Totals over the records of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Those that copy.
+    /// Number of records that copy.
     pub copies: u64,
     /// Bytes copied.
     pub bytes_copied: u64,
-    /// Bytes that are where they are to be already.
+    /// Bytes that are already in place.
     pub bytes_in_place: u64,
     /// Bytes whose lines are cleaned.
     pub bytes_cleaned: u64,
@@ -73,12 +74,12 @@ impl Totals {
     }
 }
 
-/// Checks the segments, with where their bytes are now.
+/// Checks the segments and their source pages.
 ///
 /// # Errors
 ///
-/// Those of [`check_places`], then [`Refusal::Pages`], [`Refusal::Misaligned`],
-/// [`Refusal::Source`] and [`Refusal::InTheWay`].
+/// Those of [`check_places`], then [`Refusal::Pages`], [`Refusal::Misaligned`], [`Refusal::Source`]
+/// and [`Refusal::InTheWay`].
 pub fn check(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusal> {
     check_places(segments, ground)?;
     let page = ground.page;
@@ -101,8 +102,7 @@ pub fn check(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusa
             if kept || pages.bytes == 0 || !is_ram(&pages, ground.ram) {
                 return Err(Refusal::Source { segment, pages });
             }
-            // Behind the last RAM there are no more bytes: the sum cannot wrap before the count of
-            // pages is found to be wrong.
+            // All pages lie in RAM, so a sum that saturates differs from the needed count.
             found = found.saturating_add(pages.bytes);
             if pages.start != at
                 && let Some(other) = in_the_way(segments, &pages)
@@ -127,8 +127,8 @@ pub fn check(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusa
     Ok(())
 }
 
-/// Makes the records for some segments, one after the other, and says what they come to. Nothing is
-/// given to `emit` unless all segments are right.
+/// Emits the records for some segments in order, and returns the totals. `emit` is called only after
+/// all segments passed the checks.
 ///
 /// # Errors
 ///
@@ -175,8 +175,8 @@ pub fn plan(
             });
             at += pages.bytes;
         }
-        // What the next kernel writes there with its MMU off must not be written over by lines that
-        // this one left.
+        // The next kernel writes here with its MMU off. Dirty lines of this kernel must not be written
+        // back over those stores later.
         add(Record {
             destination: at,
             source: at,
@@ -192,8 +192,8 @@ pub fn plan(
     Ok(totals)
 }
 
-/// All memory that the relocation code reads or writes for some segments, beside the list: each
-/// place as one extent and whether it is written. They may overlap and come in any order.
+/// Calls `each` with all memory, except the list, that the relocation code reads or writes: an extent,
+/// and whether it is written. Extents may overlap and come in any order.
 pub fn reached(segments: &[Segment<'_>], mut each: impl FnMut(Extent, bool)) {
     for segment in segments {
         each(segment.place(), true);

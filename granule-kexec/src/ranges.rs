@@ -1,18 +1,18 @@
-//! A set of addresses as extents that ascend and do not touch, in storage that the caller lends.
+//! A set of addresses, kept as ascending extents that do not touch, in storage lent by the caller.
 //!
-//! For what the transitional tables map: sources of pages come in any order, and neighbours make
+//! The transitional tables map such a set: source pages come in any order, and merged neighbours allow
 //! larger leaves.
 
 use super::segment::Extent;
 
-/// The storage is full: as many extents that do not touch as it has room for.
+/// The storage is full: the set would need more extents than it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// The room.
+    /// The room, in extents.
     pub room: usize,
 }
 
-/// Extents that ascend and do not touch.
+/// Ascending extents that do not touch.
 #[derive(Debug)]
 pub struct Ranges<'a> {
     slots: &'a mut [Extent],
@@ -20,25 +20,25 @@ pub struct Ranges<'a> {
 }
 
 impl<'a> Ranges<'a> {
-    /// None yet, in `slots`, whatever is in them.
+    /// An empty set that uses `slots` as storage and ignores their contents.
     #[must_use]
     pub const fn new(slots: &'a mut [Extent]) -> Self {
         Self { slots, used: 0 }
     }
 
-    /// Adds an extent, which may overlap others. One that reaches beyond the last address ends
+    /// Adds an extent, which may overlap others. An extent that reaches beyond the last address ends
     /// there.
     ///
     /// # Errors
     ///
-    /// [`Full`]; the set is as it was.
+    /// [`Full`]; the set is unchanged.
     pub fn insert(&mut self, new: Extent) -> Result<(), Full> {
         if new.bytes == 0 {
             return Ok(());
         }
         let end = new.start.saturating_add(new.bytes);
         let all = self.all();
-        // Those from `first` to before `behind` touch it and become one with it.
+        // The extents from `first` up to `behind` touch the new one and merge with it.
         let first = all.partition_point(|one| one.start + one.bytes < new.start);
         let behind = all.partition_point(|one| one.start <= end);
         let joined = all.get(first..behind).unwrap_or_default();
@@ -66,7 +66,7 @@ impl<'a> Ranges<'a> {
         Ok(())
     }
 
-    /// What is in it.
+    /// The extents of the set.
     #[must_use]
     pub fn all(&self) -> &[Extent] {
         self.slots.get(..self.used).unwrap_or_default()

@@ -1,38 +1,38 @@
-//! The steps of the relocation code as a trace has them.
+//! Records the steps of the relocation code as trace events.
 //!
-//! Nothing can be recorded once the code runs: its page, the list and the copy are all it touches. So
-//! a kernel that records what it does to its translation lets a [`Recorder`] go through the steps
-//! before it leaves, which reads the list and changes nothing. Lines that follow each other are one
-//! event.
+//! The running code touches only its page, the list and the copied bytes, so it cannot record
+//! anything. A kernel that traces its translation changes therefore lets a [`Recorder`] go through the
+//! steps before it leaves. The recorder reads the list and changes nothing. Operations on consecutive
+//! lines become one event.
 
 use super::header::ListMemory;
 use super::layout::LINE;
 use super::steps::Machine;
 use granule_trace::{Barrier, Event, System};
 
-/// Goes through the steps and tells what they do, in order: register writes, TLBIs, operations on
-/// caches, barriers, and stores that matter to someone who looks past the caches.
+/// Goes through the steps and emits an event for each, in order: register writes, TLBIs, cache
+/// operations, barriers, and stores that matter to an observer behind the caches.
 #[derive(Debug)]
 pub struct Recorder<'a, M, T, F> {
     memory: &'a M,
     distance: u64,
     tcr: u64,
     line: u64,
-    /// Whether a store to a physical address is told.
+    /// Whether stores to a physical address are emitted.
     told: T,
     emit: F,
     mmu_off: bool,
-    /// Stores that are not told yet: physical address and bytes.
+    /// Stores not emitted yet: physical address and bytes.
     stores: (u64, u64),
-    /// Operations on lines that are not told yet, which come behind the stores.
+    /// Cache operations on lines not emitted yet; they are emitted after the stores.
     lines: (System, u64, u64),
 }
 
 impl<'a, M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Recorder<'a, M, T, F> {
-    /// For a CPU whose TCR is `tcr`, whose smallest data cache line has `line` bytes, a power of two,
-    /// and whose linear map has the header's `distance`. `told` says of a physical address whether
-    /// stores there matter: to what is [cleaned](super::Clean), or for the uncached way all that is
-    /// copied.
+    /// A recorder for a CPU whose TCR is `tcr`, whose smallest data cache line has `line` bytes, a
+    /// power of two, and whose linear map has the header's `distance`. `told` says whether stores to a
+    /// physical address are emitted: those that are [cleaned](super::Clean), or on the uncached way
+    /// all that are copied.
     pub const fn new(memory: &'a M, distance: u64, tcr: u64, line: u64, told: T, emit: F) -> Self {
         Self {
             memory,
@@ -78,7 +78,7 @@ impl<'a, M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Recorder<'a, M, T, 
 }
 
 impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Machine for Recorder<'_, M, T, F> {
-    /// Where there is no memory the list ends: it was verified, so that does not happen.
+    /// A load outside memory would end the list; a verified list has none.
     fn word(&mut self, address: u64) -> u64 {
         let at = self.physical(address);
         self.memory.load(at).unwrap_or_default()
@@ -115,7 +115,7 @@ impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Machine for Recorder<'_
             }
             return;
         }
-        // A trace knows memory, and what is stored there, by physical addresses.
+        // A trace names memory and stores by physical addresses.
         let at = self.physical(operand);
         let (of, start, bytes) = self.lines;
         if bytes != 0 && (of != system || start.wrapping_add(bytes) != at) {
@@ -124,7 +124,8 @@ impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Machine for Recorder<'_
         if self.lines.2 == 0 {
             self.lines = (system, at, 0);
         }
-        // What is right behind its stores comes every line that is stored, however long it is.
+        // A clean that directly follows a store covers one stored line, even where the cache line is
+        // longer.
         self.lines.2 += self.line.min(LINE as u64);
     }
 

@@ -1,9 +1,9 @@
-//! The relocation code: an assembly island, for arm64 without an operating system only.
+//! The relocation code: an assembly island, built only for arm64 without an operating system.
 //!
-//! The text is in `relocate.s`, a file of its own so that a test reads it too: it is executed there
-//! one instruction at a time, on memory and registers of the test's, and compared with
-//! [`steps`](super::steps) step by step. Nothing here decides; what must be true before is said at
-//! [`leave`].
+//! The assembly is in `relocate.s`, a file of its own, because a test reads it too: the test executes
+//! it one instruction at a time, on its own memory and registers, and compares every step with
+//! [`steps`](super::steps). The code makes no decisions; [`leave`] states what must hold before it
+//! runs.
 
 use super::{header, layout};
 use core::arch::global_asm;
@@ -39,31 +39,31 @@ unsafe extern "C" {
     fn granule_kexec_leave(header: u64) -> !;
 }
 
-/// The code that is to be copied to a page of its own, from the page's first byte on. It is a copy
-/// that runs; here it is data.
+/// The relocation code as bytes, to be copied to the start of a page of its own. Only the copy is ever
+/// executed.
 #[must_use]
 pub fn code() -> &'static [u8; layout::CODE_BYTES] {
-    // SAFETY: the assembly above defines exactly so many bytes, which nobody writes.
+    // SAFETY: the assembly above defines a read-only section of exactly so many bytes.
     unsafe { &granule_kexec_code }
 }
 
-/// Leaves this kernel: what the list at `header` says is done, and the next one runs.
+/// Leaves this kernel: carries out the list at `header` and starts the next kernel.
 ///
 /// # Safety
 ///
-/// * No other CPU runs, no device writes to memory, no interrupt and no debug exception is to come:
-///   exceptions are masked here, and stay so.
-/// * `header` is where the linear map shows the list's first page, and the list was
-///   [sealed](super::List::seal) and [verified](fn@super::verify) since.
+/// * No other CPU runs, no device writes to memory, and no interrupt or debug exception may come:
+///   exceptions are masked here and stay masked.
+/// * `header` is the linear-map address of the list's first page. The list was
+///   [sealed](super::List::seal), and [verified](fn@super::verify) since.
 /// * Its TTBR0 and TTBR1 are those of a [`Transition`](super::Transition) whose linear map has the
-///   same distance, TCR is [`Transition::tcr`](super::Transition::tcr) of what TCR is now, and this
+///   same distance. Its TCR is [`Transition::tcr`](super::Transition::tcr) of the current TCR. This
 ///   CPU runs at EL1, or at EL2 with E2H and TGE.
-/// * [`code`] is copied to the page that the identity map shows, which was cleaned to the point of
-///   coherency and invalidated in the instruction caches after that.
-/// * For the uncached way the pages of the list were cleaned to the point of coherency.
-/// * With [`Way::el2`](super::Way::el2) the vectors of EL2 take hypervisor call 0 with the address
-///   of others in x1.
+/// * [`code`] was copied to the page that the identity map shows. The page was then cleaned to the
+///   point of coherency, and after that invalidated in the instruction caches.
+/// * For the uncached way, the pages of the list were cleaned to the point of coherency.
+/// * With [`Way::el2`](super::Way::el2), the vectors of EL2 handle hypervisor call 0: it installs the
+///   vectors whose address is in x1.
 pub unsafe fn leave(header: VirtualAddress) -> ! {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the conditions of `leave`.
     unsafe { granule_kexec_leave(header.0) }
 }

@@ -1,5 +1,5 @@
-// The relocation code. What each step is for stands in `steps`, which does the same in Rust and is
-// compared with this by a test, instruction by instruction; registers and labels are explained here.
+// The relocation code. `steps` does the same in Rust and gives the reason for each step; a test
+// compares both instruction by instruction. Only registers and labels are explained here.
 //
 // leave: in the old kernel's text. x0 = virtual address of the header in the linear map.
 
@@ -7,7 +7,7 @@
     .global granule_kexec_leave
 granule_kexec_leave:
     msr     daifset, #15
-    ldp     x1, x2, [x0, #{code}]           // where the copy of what follows is, TTBR0
+    ldp     x1, x2, [x0, #{code}]           // address of the copied code, TTBR0
     ldr     x3, [x0, #{tcr}]
     mrs     x4, tcr_el1
     orr     x4, x4, #{epd0}
@@ -22,9 +22,9 @@ granule_kexec_leave:
     isb
     br      x1
 
-// From here on: what is copied to a page of its own, position independent. First vectors, of EL1
-// while this runs and of EL2 if the machine began there: only a hypervisor call of this code's own
-// is expected (entry 8).
+// Everything from here on is copied to a page of its own and is position independent. First come the
+// vectors, used at EL1 while the code runs, and at EL2 if the machine began there. Only a hypervisor
+// call of this code itself is expected (entry 8).
 
     .section .rodata.granule_kexec_code, "a"
     .balign 2048
@@ -41,8 +41,8 @@ granule_kexec_code:
     .balign 128
     .endr
 
-// x0 = virtual address of the header. Kept: x19 flags, x20 first record, x21 what is added to a
-// physical address, x22 SCTLR with the MMU off, x23 TTBR1, x24 TCR, x25 where to jump, x26 device
+// x0 = virtual address of the header. Kept: x19 flags, x20 first record, x21 distance added to a
+// physical address, x22 SCTLR with the MMU off, x23 TTBR1, x24 TCR, x25 jump target, x26 device
 // tree, x27 SCTLR_EL2, x28 bytes of a cache line. x16 operation on a record, x17 next record.
     .org    granule_kexec_code + {start}
 .Lkexec_start_here:
@@ -261,5 +261,5 @@ granule_kexec_code:
     b.ne    12b
     b       .Lkexec_next_record
 
-    // No longer than the smallest page, and as long as is said: neither goes backward.
+    // Pads to the stated length, and fails to assemble if the code is longer.
     .org    granule_kexec_code + {code_bytes}

@@ -1,34 +1,34 @@
-//! Segments: what the next kernel is to find where, and what speaks against it.
+//! Segments of the next kernel, and the checks that refuse an impossible one.
 //!
-//! Arithmetic on addresses only. Which pages are taken for what is the kernel's to decide, before;
-//! what is decided is judged here as a whole, and nothing has happened yet when it is refused.
+//! This file does arithmetic on addresses only. The kernel chooses pages beforehand; the checks here
+//! judge the complete choice. A refusal leaves everything unchanged.
 
 use core::fmt;
 use granule::arch::PageSize;
 
-/// Physical memory, in bytes.
+/// A range of physical memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// The first byte's address.
+    /// Address of the first byte.
     pub start: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 impl Extent {
-    /// From an address on.
+    /// The extent of `bytes` bytes from `start` on.
     #[must_use]
     pub const fn new(start: u64, bytes: u64) -> Self {
         Self { start, bytes }
     }
 
-    /// The address behind the last byte, if there is one in 64 bits.
+    /// The address after the last byte, if it fits in 64 bits.
     #[must_use]
     pub const fn end(&self) -> Option<u64> {
         self.start.checked_add(self.bytes)
     }
 
-    /// Whether some byte is in both. One that wraps has bytes up to the last address.
+    /// Whether both extents share a byte. An extent that would wrap ends at the last address.
     #[must_use]
     pub const fn overlaps(&self, other: &Self) -> bool {
         self.bytes != 0
@@ -37,7 +37,7 @@ impl Extent {
             && other.start <= self.start.saturating_add(self.bytes - 1)
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether all of `other` lies in this extent.
     #[must_use]
     pub const fn holds(&self, other: &Self) -> bool {
         match (self.end(), other.end()) {
@@ -54,82 +54,83 @@ impl fmt::Display for Extent {
     }
 }
 
-/// One piece of what the next kernel is given: its image, an initramfs, a device tree.
+/// One piece of the next kernel: its image, an initramfs or a device tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// What it is called where it is refused.
+    /// Name for messages.
     pub name: &'static str,
-    /// The physical address at which it is to be: a multiple of the page size.
+    /// Physical address where the segment must be when the next kernel starts: a multiple of the page
+    /// size.
     pub destination: u64,
-    /// How many bytes it has, at least 1.
+    /// Length of the contents in bytes, at least 1.
     pub bytes: u64,
-    /// How many bytes from its destination on are the next kernel's, at least `bytes`: an image says
-    /// more than its file has, for what it zeroes itself. What is behind `bytes`, rounded up to
-    /// pages, is not written.
+    /// Bytes of memory that the next kernel owns from the destination on, at least `bytes`: an image
+    /// needs more than its file for what it zeroes itself. Memory behind `bytes`, rounded up to pages,
+    /// is not written.
     pub memory: u64,
-    /// Where its bytes are now: whole pages of this kernel's size, in order, as many as hold
-    /// `bytes`. A run that is where it is to be is not moved. What is behind the last byte in the
-    /// last page comes along: whoever loaded it has zeroed that.
+    /// Where the contents are now: whole pages of this kernel's size, in order, as many as hold
+    /// `bytes`. A run that is already at its destination is not moved. The rest of the last page is
+    /// copied too, so the loader zeroes it.
     pub pages: &'a [Extent],
-    /// What of it must be clean to the point of coherency.
+    /// The part that must be clean to the point of coherency.
     pub clean: Clean,
 }
 
-/// What the relocation code cleans of a segment.
+/// The part of a segment that the relocation code cleans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clean {
-    /// Nothing: the next kernel has its caches on when it reads it, as an initramfs.
+    /// Nothing: the next kernel reads the segment with its caches on, as it does an initramfs.
     Nothing,
-    /// All of its memory: the next kernel reads it, or writes it, before its caches are on, as its
-    /// image and device tree.
+    /// All of its memory: the next kernel reads or writes it before its caches are on, as it does the
+    /// image and the device tree.
     All,
-    /// What is moved, and what is behind its bytes. Whoever loaded it cleaned what is in place, and
-    /// nobody has written to that since.
+    /// The moved bytes and the memory behind the contents. The loader cleaned the bytes that are
+    /// already in place, and nothing has written to them since.
     Moved,
-    /// What is moved, as [`Clean::Moved`]. Whoever loaded it has what is behind its bytes too, and
-    /// cleaned it.
+    /// The moved bytes only. The loader also owns the memory behind the contents and has cleaned it;
+    /// otherwise as [`Clean::Moved`].
     MovedAlone,
 }
 
 impl Segment<'_> {
-    /// The memory that is the next kernel's.
+    /// The memory that the next kernel owns.
     #[must_use]
     pub const fn place(&self) -> Extent {
         Extent::new(self.destination, self.memory)
     }
 
-    /// Its bytes in whole pages, if so many can be.
+    /// The contents rounded up to whole pages, if that fits in 64 bits.
     #[must_use]
     pub const fn whole_pages(&self, page: PageSize) -> Option<u64> {
         self.bytes.checked_next_multiple_of(page.bytes())
     }
 }
 
-/// The machine's memory, as far as segments must know it.
+/// The machine's memory, as far as the checks of segments need it.
 #[derive(Clone, Copy, Debug)]
 pub struct Ground<'a> {
     /// This kernel's page size.
     pub page: PageSize,
-    /// RAM.
+    /// All RAM.
     pub ram: &'a [Extent],
-    /// What in it is not to be written: firmware's, no-map ranges.
+    /// RAM that must not be written: firmware's memory and no-map ranges.
     pub reserved: &'a [Extent],
-    /// What is to be as it is when the next kernel runs, or when the relocation code does: memory
-    /// that is handed over, and pages of the transition that are taken already.
+    /// Memory that must still be unchanged when the relocation code or the next kernel runs: memory
+    /// handed over, and pages already taken for the transition.
     pub kept: &'a [Extent],
 }
 
-/// Why a next kernel is refused. Nothing has changed then.
+/// Why a next kernel is refused. A refusal changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A segment without bytes.
+    /// A segment has no bytes.
     Empty {
         /// The segment.
         segment: &'static str,
     },
-    /// An address or a length that must be of whole pages is not.
+    /// An address or a length is not a multiple of the page size.
     Misaligned {
         /// The segment.
         segment: &'static str,
@@ -138,116 +139,118 @@ pub enum Refusal {
         /// The page size.
         page: PageSize,
     },
-    /// Less memory than bytes, or more than there are addresses.
+    /// The memory is smaller than the contents, or ends beyond 64 bits.
     Memory {
         /// The segment.
         segment: &'static str,
-        /// Its bytes.
+        /// Length of the contents.
         bytes: u64,
-        /// Its memory.
+        /// Length of the memory.
         memory: u64,
     },
-    /// A destination is not RAM, or not all of it.
+    /// A destination is not entirely in RAM.
     OutsideRam {
         /// The segment.
         segment: &'static str,
-        /// Its place.
+        /// Destination.
         place: Extent,
     },
-    /// A destination lies in memory that is not to be written.
+    /// A destination lies in memory that must not be written.
     Reserved {
         /// The segment.
         segment: &'static str,
-        /// Its place.
+        /// Destination.
         place: Extent,
-        /// What is reserved.
+        /// The reserved range.
         reserved: Extent,
     },
     /// Two destinations overlap.
     Overlap {
-        /// The one segment.
+        /// The first segment.
         segment: &'static str,
-        /// The other one.
+        /// The second segment.
         other: &'static str,
-        /// The first one's place.
+        /// Destination of the first.
         place: Extent,
-        /// The other one's.
+        /// Destination of the second.
         other_place: Extent,
     },
-    /// The pages that a segment is in are not as many as it takes.
+    /// A segment has the wrong number of source pages.
     Pages {
         /// The segment.
         segment: &'static str,
-        /// The bytes they have.
+        /// Bytes of the pages it has.
         found: u64,
-        /// The bytes it takes.
+        /// Bytes of the pages it needs.
         needed: u64,
     },
-    /// Bytes of a segment are not in RAM, or in memory that is kept.
+    /// Source pages are outside RAM, or in memory that is kept.
     Source {
         /// The segment.
         segment: &'static str,
         /// The run of pages.
         pages: Extent,
     },
-    /// Bytes of a segment lie where a segment is to be, and not where they are to be themselves:
-    /// they would be written over before they are read.
+    /// Source pages lie in a segment's destination without being in place there: they would be
+    /// overwritten before they are read.
     InTheWay {
-        /// The segment whose bytes they are.
+        /// The segment that owns the source pages.
         segment: &'static str,
         /// The run of pages.
         pages: Extent,
-        /// The segment that is to be there.
+        /// The segment whose destination covers them.
         other: &'static str,
     },
-    /// No stretch of RAM is long enough.
+    /// No free stretch of RAM is long enough.
     TooBig {
-        /// What was to be placed.
+        /// The segment to place.
         segment: &'static str,
-        /// Its memory.
+        /// Length of its memory.
         memory: u64,
-        /// The longest stretch that is free, at the alignment asked for.
+        /// Length of the longest free stretch at the requested alignment.
         longest: u64,
     },
-    /// The initramfs is too far from the image for a kernel that maps both before it knows memory.
+    /// The initramfs is too far from the image: a kernel maps both in one window before it knows its
+    /// memory.
     Far {
         /// The segment.
         segment: &'static str,
-        /// Its place.
+        /// Destination.
         place: Extent,
         /// Where it may be.
         window: Extent,
     },
-    /// The device tree is longer than the boot protocol lets it be.
+    /// The device tree is longer than the boot protocol allows.
     Long {
         /// The segment.
         segment: &'static str,
-        /// Its bytes.
+        /// Length of the contents.
         bytes: u64,
-        /// As many as it may have.
+        /// The limit, in bytes.
         most: u64,
     },
-    /// A block that is mapped for the device tree is not all memory that may be mapped.
+    /// The blocks that the next kernel maps for the device tree contain something else than mappable
+    /// RAM.
     Block {
         /// The segment.
         segment: &'static str,
-        /// Its place.
+        /// Destination.
         place: Extent,
-        /// The block, or the blocks.
+        /// The block or blocks.
         block: Extent,
     },
-    /// No pages for the list, the tables or the relocation code.
+    /// No pages are left for the list, the tables or the relocation code.
     OutOfPages {
-        /// What they were for.
+        /// Purpose of the pages.
         what: &'static str,
-        /// How many more it takes, at least.
+        /// How many more pages are needed, at least.
         needed: usize,
     },
-    /// A page of the transition lies where a segment is to be.
+    /// A page of the transition lies in a segment's destination.
     PageInTheWay {
-        /// What it was for.
+        /// Purpose of the page.
         what: &'static str,
-        /// Its address.
+        /// Address of the page.
         page: u64,
     },
 }
@@ -364,19 +367,19 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// The segment whose place an extent touches, if there is one: pages for bytes that are to be moved,
-/// and all pages of the transition, must be elsewhere.
+/// The segment whose destination overlaps an extent, if there is one. Source pages that will be moved
+/// and all pages of the transition must be outside every destination.
 #[must_use]
 pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &Extent) -> Option<&'b Segment<'a>> {
     segments.iter().find(|one| one.place().overlaps(of))
 }
 
-/// Whether the segments can be where they are to be, each by itself and all together. Where their
-/// bytes are now is not asked yet: this is for before there are pages for them.
+/// Checks the destinations of all segments, each alone and against each other. Source pages are not
+/// checked, so a caller can ask before it allocates them.
 ///
 /// # Errors
 ///
-/// The first [`Refusal`] in the order of the segments.
+/// The first [`Refusal`], in the order of the segments.
 pub fn check_places(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusal> {
     for (index, one) in segments.iter().enumerate() {
         let segment = one.name;
@@ -425,7 +428,7 @@ pub fn check_places(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(),
     Ok(())
 }
 
-/// Whether all of an extent is RAM. Banks that touch count as one, in whatever order they are.
+/// Whether an extent lies entirely in RAM. Adjacent banks count as one, in any order.
 pub(super) fn is_ram(extent: &Extent, ram: &[Extent]) -> bool {
     let Some(end) = extent.end() else {
         return false;

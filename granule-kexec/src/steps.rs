@@ -1,11 +1,11 @@
-//! What the relocation code does, step by step, on any machine.
+//! The steps of the relocation code, in Rust, for any machine that implements [`Machine`].
 //!
-//! [`leave`] is the assembly of `relocate` once more, through a trait: the order of loads, stores,
-//! cache operations, barriers and register writes is the same, which a test holds both to by
-//! executing the assembly. So what is shown of this on a model of the MMU and caches, and what a
-//! kernel records of it in a trace before it goes, is what the CPU does.
+//! [`leave`] performs the same loads, stores, cache operations, barriers and register writes as the
+//! assembly of `relocate`, in the same order. A test executes the assembly and compares the two. So a
+//! result shown here on a model of the MMU and caches, or recorded in a trace before the kernel
+//! leaves, holds for the CPU too.
 //!
-//! Why each step is where it is stands here.
+//! The comments here give the reason for each step.
 
 use super::header::Header;
 use super::layout::{
@@ -18,8 +18,8 @@ use granule_trace::{Barrier, System};
 
 /// The CPU that executes the steps.
 pub trait Machine {
-    /// Loads a word of the list, by the address that the code uses: in the linear map, or flat with
-    /// the MMU off.
+    /// Loads a word of the list. The address is the one that the code uses: in the linear map, or
+    /// physical once the MMU is off.
     fn word(&mut self, address: u64) -> u64;
 
     /// Loads [`LINE`](super::LINE) bytes at `from` and stores them at `to`.
@@ -31,52 +31,52 @@ pub trait Machine {
     /// MRS of TCR_EL1.
     fn tcr(&mut self) -> u64;
 
-    /// MSR to a translation register, a TLBI, or an operation on a cache by address.
+    /// MSR to a translation register, a TLBI, or a cache operation by address.
     fn system(&mut self, system: System, operand: u64);
 
     /// A barrier.
     fn barrier(&mut self, barrier: Barrier);
 
-    /// MSR DAIFSet: nothing is to interrupt any more.
+    /// MSR DAIFSet: masks interrupts, SErrors and debug exceptions.
     fn mask(&mut self);
 
     /// MSR VBAR_EL1.
     fn vectors(&mut self, address: u64);
 
-    /// A branch to another address, of which instructions are fetched from then on.
+    /// A branch to another page, from which instructions are fetched afterwards.
     fn branch(&mut self, address: u64);
 
-    /// HVC #0 with x0 and x1, to EL2's vectors as they are, which come back.
+    /// HVC #0 with x0 and x1, handled by the present vectors of EL2, which return.
     fn set_el2_vectors(&mut self, number: u64, address: u64);
 
-    /// HVC #0 to the vectors set before, which do not come back: from here on it is EL2.
+    /// HVC #0 handled by the vectors set before, which do not return: execution continues at EL2.
     fn enter_el2(&mut self);
 
     /// MSR SCTLR_EL2.
     fn sctlr_el2(&mut self, value: u64);
 }
 
-/// Where the next kernel begins, and with what.
+/// The entry into the next kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
-    /// The address jumped to.
+    /// Address of its first instruction.
     pub address: u64,
-    /// x0 to x3.
+    /// The values of x0 to x3.
     pub arguments: [u64; 4],
-    /// Whether it was gone to EL2 for it.
+    /// Whether the CPU switched to EL2 for it.
     pub el2: bool,
 }
 
-/// Everything from the call in the old kernel to the first instruction of the next one. `header` is
-/// the virtual address of the list's first page.
+/// Executes everything from the call in the old kernel to the first instruction of the next one.
+/// `header` is the virtual address of the list's first page.
 pub fn leave(machine: &mut (impl Machine + ?Sized), header: u64) -> Begin {
     machine.mask();
     let code = field(machine, header, offset_of!(Header, code));
     let ttbr0 = field(machine, header, offset_of!(Header, ttbr0));
     let tcr = field(machine, header, offset_of!(Header, tcr));
-    // T0SZ changes, which a TLB may hold with entries of the lower half (RVNRFW): the half is
-    // switched off, what is held of it goes, and only then it has the new size and tables. The
-    // TLBI takes effect for what follows with the ISB.
+    // T0SZ changes, and a TLB may use the old size for cached entries of the lower half (RVNRFW). So
+    // the lower half is switched off and its entries are invalidated before the new size and tables
+    // are set. The ISB makes the TLBI effective for later instructions.
     let now = machine.tcr();
     machine.system(System::TCR_EL1, now | EPD0);
     machine.barrier(Barrier::ISB);
@@ -84,7 +84,7 @@ pub fn leave(machine: &mut (impl Machine + ?Sized), header: u64) -> Begin {
     machine.barrier(Barrier::DSB_NSH);
     machine.barrier(Barrier::ISB);
     machine.system(System::TTBR0_EL1, ttbr0);
-    // In effect before the half is walked.
+    // TTBR0 must be in effect before walks of the half are enabled again.
     machine.barrier(Barrier::ISB);
     machine.system(System::TCR_EL1, tcr);
     machine.barrier(Barrier::ISB);
@@ -92,7 +92,7 @@ pub fn leave(machine: &mut (impl Machine + ?Sized), header: u64) -> Begin {
     relocate(machine, header, code)
 }
 
-/// What runs in the page of its own.
+/// The part that runs in the relocation code's own page.
 fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Begin {
     let flags = field(machine, header, offset_of!(Header, flags));
     let first = field(machine, header, offset_of!(Header, first));
@@ -103,11 +103,12 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
     let entry = field(machine, header, offset_of!(Header, entry));
     let tree = field(machine, header, offset_of!(Header, tree));
     let sctlr_el2 = field(machine, header, offset_of!(Header, sctlr_el2));
-    // The old kernel's vectors are about to be overwritten. These stop, and stay where they are.
+    // The old kernel's vectors are about to be overwritten. The vectors of this page stop the CPU and
+    // are never overwritten.
     let vectors = code.wrapping_sub(START);
     machine.vectors(vectors);
-    // From the old linear map to the new one, by way of none: entries of both must never meet in
-    // a TLB (RWHZWS, output addresses and sizes differ).
+    // The linear map switches from the old tables to the new ones with walks disabled in between: a
+    // TLB must never hold entries of both, as their output addresses and sizes differ (RWHZWS).
     machine.system(System::TCR_EL1, tcr | EPD1);
     machine.barrier(Barrier::ISB);
     machine.system(System::VMALLE1, 0);
@@ -119,7 +120,7 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
     machine.barrier(Barrier::ISB);
     let el2 = flags & EL2 != 0;
     if el2 {
-        // EL2's vectors are part of the old kernel too.
+        // The vectors of EL2 lie in the old kernel as well.
         machine.set_el2_vectors(SET_VECTORS, vectors);
     }
     let line = machine.line_bytes().min(MOST_LINE);
@@ -131,8 +132,8 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
         machine.system(System::SCTLR_EL1, sctlr);
         machine.barrier(Barrier::ISB);
     } else {
-        // What will be read past the caches must be in memory, and no line may be written back
-        // over what will be written past them.
+        // Data that will be read past the caches must be in memory. No dirty line may be written back
+        // later over data that is stored past the caches.
         walk(machine, first, distance, &mut |machine, record| {
             if record.kind & COPY != 0 {
                 lines(machine, System::DC_CIVAC, record.source, record.bytes, line);
@@ -154,7 +155,7 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
             }
         });
         machine.barrier(Barrier::DMB_SY);
-        // Until the MMU was off lines may have been fetched again.
+        // Lines may have been fetched again until the MMU was off.
         walk(machine, first, 0, &mut |machine, record| {
             if record.kind & COPY != 0 {
                 lines(
@@ -168,7 +169,7 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
         });
         finish(machine);
     }
-    // Nothing of these tables is for the next kernel.
+    // The next kernel must not see TLB entries of these tables.
     machine.system(System::VMALLE1, 0);
     machine.barrier(Barrier::DSB_NSH);
     machine.barrier(Barrier::ISB);
@@ -185,10 +186,11 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
     }
 }
 
-// From here on each stands once: nothing waits for the steps, and an image has them in it.
+// The functions below are not inlined: speed does not matter here, and one copy of each keeps the
+// image small.
 
-/// One DSB for all lines: it waits for every cache operation and store before it. Instruction
-/// caches are invalidated behind it, or they might fetch again what was there before.
+/// One DSB for all lines: it waits for every earlier cache operation and store. The instruction caches
+/// are invalidated after it, because they could otherwise fetch stale bytes again.
 #[inline(never)]
 fn finish(machine: &mut (impl Machine + ?Sized)) {
     machine.barrier(Barrier::DSB_SY);
@@ -202,7 +204,7 @@ fn field(machine: &mut (impl Machine + ?Sized), header: u64, offset: usize) -> u
     machine.word(header.wrapping_add(offset as u64))
 }
 
-/// All records, with addresses as the code uses them.
+/// Walks all records and translates their addresses to those that the code uses.
 #[inline(never)]
 fn walk<M: Machine + ?Sized>(
     machine: &mut M,
@@ -232,7 +234,7 @@ fn walk<M: Machine + ?Sized>(
     }
 }
 
-/// With the MMU and caches on.
+/// Moves and cleans with the MMU and caches on.
 fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64) {
     if record.kind & COPY == 0 {
         lines(
@@ -254,8 +256,9 @@ fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64
             line,
         );
     } else {
-        // Each line right after it is stored, while it is at hand. A longer one is cleaned
-        // more than once, the last time when all of it is stored.
+        // Each line is cleaned right after it is stored, while it is still in the nearest cache. A
+        // line longer than this step is cleaned more than once, the last time after all of it was
+        // stored.
         let mut done = 0;
         while done < record.bytes {
             let to = record.destination.wrapping_add(done);

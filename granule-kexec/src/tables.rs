@@ -1,10 +1,11 @@
-//! Transitional tables: what the relocation code runs on, sharing nothing with what is replaced.
+//! The transitional tables: the relocation code runs on them, and they share nothing with the tables
+//! that are overwritten.
 //!
-//! Two trees, made by the library's own walker from pages that no segment is to be in: in TTBR1 a
-//! linear map, at the distance of the kernel's own, of what is told and nothing else, with the
-//! largest leaves there are; in TTBR0 the one page of the relocation code where it is, executable
-//! and read-only. Page size and format are the kernel's, since TG and DS change only while nothing
-//! is translated; the number of address bits of TTBR0 is as small as the page's address allows.
+//! The library's walker builds two trees, from pages outside every segment's destination. TTBR1 gets a
+//! linear map of the given memory only, at the same distance as the kernel's linear map and with the
+//! largest leaves that fit. TTBR0 gets an executable, read-only identity map of the relocation code's
+//! page. Page size and descriptor format are the kernel's, because TG and DS may change only while
+//! nothing is translated. TTBR0's address size is the smallest that reaches the page.
 
 use super::segment::{Extent, Refusal, Segment, in_the_way};
 use core::fmt;
@@ -15,69 +16,69 @@ use granule::arch::{
 };
 use granule::table::{Entry, Environment, Leaves, Liveness, PageTables, Piece, TableError};
 
-/// What the tables are made for.
+/// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
 pub struct Needs<'a> {
-    /// What the CPU can do: for TCR.
+    /// The CPU's features, which decide the fields of TCR.
     pub cpu: CpuFeatures,
-    /// The upper half, as the kernel has it.
+    /// Geometry of the kernel's upper half.
     pub upper: Geometry,
-    /// What is added, wrapping, to a physical address for that in the kernel's linear map.
+    /// Added, wrapping, to a physical address for its address in the kernel's linear map.
     pub distance: u64,
     /// The page that the relocation code is copied to.
     pub code: PhysicalAddress,
-    /// Memory that is written, in whole pages; ascending, and not overlapping anything else.
+    /// Memory that is written, in whole pages: ascending extents that overlap no other extent.
     pub written: &'a [Extent],
-    /// Memory that is only read: sources, and the pages of the list.
+    /// Memory that is only read: source pages and the pages of the list.
     pub read: &'a [Extent],
-    /// The segments: neither the relocation code nor a table may be where one is to be.
+    /// The segments. The relocation code and the tables must lie outside their destinations.
     pub segments: &'a [Segment<'a>],
 }
 
-/// Tables that are ready: no CPU walks them yet, every store to them will be seen by one that does.
+/// Finished tables. No CPU walks them yet, and all stores to them are ordered before any later walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// TTBR0.
     pub ttbr0: Ttbr,
     /// TTBR1.
     pub ttbr1: Ttbr,
-    /// The identity map's bits of address.
+    /// Number of address bits of the identity map.
     pub identity_bits: u32,
-    /// What is added, wrapping, to a physical address for that in the linear map.
+    /// Added, wrapping, to a physical address for its address in the linear map.
     pub distance: u64,
-    /// The roots, lower half and upper half.
+    /// The root tables of the lower and the upper half.
     pub roots: [PhysicalAddress; 2],
-    /// The geometries, lower half and upper half.
+    /// The geometries of the lower and the upper half.
     pub geometries: [Geometry; 2],
     tcr: u64,
 }
 
-/// The fields of TCR that are TTBR0's: T0SZ, EPD0, IRGN0, ORGN0, SH0 and TG0.
+/// The TTBR0 fields of TCR: T0SZ, EPD0, IRGN0, ORGN0, SH0 and TG0.
 const LOWER_FIELDS: u64 = 0xffbf;
 
 impl Transition {
-    /// TCR with these tables, where it is `now` with the kernel's: TTBR0's fields are the identity
-    /// map's, and both halves are walked.
+    /// TCR for these tables, given the kernel's TCR `now`: the TTBR0 fields are the identity map's,
+    /// and walks of both halves are enabled.
     #[must_use]
     pub const fn tcr(&self, now: u64) -> u64 {
         (now & !(LOWER_FIELDS | Tcr::EPD1)) | (self.tcr & LOWER_FIELDS)
     }
 }
 
-/// Why there are no transitional tables. All pages that were taken for them were given back.
+/// Why the transitional tables cannot be built. All pages taken for them were given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransitionError {
-    /// There are not enough pages for them.
+    /// Pages are missing, or a page lies in a segment's destination.
     Refused(Refusal),
-    /// The relocation code's page has an address that no identity map reaches.
+    /// No identity map reaches the relocation code's page.
     Code {
-        /// Its address.
+        /// Address of the page.
         page: PhysicalAddress,
-        /// Why.
+        /// The reason.
         why: GeometryError,
     },
-    /// What was asked for cannot be mapped.
+    /// A range cannot be mapped.
     Table(TableError),
 }
 
@@ -108,11 +109,12 @@ impl From<TableError> for TransitionError {
     }
 }
 
-/// The lower half with as few bits of address as reach the page of the relocation code.
+/// The geometry of the lower half with the fewest address bits that reach the page of the relocation
+/// code.
 ///
 /// # Errors
 ///
-/// When the CPU has not so many in the format of the upper half: the page must be another one.
+/// The CPU lacks that address size in the descriptor format of the upper half: another page is needed.
 pub fn identity_geometry(
     cpu: &CpuFeatures,
     upper: &Geometry,
@@ -124,12 +126,12 @@ pub fn identity_geometry(
     upper.with_half(cpu, Half::Lower, bits.max(least))
 }
 
-/// Makes the tables, in an environment of the kind that the caller's other tables have: what a page
-/// size takes of code is there already then.
+/// Builds the tables. The environment has the same type as for the caller's other tables, so the code
+/// for a page size exists only once.
 ///
 /// # Errors
 ///
-/// [`TransitionError`], with all pages given back.
+/// [`TransitionError`], after all pages were given back.
 pub fn build<P: Page, E: Environment>(
     environment: E,
     needs: &Needs<'_>,
@@ -149,8 +151,8 @@ pub fn build<P: Page, E: Environment>(
     })?;
     let mut tables = PageTables::<P, E>::new(lower, environment)?;
     let [low, high] = make(&mut tables, lower, needs)?;
-    // Stores to tables that nobody walks are not ordered by anything: who walks them first must
-    // see them all (arm-rules: filled, then used).
+    // Stores to tables that no CPU walks carry no barrier. This one orders them before the first walk
+    // (arm-rules: filled, then used).
     tables.environment().dsb_ishst();
     Ok(Transition {
         ttbr0: Ttbr::new(&lower, low, 0),
@@ -163,15 +165,15 @@ pub fn build<P: Page, E: Environment>(
     })
 }
 
-/// Gives the pages of tables back that no CPU walks: the next kernel is unloaded. In an environment
-/// of the kind that they were made in.
+/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. The environment has
+/// the type that [`build`] used.
 pub fn free<P: Page, E: Environment>(environment: E, transition: &Transition) {
     let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
-    // SAFETY: both were made by `build` in such an environment, and no CPU walks them: TTBRs get them
-    // from `leave` only, which does not come back.
+    // SAFETY: `build` made both trees in such an environment. No CPU walks them: only `leave` loads
+    // their roots into TTBRs, and `leave` does not return.
     let tables =
         unsafe { PageTables::<P, E>::from_root(low, lower, Liveness::Private, environment) };
-    // The geometries are those of `P`, as when the trees were made.
+    // The geometries have the page size `P`, as when the trees were built, so this succeeds.
     if let Ok(mut tables) = tables {
         tables.give_back();
         // SAFETY: as above.
@@ -180,8 +182,8 @@ pub fn free<P: Page, E: Environment>(environment: E, transition: &Transition) {
     }
 }
 
-/// Trees of one page size, one after the other: what is asked of them here, behind calls, so that the
-/// rest has no page size in it.
+/// The operations on trees of one page size, behind dynamic calls. The rest of this file therefore
+/// exists once for all page sizes.
 trait Trees {
     fn page(&self) -> u64;
     fn root(&self) -> PhysicalAddress;
@@ -189,10 +191,10 @@ trait Trees {
     fn map(&mut self, piece: Piece) -> Result<(), TableError>;
     fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress));
 
-    /// Gives all pages of the tree back, its root too. Nobody walks it.
+    /// Frees all pages of the tree, its root included. No CPU walks the tree.
     fn give_back(&mut self);
 
-    /// Turns to another one.
+    /// Turns to another tree.
     ///
     /// # Safety
     ///
@@ -219,7 +221,7 @@ impl<P: Page, E: Environment> Trees for PageTables<P, E> {
 
     fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress)) {
         each(self.root());
-        // Not a type of its own: there is one such walk for all that look.
+        // A trait object, so that all visitors share one instance of the walk.
         let visit: &mut dyn FnMut(&Entry) -> bool = &mut |entry| {
             if entry.kind == Kind::Table {
                 each(entry.output);
@@ -231,21 +233,20 @@ impl<P: Page, E: Environment> Trees for PageTables<P, E> {
 
     fn give_back(&mut self) {
         let geometry = *self.geometry();
-        // What is mapped with a geometry can be unmapped as a whole: nothing is split, and nothing is
-        // left to tell if it were.
+        // Unmapping the whole range of a geometry splits no leaf, so it cannot fail.
         let _ = self.unmap(geometry.base(), geometry.span());
-        // SAFETY: a private tree, of which nothing else is left.
+        // SAFETY: the tree is private, and only its root is left.
         unsafe { self.free_root() };
     }
 
     unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the conditions of `PageTables::turn_to`.
         unsafe { self.turn_to(root, geometry) }
     }
 }
 
-/// Both trees, from an empty one for the lower half, by their roots; without a page taken where that
-/// fails.
+/// Builds both trees, starting from an empty one for the lower half, and returns their roots. Gives
+/// all pages back on failure.
 fn make(
     trees: &mut dyn Trees,
     lower: Geometry,
@@ -256,7 +257,8 @@ fn make(
     if let Err(why) = made {
         if trees.root() != low {
             trees.give_back();
-            // SAFETY: made by the caller in this environment, for this geometry, and no CPU walks it.
+            // SAFETY: the caller made this tree in this environment for this geometry, and no CPU
+            // walks it.
             unsafe { trees.turn_to(low, lower) };
         }
         trees.give_back();
@@ -276,7 +278,7 @@ fn identity_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), Transiti
     out_of_the_way(trees, needs.segments)
 }
 
-/// In a tree of its own, which `trees` turn to.
+/// Builds the linear map in a new tree, to which `trees` turns.
 fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), TransitionError> {
     trees.begin(needs.upper)?;
     let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
@@ -293,7 +295,7 @@ fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), Transition
     out_of_the_way(trees, needs.segments)
 }
 
-/// Whether no table has come where a segment is to be.
+/// Checks that no table lies in a segment's destination.
 fn out_of_the_way(trees: &dyn Trees, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
     let mut first = None;
     trees.each_table(&mut |at| {

@@ -1,7 +1,7 @@
-//! The list read again: its words, its digest, and whether it is as it was sealed.
+//! Reads the list again and compares its digest with the sealed one.
 //!
-//! Whatever is in memory by then may be read here: nothing is followed that is not the form that
-//! [`List`](super::List) writes.
+//! The memory may hold anything by now, so the reader follows only the form that [`List`](super::List)
+//! writes.
 
 use super::digest::Digest;
 use super::header::{Header, ListMemory};
@@ -14,21 +14,21 @@ use granule::arch::PhysicalAddress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ListError {
-    /// There is no header.
+    /// The header is missing.
     NoList {
-        /// Where one was expected.
+        /// The address where it was expected.
         address: u64,
     },
-    /// It leads to where there is no memory, or nowhere.
+    /// A link or record leads outside memory, or has a form that [`List`](super::List) never writes.
     Lost {
-        /// Where to.
+        /// The address in question.
         address: u64,
     },
-    /// Its digest is another one.
+    /// The digest does not match.
     Digest {
-        /// What its header says.
+        /// The digest in the header.
         expected: u64,
-        /// What it has.
+        /// The digest of the list as read.
         found: u64,
     },
 }
@@ -79,7 +79,7 @@ fn load_header(memory: &impl ListMemory, at: u64) -> Result<Header, ListError> {
     Ok(Header::of(words))
 }
 
-/// The digest of a header and what it leads to, whose records go to `each`.
+/// The digest of a header and of its records; each record is passed to `each`.
 pub(super) fn digest(
     memory: &impl ListMemory,
     header: &Header,
@@ -94,7 +94,7 @@ pub(super) fn digest(
     words.into_iter().for_each(|word| digest.word(word));
     let mut at = header.first;
     let mut left = header.records;
-    // A page has room for more than one record: two links in a row are none of ours.
+    // A page has room for more than one record, so `List` never writes two links in a row.
     let mut linked = false;
     loop {
         let record = load_record(memory, at)?;
@@ -124,12 +124,12 @@ pub(super) fn digest(
     }
 }
 
-/// Looks at the list whose first page is at `head`, all of it, and gives its header if it is as it
-/// was sealed. Its records go to `each`, before it is known whether they are right.
+/// Reads the whole list whose first page is at `head` and returns its header if nothing has changed
+/// since it was sealed. Each record is passed to `each` before the digest is known to match.
 ///
 /// # Errors
 ///
-/// [`ListError`]: nothing of it may be followed then.
+/// [`ListError`]; no part of the list may be followed then.
 pub fn verify(
     memory: &impl ListMemory,
     head: PhysicalAddress,

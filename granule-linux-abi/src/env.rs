@@ -1,6 +1,6 @@
-//! The trait by which system calls reach the machine and the calling process. The kernel implements it
-//! for the task that made the call, tests for a fake one. Also here: copies of structures and texts
-//! from and to the caller's memory.
+//! The trait through which system calls access the machine and the calling process. The kernel
+//! implements it for the calling task; tests implement it for a fake one. This file also copies
+//! structures and strings from and to the caller's memory.
 
 use crate::abi::Errno;
 use crate::files::Channel;
@@ -19,12 +19,12 @@ pub enum Slept {
     TimeUp,
 }
 
-/// Memory of the whole machine, in bytes.
+/// The memory of the whole machine, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ram {
-    /// All of it.
+    /// All memory.
     pub total: u64,
-    /// What nobody uses.
+    /// Unused memory.
     pub free: u64,
 }
 
@@ -47,8 +47,8 @@ pub trait Env {
     /// `EFAULT` where the caller may not write; `ENOMEM`.
     fn write(&mut self, at: u64, from: &[u8]) -> Result<(), Errno>;
 
-    /// Makes `bytes` bytes at `at` writable without writing them, so that nothing is taken out of a
-    /// pipe that cannot be delivered.
+    /// Makes `bytes` bytes at `at` writable without writing them. A read from a pipe then never takes
+    /// bytes out that it cannot deliver.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ pub trait Env {
     /// collected. `work` must neither sleep nor touch the caller's memory.
     fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Self::Tasks>, Place) -> R) -> R;
 
-    /// Sleeps until `ready` is true, which is asked whenever `channel` is woken; until the caller has a
-    /// signal to handle; or until the time `until`, by [`now`](Self::now).
+    /// Sleeps until `ready` returns true (checked at each wake-up of `channel`), until the caller has a
+    /// signal to handle, or until the time `until` on the clock of [`now`](Self::now).
     fn sleep(
         &mut self,
         channel: Channel,
@@ -68,26 +68,26 @@ pub trait Env {
         ready: impl FnMut(&mut Processes<'_, Self::Tasks>, Place) -> bool,
     ) -> Slept;
 
-    /// Lets other tasks run between two parts of a long call. True if the call should return what it has
-    /// done so far, because the caller has a signal to handle.
+    /// Lets other tasks run between two parts of a long call. True if the caller has a signal to handle,
+    /// so that the call should return its partial result.
     fn pause(&mut self) -> bool;
 
-    /// Nanoseconds since the machine was started.
+    /// Nanoseconds since the machine started.
     fn now(&self) -> u64;
 
-    /// Sends bytes to the console.
+    /// Writes bytes to the console.
     fn console(&mut self, bytes: &[u8]);
 
-    /// Fills with random bytes.
+    /// Fills `into` with random bytes.
     fn random(&mut self, into: &mut [u8]);
 
-    /// Memory of the machine.
+    /// The memory of the machine.
     fn ram(&self) -> Ram;
 
     /// The number of the CPU that the caller runs on.
     fn cpu(&self) -> u32;
 
-    /// Tells, once a number, that a system call is missing.
+    /// Reports a missing system call, once for each number.
     fn log_unknown(&mut self, number: u64);
 
     /// The caller's general registers.
@@ -102,19 +102,19 @@ pub trait Env {
     /// Sets the caller's floating-point and SIMD registers.
     fn set_fp(&mut self, registers: &FpRegisters);
 
-    /// The address, in the caller's memory, of code that calls `rt_sigreturn`. Programs that bring no
-    /// such code return there from a handler.
+    /// The address, in the caller's memory, of code that calls `rt_sigreturn`. A handler without a
+    /// restorer of its own returns there.
     fn trampoline(&self) -> u64;
 }
 
-/// Reads a structure.
+/// Reads a structure from the caller's memory.
 pub(crate) fn get<T: FromBytes + IntoBytes>(env: &mut impl Env, at: u64) -> Result<T, Errno> {
     let mut value = T::new_zeroed();
     env.read(at, value.as_mut_bytes())?;
     Ok(value)
 }
 
-/// Writes a structure.
+/// Writes a structure to the caller's memory.
 pub(crate) fn put<T: IntoBytes + Immutable>(
     env: &mut impl Env,
     at: u64,
@@ -132,11 +132,11 @@ pub(crate) fn put_if<T: IntoBytes + Immutable>(
     if at == 0 { Ok(()) } else { put(env, at, value) }
 }
 
-/// The smallest page there is. A piece that ends at such a boundary touches no page behind the one in
-/// which the text ends.
+/// The smallest page size. A piece that ends at a multiple of it touches no page behind the end of the
+/// text.
 const SMALLEST_PAGE: u64 = granule::arch::PageSize::MIN.bytes();
 
-/// Reads a text up to its NUL, which is not part of the result; fails with `too_long` if `into` is too
+/// Reads a string up to its NUL, which is not part of the result. Fails with `too_long` if `into` is too
 /// small.
 pub(crate) fn text<'b>(
     env: &mut impl Env,
@@ -148,7 +148,7 @@ pub(crate) fn text<'b>(
     loop {
         let from = at.checked_add(used as u64).ok_or(Errno::EFAULT)?;
         let piece = (SMALLEST_PAGE - from % SMALLEST_PAGE) as usize;
-        // Most texts are short.
+        // Most strings are short.
         let piece = piece.min(64.max(used)).min(into.len() - used);
         if piece == 0 {
             return Err(too_long);

@@ -1,5 +1,5 @@
-//! `execve`, as far as no address space is touched: which file runs, by which interpreter if the file is
-//! a script, and with which arguments and environment. Loading the program is the kernel's.
+//! `execve` without the address space: finds the file to run, the interpreter if the file is a script,
+//! and the arguments and environment. The kernel loads the program.
 
 use crate::abi::Errno;
 use crate::abi::file::PATH_MAX;
@@ -13,11 +13,11 @@ use crate::start_stack::Texts;
 
 type Known<T> = Result<T, Errno>;
 
-/// The most bytes that arguments and environment take.
+/// The most bytes of arguments and environment together.
 pub const MOST_TEXT_BYTES: usize = 128 << 10;
 
-/// The arguments and the environment of a program while they are collected: each text with its NUL, one
-/// behind the other.
+/// The arguments and the environment of a program under construction: strings in sequence, each with its
+/// NUL.
 #[derive(Debug)]
 pub struct TextList<F: Frames> {
     bytes: Array<u8, F>,
@@ -27,7 +27,7 @@ pub struct TextList<F: Frames> {
 }
 
 impl<F: Frames> TextList<F> {
-    /// No texts.
+    /// An empty list.
     ///
     /// # Errors
     ///
@@ -42,14 +42,14 @@ impl<F: Frames> TextList<F> {
         })
     }
 
-    /// Adds a text, which has no NUL.
+    /// Adds a string without NUL.
     ///
     /// # Errors
     ///
-    /// `E2BIG` if there is no room for it.
+    /// `E2BIG` if the list is full.
     pub fn push(&mut self, text: &[u8]) -> Known<()> {
         let room = self.bytes.get_mut(self.used..).unwrap_or_default();
-        // One more for the NUL, which is there.
+        // One byte more for the NUL, which is already there.
         let to = room.get_mut(..=text.len()).ok_or(Errno::E2BIG)?;
         if let Some((_nul, to)) = to.split_last_mut() {
             to.copy_from_slice(text);
@@ -59,7 +59,7 @@ impl<F: Frames> TextList<F> {
         Ok(())
     }
 
-    /// Adds what runs a script, which stands before the script's own path.
+    /// Adds the interpreter of a script and its argument, which precede the script's own path.
     ///
     /// # Errors
     ///
@@ -71,12 +71,12 @@ impl<F: Frames> TextList<F> {
             .map_or(Ok(()), |argument| self.push(argument))
     }
 
-    /// The texts so far are the arguments, and those that follow are the environment.
+    /// Ends the arguments; the strings added later are the environment.
     pub fn end_arguments(&mut self) {
         self.arguments = self.count;
     }
 
-    /// The texts, as the start stack has them.
+    /// The strings in the form for the start stack.
     pub fn texts(&self) -> Texts<'_> {
         Texts {
             bytes: self.bytes.get(..self.used).unwrap_or_default(),
@@ -85,8 +85,7 @@ impl<F: Frames> TextList<F> {
         }
     }
 
-    /// Adds the texts that a list of pointers in the caller's memory leads to, except the first
-    /// `skipped`.
+    /// Adds the strings of a pointer list in the caller's memory, without the first `skipped`.
     fn take(&mut self, env: &mut impl Env, list: u64, skipped: u64) -> Known<()> {
         if list == 0 {
             return Ok(());
@@ -109,25 +108,25 @@ impl<F: Frames> TextList<F> {
     }
 }
 
-/// A program that is to run.
+/// A program ready to be loaded.
 #[derive(Debug)]
 pub struct Prepared<'b, F: Frames> {
-    /// Its file.
+    /// The file of the program.
     pub node: NodeId,
-    /// The path that the caller named, which for a script is the script's.
+    /// The path that the caller named; for a script, the path of the script.
     pub path: &'b [u8],
-    /// Its arguments and environment.
+    /// The arguments and environment.
     pub texts: TextList<F>,
 }
 
 /// The frames of an environment's kernel.
 type FramesOf<E> = <<E as Env>::Tasks as TaskTable>::Frames;
 
-/// Finds the program that `path` leads to and collects its texts. `buffer` holds the path.
+/// Finds the program at `path` and collects its strings. `buffer` holds the path.
 ///
 /// # Errors
 ///
-/// As `execve` fails before the caller's memory is replaced.
+/// The errors of `execve` before the caller's memory is replaced.
 pub fn prepare<'b, E: Env>(
     env: &mut E,
     path: u64,
@@ -149,10 +148,10 @@ pub fn prepare<'b, E: Env>(
     })?;
     let has_any = arguments != 0 && get::<u64>(env, arguments)? != 0;
     if has_any {
-        // The interpreter and the script's path stand in the place of the script's name.
+        // The interpreter and the script's path replace argument 0.
         texts.take(env, arguments, is_script.into())?;
     } else if !is_script {
-        // Programs take for granted that they have a name.
+        // Programs assume that argument 0 exists.
         texts.push(path)?;
     }
     texts.end_arguments();
@@ -160,7 +159,7 @@ pub fn prepare<'b, E: Env>(
     Ok(Prepared { node, path, texts })
 }
 
-/// The file that a path leads to, if it may be run.
+/// The file at a path, if it may be executed.
 fn executable<T: TaskTable>(
     processes: &Processes<'_, T>,
     place: Place,

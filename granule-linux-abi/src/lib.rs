@@ -1,11 +1,11 @@
-//! The arm64 Linux interface of Granule's kernel: system calls, files, pipes, signals and the process
-//! table, and what a program is loaded from.
+//! The arm64 Linux interface of Granule's kernel: system calls, files, pipes, signals, the process
+//! table, and the formats of programs.
 //!
-//! Everything here is pure: a kernel implements [`env::Env`], which is the caller's memory and
-//! registers, the clock and the console, and gets the system calls that need nothing else. System calls
-//! that change address spaces or tasks are the kernel's own. The interface covers what the programs use
-//! that run on this kernel: its memory tests and benchmark, `kexec`, static programs of Rust and of
-//! Debian's busybox. There is no terminal, no job control and no writable file.
+//! Everything here is pure. A kernel implements [`env::Env`] (the caller's memory and registers, the
+//! clock and the console) and gets the system calls that need nothing more. System calls that change
+//! address spaces or tasks stay in the kernel. The interface covers the needs of the programs run here:
+//! the kernel's memory tests and benchmark, `kexec`, static Rust programs and Debian's static busybox.
+//! There is no terminal, no job control and no writable file.
 //!
 //! The modules, from the lowest up; no module imports one below it in this list:
 //!

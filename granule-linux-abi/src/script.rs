@@ -1,24 +1,24 @@
-//! The first line of a script, which names the program that is to run it. Pure.
+//! Parses the first line of a script, which names its interpreter. Pure.
 
-/// The first line is looked for in so many bytes.
+/// The most bytes searched for the first line.
 const LOOKED_AT: usize = 256;
 
-/// What the first line says.
+/// The first line of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script<'a> {
-    /// The path of the program.
+    /// The path of the interpreter.
     pub interpreter: &'a [u8],
-    /// All that stands behind it, as one argument.
+    /// The rest of the line, as one argument.
     pub argument: Option<&'a [u8]>,
 }
 
-/// What the first line of `content` says; `None` if it is no script, or names nothing.
+/// Parses the first line of `content`. `None` if it is not a script or names no interpreter.
 pub fn read(content: &[u8]) -> Option<Script<'_>> {
     let start = content.get(..LOOKED_AT).unwrap_or(content);
     let rest = start.strip_prefix(b"#!")?;
     let line = match rest.iter().position(|byte| *byte == b'\n') {
         Some(end) => rest.get(..end)?,
-        // A line that may have been cut would name something else.
+        // A line that may be cut off would name another program.
         None if start.len() < content.len() => return None,
         None => rest,
     };

@@ -1,23 +1,24 @@
-//! What a program finds on its stack when it begins: arguments, environment, auxiliary vector. Pure.
+//! Builds the start stack of a program: arguments, environment and auxiliary vector. Pure.
 //!
-//! From the stack pointer up: the number of arguments, pointers to them and a null, pointers to the
-//! environment and a null, pairs of the auxiliary vector up to a null one, then what they point to.
+//! From the stack pointer up: the argument count, the argument pointers and a null, the environment
+//! pointers and a null, the pairs of the auxiliary vector up to a null pair, then the data they point
+//! to.
 
 use crate::abi::auxv::{AT_EXECFN, AT_NULL, AT_PLATFORM, AT_RANDOM};
 
 const PLATFORM: &[u8] = b"aarch64\0";
 const RANDOM_BYTES: usize = 16;
-/// What the ABI wants of the stack pointer.
+/// The alignment of the stack pointer that the ABI requires.
 const ALIGNMENT: u64 = 16;
 
-/// Arguments and environment: texts that end with a NUL each, one behind the other.
+/// Arguments and environment: strings in sequence, each with its NUL.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
-    /// The texts.
+    /// The strings.
     pub bytes: &'a [u8],
-    /// How many of the first are arguments; the rest is the environment.
+    /// The number of arguments, which come first.
     pub arguments: usize,
-    /// How many texts of environment follow.
+    /// The number of environment strings, which follow.
     pub environment: usize,
 }
 
@@ -29,7 +30,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// All that goes there.
+/// The contents of the start stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// Arguments and environment.
@@ -38,15 +39,15 @@ pub struct Start<'a> {
     pub path: &'a [u8],
     /// Random bytes for the program.
     pub random: [u8; RANDOM_BYTES],
-    /// Pairs beside those that point to something here.
+    /// Pairs in addition to the pairs that point into the stack.
     pub auxiliary: &'a [(u64, u64)],
 }
 
-/// Pairs that are added: three that point to something, and the last one.
+/// Pairs added here: three that point into the stack, and the final null pair.
 const OWN_PAIRS: usize = 4;
 
 impl Start<'_> {
-    /// The bytes below `top` that it takes: the stack pointer is at the lowest.
+    /// Bytes from the stack pointer to `top`.
     pub fn bytes(&self, top: u64) -> u64 {
         top - self.stack_pointer(top)
     }
@@ -60,14 +61,14 @@ impl Start<'_> {
         1 + texts + 2 * (self.auxiliary.len() + OWN_PAIRS)
     }
 
-    /// The stack pointer, if the stack ends at `top`.
+    /// The stack pointer for a stack that ends at `top`.
     pub fn stack_pointer(&self, top: u64) -> u64 {
         let bytes = self.text_bytes() as u64 + 8 * self.words() as u64;
         top.saturating_sub(bytes) & !(ALIGNMENT - 1)
     }
 
-    /// Writes it to `into`, which is what lies from the stack pointer to `top`; false if it is not
-    /// so large.
+    /// Writes the stack to `into`, the memory from the stack pointer to `top`. False if `into` has
+    /// another size.
     pub fn write(&self, into: &mut [u8], top: u64) -> bool {
         if into.len() as u64 != self.bytes(top) {
             return false;
@@ -154,7 +155,7 @@ mod tests {
             String::from_utf8(text[..end].to_vec()).unwrap()
         }
 
-        /// As a C library reads it.
+        /// Parses the stack as a C library does.
         fn of(start: &Start<'_>) -> Self {
             let bytes = start.bytes(TOP);
             assert_eq!(start.stack_pointer(TOP) % 16, 0);

@@ -1,10 +1,10 @@
-//! Accesses and their results, as plain values. How results come about is
-//! [`state::lookup`](crate::state::lookup).
+//! Accesses and their results, as plain values. [`state::lookup`](crate::state::lookup) computes
+//! the results.
 
 use crate::arch::descriptor::Rights;
 use crate::arch::regime::Regime;
 
-/// What kind of access.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// A load.
@@ -15,14 +15,14 @@ pub enum AccessKind {
     Fetch,
 }
 
-/// An access.
+/// An access: its regime, kind and privilege.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// The regime it is translated in.
+    /// The regime that translates it.
     pub regime: Regime,
     /// Load, store or fetch.
     pub kind: AccessKind,
-    /// By EL0.
+    /// Made by EL0.
     pub user: bool,
 }
 
@@ -51,18 +51,18 @@ impl Access {
     }
 }
 
-/// Where an access goes, and how.
+/// The physical address and the attributes that a translation gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Translation {
     /// The physical address.
     pub address: u64,
-    /// The byte of MAIR: 0 is Device-nGnRnE.
+    /// The memory attribute byte of MAIR: 0 is Device-nGnRnE.
     pub memory: u8,
-    /// 0 not, 2 outer, 3 inner shareable.
+    /// Shareability: 0 none, 2 outer, 3 inner shareable.
     pub shareability: u8,
-    /// What EL1 (or EL2, EL3) may do there.
+    /// The rights of EL1 (or EL2, EL3).
     pub privileged: Rights,
-    /// What EL0 may do there.
+    /// The rights of EL0.
     pub user: Rights,
 }
 
@@ -75,7 +75,7 @@ pub enum FaultKind {
     AccessFlag,
     /// The permissions do not allow the access.
     Permission,
-    /// An address in a descriptor or TTBR has more bits than there are.
+    /// A descriptor or TTBR holds an address with more bits than the machine has.
     AddressSize,
 }
 

@@ -1,9 +1,9 @@
-//! What the modelled machine is, and how severe the model is.
+//! The configuration of the model: the machine's features, and how strict the rules are.
 
-/// The modelled machine and how it is judged.
+/// The features of the modelled machine, and how strict the rules are.
 ///
-/// [`Config::default`] is one CPU with every optional feature that widens what tables may look
-/// like and none that relaxes what may be done to them (BBM level 0).
+/// [`Config::default`] is one CPU at BBM level 0: it has every optional feature that allows more
+/// forms of tables, and none that allows more changes in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// CPUs, 1 to 64.
@@ -21,27 +21,27 @@ pub struct Config {
     pub small_tables: bool,
     /// FEAT_HAFDBS: TCR.HA and TCR.HD work.
     pub hardware_update: bool,
-    /// Also report what is legal but leaves more cached than a careful kernel would: making an
-    /// entry valid again without an invalidation, relying on a cleared access flag while the old
-    /// one may be cached, size changes that may raise a TLB conflict abort or come together with
-    /// other permissions.
+    /// Also reports legal code that leaves more cached than a careful kernel would: making an entry
+    /// valid again without an invalidation, relying on a cleared access flag while the old one may
+    /// be cached, and size changes that may raise a TLB conflict abort or come together with other
+    /// permissions.
     pub strict: bool,
-    /// Whether a TLB holds something unknown until it is first invalidated, by its own CPU or, once
-    /// that did something, by another. The architecture
-    /// says so; tests of operations on tables that are already in use turn it off.
+    /// Whether a TLB holds something unknown until its first invalidation, by its own CPU or, once
+    /// that CPU did something, by another. The architecture says so; tests of operations on tables
+    /// that are already in use turn it off.
     pub tlb_unknown_at_reset: bool,
-    /// Whether the data caches hold, dirty, whatever ran before the trace began, and instruction
-    /// caches what they like, until they are maintained: a loader cleans what it loaded, and no
-    /// more than that. Who stores with the MMU off to a line that was never cleaned or invalidated
-    /// may lose that store, and a CPU translates only after an IC.
+    /// Whether the caches hold unknown lines from before the trace until they are maintained: the
+    /// data caches dirty lines, the instruction caches anything. A loader cleans only what it
+    /// loaded. A store with the MMU off to a line that was never cleaned or invalidated may then be
+    /// lost, and a CPU may turn its MMU on only after an IC.
     pub caches_unknown_at_reset: bool,
-    /// Whether an entry may point only to memory that was obtained for tables. `None`: from the
-    /// first [`Obtained`](crate::Event::Obtained) on.
+    /// Whether an entry may point only to memory that was obtained for tables. `None`: only after
+    /// the first [`Obtained`](crate::Event::Obtained).
     pub track_tables: Option<bool>,
-    /// Whether read-only mappings that change their output address are taken to have the same
-    /// contents before and after, which RWHZWS then allows. The model knows no data.
+    /// Whether a read-only mapping that changes its output address has the same contents before and
+    /// after, which RWHZWS then allows. The model knows no data, so the caller must say so.
     pub equal_contents: bool,
-    /// Violations kept in full; more are only counted.
+    /// Violations kept in full; the rest are only counted.
     pub most_violations: usize,
 }
 

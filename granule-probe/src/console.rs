@@ -6,14 +6,14 @@ const FR: usize = 0x18;
 const LCRH: usize = 0x2c;
 const CR: usize = 0x30;
 
-/// FR: still sending, transmit FIFO full.
+/// FR: busy sending, transmit FIFO full.
 const FR_BUSY: u32 = 1 << 3;
 const FR_TXFF: u32 = 1 << 5;
 /// CR: UART and transmitter on. LCR_H: 8 bits, FIFOs on.
 const CR_ON: u32 = 1 << 0 | 1 << 8;
 const LCRH_8N1_FIFO: u32 = 3 << 5 | 1 << 4;
 
-/// Looks at a flag at most this often: a UART that never drains loses lines, and hangs nothing.
+/// Most reads of a flag in one wait: a UART that never drains loses lines but hangs nothing.
 const PATIENCE: u32 = 1_000_000;
 
 /// The console.
@@ -21,11 +21,11 @@ const PATIENCE: u32 = 1_000_000;
 pub(crate) struct Console(*mut u32);
 
 impl Console {
-    /// The PL011 at an address, turned on.
+    /// Enables the PL011 at an address.
     ///
     /// # Safety
     ///
-    /// The registers of a PL011 are at `base`, a multiple of 4, and nobody else uses them.
+    /// The registers of a PL011 must be at `base`, a multiple of 4, and nothing else may use them.
     pub(crate) unsafe fn new(base: u64) -> Self {
         let console = Self(base as *mut u32);
         if console.read(CR) & CR_ON != CR_ON {
@@ -35,28 +35,28 @@ impl Console {
         console
     }
 
-    /// A number of the record: `@granule KEY=N`.
+    /// Prints a number: `@granule KEY=N`.
     pub(crate) fn number(self, key: &[u8], value: u64) {
         self.key(key);
         self.decimal(value);
         self.end();
     }
 
-    /// A register or an address: `@granule KEY=0x…`.
+    /// Prints a register or an address: `@granule KEY=0x…`.
     pub(crate) fn hexadecimal(self, key: &[u8], value: u64) {
         self.key(key);
         self.in_hexadecimal(value);
         self.end();
     }
 
-    /// Text: `@granule KEY=TEXT`.
+    /// Prints text: `@granule KEY=TEXT`.
     pub(crate) fn text(self, key: &[u8], value: &[u8]) {
         self.key(key);
         self.all(value);
         self.end();
     }
 
-    /// The line behind which there are no more.
+    /// Prints the line that ends the output.
     pub(crate) fn last(self) {
         self.all(b"@granule end");
         self.end();
@@ -81,7 +81,8 @@ impl Console {
     }
 
     fn decimal(self, value: u64) {
-        // From the largest power of ten that is not above it: no buffer is needed.
+        // Starts at the largest power of ten that does not exceed the value, so no buffer is
+        // needed.
         let mut power: u64 = 1;
         while value / 10 >= power {
             power = power.wrapping_mul(10);
@@ -118,7 +119,7 @@ impl Console {
     }
 
     fn read(self, offset: usize) -> u32 {
-        // SAFETY: a register of the PL011 that `new`'s caller vouches for.
+        // SAFETY: a register of the PL011, for which `new`'s caller answers.
         unsafe { self.0.byte_add(offset).read_volatile() }
     }
 

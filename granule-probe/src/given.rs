@@ -1,31 +1,31 @@
-//! What lies in memory, as addresses: digested a word at a time, as it is now.
+//! Digests ranges of memory, a word at a time, in their present state.
 
 use core::arch::asm;
 use granule_kexec::Digest;
 
-/// One thing that this kernel was given.
+/// A range of memory that the previous kernel handed over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
     /// Its physical address.
     pub(crate) start: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub(crate) bytes: u64,
-    /// Their digest.
+    /// Digest of the bytes.
     pub(crate) digest: u64,
 }
 
 impl Given {
-    /// What is at an address, a multiple of 8, digested.
+    /// Digests the bytes at an address, a multiple of 8.
     ///
     /// # Safety
     ///
-    /// `bytes` bytes of RAM are there, and no reference to them that could be written by.
+    /// `bytes` bytes of RAM must be there, and nothing may write them through a reference.
     pub(crate) unsafe fn at(start: u64, bytes: u64) -> Self {
         let mut digest = Digest::new();
         let end = start.wrapping_add(bytes & !7);
         let mut at = start;
         while at < end {
-            // SAFETY: inside what the caller vouches for; aligned as start is.
+            // SAFETY: inside the range for which the caller answers; aligned as `start` is.
             digest.word(unsafe { (at as *const u64).read_volatile() });
             at = at.wrapping_add(8);
         }
@@ -46,8 +46,8 @@ impl Given {
     }
 }
 
-/// Writes back what caches hold of a range. Only for what need not be clean on arrival: image, tree
-/// and note are read as memory has them.
+/// Cleans the cache lines of a range. Used only for data that need not be clean on arrival: image,
+/// tree and note are read as memory has them.
 pub(crate) fn clean(start: u64, bytes: u64) {
     let line: u64;
     // SAFETY: reads a register.

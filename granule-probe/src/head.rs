@@ -1,9 +1,9 @@
-//! The image's header, the entry that keeps what registers held, and vectors that tell of an exception.
+//! The image's header, the entry code that saves the registers, and vectors that report an exception.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-/// What was there at the first instruction, and what the entry added.
+/// The registers at the first instruction, and values that the entry code added.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Entered {
@@ -19,31 +19,31 @@ pub(crate) struct Entered {
     pub(crate) sctlr: u64,
     /// HCR_EL2, 0 at EL1.
     pub(crate) hcr: u64,
-    /// ISR_EL1: what is pending though it is masked.
+    /// ISR_EL1: interrupts that are pending although masked.
     pub(crate) pending: u64,
-    /// CPACR_EL1 and CNTKCTL_EL1: what EL0 may use, of floating point and of the counters. With E2H
-    /// the names reach CPTR_EL2 and CNTHCTL_EL2.
+    /// CPACR_EL1 and CNTKCTL_EL1: EL0's access to floating point and to the counters. With E2H the names
+    /// access CPTR_EL2 and CNTHCTL_EL2.
     pub(crate) cpacr: u64,
     pub(crate) cntkctl: u64,
-    /// Where the image begins.
+    /// Address of the image's first byte.
     pub(crate) load: u64,
-    /// The console's registers, once they are known, for who tells of an exception.
+    /// The console's registers, once they are known, for reporting an exception.
     pub(crate) uart: u64,
 }
 
-/// Bytes at the end of the image's memory that are written: the stack, and `Entered` at its top.
+/// Bytes at the end of the image's memory that are written: the stack, with `Entered` at its top.
 const SCRATCH: usize = 64 << 10;
 const ENTERED: usize = size_of::<Entered>();
 
-// A stack pointer is a multiple of 16.
+// A stack pointer must be a multiple of 16.
 const _: () = assert!(ENTERED.is_multiple_of(16));
 
-/// SCTLR with the MMU and caches off and the bits that are RES1 (those of the level, without E2H).
+/// SCTLR with the MMU and caches off and the RES1 bits set (those of the level, without E2H).
 const SCTLR_EL1: u64 = 0x30d0_0800;
 const SCTLR_EL2: u64 = 0x30c5_0830;
 
-// x0 = physical address of the device tree. SCTLR is not touched where the MMU is on, which the
-// probe then tells: nothing maps what it would need.
+// x0 = physical address of the device tree. If the MMU is on, SCTLR is left alone and the probe reports the
+// error, because the memory that it would need with the MMU on is not mapped.
 global_asm!(
     r#"
     .section .head.text, "ax"
@@ -181,15 +181,15 @@ exception:
     uart = const offset_of!(Entered, uart),
 );
 
-/// For ever.
+/// Stops for ever.
 pub(crate) fn stop() -> ! {
     loop {
-        // SAFETY: waits, and nothing else.
+        // SAFETY: only waits.
         unsafe { core::arch::asm!("wfi", options(nomem, nostack, preserves_flags)) };
     }
 }
 
-/// Never called: what is linked is checked for it.
+/// Never called: a check of the linked code ensures that nothing panics.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     stop()

@@ -1,14 +1,14 @@
-//! A next kernel that does nothing but look: an independent witness of how a kernel that leaves for
-//! another hands over. A tiny arm64 Image, entered by the boot protocol with the MMU off.
+//! A minimal next kernel that validates the kexec handoff: an independent witness of how a kernel hands over
+//! to the next. It is a tiny arm64 Image, entered by the boot protocol with the MMU off.
 //!
-//! [`head`] keeps what the registers hold at the first instruction, [`probe`] judges it, finds the note
-//! of who left ([`note`]), digests what lies in memory ([`given`]), and says all of it by [`console`]
-//! in the lines that `granule boot` reads; then it powers off. It shares no code with the kernel but
-//! the library's device-tree look, stamp and digest.
+//! [`head`] saves the registers at the first instruction. [`probe`] checks them, finds the previous kernel's
+//! note ([`note`]), digests the memory that was handed over ([`given`]), prints the results by [`console`] in
+//! the lines that `granule boot` reads, and powers off. The probe shares no code with the kernel but the
+//! library's first read of the device tree, its stamp and its digest.
 //!
-//! With the MMU off all memory is Device memory (RPPDBS, RWFZPW): no unaligned access, no SIMD, no
-//! atomics, no formatting, nothing that panics; `cargo xtask probe` checks the linked code for that.
-//! Nothing between the image's first and last byte is written.
+//! With the MMU off all memory is Device memory (RPPDBS, RWFZPW): no unaligned access, no SIMD, no atomics,
+//! no formatting, no code that panics; `cargo xtask probe` checks the linked code for that. Nothing between
+//! the image's first and last byte is written.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
 

@@ -1,33 +1,33 @@
-//! The note that a kernel leaves for the next one: read here from its layout as it is documented, so
-//! that what writes it and what reads it are two.
+//! Reads the note that a kernel leaves for the next one. The layout follows the documentation and not the
+//! kernel's code, so that writer and reader are independent.
 //!
-//! A stamp of kind `gr-kexec`, behind it 17 words of 64 bits of which the last nine are start, bytes
-//! and digest of image, initramfs and tree, then the counter just before the relocation code with its
-//! complement, which is not stamped.
+//! The note is a stamp of kind `gr-kexec`, followed by 17 words of 64 bits. The last nine words are start,
+//! bytes and digest of image, initramfs and tree. Then comes the counter just before the relocation code with
+//! its complement, which the stamp does not cover.
 
 use crate::given::Given;
 use granule_boot::stamp::{self, Stamp};
 
 const KIND: stamp::Kind = *b"gr-kexec";
-/// Words that are stamped, and the first of those about what was given.
+/// Number of stamped words, and the index of the first word about the memory that was handed over.
 const WORDS: usize = 17;
 const GIVEN: usize = 8;
-/// All bytes: stamp, words, the count and its complement.
+/// Size of the note: stamp, words, the counter and its complement.
 pub(crate) const BYTES: usize = stamp::BYTES + 8 * WORDS + 16;
 
-/// What the note says, as far as a witness cares.
+/// The parts of the note that the probe checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Note {
-    /// Pages of the kernel that wrote it, in bytes.
+    /// Page size of the kernel that wrote the note, in bytes.
     pub(crate) from: u64,
     /// Image, initramfs and tree as they were loaded.
     pub(crate) given: [Given; 3],
-    /// The counter just before the relocation code; `None` if that was not reached.
+    /// The counter just before the relocation code; `None` if the kernel did not get there.
     pub(crate) leave: Option<u64>,
 }
 
 impl Note {
-    /// Reads the note in a page; `None` if it is not whole.
+    /// Reads the note in a page; `None` if it is incomplete.
     pub(crate) fn read(page: &[u8]) -> Option<Self> {
         let (stamp, data) = Stamp::open(page, KIND).ok()?;
         if data.len() != 8 * WORDS {

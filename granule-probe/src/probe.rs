@@ -1,5 +1,5 @@
-//! The judgement: what must hold on arrival, looked at in turn, all of it told, the first that does not
-//! hold being the reason.
+//! Checks every condition that must hold on arrival and prints all results. The first condition that does not
+//! hold is the reason for the outcome.
 
 use crate::console::Console;
 use crate::firmware;
@@ -14,12 +14,12 @@ const SCTLR_M: u64 = 1 << 0;
 const SCTLR_C: u64 = 1 << 2;
 /// DAIF with all four masked.
 const ALL_MASKED: u64 = 0xf << 6;
-/// What an image's address is a multiple of.
+/// Alignment of an image's address.
 const IMAGE_ALIGN: u64 = 2 << 20;
 /// Affinity fields of MPIDR.
 const AFFINITY: u64 = 0xff_00ff_ffff;
 
-/// What is told, and what did not hold.
+/// The output, and the first condition that did not hold.
 struct Probe {
     console: Console,
     reason: Option<&'static [u8]>,
@@ -33,7 +33,7 @@ impl Probe {
     }
 }
 
-/// What `/chosen` and `/cpus` say beside what the library's first look finds.
+/// Values of `/chosen` and `/cpus` that the library's first read does not return.
 #[derive(Default)]
 struct Chosen {
     note: Option<u64>,
@@ -48,11 +48,11 @@ extern "C" fn probe_main(entered: &mut Entered) -> ! {
     if at == 0 || at & 7 != 0 {
         stop();
     }
-    // SAFETY: the boot protocol says that a tree is there; a wrong address makes an exception that
-    // stops.
+    // SAFETY: the boot protocol places a device tree there. A wrong address causes an exception, which stops
+    // the probe.
     let start = unsafe { core::slice::from_raw_parts(at as *const u8, 8) };
     let Ok(bytes) = total_size(start) else { stop() };
-    // SAFETY: as above, for as long as the tree says it is.
+    // SAFETY: as above, for the size that the tree states.
     let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, bytes as usize) };
     let Ok(tree) = Tree::new(bytes) else { stop() };
     let seen = tree.peek();
@@ -87,13 +87,13 @@ extern "C" fn probe_main(entered: &mut Entered) -> ! {
     stop()
 }
 
-/// Called by the vectors: something that a probe never does.
+/// Called by the vectors: a correct probe takes no exception.
 #[unsafe(no_mangle)]
 extern "C" fn probe_exception(entered: &Entered, esr: u64, elr: u64, far: u64) {
     if entered.uart == 0 {
         return;
     }
-    // SAFETY: it was found in the tree before the exception.
+    // SAFETY: the address came from the tree before the exception.
     let console = unsafe { Console::new(entered.uart) };
     console.key(b"reason");
     console.all(b"an exception in the probe, ESR ");
@@ -135,11 +135,11 @@ impl Probe {
             entered.load & (IMAGE_ALIGN - 1) == 0,
             b"the image is not 2 MiB aligned",
         );
-        // What a timer or a device left behind would interrupt the next kernel before it has drivers.
+        // An interrupt left pending by a timer or a device would reach the next kernel before it has drivers.
         self.holds(entered.pending == 0, b"an interrupt is pending");
     }
 
-    /// Every CPU in the tree but this one must be off.
+    /// Checks that every CPU in the tree but this one is off.
     fn cpus(&mut self, tree: &Tree<'_>, conduit: Option<Conduit>) {
         let mpidr: u64;
         // SAFETY: reads a register.
@@ -176,7 +176,8 @@ impl Probe {
         self.holds(on == 1, b"another CPU is on");
     }
 
-    /// Digests what is there, and compares it with the note of who left, if somebody did.
+    /// Digests the memory that was handed over, and compares it with the previous kernel's note, if there is
+    /// one.
     fn memory(&mut self, entered: &Entered, chosen: &Chosen, tree_bytes: u64) {
         let console = self.console;
         let [tree, ..] = entered.x;
@@ -184,17 +185,17 @@ impl Probe {
             (Some(start), Some(end)) => Some((start, end.wrapping_sub(start))),
             _ => None,
         };
-        // Cleaning is for the initramfs only: it need not be clean on arrival.
+        // Only the initramfs is cleaned, because it need not be clean on arrival.
         let initrd = initrd.map(|(start, bytes)| {
             given::clean(start, bytes);
-            // SAFETY: the tree says that it is there; nothing writes to it.
+            // SAFETY: the tree names this range, and nothing writes to it.
             unsafe { Given::at(start, bytes) }
         });
-        // SAFETY: its bytes were just read; nothing writes to them.
+        // SAFETY: these bytes were just read, and nothing writes to them.
         let tree = unsafe { Given::at(tree, tree_bytes) };
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
-            // SAFETY: who left says that a page is there.
+            // SAFETY: the previous kernel says that a page is there.
             Note::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
         });
         match note {
@@ -234,7 +235,7 @@ impl Probe {
                 console.hexadecimal(digest, found.digest);
             }
             if let Some(told) = told {
-                // Nothing has no address and no digest that would matter.
+                // An empty range has no address and no digest to compare.
                 let same = told.bytes == found.bytes
                     && (told.bytes == 0
                         || told.start == found.start && told.digest == found.digest);
@@ -274,7 +275,7 @@ impl Probe {
     }
 }
 
-/// Walks the tree once for what a kernel that left put into `/chosen`.
+/// Walks the tree once for the values that a leaving kernel puts into `/chosen`.
 fn chosen(tree: &Tree<'_>) -> Chosen {
     let mut chosen = Chosen::default();
     let mut inside = false;
@@ -298,7 +299,7 @@ fn chosen(tree: &Tree<'_>) -> Chosen {
     chosen
 }
 
-/// One cell or two, as a number.
+/// Reads one or two cells as a number.
 fn cells(value: &[u8]) -> Option<u64> {
     if !matches!(value.len(), 4 | 8) {
         return None;

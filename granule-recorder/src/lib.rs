@@ -1,13 +1,14 @@
-//! Wrappers that record what page tables do: every store, table, barrier and TLBI, in order.
+//! Wrappers that record the actions of page tables: every store, table, barrier and TLBI, in order.
 //!
 //! [`Traced`] wraps an implementation of any of the three traits of `granule::table`.
 //! [`TracedWindows`] wraps the fixmap slots through which a linear map is made. Both make events of
-//! `granule-trace` and give them to a [`Sink`]. A sink may be a buffer, a file or a model.
+//! `granule-trace` and give them to a [`Sink`], which may be a buffer, a file or a model. Encoding
+//! and judging events do not belong here.
 //!
-//! The sink is a type, so a wrapper with [`NoSink`] adds no code. A sink can also be on or off at
-//! run time ([`Sink::is_active`]). One instance of the walker then serves both cases, at the price
-//! of one test for each call, and a call stores a whole run of entries. The recording code is out of
-//! line, which keeps the path without recording short.
+//! The sink is a type parameter, so a wrapper with [`NoSink`] adds no code. A sink can also be on
+//! or off at run time ([`Sink::is_active`]). One instance of the walker then serves both cases, at
+//! the price of one test for each call, and one call stores a whole run of entries. The recording
+//! code is out of line, which keeps the path without recording short.
 //!
 //! ```
 //! use granule::table::NoCpu;

@@ -1,4 +1,4 @@
-//! Where recorded events go, and the events of stores to tables.
+//! The destination of recorded events, and the encoding of stores to tables as events.
 
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::Visibility;
@@ -6,26 +6,27 @@ use granule_trace::Event;
 
 /// Takes the events of [`Traced`](crate::Traced) and [`TracedWindows`](crate::TracedWindows).
 pub trait Sink: Copy {
-    /// False when events are thrown away, so that none need be made. Looked at once a call, and
-    /// not to change while a wrapper has the sink.
+    /// False if the sink discards events, so that none need be made. Wrappers test it once per
+    /// call. The answer must not change while a wrapper has the sink.
     #[inline(always)]
     fn is_active(&self) -> bool {
         true
     }
 
-    /// The bytes of a table page, which the events of obtained and freed tables state.
+    /// The size of a table page in bytes, for the events of obtained and freed tables.
     fn page_bytes(&self) -> u64;
 
-    /// Calls `action`, which does something and records it, in one order with all other calls
-    /// of any clone of this sink: what is recorded first happened first. A sink that several
-    /// CPUs share holds a lock meanwhile.
+    /// Calls `action`, which performs and records an operation, in one total order with all other
+    /// calls of any clone of this sink: events are recorded in the order in which they happened. A
+    /// sink that several CPUs share holds a lock during the call.
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R;
 
-    /// Takes one event. Called only from within [`atomically`](Self::atomically).
+    /// Takes one event. Only code inside [`atomically`](Self::atomically) calls this.
     fn record(&self, event: Event);
 
-    /// Records that `bytes` bytes from `start` are used as the tables say from here on. The
-    /// caller of an operation on tables records this; the operation does not know its purpose.
+    /// Records that the CPU uses `bytes` bytes from `start` as the tables say from now on. The
+    /// caller of an operation on tables records this, because the operation does not know its
+    /// purpose.
     #[inline(always)]
     fn relied(&self, start: VirtualAddress, bytes: u64) {
         if self.is_active() {
@@ -35,7 +36,7 @@ pub trait Sink: Copy {
     }
 }
 
-/// Throws everything away and leaves no trace of itself in the code.
+/// Discards every event; wrappers with this sink contain no recording code.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSink;
 
@@ -64,13 +65,13 @@ pub(crate) const fn entry(table: PhysicalAddress, index: usize) -> u64 {
     table.0.wrapping_add(8 * index as u64)
 }
 
-/// The event's word for the walker's.
+/// Converts the walker's visibility to the event's.
 pub(crate) const fn seen_by(visibility: Visibility) -> granule_trace::Visibility {
     match visibility {
         Visibility::Private => granule_trace::Visibility::Private,
         Visibility::Live => granule_trace::Visibility::Live,
         Visibility::Publish => granule_trace::Visibility::Publish,
-        // The strongest order, for one that the walker may have one day.
+        // A visibility that the walker gains later is recorded as the strongest order.
         _ => granule_trace::Visibility::Exchange,
     }
 }

@@ -1,4 +1,4 @@
-//! Recording the calls of the three traits that page tables stand on.
+//! Recording of calls to the three traits beneath page tables.
 
 use crate::sink::{Sink, entry, seen_by, stored};
 use granule::arch::tlbi::TlbiOp;
@@ -10,7 +10,7 @@ use granule::table::{
 };
 use granule_trace::{Barrier, Event, System};
 
-/// An implementation of the walker's traits whose calls are recorded.
+/// An implementation of the walker's traits, with recorded calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<T, S> {
     inner: T,
@@ -23,7 +23,7 @@ impl<T, S: Sink> Traced<T, S> {
         Self { inner, sink }
     }
 
-    /// What is wrapped.
+    /// The wrapped implementation.
     pub const fn inner(&mut self) -> &mut T {
         &mut self.inner
     }
@@ -55,7 +55,7 @@ impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
     }
 }
 
-// What is recorded, out of line.
+// The recording paths, kept out of line.
 impl<T: TableMemory, S: Sink> Traced<T, S> {
     /// # Safety
     ///
@@ -71,7 +71,7 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
     ) {
         self.sink.atomically(|sink| {
             sink.record(stored(table, index, 1, descriptor, 0, visibility));
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller vouches for `store`.
             unsafe { self.inner.store(table, index, descriptor, visibility) }
         });
     }
@@ -90,12 +90,12 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
     ) -> Descriptor {
         self.sink.atomically(|sink| {
             let told = match visibility {
-                // Nobody else can have changed it.
+                // No other code can have changed a private entry.
                 Visibility::Private => Visibility::Private,
                 _ => Visibility::Exchange,
             };
             sink.record(stored(table, index, 1, descriptor, 0, told));
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller vouches for `exchange`.
             unsafe { self.inner.exchange(table, index, descriptor, visibility) }
         })
     }
@@ -118,7 +118,7 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
             if count > 0 {
                 sink.record(stored(table, first, count, descriptor, step, visibility));
             }
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller vouches for `fill`.
             unsafe {
                 self.inner
                     .fill(table, first, count, descriptor, step, visibility)
@@ -143,13 +143,13 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
             if count > 0 {
                 sink.record(updated(table, first, count, change, visibility));
             }
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller vouches for `update`.
             unsafe { self.inner.update(table, first, count, change, visibility) }
         })
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
     forward!(self.inner: load find_mapped);
 
@@ -161,7 +161,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.store_recorded(table, index, descriptor, visibility);
@@ -179,7 +179,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         descriptor: Descriptor,
         visibility: Visibility,
     ) -> Descriptor {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.exchange_recorded(table, index, descriptor, visibility)
@@ -199,7 +199,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         step: u64,
         visibility: Visibility,
     ) {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.fill_recorded(table, first, count, descriptor, step, visibility);
@@ -219,7 +219,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.update_recorded(table, first, count, change, visibility)
@@ -250,7 +250,7 @@ impl<T: TableAllocator, S: Sink> Traced<T, S> {
     #[inline(never)]
     fn free_recorded(&mut self, table: FreedTable) {
         self.sink.atomically(|sink| {
-            // Before the page is given back: from then on someone else may get it.
+            // The event comes first: once freed, the page may be allocated again at any time.
             sink.record(Event::Freed {
                 start: table.address().0,
                 bytes: sink.page_bytes(),
@@ -260,7 +260,7 @@ impl<T: TableAllocator, S: Sink> Traced<T, S> {
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
     forward!(self.inner: reserve);
 
@@ -284,7 +284,7 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
 }
 
 impl<T: Maintenance, S: Sink> Traced<T, S> {
-    /// A barrier, then its event.
+    /// Issues a barrier, then records it.
     #[cold]
     #[inline(never)]
     fn barrier_recorded(&mut self, barrier: Barrier, issue: impl FnOnce(&mut T)) {

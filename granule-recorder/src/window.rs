@@ -1,7 +1,7 @@
-//! Recording the stores that are made through fixmap slots, by the table that they end in.
+//! Recording of stores through fixmap slots, as stores to the tables that the slots map.
 //!
-//! The slots' own entries, barriers and TLBIs are not recorded here. The code that gives the slots
-//! records them, by a [`Traced`](crate::Traced) round the traits that it changes the slots with.
+//! The slots' own entries, barriers and TLBIs are not recorded here. The code that implements the
+//! slots records them with a [`Traced`](crate::Traced) around the traits that change the slots.
 
 use crate::sink::{Sink, stored};
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
@@ -9,12 +9,12 @@ use granule::forward;
 use granule::linear::window::{Entries, Slot, Windows};
 use granule::table::{Maintenance, TableAllocator, Visibility, publish};
 
-/// [`Windows`] whose stores are recorded.
+/// [`Windows`] with recorded stores.
 #[derive(Debug)]
 pub struct TracedWindows<W, S> {
     inner: W,
     sink: S,
-    /// The table that each slot was last opened for.
+    /// The table for which each slot was last opened.
     shown: [PhysicalAddress; Slot::COUNT],
 }
 
@@ -28,7 +28,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
         }
     }
 
-    /// Does `action` to `inner` and records it as the storing of `entries` through `slot`.
+    /// Calls `action` on `inner` and records it as a store of `entries` through `slot`.
     fn record<R>(&mut self, slot: Slot, entries: &Entries, action: impl FnOnce(&mut W) -> R) -> R {
         let table = self.shown.get(slot.number()).copied();
         self.sink.atomically(|sink| {
@@ -71,7 +71,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
             barriers: false,
         };
         self.record(slot, &entries, |inner| {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller vouches for `store`.
             unsafe { inner.store(slot, index, descriptor) }
         });
     }
@@ -90,7 +90,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
             barriers: false,
         };
         self.record(slot, &entries, |inner| {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller vouches for `zero`.
             unsafe { inner.zero(slot) }
         });
     }
@@ -101,7 +101,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
     #[cold]
     #[inline(never)]
     unsafe fn write_recorded(&mut self, slot: Slot, entries: &Entries) -> usize {
-        // As many at a time as have no barrier between them.
+        // One event covers as many entries as have no barrier between them.
         let together = if entries.barriers { 1 } else { entries.count };
         let mut part = Entries {
             count: together,
@@ -111,7 +111,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
         let mut all = 0;
         for _ in 0..if entries.barriers { entries.count } else { 1 } {
             let written = self.record(slot, &part, |inner| {
-                // SAFETY: the caller's promise is handed on.
+                // SAFETY: the caller vouches for `write`.
                 unsafe { inner.write(slot, &part) }
             });
             all += written;
@@ -128,7 +128,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.inner.address(slot)
@@ -155,13 +155,13 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 
     #[inline(always)]
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller vouches for `load`.
         unsafe { self.inner.load(slot, index) }
     }
 
     #[inline(always)]
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.store_recorded(slot, index, descriptor);
@@ -173,7 +173,7 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 
     #[inline(always)]
     unsafe fn zero(&mut self, slot: Slot) {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.zero_recorded(slot);
@@ -185,7 +185,7 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 
     #[inline(always)]
     unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
-        // SAFETY: the caller's promise is handed on, either way.
+        // SAFETY: the caller vouches for the call, recorded or not.
         unsafe {
             if self.sink.is_active() {
                 self.write_recorded(slot, entries)
@@ -196,7 +196,7 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
     }
 }
 
-// SAFETY: every call goes to the allocator.
+// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<W: TableAllocator, S: Sink> TableAllocator for TracedWindows<W, S> {
     forward!(self.inner: reserve allocate free);
 }

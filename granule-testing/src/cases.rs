@@ -1,16 +1,16 @@
-//! How many cases a property has, and how many schedules an interleaving. Nothing else lives here.
+//! The number of cases of a property, and of schedules of an interleaving. Nothing else lives here.
 //!
-//! `GRANULE_TIMES=100` gives each a hundred times as many; the soak has ten. `PROPTEST_RNG_SEED` and
-//! `SHUTTLE_RANDOM_SEED` say which cases they are. `cargo xtask test` sets both, so that a failure is
-//! found again. Without them, as `cargo test` runs, the cases differ each time.
+//! `GRANULE_TIMES=100` multiplies both by a hundred; the soak uses ten. `PROPTEST_RNG_SEED` and
+//! `SHUTTLE_RANDOM_SEED` select the cases. `cargo xtask test` sets both, so that a failure can be
+//! repeated. Without them, as in `cargo test`, the cases differ each time.
 
 use proptest::test_runner::Config;
 
-/// How many times as many cases are asked for.
+/// The factor by which the number of cases is multiplied.
 pub fn times() -> usize {
     match std::env::var("GRANULE_TIMES") {
         Err(_) => 1,
-        // None at all would read as passed.
+        // Zero cases would count as passed.
         Ok(text) => match text.parse() {
             Ok(times) if times > 0 => times,
             _ => panic!("GRANULE_TIMES={text}: expected a number from 1 on, like 100"),
@@ -18,8 +18,8 @@ pub fn times() -> usize {
     }
 }
 
-/// A property with so many cases, and so many under Miri. A case that fails is printed whole, and no
-/// file is left for it.
+/// The configuration of a property with `native` cases, or `miri` under Miri. A failing case is
+/// printed whole, and no file is written for it.
 pub fn config(native: u32, miri: u32) -> Config {
     let usual = Config::default();
     let times = times() as u32;

@@ -1,9 +1,9 @@
-//! The library's three traits over host allocations that play physical memory.
+//! The library's three traits over host allocations that stand for physical memory.
 //!
-//! Each page is an allocation of its own for as long as it is given out, reached through a table
-//! of pointers, so no address becomes a pointer and Miri sees every stray access. Pages are
-//! garbage when given out (a pattern that would decode as a valid table), every access is checked
-//! against what is given out at that moment, and all that is done is noted.
+//! Each allocated page is a host allocation of its own, reached through a table of pointers. So no
+//! address becomes a pointer, and Miri sees every stray access. A new page holds garbage (a pattern
+//! that decodes as a valid table). Every access is checked against the pages allocated at that
+//! moment, and every action is recorded. Judging the record does not belong here.
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress};
@@ -14,7 +14,7 @@ use granule::table::{
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// One thing that was done.
+/// One recorded action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Entries were stored: `descriptor`, `descriptor + step`, ...
@@ -26,7 +26,7 @@ pub enum Event {
         step: u64,
         visibility: Visibility,
     },
-    /// One existing entry was changed in place by an update; one event an entry.
+    /// An update changed one existing entry in place. Each entry is one event.
     Change {
         table: u64,
         index: usize,
@@ -48,33 +48,33 @@ pub enum Event {
 /// How the allocator picks pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// As many in a row as are asked for.
+    /// As many consecutive pages as requested.
     Long,
-    /// One at a time, from all over the memory.
+    /// Single pages from all over the memory.
     Scattered,
     /// Runs of one to five.
     Short,
 }
 
-/// Physical memory for tables, and the books about it.
+/// Physical memory for tables, and the record of actions on it.
 pub struct Host {
     first: u64,
     page: u64,
-    /// The memory of each page that is given out; null for the others.
+    /// The memory of each allocated page; null for the others.
     pages: Vec<Cell<*mut u64>>,
     runs: Cell<Runs>,
     random: Cell<u64>,
-    /// Pages that may still be given out.
+    /// Pages that may still be allocated.
     budget: Cell<usize>,
-    /// Pages reserved and not yet allocated.
+    /// Pages reserved but not yet allocated.
     reserved: Cell<usize>,
     events: RefCell<Vec<Event>>,
-    /// How often a bulk operation or a single store was called.
+    /// The number of calls of bulk operations and single stores.
     calls: Cell<usize>,
 }
 
 impl Host {
-    /// Memory of `pages` pages of the geometry's size from the physical address `first` on.
+    /// Memory of `pages` pages of the geometry's size, from the physical address `first` on.
     pub fn new(geometry: &Geometry, first: u64, pages: usize) -> Rc<Self> {
         let page = geometry.page_size().bytes();
         assert_eq!(first % page, 0, "the memory must begin at a page");
@@ -95,12 +95,12 @@ impl Host {
         self.runs.set(runs);
     }
 
-    /// From now on only so many pages can be had.
+    /// From now on only `pages` pages can be allocated.
     pub fn set_budget(&self, pages: usize) {
         self.budget.set(pages);
     }
 
-    /// The pages that are given out.
+    /// The number of allocated pages.
     pub fn given_out(&self) -> usize {
         self.pages
             .iter()
@@ -108,9 +108,9 @@ impl Host {
             .count()
     }
 
-    /// The memory of a table; panics if it is not given out.
+    /// The memory of a table; panics if the page is not allocated.
     fn memory(&self, table: u64) -> *mut u64 {
-        // Under Miri this is most of what is executed, so it is kept short.
+        // Under Miri this function takes most of the time, so it is kept short.
         let offset = table.wrapping_sub(self.first);
         let page = (offset >> self.page.trailing_zeros()) as usize;
         match self.pages.get(page) {
@@ -125,7 +125,7 @@ impl Host {
         (self.page / 8) as usize
     }
 
-    /// Pages that were reserved, but not allocated: a count that was too large.
+    /// The number of pages reserved but never allocated: nonzero means that a count was too large.
     pub fn reserved_in_vain(&self) -> usize {
         self.reserved.get()
     }
@@ -148,14 +148,14 @@ impl Host {
         unsafe { self.memory(table).add(index).read() }
     }
 
-    /// Writes an entry behind the walker's back, as tables that were there before it have it.
+    /// Writes an entry unrecorded, as part of tables that existed before the walker.
     pub fn set_word(&self, table: u64, index: usize, word: u64) {
         assert!(index < self.words());
-        // SAFETY: the index is inside the page's memory, and nobody holds a reference into it.
+        // SAFETY: the index is inside the page's memory, and no reference into it exists.
         unsafe { self.memory(table).add(index).write(word) }
     }
 
-    /// Gives out a page, zeroed, as if somebody had made a table of it before.
+    /// Allocates a zeroed page unrecorded, as a table made earlier.
     pub fn take_page(&self) -> u64 {
         let free = self.pages.iter().position(|page| page.get().is_null());
         let page = free.unwrap();
@@ -163,18 +163,18 @@ impl Host {
         self.first + page as u64 * self.page
     }
 
-    /// The words of a whole table as the MMU would read them; panics if it is not given out.
+    /// The words of a whole table as the MMU would read them; panics if the page is not allocated.
     pub fn table(&self, table: u64) -> Vec<u64> {
         let memory = self.memory(table);
-        // SAFETY: the page's memory is so long, and nobody writes it while the slice exists.
+        // SAFETY: the page's memory has this length, and no code writes it while the slice exists.
         unsafe { core::slice::from_raw_parts(memory, self.words()).to_vec() }
     }
 
-    /// Gives out a page whose bytes are all `contents`.
+    /// Allocates a page with all bytes set to `contents`.
     fn give(&self, page: usize, contents: u8) {
         let memory = vec![0_u64; self.words()].into_boxed_slice();
         let memory: *mut u64 = Box::into_raw(memory).cast();
-        // SAFETY: the allocation is so long. (Filled so because Miri does it in one step.)
+        // SAFETY: the allocation has this length. (Miri does `write_bytes` in one step.)
         unsafe {
             memory
                 .cast::<u8>()
@@ -184,12 +184,12 @@ impl Host {
         assert!(before.is_null(), "page {page} is given out twice");
     }
 
-    /// Takes a page back; panics if it is not given out.
+    /// Frees a page; panics if it is not allocated.
     fn take_back(&self, page: usize) {
         let memory = self.pages[page].replace(core::ptr::null_mut());
         assert!(!memory.is_null(), "page {page} is freed twice");
         let slice = core::ptr::slice_from_raw_parts_mut(memory, self.words());
-        // SAFETY: pointer and length are those that `Box::into_raw` gave in `give`.
+        // SAFETY: pointer and length are those that `Box::into_raw` returned in `give`.
         drop(unsafe { Box::from_raw(slice) });
     }
 
@@ -210,7 +210,7 @@ impl Host {
         page
     }
 
-    /// That the table is one is checked where its pointer is looked up.
+    /// Checks the indexes only: the lookup of the pointer checks that the page is a table.
     fn check(&self, first: usize, count: usize) {
         assert!(
             first + count <= self.words(),
@@ -238,29 +238,29 @@ impl Drop for Host {
     }
 }
 
-/// Looks up the pointers to tables.
+/// Finds the pointer to a table.
 #[derive(Clone)]
 pub struct HostReach(Rc<Host>);
 
-// SAFETY: `memory` gives the pointer that came from allocating the page, aligned for `u64`, and
-// panics unless the page is given out, for which time its allocation lives.
+// SAFETY: `memory` returns the pointer from the page's allocation, aligned for `u64`. It panics
+// unless the page is allocated, and the allocation lives as long as that.
 unsafe impl Reach for HostReach {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         self.0.memory(table.0)
     }
 }
 
-/// [`Reached`], as a kernel uses it, behind the host's checks.
+/// [`Reached`], as a kernel uses it, after the host's checks.
 pub struct Memory {
     host: Rc<Host>,
     inner: Reached<HostReach>,
 }
 
-// SAFETY: each call is checked and handed to `Reached`.
+// SAFETY: each call is checked and forwarded to `Reached`.
 unsafe impl TableMemory for Memory {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         assert!(index < self.host.words());
-        // SAFETY: the table was given out and the index is inside, as just checked.
+        // SAFETY: the page is allocated and the index is inside it, as just checked.
         unsafe { self.inner.load(table, index) }
     }
 
@@ -369,11 +369,11 @@ unsafe impl TableMemory for Memory {
     }
 }
 
-/// Gives out the host's pages.
+/// Allocates the host's pages.
 pub struct Allocator(Rc<Host>);
 
-// SAFETY: pages are given out once until they are freed, from the host's own memory, which the
-// memory above reaches.
+// SAFETY: a page is allocated once until it is freed, from the host's own memory, which the memory
+// above reaches.
 unsafe impl TableAllocator for Allocator {
     fn reserve(&mut self, tables: usize) -> bool {
         let host = &self.0;
@@ -413,7 +413,7 @@ unsafe impl TableAllocator for Allocator {
             "more tables are allocated than were reserved"
         );
         for page in first..first + count {
-            // All ones: valid, and a table at every level but the last.
+            // All ones: valid, and a table at every level except the last.
             host.give(page, 0xff);
         }
         host.reserved.set(host.reserved.get() - count);
@@ -434,7 +434,7 @@ unsafe impl TableAllocator for Allocator {
     }
 }
 
-/// Notes barriers and TLBIs.
+/// Records barriers and TLBIs.
 pub struct Recorder {
     host: Rc<Host>,
     capabilities: TlbCapabilities,
@@ -458,7 +458,7 @@ impl Maintenance for Recorder {
     }
 }
 
-/// What [`PageTables`](granule::table::PageTables) takes.
+/// The environment of [`PageTables`](granule::table::PageTables) over a host.
 pub type HostEnvironment = Parts<Memory, Allocator, Recorder>;
 
 /// The three traits over `host`.

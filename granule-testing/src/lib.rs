@@ -1,14 +1,13 @@
-//! What the tests of several crates share. Nothing in here is a test, and no crate depends on it but for
-//! its tests.
+//! Code that the tests of several crates share. It contains no tests, and only tests depend on it.
 //!
-//! - [`host`]: the three traits of `granule::table` over ordinary memory. It notes every event and
-//!   refuses what a kernel's memory would not survive.
-//! - [`walk`]: reads tables as the architecture says that an MMU does. It shares no code with the
-//!   library, so that the library cannot agree with its own mistakes.
-//! - [`order`]: judges the noted events one by one.
-//! - [`replay`]: judges what the events amount to for a CPU that walks the tables meanwhile.
+//! - [`host`]: the three traits of `granule::table` over ordinary memory. It records every event
+//!   and panics on any access that a kernel's memory would not survive.
+//! - [`walk`]: reads tables as the architecture defines it for an MMU. It shares no code with the
+//!   library, so that the two cannot share mistakes.
+//! - [`order`]: checks the recorded events one by one.
+//! - [`replay`]: checks the effect of the events on a CPU that walks the tables meanwhile.
 //! - [`shape`]: address spaces to test, and the ID registers that allow them.
-//! - [`cases`]: how many cases a property has.
+//! - [`cases`]: the number of cases of a property.
 
 #![allow(
     clippy::unwrap_used,

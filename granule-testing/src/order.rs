@@ -1,5 +1,5 @@
-//! Judges noted events one by one: how each store is made, what was allocated and freed, and
-//! what a TLBI's operand says. What they amount to is [`replay`](super::replay)'s.
+//! Checks recorded events one by one: how each store is made, the allocations and frees, and the
+//! operands of TLBIs. [`replay`](super::replay) checks their combined effect.
 
 use super::host::Event;
 use super::walk::{Arch, Tree};
@@ -7,22 +7,22 @@ use granule::arch::tlbi::{Reach, TlbiOp};
 use granule::table::Visibility;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a TLBI instruction removes, decoded from its operand.
+/// The entries that a TLBI removes, decoded from its operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Covered {
     /// The first and the last address, as address bits 55:0.
     pub first: u64,
     pub last: u64,
-    /// Only leaves of this level, where a hint is given.
+    /// Only leaves of this level are removed, if the operand has a hint.
     pub level: Option<i32>,
-    /// Table entries too.
+    /// Table entries are removed too.
     pub tables: bool,
     pub asid: Option<u16>,
 }
 
 pub const ADDRESS: u64 = (1 << 56) - 1;
 
-/// Decodes an operation as the architecture lays out its operand.
+/// Decodes an operation by the architecture's layout of its operand.
 pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
     let granule = match arch.g {
         12 => 0b01,
@@ -76,7 +76,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
             let scale = operand >> 44 & 0b11;
             assert_eq!(operand >> 46 & 0b11, granule, "a range of another granule");
             let hint = (operand >> 37 & 0b11) as i32;
-            // The base has 37 bits; the address bits above are those of its top bit.
+            // The base has 37 bits; the address bits above equal its top bit.
             let base = ((operand << 27) as i64 >> 27) as u64;
             let first = base << base_shift;
             let bytes = (num + 1) << (5 * scale + 1) << arch.g;
@@ -104,7 +104,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
     }
 }
 
-/// What kind of operation the events come from.
+/// The operation that made the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Map,
@@ -115,7 +115,7 @@ pub enum Operation {
     Merge,
 }
 
-/// Which entries of which tables were written: ranges, by their first entry.
+/// The entries of each table that were written, as ranges keyed by their first entry.
 #[derive(Default)]
 struct Written(BTreeMap<u64, BTreeMap<usize, usize>>);
 
@@ -140,14 +140,14 @@ impl Written {
     }
 }
 
-/// Everything that is judged.
+/// The input of the checks.
 pub struct Judged<'a> {
     pub arch: Arch,
     pub operation: Operation,
     pub live: bool,
     pub repeat: bool,
     pub asid: Option<u16>,
-    /// The level of FEAT_BBM that the tables were told.
+    /// The FEAT_BBM level that the tables were given.
     pub bbm: u32,
     pub before: &'a Tree,
     pub after: &'a Tree,
@@ -155,7 +155,7 @@ pub struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    /// Panics on the first breach.
+    /// Checks everything; panics on the first violation.
     pub fn judge(&self) {
         self.stores();
         self.tables();
@@ -166,16 +166,17 @@ impl Judged<'_> {
         }
     }
 
-    /// Stores: whole and visible where a walker may look, private elsewhere, a table linked with
-    /// release and never touched as private afterwards, every entry of a new table written
-    /// exactly once before that, and when mapping every entry of an old one at most once.
+    /// Checks the stores. A store is whole and visible where a walker may read, and private
+    /// elsewhere. A table is linked with release and is not accessed as private afterwards. Every
+    /// entry of a new table is written exactly once before that. When mapping, every entry of an
+    /// old table is written at most once.
     fn stores(&self) {
         let mut linked: BTreeSet<u64> = self.before.tables.iter().map(|t| t.address).collect();
         let mut fresh: BTreeSet<u64> = BTreeSet::new();
         let mut written = Written::default();
         let mut children: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        // The level of each table that is or was; a page that is reused cannot be both, because
-        // tables are freed last.
+        // The level of each table before or after. A reused page cannot be both, because tables are
+        // freed last.
         let all = self.before.tables.iter().chain(&self.after.tables);
         let levels: BTreeMap<u64, i32> = all.map(|t| (t.address, t.level)).collect();
         for event in self.events {
@@ -245,7 +246,7 @@ impl Judged<'_> {
         }
     }
 
-    /// A table becomes reachable, with all below it: every entry must have been written.
+    /// A table becomes reachable, with all tables below it: every entry must have been written.
     fn link(
         &self,
         table: u64,
@@ -263,7 +264,7 @@ impl Judged<'_> {
         }
     }
 
-    /// Allocations and frees: exactly the tables that came and went.
+    /// Checks allocations and frees: exactly the tables that appeared and disappeared.
     fn tables(&self) {
         let before: BTreeSet<u64> = self.before.tables.iter().map(|t| t.address).collect();
         let after: BTreeSet<u64> = self.after.tables.iter().map(|t| t.address).collect();
@@ -284,7 +285,7 @@ impl Judged<'_> {
         assert_eq!(went, &before - &after, "tables freed");
     }
 
-    /// Tables that nobody walks take no barriers.
+    /// Tables that no CPU walks need no barriers.
     fn private(&self) {
         let quiet = |event: &Event| {
             use Event::{Allocate, Change, Free, Reserve, Store};

@@ -1,12 +1,12 @@
 //! Live tables as a CPU sees them while an operation changes them, store by store.
 //!
-//! A model of what is linked and of what may be cached: each store is judged by the table of
-//! changes of valid entries (RWHZWS, with the relaxations of FEAT_BBM levels 1 to 3, RPVTFW), and
-//! what a CPU may have cached of an entry that is gone stays in the model until TLBIs that reach
-//! it, with the barriers round them (RDDMVT), have completed. It takes nothing from the library.
+//! The model keeps the linked tables and the entries that a CPU may have cached. Each store is
+//! checked by the rules for changes of valid entries (RWHZWS, with the relaxations of FEAT_BBM
+//! levels 1 to 3, RPVTFW). A removed entry stays in the model until TLBIs that reach it, and the
+//! barriers around them (RDDMVT), have completed. No code comes from the library.
 //!
-//! Other rules by name: IWZCBG (invalid to valid needs no TLBI), RLQLSD (the contiguous bit
-//! enlarges no TLBI), RSQXYZ (a wrong level hint invalidates nothing).
+//! Other rules: IWZCBG (invalid to valid needs no TLBI), RLQLSD (the contiguous bit enlarges no
+//! TLBI), RSQXYZ (a wrong level hint invalidates nothing).
 
 use super::host::Event;
 use super::order::{ADDRESS, Covered, Judged, Operation, decode};
@@ -15,21 +15,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const CONTIGUOUS: u64 = 1 << 52;
 
-/// What stands at a place.
+/// The entry at an offset and level.
 enum Entry {
     Nothing,
     Leaf(Leaf),
     Table(u64),
 }
 
-/// Which step of a round comes next.
+/// The step of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Stores, since the last round.
+    /// Stores follow, up to the next round.
     Storing,
     /// DSB ISHST was issued: TLBIs follow, and the DSBs that complete them.
     Invalidating { rounds: usize },
-    /// All that was gone is invalidated, or there was nothing: ISB follows.
+    /// Every removed entry is invalidated, or none was removed: an ISB follows.
     Complete,
     /// ISB was issued: tables may be freed.
     Synchronised,
@@ -39,25 +39,25 @@ struct Replay<'a> {
     judged: &'a Judged<'a>,
     arch: Arch,
     linked: BTreeMap<u64, Table>,
-    /// The table that translates what follows an offset, by its level.
+    /// Tables by level and the offset at which their translation starts.
     places: BTreeMap<(i32, u64), u64>,
-    /// The leaves that walks end at now.
+    /// The valid leaves now.
     leaves: BTreeMap<u64, Leaf>,
     /// The words of tables that are not linked yet.
     fresh: BTreeMap<u64, Vec<u64>>,
-    /// Tables that were unlinked and not freed.
+    /// Tables that were unlinked but not freed.
     unlinked: BTreeSet<u64>,
-    /// Entries that are gone, but may be cached.
+    /// Removed entries that may still be cached.
     stale: Vec<Leaf>,
     pointers: Vec<Table>,
     phase: Phase,
-    /// Stores since the last round, and those among them that a walker could tell.
+    /// Stores since the last round, then those that a walker can notice.
     stores: usize,
     visible: usize,
     round: Vec<Covered>,
 }
 
-/// Panics on the first breach.
+/// Replays all events; panics on the first violation.
 pub fn replay(judged: &Judged<'_>) {
     let tables = &judged.before.tables;
     let mut replay = Replay {
@@ -130,9 +130,9 @@ impl Replay<'_> {
             Event::DsbIsh => self.complete(),
             Event::Isb => {
                 if self.phase == (Phase::Invalidating { rounds: 0 }) {
-                    // Nothing was valid before: DSB ISHST and ISB publish what is valid now.
+                    // No entry was valid before: DSB ISHST and ISB publish the new entries.
                     assert!(self.round.is_empty(), "TLBIs are not complete");
-                    // A map of nothing has them too.
+                    // An empty map operation issues these barriers too.
                     let new = self.visible > 0 || self.judged.operation == Operation::Map;
                     assert!(new, "barriers, but nothing that a walker can see");
                     assert!(self.stale.is_empty(), "no TLBI for {:x?}", self.stale);
@@ -155,7 +155,7 @@ impl Replay<'_> {
         }
     }
 
-    /// DSB ISH: completes a round of TLBIs.
+    /// DSB ISH completes a round of TLBIs.
     fn complete(&mut self) {
         let Phase::Invalidating { rounds } = self.phase else {
             panic!("DSB ISH when it is the turn of {:?}", self.phase);
@@ -183,7 +183,7 @@ impl Replay<'_> {
         }
         assert!(self.stale.is_empty() && self.pointers.is_empty());
         assert!(self.unlinked.is_empty(), "unlinked tables are not freed");
-        // That the model followed: it ends as the tables do.
+        // The model must end in the state of the tables.
         let leaves: Vec<Leaf> = self.leaves.values().copied().collect();
         assert_eq!(leaves, self.judged.after.leaves);
     }
@@ -194,8 +194,8 @@ impl Replay<'_> {
             return;
         }
         if self.unlinked.contains(&table) {
-            // The chain of tables that unmapping leaves: what they translated is no longer mapped,
-            // so an entry that becomes invalid early does no harm. When merging it would.
+            // Unmapping stores a chain into unlinked tables. Their range is no longer mapped, so an
+            // entry that becomes invalid early does no harm. When merging it would.
             assert_eq!(
                 self.judged.operation,
                 Operation::Unmap,
@@ -264,7 +264,7 @@ impl Replay<'_> {
         }
     }
 
-    /// What a word at a place is to a walker.
+    /// How a walker reads `word` at an offset and level.
     fn read(&self, offset: u64, level: i32, word: u64) -> Entry {
         match word & 0b11 {
             0b11 if level < 3 => Entry::Table(self.arch.table_address(word)),
@@ -273,7 +273,7 @@ impl Replay<'_> {
         }
     }
 
-    /// What stands at a place now.
+    /// The current entry at an offset and level.
     fn entry(&self, offset: u64, level: i32) -> Entry {
         match self.leaves.get(&offset) {
             Some(leaf) if leaf.level == level => return Entry::Leaf(*leaf),
@@ -285,14 +285,14 @@ impl Replay<'_> {
         }
     }
 
-    /// One valid leaf instead of another of the same level.
+    /// Replaces a valid leaf by another leaf of the same level.
     fn in_place(&mut self, old: Leaf, new: Leaf) {
         if old.word == new.word {
             return;
         }
         let changed = old.word ^ new.word;
         assert_eq!(old.output, new.output, "a live leaf's output changes");
-        // AttrIndx, and SH where it is not address bits.
+        // AttrIndx, and SH unless these bits hold address bits.
         assert_eq!(changed & 0b111 << 2, 0, "the memory type changes");
         if !self.arch.ds {
             assert_eq!(changed & 0b11 << 8, 0, "the shareability changes");
@@ -306,14 +306,14 @@ impl Replay<'_> {
             assert_eq!(changed, CONTIGUOUS, "something else changes in that store");
         }
         self.leaves.insert(new.offset, new);
-        // Without the hint each entry still translates as it did, at the same level, so the next
-        // TLBI for an address finds what is cached for it.
+        // Without the hint each entry still translates as before, at the same level, so the next
+        // TLBI for an address finds the cached entry.
         if !(changed == CONTIGUOUS && new.word & CONTIGUOUS == 0) {
             self.stale.push(old);
         }
     }
 
-    /// That the small leaves translate exactly as the large one.
+    /// Checks that the small leaves translate exactly as the large one.
     fn alike(&self, large: &Leaf, parts: &[Leaf]) {
         let mut done = 0;
         for part in parts {
@@ -329,7 +329,7 @@ impl Replay<'_> {
         assert_eq!(done, large.bytes, "not all is translated");
     }
 
-    /// Links a new table; gives the leaves in it.
+    /// Links a new table and returns the leaves in it.
     fn link(&mut self, table: u64, level: i32, offset: u64) -> Vec<Leaf> {
         let words = self.fresh.remove(&table).expect("a new table");
         let bytes = self.arch.entry_bytes(level);
@@ -353,7 +353,7 @@ impl Replay<'_> {
         leaves
     }
 
-    /// Unlinks a table and all below it; gives the leaves that were in them.
+    /// Unlinks a table and all tables below it, and returns the leaves in them.
     fn unlink(&mut self, table: u64) -> Vec<Leaf> {
         let top = self.linked[&table];
         let inside = top.offset..top.offset + top.span;
@@ -375,11 +375,11 @@ impl Replay<'_> {
         leaves
     }
 
-    /// That one round of TLBIs removes all that may be cached of what is gone.
+    /// Checks that one round of TLBIs removes every removed entry that may be cached.
     fn covers(&self, round: &[Covered]) {
         let mut sorted = round.to_vec();
         sorted.sort_by_key(|covered| covered.first);
-        // The ranges of operations do not overlap by more than a page or two, so a window will do.
+        // Ranges overlap by no more than a page or two, so a window over the sorted list suffices.
         let longest = round.iter().map(|c| c.last - c.first + 1).max();
         let longest = longest.unwrap_or(0);
         let hits = |first: u64, bytes: u64, wanted: &dyn Fn(&Covered) -> bool| {

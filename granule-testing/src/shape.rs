@@ -1,16 +1,16 @@
 //! Shapes of address spaces to test, and the ID registers that allow them.
 //!
-//! The fields are placed by hand from the architecture's register tables: a test that asked the
-//! library where TGran4 is would agree with any mistake in it.
+//! The register fields are placed by hand from the architecture's tables: a test that asked the
+//! library where TGran4 is would repeat the library's mistakes.
 
 use granule::arch::{CpuFeatures, Geometry, Half, IdRegisters, PageSize, Regime};
 
-/// ID registers by what they say.
+/// The fields of the ID registers that matter here.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     /// PARange: 0 to 7.
     pub parange: u64,
-    /// TGran4, TGran16, TGran64 as the fields stand.
+    /// TGran4, TGran16 and TGran64, as encoded.
     pub tgran4: u64,
     pub tgran16: u64,
     pub tgran64: u64,
@@ -20,7 +20,7 @@ pub struct Cpu {
     pub st: u64,
 }
 
-/// All that the architecture has but 56-bit addresses: what QEMU's `max` says.
+/// Everything that the architecture has except 56-bit addresses: the CPU `max` of QEMU.
 pub const LARGE: Cpu = Cpu {
     parange: 6,
     tgran4: 1,
@@ -30,7 +30,7 @@ pub const LARGE: Cpu = Cpu {
     st: 1,
 };
 
-/// 48-bit addresses both ways.
+/// 48-bit input and output addresses.
 pub const PLAIN: Cpu = Cpu {
     parange: 5,
     tgran4: 0,
@@ -40,7 +40,7 @@ pub const PLAIN: Cpu = Cpu {
     st: 0,
 };
 
-/// 52-bit input addresses, but 48-bit output addresses.
+/// 52-bit input addresses with 48-bit output addresses.
 pub const WIDE_INPUT: Cpu = Cpu {
     parange: 5,
     ..LARGE
@@ -74,8 +74,8 @@ impl Cpu {
     }
 }
 
-/// Every shape that the operations are tested on: each page size, both halves, the formats of
-/// output addresses, all start levels, and a regime with one privilege.
+/// Every shape that operations are tested on: each page size, both halves, the formats of output
+/// addresses, all start levels, and a regime with one privilege level.
 pub fn all() -> Vec<Geometry> {
     use PageSize::{K4, K16, K64};
     let mut shapes = Vec::new();
@@ -93,7 +93,7 @@ pub fn all() -> Vec<Geometry> {
         shapes.push(LARGE.geometry(size, 52, Half::Upper));
         shapes.push(LARGE.geometry(size, 52, Half::Lower));
         shapes.push(LARGE.geometry(size, 47, Half::Lower));
-        // The smallest there are: one level, or two.
+        // The smallest shapes: one level, or two.
         shapes.push(LARGE.geometry(size, 25, Half::Upper));
         shapes.push(WIDE_INPUT.geometry(size, 52, Half::Upper));
     }

@@ -1,7 +1,7 @@
-//! A reader of translation tables that was written from the architecture's text alone.
+//! A reader of translation tables, written from the architecture's text alone.
 //!
-//! Levels are plain numbers, -1 to 3, and every bit position is a literal from the descriptor
-//! table (arm64 VMSAv8-64 stage 1). It takes from the library only the parameters of a shape.
+//! Levels are plain numbers, -1 to 3, and every bit position is a literal from the descriptor table
+//! (arm64 VMSAv8-64 stage 1). Only the parameters of a shape come from the library.
 
 use super::host::Host;
 use granule::arch::{
@@ -9,7 +9,7 @@ use granule::arch::{
 };
 use granule::table::Leaves;
 
-/// What the architecture fixes by page size, address sizes and format.
+/// The parameters that the architecture derives from page size, address sizes and format.
 #[derive(Clone, Copy, Debug)]
 pub struct Arch {
     /// The base-2 logarithm of the page size.
@@ -21,11 +21,11 @@ pub struct Arch {
     /// Output addresses of 52 bits with 64K pages.
     pub lpa: bool,
     pub upper: bool,
-    /// EL1&0: two privileges.
+    /// The regime is EL1&0: two privilege levels.
     pub user: bool,
 }
 
-/// One leaf entry (a contiguous group is so many of them).
+/// One leaf entry. A contiguous group has one for each of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
     pub offset: u64,
@@ -45,11 +45,11 @@ pub struct Table {
     pub span: u64,
 }
 
-/// All that hangs from a root.
+/// All tables and leaves below a root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     pub leaves: Vec<Leaf>,
-    /// Entries that translate nothing, but keep their place and what they translated.
+    /// Invalid entries that keep their place and their other bits.
     pub hidden: Vec<Leaf>,
     pub tables: Vec<Table>,
 }
@@ -75,7 +75,7 @@ impl Arch {
         1 << (self.g - 3)
     }
 
-    /// Level n covers 2^(g + (3-n)(g-3)) bytes an entry.
+    /// The base-2 logarithm of the bytes an entry of `level` covers: g + (3-n)(g-3) for level n.
     pub fn shift(&self, level: i32) -> u32 {
         self.g + (3 - level) as u32 * (self.g - 3)
     }
@@ -101,7 +101,7 @@ impl Arch {
         }
     }
 
-    /// Whether a block or page is decoded at `level`.
+    /// Whether a block or page can exist at `level`.
     pub fn leaf_allowed(&self, level: i32) -> bool {
         match (self.g, level) {
             (_, 3) | (_, 2) | (12, 1) => true,
@@ -111,7 +111,7 @@ impl Arch {
         }
     }
 
-    /// Entries that the contiguous bit joins, or 1 where it is reserved.
+    /// The number of entries that the contiguous bit joins, or 1 where the bit is reserved.
     pub fn contiguous(&self, level: i32) -> u64 {
         match (self.g, level) {
             (12, 1..=3) => 16,
@@ -122,7 +122,7 @@ impl Arch {
         }
     }
 
-    /// The address bits of a descriptor.
+    /// Moves an address to the address bits of a descriptor.
     fn place(&self, address: u64) -> u64 {
         if self.ds {
             address & 0x3_ffff_ffff_f000 | (address >> 50 & 0b11) << 8
@@ -133,7 +133,7 @@ impl Arch {
         }
     }
 
-    /// The address in a descriptor whose lowest address bit is `low`.
+    /// The address in a descriptor; `low` is the lowest address bit.
     fn address_in(&self, word: u64, low: u32) -> u64 {
         let keep = u64::MAX << low;
         if self.ds {
@@ -145,7 +145,7 @@ impl Arch {
         }
     }
 
-    /// The whole leaf descriptor that a mapping should have become.
+    /// The complete leaf descriptor that a mapping must produce.
     pub fn leaf_word(
         &self,
         output: u64,
@@ -175,14 +175,14 @@ impl Arch {
             bit(53, !permissions.privileged_execute);
             bit(54, !permissions.user_execute);
         } else {
-            // One privilege: AP[1] is RES1, bit 53 RES0, bit 54 XN, and there is no nG.
+            // One privilege level: AP[1] is RES1, bit 53 RES0, bit 54 XN, and nG does not exist.
             bit(6, true);
             bit(54, !permissions.privileged_execute);
         }
         word | u64::from(permissions.software & 0b1111) << 55
     }
 
-    /// Reads the whole tree below `root`. Panics on what no table may hold.
+    /// Reads the whole tree below `root`. Panics on an entry that no table may hold.
     pub fn walk(&self, host: &Host, root: PhysicalAddress) -> Tree {
         let mut tree = Tree::default();
         let level = self.start_level();
@@ -207,7 +207,7 @@ impl Arch {
             offset,
             span: entries as u64 * bytes,
         });
-        // Most of most tables is zero, and a comparison of slices is one step under Miri.
+        // Most entries are zero, and a comparison of slices is one step under Miri.
         let words = host.table(address);
         let zeroes = [0; 64];
         let full = words.chunks(64).enumerate();
@@ -240,8 +240,8 @@ impl Arch {
                 }
                 0b01 => panic!("a block at level {level}, where none is decoded"),
                 kind if word >> 63 != 0 => {
-                    // A leaf with bit 0 clear and bit 63 set, both of which tell a CPU nothing
-                    // but that the entry is invalid.
+                    // A hidden leaf has bit 0 clear and bit 63 set. A CPU sees only that the entry
+                    // is invalid.
                     let page = kind == 0b10;
                     assert_eq!(page, level == 3, "a hidden entry of another level");
                     assert!(self.leaf_allowed(level), "a hidden block at level {level}");
@@ -268,14 +268,14 @@ impl Arch {
         self.address_in(word, self.g)
     }
 
-    /// What a leaf says but for its address, whether it is valid, and the contiguous bit.
+    /// The attributes of a leaf: every bit except the address, the validity and the contiguous bit.
     pub fn attributes_in(&self, word: u64) -> u64 {
         word & !(self.place(u64::MAX) | 0b11 | 1 << 52 | 1 << 63)
     }
 
-    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or
-    /// page that input and output alignment, the rest of the range and `leaves` allow. The second
-    /// value of each is the group it belongs to, as first offset and bytes.
+    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or page
+    /// that the alignment of input and output, the rest of the range and `leaves` allow. The second
+    /// value of each is the group of the leaf, as first offset and bytes.
     pub fn greedy(
         &self,
         offset: u64,

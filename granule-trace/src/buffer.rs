@@ -1,4 +1,4 @@
-//! The head of a buffer of records: what was recorded, and whether it is all.
+//! The head of a buffer of records: the size of the recording, and whether it is complete.
 //!
 //! Eight words, little endian, right before the first record:
 //!
@@ -6,13 +6,13 @@
 //! |---|---|---|
 //! | 0, 1 | | `GRANULE-TRACE`, padded with NULs to 16 bytes |
 //! | 2 | 31:0 | version, 1 |
-//! | 2 | 63:32 | 1 once the kernel came to its end |
+//! | 2 | 63:32 | 1 once the kernel finished its run |
 //! | 3 | 31:0 | page size in bytes |
 //! | 3 | 47:32 | number of CPUs |
 //! | 3 | 55:48 | BBM level that the CPUs have |
 //! | 4 | | records in the buffer |
 //! | 5 | | events that found no room after them |
-//! | 6 | | records that there is room for |
+//! | 6 | | capacity in records |
 //! | 7 | | 0 |
 
 use core::fmt;
@@ -32,25 +32,25 @@ pub struct Header {
     pub cpus: u16,
     /// The BBM level that the CPUs have.
     pub bbm_level: u8,
-    /// Whether the kernel came to its end.
+    /// Whether the kernel finished its run.
     pub complete: bool,
-    /// The records in the buffer.
+    /// The number of records in the buffer.
     pub records: u64,
-    /// The events that found no room: 0 where there are no holes.
+    /// The number of events that found no room; 0 means that no event is missing.
     pub lost: u64,
-    /// The records that there is room for.
+    /// The capacity in records.
     pub room: u64,
 }
 
-/// Why words are no header.
+/// Why words are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The magic is not there.
+    /// The magic is missing.
     Magic,
-    /// The version is another.
+    /// The version is unknown.
     Version(u32),
-    /// More records than there is room for.
+    /// The number of records exceeds the capacity.
     Overfull,
 }
 
@@ -74,20 +74,20 @@ impl fmt::Display for HeaderError {
 impl core::error::Error for HeaderError {}
 
 impl Header {
-    /// 64-bit words of the head.
+    /// The size of the head in 64-bit words.
     pub const WORDS: usize = 8;
-    /// The word that says how many records there are.
+    /// The index of the word with the number of records.
     pub const RECORDS: usize = 4;
-    /// The word that says how many events found no room.
+    /// The index of the word with the number of events that found no room.
     pub const LOST: usize = 5;
-    /// The word that says how many records there is room for.
+    /// The index of the word with the capacity in records.
     pub const ROOM: usize = 6;
-    /// The word that says whether the kernel came to its end.
+    /// The index of the word that says whether the kernel finished its run.
     pub const STATE: usize = 2;
-    /// The word of the page size, the number of CPUs and their BBM level.
+    /// The index of the word with the page size, the number of CPUs and their BBM level.
     pub const SHAPE: usize = 3;
 
-    /// The room for records in a buffer of so many bytes.
+    /// The number of records that fit a buffer of `bytes` bytes.
     #[must_use]
     pub const fn room_in(bytes: u64) -> u64 {
         bytes.saturating_sub(8 * Self::WORDS as u64) / (8 * super::record::RECORD_WORDS as u64)
@@ -99,7 +99,7 @@ impl Header {
         VERSION as u64 | (complete as u64) << 32
     }
 
-    /// Encodes.
+    /// Encodes the head.
     #[must_use]
     pub const fn words(&self) -> [u64; Self::WORDS] {
         let [magic0, magic1] = MAGIC;
@@ -117,11 +117,11 @@ impl Header {
         ]
     }
 
-    /// Decodes.
+    /// Decodes a head.
     ///
     /// # Errors
     ///
-    /// When the words are no header.
+    /// When the words are not a header.
     pub const fn new(words: [u64; Self::WORDS]) -> Result<Self, HeaderError> {
         let [magic0, magic1, state, shape, records, lost, room, _] = words;
         let [right0, right1] = MAGIC;

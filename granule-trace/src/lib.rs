@@ -1,13 +1,14 @@
-//! What a CPU does to its own translation, as records of a fixed size in memory.
+//! Fixed-size memory records of a CPU's actions on its own translation.
 //!
 //! A kernel writes the records, and a tool on another machine reads them from the kernel's memory.
-//! This crate defines the events ([`Event`]), their encoding in four words ([`Record`]), the head of
-//! the buffer that holds them ([`Header`]), and the encodings of system registers and instructions
-//! ([`System`]). It has no dependencies, so that a writer and a reader need nothing else to agree.
+//! This crate defines the events ([`Event`]), their encoding in four words ([`Record`]), the head
+//! of the buffer that holds them ([`Header`]), and the encodings of system registers and
+//! instructions ([`System`]). It has no dependencies, so a writer and a reader need only this crate
+//! to agree.
 //!
 //! Encoding is shifts and stores. It cannot fail, and code that runs with the MMU off can use it.
-//! Writing the words into a buffer, in one order for several CPUs, is the kernel's task.
-//! The meaning of a sequence of events is the reader's.
+//! The kernel writes the words into a buffer, in one order for all CPUs. The reader interprets a
+//! sequence of events. Neither belongs here.
 //!
 //! ```
 //! use granule_trace::{Event, Record, System};

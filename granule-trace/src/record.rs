@@ -1,4 +1,4 @@
-//! One event as four words.
+//! The encoding of one event in four words.
 //!
 //! | word | bits | what |
 //! |---|---|---|
@@ -10,32 +10,32 @@
 
 use super::system::System;
 
-/// 64-bit words of a record.
+/// The size of a record in 64-bit words.
 pub const RECORD_WORDS: usize = 4;
 
-/// Which barrier instruction.
+/// A barrier instruction without its option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum BarrierKind {
-    /// Waits for what came before to be complete.
+    /// Waits until earlier operations are complete.
     Dsb,
-    /// Orders what came before and what comes after.
+    /// Orders earlier accesses before later ones.
     Dmb,
-    /// What comes after is fetched and translated anew.
+    /// Later instructions are fetched and translated again.
     Isb,
 }
 
 /// A barrier instruction with its option.
 ///
-/// A struct, not an enum with an option in it: [`Event`] would take over the cases of that, and a
-/// choice between so many is compiled to a jump through a table, which code that runs with the
-/// MMU off must not contain.
+/// This is a struct, not an enum with an option inside. [`Event`] would absorb the cases of such an
+/// enum, and the compiler turns a choice between so many cases into a jump through a table, which
+/// code that runs with the MMU off must not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
     /// The instruction.
     pub kind: BarrierKind,
-    /// CRm of the instruction: 15 for SY, 11 for ISH, 7 for NSH, one less for stores only.
+    /// CRm of the instruction: 15 for SY, 11 for ISH, 7 for NSH; one less for stores only.
     pub option: u8,
 }
 
@@ -77,31 +77,31 @@ impl Barrier {
     }
 }
 
-/// Who may see a table while an entry of it is stored.
+/// How a store appears to walkers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Visibility {
-    /// No walker: the table is not linked yet.
+    /// The table is not linked yet, so no walker can see it.
     Private,
-    /// Walkers may read the entry at any time: it is stored whole.
+    /// Walkers may read the entry at any time, so it is stored whole.
     Live,
-    /// As [`Live`](Self::Live), by a store-release: a walker that sees this store sees every store
-    /// made before.
+    /// As [`Live`](Self::Live), by a store-release: a walker that sees this store sees every
+    /// earlier store.
     Publish,
-    /// As [`Live`](Self::Live), in one step with loading what was there.
+    /// As [`Live`](Self::Live), in one atomic step with a load of the old entry.
     Exchange,
 }
 
 /// A change of some bits of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitChange {
-    /// The change concerns an entry if any of these bits is set in it: [`VALID`](Self::VALID),
+    /// The change applies to an entry if any of these bits is set in it: [`VALID`](Self::VALID),
     /// [`HIDDEN`](Self::HIDDEN), or both.
     pub of: u64,
-    /// The bits that are cleared first.
+    /// The bits to clear, before any bit is set.
     pub clear: u64,
-    /// The bits that are set then.
+    /// The bits to set afterwards.
     pub set: u64,
 }
 
@@ -110,7 +110,7 @@ impl BitChange {
     pub const VALID: u64 = 1 << 0;
     /// The software bit of a descriptor that is invalid for a while and keeps its other bits.
     pub const HIDDEN: u64 = 1 << 63;
-    /// Both.
+    /// Both bits.
     pub const LEAVES: u64 = Self::VALID | Self::HIDDEN;
 }
 
@@ -118,85 +118,85 @@ impl BitChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// `count` descriptors were stored from `address` on: `descriptor`, `descriptor + step` and
-    /// so on.
+    /// `count` descriptors were stored from `address` on: `descriptor`, `descriptor + step` and so
+    /// on.
     Store {
         /// Physical address of the first entry.
         address: u64,
-        /// How many.
+        /// The number of entries.
         count: u32,
-        /// The first.
+        /// The first descriptor.
         descriptor: u64,
-        /// What is added, wrapping, for each that follows.
+        /// The number added, with wrapping, for each next entry.
         step: u64,
-        /// How they were stored.
+        /// How the entries were stored.
         visibility: Visibility,
     },
-    /// Bits were changed of those among `count` descriptors from `address` on that the change
-    /// concerns.
+    /// Bits were changed in the entries to which the change applies, among `count` descriptors from
+    /// `address` on.
     Update {
         /// Physical address of the first entry.
         address: u64,
-        /// How many.
+        /// The number of entries.
         count: u32,
         /// The change.
         change: BitChange,
-        /// How they were stored.
+        /// How the entries were stored.
         visibility: Visibility,
     },
     /// Memory was obtained for tables.
     Obtained {
         /// Physical address of the first byte.
         start: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Table memory was given back.
+    /// Table memory was freed.
     Freed {
         /// Physical address of the first byte.
         start: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// From here on the CPU uses a range of virtual addresses as the tables say.
     Relied {
         /// The first address.
         start: u64,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// From here on the CPU uses all that the tables say.
+    /// From here on the CPU uses every translation in the tables.
     Settled,
     /// A barrier.
     Barrier(Barrier),
     /// A register was written, or an instruction with at most one operand executed.
     System(System, u64),
-    /// An instruction on every cache line that holds a byte of a range of physical addresses.
+    /// An instruction was executed on every cache line of a range of physical addresses.
     Lines {
         /// The instruction.
         instruction: System,
         /// The first address.
         start: u64,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Bytes were stored that are no descriptors, and that an observer past the caches reads; or
-    /// they were stored past the caches and are read through them.
+    /// Bytes other than descriptors were stored, and an observer that bypasses the caches reads
+    /// them; or the store bypassed the caches and the bytes are read through them.
     Data {
-        /// The first byte's physical address.
+        /// The physical address of the first byte.
         start: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// As [`Data`](Self::Data), but the bytes are instructions.
     Code {
-        /// The first byte's physical address.
+        /// The physical address of the first byte.
         start: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// The CPU was switched on or reset. Every CPU starts like that; the event is for a CPU that
-    /// comes back.
+    /// The CPU was switched on or reset. Every CPU starts in this state, so the event is needed
+    /// only for a CPU that comes back.
     Reset,
 }
 
@@ -204,11 +204,11 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record(pub [u64; RECORD_WORDS]);
 
-/// Why words are no record.
+/// Why words are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// There is no such kind.
+    /// The kind is unknown.
     Kind(u8),
     /// The kind has no such detail.
     Detail(u8),
@@ -228,7 +228,7 @@ impl core::error::Error for RecordError {}
 const STORE: u8 = 1;
 const OBTAINED: u8 = 2;
 const FREED: u8 = 3;
-/// And `DMB`, `ISB` after it, in the order of [`BarrierKind`].
+/// `DMB` and `ISB` follow, in the order of [`BarrierKind`].
 const DSB: u8 = 4;
 const DMB: u8 = DSB + BarrierKind::Dmb as u8;
 const ISB: u8 = DSB + BarrierKind::Isb as u8;
@@ -241,7 +241,7 @@ const SETTLED: u8 = 12;
 const CODE: u8 = 13;
 const RESET: u8 = 14;
 
-/// The detail of a record that stores descriptors.
+/// The detail of a record of stored descriptors.
 const fn how(visibility: Visibility) -> u8 {
     match visibility {
         Visibility::Private => 0,
@@ -251,26 +251,26 @@ const fn how(visibility: Visibility) -> u8 {
     }
 }
 
-/// In the detail of an update: valid entries were changed.
+/// In the detail of an update: the change applies to valid entries.
 const OF_VALID: u8 = 1 << 2;
-/// In the detail of an update: hidden entries were changed.
+/// In the detail of an update: the change applies to hidden entries.
 const OF_HIDDEN: u8 = 1 << 3;
 
-/// In the detail of an update: which entries were changed.
+/// The detail for the entries to which an update applies.
 const fn of(bits: u64) -> u8 {
     let valid = bits & BitChange::VALID != 0;
     let hidden = bits & BitChange::HIDDEN != 0;
     (valid as u8 * OF_VALID) | (hidden as u8 * OF_HIDDEN)
 }
 
-/// The other way.
+/// The inverse of `of`.
 const fn entries(of: u8) -> u64 {
     let valid = (of & OF_VALID != 0) as u64 * BitChange::VALID;
     let hidden = (of & OF_HIDDEN != 0) as u64 * BitChange::HIDDEN;
     valid | hidden
 }
 
-/// The other way round than [`how`].
+/// The inverse of [`how`].
 const fn visibility(detail: u8) -> Option<Visibility> {
     match detail {
         0 => Some(Visibility::Private),
@@ -282,10 +282,10 @@ const fn visibility(detail: u8) -> Option<Visibility> {
 }
 
 impl Record {
-    /// Encodes.
+    /// Encodes an event.
     ///
-    /// Always inlined, so that it folds where the kind of the event is known. That leaves no jump
-    /// through a table, which code that runs with the MMU off must not contain.
+    /// The function is always inlined, so that it folds where the kind of the event is known. That
+    /// leaves no jump through a table, which code that runs with the MMU off must not contain.
     #[must_use]
     #[inline(always)]
     pub const fn new(cpu: u16, event: Event) -> Self {
@@ -329,11 +329,11 @@ impl Record {
         Self([first, a, b, c])
     }
 
-    /// Decodes: the CPU and the event.
+    /// Decodes a record to the CPU and the event.
     ///
     /// # Errors
     ///
-    /// When the words are no record.
+    /// When the words are not a record.
     pub const fn event(&self) -> Result<(u16, Event), RecordError> {
         let [first, a, b, c] = self.0;
         let detail = (first >> 8) as u8;

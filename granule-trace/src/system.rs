@@ -1,14 +1,14 @@
-//! The instructions that a trace records by their encoding: writes of system registers, TLBIs,
-//! and operations on caches.
+//! The instructions that a trace records by their encoding: writes of system registers, TLBIs, and
+//! cache maintenance.
 //!
-//! All are one encoding space of the architecture, op0 to op2, so a number of 16 bits names any
-//! of them, also one that nothing here has a constant for.
+//! All of them share one encoding space of the architecture, op0 to op2. A 16-bit number therefore
+//! names any of them, even one without a constant here.
 
-/// A system register, or a SYS instruction, by its encoding.
+/// A system register or a SYS instruction, by its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct System(pub u16);
 
-/// The number of an encoding.
+/// Packs the fields of an encoding.
 const fn encode(op0: u16, op1: u16, crn: u16, crm: u16, op2: u16) -> System {
     System(op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2)
 }
@@ -21,7 +21,7 @@ macro_rules! named {
                 pub const $name: Self = encode($op0, $op1, $crn, $crm, $op2);
             )*
 
-            /// Every encoding that has a constant here, with the name the assembler has for it.
+            /// Every encoding with a constant here, and the assembler's name for it.
             pub const NAMED: &'static [(Self, &'static str)] = &[$((Self::$name, $text)),*];
         }
     };
@@ -124,13 +124,13 @@ impl System {
         self.0 >> 14
     }
 
-    /// CRn: among the instructions 8 for TLBIs, 7 for caches.
+    /// CRn: for instructions 8 means a TLBI, 7 cache maintenance.
     #[must_use]
     pub const fn crn(self) -> u16 {
         self.0 >> 7 & 0b1111
     }
 
-    /// Whether it is a TLBI.
+    /// Whether this is a TLBI.
     #[must_use]
     pub const fn is_tlbi(self) -> bool {
         self.op0() == 1 && self.crn() == 8
@@ -142,25 +142,25 @@ impl System {
         self.0 >> 11 & 0b111
     }
 
-    /// CRm: among the TLBIs, which CPUs they reach and whether they take a range.
+    /// CRm: for a TLBI, the CPUs that it reaches and whether it takes a range.
     #[must_use]
     pub const fn crm(self) -> u16 {
         self.0 >> 3 & 0b1111
     }
 
-    /// op2: among the TLBIs, what they remove.
+    /// op2: for a TLBI, the entries that it removes.
     #[must_use]
     pub const fn op2(self) -> u16 {
         self.0 & 0b111
     }
 
-    /// Whether it is a register.
+    /// Whether this is a register.
     #[must_use]
     pub const fn is_register(self) -> bool {
         self.op0() == 3
     }
 
-    /// Whether it is an operation on data caches by address.
+    /// Whether this is data cache maintenance by address.
     #[must_use]
     pub const fn is_data_cache(self) -> bool {
         matches!(
@@ -169,19 +169,19 @@ impl System {
         )
     }
 
-    /// Whether it is an invalidation of all instruction caches, of this CPU or of all.
+    /// Whether this invalidates all instruction caches, of this CPU or of all CPUs.
     #[must_use]
     pub const fn is_instruction_cache(self) -> bool {
         matches!(self, Self::IC_IALLU | Self::IC_IALLUIS)
     }
 
-    /// Whether a TLBI takes an operand: one that does not is for all of a regime.
+    /// Whether a TLBI takes an operand. One without an operand affects a whole regime.
     #[must_use]
     pub const fn takes_operand(self) -> bool {
         !matches!(self.op2(), 0 | 4 | 6)
     }
 
-    /// The encoding with this name, as the assembler knows it.
+    /// The encoding with this assembler name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMED
@@ -190,7 +190,7 @@ impl System {
             .map(|(system, _)| *system)
     }
 
-    /// The assembler's name, without the `tlbi`, `dc` or `ic` before it, if there is a constant.
+    /// The assembler's name without the leading `tlbi`, `dc` or `ic`, if a constant exists.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Self::NAMED

@@ -1,11 +1,11 @@
-//! Firmware's identity map, and the register values that go with it.
+//! Firmware's identity map, and its register values.
 //!
-//! Run it with `cargo run --example firmware`, or `… -- el2 64k` for a boot loader at EL2 with
-//! another page size. Firmware maps each region to itself, so that turning the MMU on changes
-//! no address: flash may be executed, RAM written, devices neither cached nor executed. What it
-//! writes into MAIR, TCR and TTBR0 before it sets SCTLR.M is printed with its fields.
+//! Run it with `cargo run --example firmware`, or `… -- el2 64k` for a boot loader at EL2 with another
+//! page size. Firmware maps each region to itself, so turning the MMU on changes no address. Flash is
+//! executable, RAM is writable, and devices are neither cached nor executable. The example prints the
+//! values for MAIR, TCR and TTBR0 that firmware writes before it sets SCTLR.M, with their fields.
 //!
-//! At EL3 outputs are in the Secure address space, for the library leaves a leaf's NS bit clear.
+//! At EL3 the outputs are in the Secure address space, because the library leaves a leaf's NS bit clear.
 
 mod host;
 
@@ -17,14 +17,14 @@ use granule::arch::{
 use granule::table::{Leaves, PageTables, Piece, TableError};
 use std::error::Error;
 
-/// The regions of a small board, ascending: what each is, where, how large, and what may be done.
+/// The regions of a small board in ascending order: name, address, bytes and attributes.
 fn regions() -> [(&'static str, u64, u64, Attributes); 5] {
     let strict = Attributes {
         memory: MemoryType::DeviceStrict,
         ..Attributes::device()
     };
     [
-        // Code runs in place; nothing may write the flash as if it were memory.
+        // Code runs in place. Flash must not be written as if it were memory.
         (
             "flash",
             0x0000_0000,
@@ -32,7 +32,7 @@ fn regions() -> [(&'static str, u64, u64, Attributes); 5] {
             Attributes::normal(Permissions::READ_EXECUTE),
         ),
         ("GIC and UART", 0x0800_0000, 32 << 20, Attributes::device()),
-        // Configuration writes must have arrived before the next access: no early acknowledgement.
+        // A configuration write must reach the device before the next access, so no early acknowledgement.
         ("PCI configuration", 0x3f00_0000, 16 << 20, strict),
         (
             "DRAM",
@@ -66,12 +66,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    // A CPU of 40 physical address bits, with all three page sizes.
+    // A CPU with 40 bits of physical address and all three page sizes.
     let cpu = CpuFeatures::new(IdRegisters {
         mmfr0: 0x0010_0002,
         ..IdRegisters::default()
     });
-    // As many input bits as there are physical address bits: an identity map needs no more.
+    // An identity map needs as many input bits as the CPU has physical address bits.
     let va_bits = cpu.pa_bits();
     let geometry = Geometry::new(&cpu, page_size, va_bits, Half::Lower, regime)?;
     page_size.dispatch(Firmware { geometry })
@@ -90,8 +90,7 @@ impl Dispatch for Firmware {
         let environment = host::environment(&geometry, PhysicalAddress(0x4010_0000), 12, false);
         let mut tables = PageTables::<P, _>::new(geometry, environment)?;
 
-        // All regions in one call: either every one is mapped or none, and a table that two of
-        // them meet in is written once.
+        // One call maps all regions or none, and writes a table that two regions share only once.
         let pieces = regions().map(|(_, start, bytes, attributes)| Piece {
             start: VirtualAddress(start),
             output: PhysicalAddress(start),

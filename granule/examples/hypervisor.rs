@@ -1,12 +1,12 @@
 //! A hypervisor's own tables: the EL2 regime, one half, one privilege.
 //!
-//! Run it with `cargo run --example hypervisor`, or `… -- 16k`. EL2 without VHE translates its
-//! own addresses from TTBR0_EL2 alone. There is no EL0 in it, so there is one execute-never bit,
-//! no ASID and nothing that is not global; `Regime::El2` says so once, and the same attributes as
-//! a kernel's are encoded for it.
+//! Run it with `cargo run --example hypervisor`, or `… -- 16k`. EL2 without VHE translates its own
+//! addresses from TTBR0_EL2 alone. The regime has no EL0, so it has one execute-never bit, no ASIDs and
+//! only global mappings. The code names `Regime::El2` once, and the library encodes the same attributes as
+//! a kernel's for it.
 //!
-//! What is shown: a stack with a guard page for each CPU, a window through which one page of a
-//! guest's memory at a time is looked at, and which instructions the library issues for that.
+//! The example shows a stack with a guard page for each CPU, a window that maps one page of a guest's
+//! memory at a time, and the instructions that the library issues for that.
 
 mod host;
 
@@ -18,7 +18,7 @@ use granule::arch::{
 use granule::table::{Holes, Leaves, PageTables, PermissionChange};
 use std::error::Error;
 
-/// Where things are in the hypervisor's address space.
+/// The layout of the hypervisor's address space.
 const IMAGE: VirtualAddress = VirtualAddress(0x10_0000_0000);
 const STACKS: VirtualAddress = VirtualAddress(0x20_0000_0000);
 const WINDOW: VirtualAddress = VirtualAddress(0x30_0000_0000);
@@ -27,14 +27,14 @@ const UART: VirtualAddress = VirtualAddress(0x40_0000_0000);
 const CPUS: u64 = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // A CPU of 44 physical address bits with all three page sizes.
+    // A CPU with 44 bits of physical address and all three page sizes.
     let cpu = CpuFeatures::new(IdRegisters {
         mmfr0: 0x0010_0004,
         ..IdRegisters::default()
     });
     let page_size = host::page_size_argument()?.unwrap_or(PageSize::K4);
     let geometry = Geometry::new(&cpu, page_size, 40, Half::Lower, Regime::El2)?;
-    // The other half does not exist, and asking for it is an error, not a wrong register.
+    // The regime has no upper half, so the request returns an error instead of a wrong register value.
     let upper = Geometry::new(&cpu, page_size, 40, Half::Upper, Regime::El2);
     if let Err(error) = upper {
         println!("as it should be: {error}");
@@ -55,7 +55,7 @@ impl Dispatch for Hypervisor {
         let environment = host::environment(&geometry, PhysicalAddress(0x9000_0000), 24, true);
         let mut tables = PageTables::<P, _>::new(geometry, environment)?;
 
-        // Text and data. 2 MiB each: a block, or with larger pages a contiguous group of them.
+        // Text and data of 2 MiB each: a block, or with larger pages a contiguous group of pages.
         let text = Attributes::normal(Permissions::READ_EXECUTE);
         let data = Attributes::normal(Permissions::READ_WRITE);
         let block = 2 << 20;
@@ -65,8 +65,8 @@ impl Dispatch for Hypervisor {
         let ram = PhysicalAddress(ram.0 + block);
         tables.map(after, ram, block, data, Leaves::LARGEST)?;
 
-        // A stack of 64 KiB for each CPU. The page below it stays unmapped, so running over the
-        // end of a stack is a fault and not somebody else's data.
+        // A stack of 64 KiB for each CPU. The page below it stays unmapped, so a stack overflow faults
+        // instead of overwriting other data.
         let stack = 64 << 10;
         for cpu in 0..CPUS {
             let bottom = VirtualAddress(STACKS.0 + cpu * (stack + page) + page);
@@ -126,8 +126,8 @@ impl Dispatch for Hypervisor {
         println!("live:");
         tables.environment().maintenance.aloud = true;
         tables.make_live();
-        // A page that stays mapped beside the window keeps the window's tables from being given
-        // back each time it is closed.
+        // A page that stays mapped beside the window keeps the window's tables in use. Otherwise each
+        // unmap would free them.
         println!("  a page beside the window:");
         let keep = VirtualAddress(WINDOW.0 + page);
         tables.map(
@@ -145,7 +145,7 @@ impl Dispatch for Hypervisor {
             tables.unmap(WINDOW, page)?;
         }
 
-        // Data that is complete becomes read-only; permissions change in place.
+        // The complete data becomes read-only; permissions change in place.
         println!("  the data becomes read-only:");
         let change = PermissionChange {
             writable: Some(false),
@@ -153,7 +153,7 @@ impl Dispatch for Hypervisor {
         };
         tables.protect(after, block, change, Holes::Refuse)?;
 
-        // Part of a block or group cannot change alone, and the error says where it is.
+        // A part of a live block or group cannot change alone; the error names the leaf.
         let part = tables.protect(after, page, change, Holes::Refuse);
         match part {
             Err(error) => println!("  refused, nothing changed: {error}"),

@@ -1,14 +1,14 @@
-//! Another kernel: one program for all page sizes, with a linear map and its own image.
+//! A small kernel's boot: one program for all page sizes, with a linear map and its own image.
 //!
-//! Run it with `cargo run --example kernel`, or `… -- 64k` to ask for a page size, as a boot
-//! loader's command line would. What happens here is what a kernel does at boot, in its order:
+//! Run it with `cargo run --example kernel`, or `… -- 64k` to request a page size, as a boot loader's
+//! command line does. The example takes a kernel's boot steps, in order:
 //!
 //! 1. read the ID registers and choose a page size (`granule_boot`),
-//! 2. sort the RAM out (`granule_boot::memblock`),
-//! 3. leave the choice behind: one `dispatch` leads into code compiled for the size,
-//! 4. map the image and all of RAM, no page writable and executable, in either of them,
-//! 5. work out what to write into TCR, MAIR and TTBR1,
-//! 6. with the tables in use, take the boot code away again.
+//! 2. build the memory map (`granule_boot::memblock`),
+//! 3. enter the code compiled for the size, with one `dispatch`,
+//! 4. map the image and all of RAM, without any page that is writable and executable,
+//! 5. compute the values of TCR, MAIR and TTBR1,
+//! 6. unmap the boot code from the live tables.
 
 mod host;
 
@@ -24,8 +24,8 @@ use granule_boot::memblock::Memblock;
 use granule_boot::sizes::SizeSet;
 use std::error::Error;
 
-/// Where the boot loader put the image, and what it consists of. Sections begin at multiples of
-/// 64 KiB: of every page size, so that one image serves all of them.
+/// The image's physical address and sections. Sections begin at multiples of 64 KiB, which are multiples
+/// of every page size, so that one image serves all sizes.
 const IMAGE: u64 = 0x4020_0000;
 const SECTIONS: [(&str, u64, u64, Permissions); 4] = [
     ("boot text", 0x0000, 0x1_0000, Permissions::READ_EXECUTE),
@@ -33,16 +33,17 @@ const SECTIONS: [(&str, u64, u64, Permissions); 4] = [
     ("rodata", 0x20_0000, 0x28_0000, Permissions::READ),
     ("data", 0x28_0000, 0x40_0000, Permissions::READ_WRITE),
 ];
-/// The first section may be forgotten after boot; text and rodata end where data begins.
+/// The physical range of the read-only sections, which end where data begins. The boot text is one of
+/// them, and is not needed after boot.
 const READ_ONLY: (u64, u64) = (IMAGE, IMAGE + 0x28_0000);
 
-/// RAM as a device tree might give it: a hole, an odd edge, and firmware's own piece.
+/// RAM as a device tree might describe it: with a hole, an unaligned end, and a range that firmware keeps.
 const BANKS: [(u64, u64); 2] = [(0x4000_0000, 0x8000_0000), (0x1_0000_0000, 0x4_0000_5000)];
 const FIRMWARE: (u64, u64) = (0x5000_0000, 0x20_0000);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // What a CPU with everything says of itself: ID_AA64MMFR0_EL1 with 52-bit physical addresses,
-    // TGran4 = 1 and TGran16 = 2 (both with 52 bits), TGran64 = 0 (yes).
+    // The ID registers of a CPU with all features: ID_AA64MMFR0_EL1 with 52-bit physical addresses,
+    // TGran4 = 1 and TGran16 = 2 (both with 52 bits), TGran64 = 0 (supported).
     let cpu = CpuFeatures::new(IdRegisters {
         mmfr0: 0x1020_0026,
         mmfr2: 1 << 16,
@@ -70,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         geometry.levels()
     );
 
-    // From here on the page size is a type, and nothing looks at the choice again.
+    // From here on the page size is a type, and no code reads the choice again.
     choice.size.dispatch(Boot { cpu, geometry })
 }
 
@@ -86,7 +87,8 @@ impl Dispatch for Boot {
         let geometry = self.geometry;
         let ram = sort_out_ram(P::SIZE)?;
 
-        // The linear map has the lower half of this half, the image the top 2 GiB but one page.
+        // The linear map has the lower half of this half of the address space. The image begins 2 GiB
+        // below the top.
         let span = geometry.span() / 2;
         let ends = ram.mapped().fold(None, |ends, region| {
             let (low, _) = ends.unwrap_or((region.start(), 0));
@@ -102,7 +104,7 @@ impl Dispatch for Boot {
         );
         let pieces = linear_pieces(&placement, &ram)?;
 
-        // How many tables it will take is arithmetic; a kernel reserves them before it begins.
+        // The number of tables is arithmetic, so a kernel can reserve them before it begins.
         let census = Census::new(&geometry, &pieces);
         let pages = census.tables() as usize + 16;
         let first = PhysicalAddress(0x7000_0000);
@@ -111,8 +113,8 @@ impl Dispatch for Boot {
         let environment = Counted::new(inner, &counters);
         let mut tables = PageTables::<P, _>::new(geometry, environment)?;
 
-        // The image: each section with its own permissions, in single pages, so that they can
-        // be changed one by one later.
+        // Map each section of the image with its own permissions, in single pages, so that the
+        // permissions of each page can change later.
         let image = VirtualAddress(0u64.wrapping_sub(0x8000_0000));
         println!("the image at {image}:");
         for (name, start, end, permissions) in SECTIONS {
@@ -146,7 +148,7 @@ impl Dispatch for Boot {
         );
         println!("  TTBR1_EL1 {:#018x}", Ttbr::new(&geometry, root, 0).0);
 
-        // Now a CPU walks them, so changes take barriers and TLBIs; the library issues them.
+        // Now a CPU walks the tables, so the library issues barriers and TLBIs for changes.
         tables.environment().inner().maintenance.aloud = true;
         println!("the tables become live:");
         tables.make_live();
@@ -160,7 +162,7 @@ impl Dispatch for Boot {
     }
 }
 
-/// Banks, less what firmware keeps to itself; what no page covers wholly is left out.
+/// Builds the memory map: the banks without firmware's range and without partial pages at their ends.
 fn sort_out_ram(page_size: PageSize) -> Result<Memblock<16>, Box<dyn Error>> {
     let mut ram = Memblock::new(page_size);
     for (start, size) in BANKS {
@@ -178,8 +180,8 @@ fn sort_out_ram(page_size: PageSize) -> Result<Memblock<16>, Box<dyn Error>> {
     Ok(ram)
 }
 
-/// What the linear map consists of: all of RAM, writable, but for the alias of the image's text
-/// and read-only data. Without that a stray store through the linear map could change code.
+/// The pieces of the linear map: all of RAM, writable except for the alias of the image's text and
+/// read-only data. Otherwise a stray store through the linear map could change code.
 fn linear_pieces(placement: &Placement, ram: &Memblock<16>) -> Result<Vec<Piece>, Box<dyn Error>> {
     let mut pieces = Vec::new();
     for region in ram.mapped() {
@@ -188,7 +190,7 @@ fn linear_pieces(placement: &Placement, ram: &Memblock<16>) -> Result<Vec<Piece>
             (READ_ONLY.0, READ_ONLY.1, Permissions::READ),
             (READ_ONLY.1, region.end(), Permissions::READ_WRITE),
         ];
-        // A region that the image does not lie in is one piece.
+        // A region without the image is one piece.
         let whole = [(region.start(), region.end(), Permissions::READ_WRITE)];
         let cuts = if region.contains(READ_ONLY.0) {
             &cuts[..]
@@ -210,7 +212,7 @@ fn linear_pieces(placement: &Placement, ram: &Memblock<16>) -> Result<Vec<Piece>
     Ok(pieces)
 }
 
-/// Looks at every leaf there is, and says how many of them can be executed.
+/// Checks that no leaf is both writable and executable, and prints the number of executable leaves.
 fn no_page_is_writable_and_executable<P: Page, E>(
     tables: &PageTables<P, E>,
 ) -> Result<(), Box<dyn Error>>

@@ -1,13 +1,12 @@
-//! For who writes a kernel on this library: how a page size that is chosen at boot is kept from
-//! being assumed. Nothing but text and examples.
+//! A guide for kernel authors: how to write code that assumes no page size. This module holds only
+//! text and examples.
 //!
-//! A kernel that is built for one page size has a constant, and every driver in the world uses it.
-//! Once the size is chosen at boot each of those uses is a bug, and most of them compile. Here
-//! there is no such constant, so what would be wrong is refused, by the compiler where it can be
-//! and by a check where it cannot. Each example below that must not compile is tried when the
-//! documentation is tested; the codes are those that the compiler gives.
+//! A kernel built for one page size has a constant, and every driver uses it. Once the size is chosen
+//! at boot, each of those uses is a bug, and most of them compile. This library has no such constant.
+//! The compiler rejects most wrong assumptions, and checks find the others. The documentation tests
+//! try each example below that must not compile; the codes are the compiler's.
 //!
-//! # A page size is a type, or a value, and no constant
+//! # A page size is a type or a value, never a constant
 //!
 //! There is nothing to import:
 //!
@@ -15,8 +14,8 @@
 //! use granule::arch::PAGE_SIZE;
 //! ```
 //!
-//! Hot code is generic over [`Page`](crate::arch::Page), whose geometry folds; code that is not
-//! hot takes a [`PageSize`](crate::arch::PageSize) or a [`Geometry`](crate::arch::Geometry):
+//! Hot code is generic over [`Page`](crate::arch::Page), whose geometry the compiler folds. Other code
+//! takes a [`PageSize`](crate::arch::PageSize) or a [`Geometry`](crate::arch::Geometry):
 //!
 //! ```
 //! use granule::arch::{Page, Page4K, Page64K, PageSize};
@@ -32,15 +31,15 @@
 //! assert_eq!(pages::<Page64K>(70_000), pages_of(PageSize::K64, 70_000));
 //! ```
 //!
-//! A size is no number by accident; who wants bytes, a shift or entries says which:
+//! A page size does not convert to a number implicitly. Code asks for bytes, shift or entries by name:
 //!
 //! ```compile_fail,E0308
 //! let bytes: u64 = granule::arch::PageSize::K4;
 //! ```
 //!
-//! # What is made for one size does not meet what is made for another
+//! # Objects of different page sizes do not mix
 //!
-//! Tables, spaces and whatever else is generic over the size have it in their type:
+//! Tables, spaces and all other objects generic over the size carry the size in their type:
 //!
 //! ```compile_fail,E0308
 //! use granule::arch::{Page, Page4K, Page64K};
@@ -52,9 +51,8 @@
 //! join(Ring::<Page4K>(0, PhantomData), Ring::<Page64K>(0, PhantomData));
 //! ```
 //!
-//! The one way from a value to a type is [`PageSize::dispatch`](crate::arch::PageSize::dispatch),
-//! and it takes code that works for all of them. There are the architecture's three, and no fourth
-//! can be made up:
+//! Only [`PageSize::dispatch`](crate::arch::PageSize::dispatch) turns a value into a type, and it takes
+//! code that works for all sizes. The architecture has three, and code cannot add a fourth:
 //!
 //! ```compile_fail,E0277
 //! use granule::arch::{Page, PageSize};
@@ -66,7 +64,7 @@
 //! }
 //! ```
 //!
-//! Nor may code rely on there being three for ever:
+//! Code may not rely on exactly three sizes either:
 //!
 //! ```compile_fail,E0004
 //! use granule::arch::PageSize;
@@ -82,7 +80,7 @@
 //!
 //! # Storage and tables of fixed size
 //!
-//! An array has its length when it is compiled, so it cannot be "a page":
+//! The compiler fixes an array's length, so an array cannot be "one page" long:
 //!
 //! ```compile_fail,E0401
 //! use granule::arch::Page;
@@ -97,9 +95,9 @@
 //! let entries = [0u64; size.entries()];
 //! ```
 //!
-//! It must say whether it means the most or the least there may be: sizes and alignments are those
-//! of [`PageSize::MAX`](crate::arch::PageSize::MAX), bounds of counts those of
-//! [`PageSize::MIN`](crate::arch::PageSize::MIN), where there are most pages.
+//! Storage must name the largest or the smallest size. Sizes and alignments use
+//! [`PageSize::MAX`](crate::arch::PageSize::MAX). Bounds of counts use
+//! [`PageSize::MIN`](crate::arch::PageSize::MIN), which gives the most pages.
 //!
 //! ```
 //! use granule::arch::PageSize;
@@ -115,12 +113,12 @@
 //! const _: () = assert!(size_of::<[u64; 64]>() as u64 <= PageSize::MIN.bytes());
 //! ```
 //!
-//! # What the compiler cannot see
+//! # What the compiler cannot check
 //!
-//! - A number. `address >> 12` compiles. In this project a test reads all code that every page size
-//!   shares (`xtask/src/page_constants.rs`): no constant named like a page size, no number that is
-//!   the bytes, mask or shift of one, but for a list in which each has its reason. A kernel that has
-//!   drivers of its own does well to have the same.
-//! - What another kernel left behind, under another size: `granule_boot::stamp`.
-//! - What a device, its firmware or its driver can do: `granule_boot::driver`, asked when
-//!   it is probed.
+//! - A plain number: `address >> 12` compiles. A test of this project reads all code that the page sizes
+//!   share (`xtask/src/page_constants.rs`). It rejects constants named like a page size, and numbers that
+//!   are the bytes, mask or shift of one. A list holds the exceptions, each with its reason. A kernel with
+//!   its own drivers should have the same test.
+//! - Data that another kernel left behind under another page size: `granule_boot::stamp`.
+//! - The abilities of a device, its firmware and its driver: the kernel asks `granule_boot::driver` when
+//!   it probes the device.

@@ -1,25 +1,25 @@
-//! TLBIs and barriers of the CPU that runs: all assembly of the library.
+//! TLBIs and barriers of the running CPU: all assembly of the library.
 //!
-//! [`Hardware`] implements [`Maintenance`] for page tables that this machine uses. It stands above
-//! them: no other module of the library imports this one, so page tables issue instructions only
-//! through the trait, and a test, a model or a recorder can take the place of the hardware.
+//! [`Hardware`] implements [`Maintenance`] for page tables that this machine uses. No other module
+//! of the library imports this one: page tables issue instructions only through the trait, so a
+//! test, a model or a recorder can replace the hardware.
 //!
-//! A function here is one instruction and decides nothing. The order of barriers and TLBIs is decided
-//! in `table::flush` and by the kernel. At EL0 the TLBIs trap, so this module is for code that runs
-//! without an operating system below it.
+//! A function here is one instruction and decides nothing. `table::flush` and the kernel decide the
+//! order of barriers and TLBIs. At EL0 the TLBIs trap, so this module is for code without an
+//! operating system below it.
 
 use crate::arch::Regime;
 use crate::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
 use crate::table::Maintenance;
 use core::arch::asm;
 
-/// Issues one instruction without operand.
+/// Defines a function that issues one instruction without operand.
 macro_rules! bare {
     ($(#[$doc:meta])* $name:ident, $text:literal) => {
         $(#[$doc])*
         #[inline(always)]
         pub fn $name() {
-            // SAFETY: a barrier only orders what is around it; as no `nomem` option is given the
+            // SAFETY: a barrier only orders the accesses around it. Without the `nomem` option the
             // compiler moves no memory access across it either.
             unsafe { asm!($text, options(nostack, preserves_flags)) }
         }
@@ -27,7 +27,7 @@ macro_rules! bare {
 }
 
 bare!(
-    /// DSB ISHST: stores before it are seen by all CPUs and their walkers.
+    /// DSB ISHST: all CPUs and their walkers see the stores before it.
     dsb_ishst, "dsb ishst"
 );
 bare!(
@@ -43,15 +43,15 @@ bare!(
     dsb_sy, "dsb sy"
 );
 bare!(
-    /// ISB: instructions after it are fetched and translated anew.
+    /// ISB: later instructions are fetched and translated again.
     isb, "isb"
 );
 
 /// Issues one TLBI of the broadcast forms.
 macro_rules! tlbi {
     ($text:literal) => {
-        // SAFETY: removing cached translations changes no memory; those removed are fetched
-        // again from the tables.
+        // SAFETY: removing cached translations changes no memory; the CPU fetches them again from
+        // the tables.
         unsafe { asm!($text, options(nostack, preserves_flags)) }
     };
     ($text:literal, $operand:expr) => {
@@ -60,14 +60,15 @@ macro_rules! tlbi {
     };
 }
 
-/// TLBIs and barriers of the CPU this runs on, for one regime.
+/// TLBIs and barriers of the running CPU, for one regime.
 #[derive(Clone, Copy, Debug)]
 pub struct Hardware {
     capabilities: TlbCapabilities,
 }
 
 impl Hardware {
-    /// For the tables that `capabilities` describe; the regime is that of its geometry.
+    /// The hardware for the tables that `capabilities` describes; the regime is that of its
+    /// geometry.
     #[must_use]
     pub const fn new(capabilities: TlbCapabilities) -> Self {
         Self { capabilities }
@@ -95,7 +96,7 @@ impl Maintenance for Hardware {
     }
 
     fn tlbi(&mut self, op: TlbiOp) {
-        // The range forms are written as SYS: the assembler knows their names only with
+        // The range forms are written as SYS, because the assembler knows their names only with
         // FEAT_TLBIRANGE enabled for the whole build.
         match self.capabilities.geometry.regime() {
             Regime::El1And0 => match op {

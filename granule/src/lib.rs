@@ -1,31 +1,29 @@
 //! Page tables for arm64 kernels, hypervisors and firmware.
 //!
-//! Granule is the part of an arm64 kernel that owns its page tables: all of VMSAv8-64 stage 1
-//! with 4K, 16K and 64K pages, virtual addresses of 36 to 52 bits, blocks at every level that the
-//! architecture has them, and the contiguous hint. One program can serve all three page sizes:
-//! the size is a type ([`arch::Page`]), so code generic over it folds as a kernel built for one
-//! size does, and [`arch::PageSize::dispatch`] leads from the choice made at boot into it.
+//! Granule manages the page tables of an arm64 kernel. It covers all of VMSAv8-64 stage 1: 4K, 16K
+//! and 64K pages, virtual addresses of 36 to 52 bits, blocks at every level where the architecture
+//! has them, and the contiguous hint. One program can serve all three page sizes. The size is a type
+//! ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one size.
+//! [`arch::PageSize::dispatch`] turns the size chosen at boot into that type.
 //!
 //! # The parts
 //!
 //! - [`arch`]: the architecture as values.
-//! - [`table`]: mapping, unmapping, changing permissions, asking, visiting. Stands on three small
-//!   traits: reach a table's memory, get and free table pages, issue barriers and TLBIs.
+//! - [`table`]: maps, unmaps, changes permissions, queries and visits. It uses three small traits:
+//!   access to a table's memory, allocation of table pages, and barriers with TLBIs.
 //! - [`linear`]: the linear map of all RAM.
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
-//! - `hw`, on arm64 only: barriers and TLBIs of the CPU that runs, as the third of the three traits.
-//!   No other module issues an instruction.
-//! - [`guide`]: how a page size is kept from being assumed, with examples.
+//! - `hw`, on arm64 only: the third trait for the running CPU. No other module issues an instruction.
+//! - [`guide`]: how to write code that assumes no page size, with examples.
 //!
-//! What a kernel needs round its page tables is in crates that stand on this one: `granule-boot`
-//! (the choice of a page size, the device tree before the MMU is on, early memory),
-//! `granule-kexec` (leaving for another kernel) and `granule-recorder` (a trace of what the tables
-//! were told).
+//! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
+//! (the choice of a page size, the device tree before the MMU is on, early memory), `granule-kexec`
+//! (starting another kernel) and `granule-recorder` (a trace of the calls to the three traits).
 //!
 //! # An example
 //!
-//! Tables that are built on any machine, here in a plain vector; a kernel gives its own memory
-//! and, on arm64, `hw::Hardware` for the instructions.
+//! The example builds tables in a plain vector, on any machine. A kernel passes its own memory and,
+//! on arm64, `hw::Hardware` for the instructions.
 //!
 //! ```
 //! use granule::arch::{
@@ -79,11 +77,11 @@
 //!
 //! # Features
 //!
-//! None; no dependencies either. The least Rust version is stated in the manifest.
+//! None, and no dependencies. The manifest states the minimum Rust version.
 
 #![no_std]
 #![deny(missing_docs)]
-// Whoever uses the library is to go on compiling when a case is added.
+// A new enum variant must not break a user's build.
 #![deny(clippy::exhaustive_enums)]
 
 pub mod arch;
@@ -94,7 +92,7 @@ pub mod linear;
 pub mod space;
 pub mod table;
 
-/// The README's code, so that it compiles.
+/// Tests that the README's code compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

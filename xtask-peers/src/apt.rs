@@ -1,8 +1,8 @@
-//! The ordinary apt client with an architecture, lists and a cache of its own: nothing is installed, no
-//! file of the machine's is changed, and no user need be root. It checks the lists' signatures.
+//! Calls the ordinary apt client with an architecture, lists and a cache of its own. It installs nothing,
+//! changes no file of the machine, needs no root user, and checks the lists' signatures.
 //!
-//! Where packages come from is what the machine's own apt is set up with; only which suites are
-//! asked for is said here.
+//! Packages come from the sources that the machine's own apt is configured with; this file names only the
+//! suites.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::index::{Entry, field, paragraphs};
 /// The lists of a suite are a few megabytes, a package a hundred at most.
 const LIMIT: Duration = Duration::from_secs(600);
 const ARCHITECTURE: &str = "arm64";
-/// Who signs Debian's lists, where the machine has that apart from what it trusts anyway.
+/// Debian's signing keys, on a machine that has them apart from apt's trusted keys.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// apt with folders of its own.
@@ -28,13 +28,13 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// Its folders, which are made if they are not there.
+    /// Its folders, created if they do not exist.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         for part in ["lists/partial", "archives/partial", "none"] {
             let path = folder.join(part);
             fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         }
-        // What is installed here is no answer to what another architecture has.
+        // Packages installed here do not count for another architecture.
         write(&folder.join("status"), "")?;
         let folder = folder
             .canonicalize()
@@ -42,7 +42,7 @@ impl Apt {
         Ok(Self { folder })
     }
 
-    /// Fetches the lists of these suites from the first of the machine's own sources that has all.
+    /// Fetches the lists of these suites from the first of the machine's own sources that has all of them.
     pub(crate) fn update(&self, suites: &BTreeSet<&str>) -> Result<()> {
         let mirrors = mirrors(&run(Command::new("apt-get").arg("indextargets"))?);
         ensure!(
@@ -52,7 +52,7 @@ impl Apt {
         let mut why = Vec::new();
         for mirror in &mirrors {
             write(&self.folder.join("sources.list"), &sources(mirror, suites))?;
-            // Without the last word what cannot be fetched is only a warning.
+            // Without the last option a failed download is only a warning.
             let tried = self.call(
                 "apt-get",
                 &["update", "-o", "APT::Update::Error-Mode=any"],
@@ -66,7 +66,7 @@ impl Apt {
         bail!("{}", why.join("; "));
     }
 
-    /// The list of a suite's packages.
+    /// A suite's list of packages.
     pub(crate) fn list(&self, suite: &str) -> Result<String> {
         let targets = self.call(
             "apt-get",
@@ -82,7 +82,7 @@ impl Apt {
         fs::read_to_string(file).with_context(|| format!("cannot read apt's list of {suite}"))
     }
 
-    /// Downloads a package into a folder that has nothing else in it.
+    /// Downloads a package into a folder that is otherwise empty.
     pub(crate) fn download(&self, entry: &Entry, to: &Path) -> Result<PathBuf> {
         let package = format!("{}={}", entry.package, entry.version);
         self.call("apt-get", &["download", &package], to)?;
@@ -111,7 +111,7 @@ impl Apt {
             ("APT::Architecture", ARCHITECTURE.to_owned()),
             ("APT::Architectures", ARCHITECTURE.to_owned()),
             ("Acquire::Languages", "none".to_owned()),
-            // Lists are read here as they are.
+            // This program reads the lists uncompressed.
             ("Acquire::GzipIndexes", "false".to_owned()),
             ("Acquire::Retries", "3".to_owned()),
             (
@@ -129,7 +129,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What a command of apt's printed; its own complaint if it failed.
+/// The output of an apt command, or apt's own error message if it failed.
 fn run(command: &mut Command) -> Result<String> {
     command.env("LC_ALL", "C");
     let program = command.get_program().to_string_lossy().into_owned();
@@ -142,7 +142,7 @@ fn run(command: &mut Command) -> Result<String> {
     }
 }
 
-/// The first error that apt tells, on one line.
+/// The first error that apt printed, on one line.
 fn complaint(stderr: &str) -> &str {
     let mut lines = stderr.lines().map(str::trim);
     let error = lines.clone().find_map(|line| line.strip_prefix("E: "));
@@ -151,8 +151,8 @@ fn complaint(stderr: &str) -> &str {
         .unwrap_or("it failed and said nothing")
 }
 
-/// Where the machine's packages come from, in the order that its sources have. Those of security
-/// fixes alone have no kernel that stays.
+/// The origins of the machine's packages, in the order of its sources. Sources with security fixes alone
+/// are left out: their kernels do not stay.
 fn mirrors(targets: &str) -> Vec<String> {
     let mut mirrors: Vec<String> = Vec::new();
     for target in paragraphs(targets) {
@@ -167,7 +167,7 @@ fn mirrors(targets: &str) -> Vec<String> {
     mirrors
 }
 
-/// Sources for apt: these suites from there.
+/// Sources for apt: these suites from that origin.
 fn sources(mirror: &str, suites: &BTreeSet<&str>) -> String {
     let signed = if Path::new(KEYRING).is_file() {
         format!(" signed-by={KEYRING}")

@@ -1,14 +1,14 @@
-//! A thing that must hold, and whether it did.
+//! One requirement, and whether it holds.
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// What was checked and what came of it.
+/// A check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
     name: String,
     passed: bool,
-    /// What was found, or why it failed: one line.
+    /// The finding, or the reason for the failure: one line.
     found: String,
 }
 
@@ -27,7 +27,7 @@ impl Check {
         self.passed
     }
 
-    /// As a person reads it.
+    /// The text for people.
     pub(crate) fn line(&self) -> String {
         let mark = if self.passed { "ok    " } else { "FAILED" };
         format!("{mark} {}: {}", self.name, self.found)

@@ -1,4 +1,5 @@
-//! Programs that fetch: they run to their end, or to a deadline, as a network may never answer.
+//! Runs programs that fetch from a network to their end or to a deadline, because a network may never
+//! answer.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use xtask::workspace::show;
 
-/// What a child process left behind.
+/// The result of a child process.
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// `None`: it was killed at the deadline.

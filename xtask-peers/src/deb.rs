@@ -1,17 +1,17 @@
 //! One file out of a Debian package: an `ar` archive with a `tar` archive in it, compressed by `xz`.
 //!
-//! The bytes are somebody else's: whatever is in them, the answer is a file or one line. Nothing is
-//! ever written to where the package wants it.
+//! The bytes come from outside: whatever they are, the result is a file or a one-line error. Nothing is
+//! written to the package's own paths.
 
 use std::io::Read;
 
 use anyhow::{Context, Result, bail};
 use lzma_rust2::XzReader;
 
-/// A kernel takes some 50 MiB; more than this is not asked for, whatever a header says.
+/// A kernel has some 50 MiB; a header that asks for more than this limit is refused.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The first regular file whose path `wanted` takes; paths begin without a slash or dot.
+/// The first regular file whose path `wanted` accepts; paths begin without a slash or dot.
 pub(crate) fn file(package: impl Read, wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
     let mut archive = ar::Archive::new(package);
     while let Some(member) = archive.next_entry() {
@@ -124,7 +124,7 @@ mod tests {
         let whole = whole();
         let mut cut = 0;
         for length in (0..whole.len()).step_by(37) {
-            // What is cut off behind the file does no harm.
+            // Truncation behind the file does no harm.
             if let Err(error) = kernel(&whole[..length]) {
                 assert!(!format!("{error:#}").contains('\n'));
                 cut += 1;
@@ -157,7 +157,7 @@ mod tests {
         );
         let other = package(&[("data.tar", &tar(&[("boot/other", b"k")]))]);
         assert_eq!(says(&other), "what was looked for is not in it");
-        // A length in the header that no file has.
+        // A length in the header that no file can have.
         let mut header = tar::Header::new_gnu();
         header.set_path("boot/vmlinuz-3").unwrap();
         header.set_size(1 << 40);

@@ -1,4 +1,4 @@
-//! What the benchmark program says, the table of it, and what must hold of it. Pure.
+//! Reads the benchmark program's output, makes its table, and checks it. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::check::Check;
 
-/// What one kernel took.
+/// The costs of one kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) kernel: String,
@@ -33,12 +33,11 @@ pub(crate) struct Row {
     instructions_per_page: f64,
 }
 
-/// What must take fewer instructions here than on every Linux with the same page size.
+/// The kinds of work that must take fewer instructions here than on every Linux with the same page size.
 const FEWER: [&str; 5] = ["touch", "fork", "mprotect-read", "mprotect-write", "munmap"];
 
 impl Figures {
-    /// What the program printed among other lines. A kernel that stopped in the middle of it has no
-    /// figures.
+    /// Reads the program's lines among other lines. A kernel that stopped in the middle has no figures.
     pub(crate) fn read(console: &str, kernel: &str, ours: bool) -> Result<Self> {
         let measured = lines::read(console).map_err(anyhow::Error::msg)?;
         Ok(Self {
@@ -127,8 +126,8 @@ pub(crate) fn table(all: &[Figures]) -> Table {
     table
 }
 
-/// Ours takes fewer instructions than every Linux of the same page size; a kind of work or a Linux that
-/// is missing is no pass.
+/// Our kernel takes fewer instructions than every Linux with the same page size. A missing kind of work or
+/// a missing Linux is a failure.
 pub(crate) fn checks(all: &[Figures]) -> Vec<Check> {
     let mut checks = Vec::new();
     for ours in all.iter().filter(|figures| figures.ours) {
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(failed(&all), FEWER.len());
         all[3].ops.remove(0);
         assert_eq!(failed(&all), FEWER.len());
-        // No Linux at all must not read as better than all.
+        // The absence of every Linux must not count as better than all.
         assert_eq!(failed(&all[..1]), 1);
         assert_eq!(failed(&[]), 1);
     }

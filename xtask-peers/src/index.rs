@@ -1,9 +1,9 @@
-//! Debian's lists as text: paragraphs of `Field: value` lines, and finding packages in them. Pure: where a
-//! list comes from is `apt`'s business.
+//! Debian's package lists as text: paragraphs of `Field: value` lines, and the search for packages in them.
+//! Pure: `apt` fetches the lists.
 
 use anyhow::{Context, Result, bail};
 
-/// A package as a list of packages has it.
+/// A package, as in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) package: String,
@@ -13,7 +13,7 @@ pub(crate) struct Entry {
     depends: String,
 }
 
-/// From the package that always depends on the newest kernel to that kernel it is two steps or three.
+/// The package that always depends on the newest kernel is two or three steps from that kernel.
 const MOST_STEPS: usize = 4;
 
 /// The paragraphs of a list.
@@ -33,7 +33,7 @@ pub(crate) fn field<'a>(paragraph: &'a str, name: &str) -> Option<&'a str> {
 
 /// The package of that name.
 pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
-    // Not paragraph by paragraph: a list has some sixty thousand.
+    // A search by text, not by paragraph, because a list has some sixty thousand.
     let first = format!("Package: {package}\n");
     let start = if list.starts_with(&first) {
         Some(0)
@@ -58,8 +58,8 @@ pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
     })
 }
 
-/// The package that the kernel itself is in, which one that only depends on others leads to: since
-/// 7.x that is `linux-binary-…`, before it was `linux-image-…`.
+/// The package with the kernel itself, found from one that only depends on others. Its name is
+/// `linux-binary-…` since 7.x, and was `linux-image-…` before.
 pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
     let mut entry = find(list, package)?;
     for _ in 0..MOST_STEPS {
@@ -72,7 +72,7 @@ pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
 }
 
 impl Entry {
-    /// The package it depends on, in exactly its own version, that is a kernel or leads to one.
+    /// The dependency, of exactly the same version, that is a kernel or leads to one.
     fn kernel_below(&self) -> Option<&str> {
         let exactly = format!("(= {})", self.version);
         let names = self.depends.split(',').filter_map(|dependency| {

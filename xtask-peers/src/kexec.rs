@@ -1,7 +1,7 @@
-//! This kernel leaving for Debian's: each of them from each page size, with one CPU and four, entered at
-//! EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with everything in place, and
-//! copied with the MMU on and off. The next kernel must come to its first process, a script in Debian's
-//! shell, which says what it finds.
+//! This kernel leaves for Debian's kernels: for each of them from each page size, with one CPU and four,
+//! entered at EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with everything in
+//! place, and copied with the MMU on and off. The next kernel must reach its first process, a script in
+//! Debian's shell, which reports its findings.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::machine::{LIMIT, told};
 use crate::store::hash;
 
-/// What the script's one line begins with.
+/// The beginning of the script's one line.
 const MARK: &str = "next kernel:";
 
-/// Its first process: tells what it runs on, and powers off. The page size is the kernel's own word in
-/// the auxiliary vector (6, AT_PAGESZ), as programs get it. Any setting of the terminal waits until its
-/// output is out: the kernel's own last words do not, and what is not out then is lost.
+/// The first process: reports its machine and powers off. The page size is the kernel's value in the
+/// auxiliary vector (6, AT_PAGESZ), as programs get it. Any change of the terminal's settings waits until
+/// its output is written. The kernel's last messages do not wait, and unwritten output would be lost.
 const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 page=$(od -A n -v -t u8 -w16 /proc/self/auxv | awk '$1 == 6 { print $2 }')
@@ -42,22 +42,22 @@ const APPLETS: [&str; 12] = [
     "stty",
 ];
 
-/// Bytes of a file in the initramfs whose sum the script tells: more than a page of every size.
+/// The size of a file in the initramfs whose sum the script reports: more than a page of every size.
 const PAYLOAD: usize = 1 << 20;
 
-/// Only emergencies, and no waiting for entropy or devices.
+/// Only emergency messages, and no waiting for entropy or devices.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
 const MEMORY: u64 = 1 << 30;
 
-/// How the next kernel's bytes come to where they go.
+/// The way of the next kernel's bytes to their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
-    /// They are loaded there.
+    /// Loaded in place.
     InPlace,
-    /// All of them are copied.
+    /// All copied.
     Copied,
-    /// The same, with MMU and caches off.
+    /// All copied, with MMU and caches off.
     Uncached,
 }
 
@@ -72,7 +72,7 @@ impl Way {
         }
     }
 
-    /// Whether this is what the kernel that left says it did.
+    /// Whether the report of the leaving kernel agrees with this way.
     fn judge(self, booted: &Boot) -> Result<()> {
         let figures = booted.kexec.as_ref().context("it did not leave")?;
         let total = figures.bytes_total.filter(|total| *total > 0);
@@ -80,7 +80,7 @@ impl Way {
         let copied = figures.bytes_copied;
         let right = match self {
             Self::InPlace => copied == Some(0),
-            // Whole pages, so that it is a little more.
+            // Whole pages are copied, so it is a little more.
             Self::Copied | Self::Uncached => copied >= Some(total),
         };
         ensure!(right, "of {total} bytes it copied {copied:?}");
@@ -94,25 +94,25 @@ impl Way {
     }
 }
 
-/// What a boot is made of, beside image and initramfs.
+/// The settings of a boot, beside image and initramfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
-    /// Which of the kernels.
+    /// The next kernel's index.
     pub(crate) kernel: usize,
     /// Our page size.
     pub(crate) from: PageSize,
     pub(crate) cpus: u32,
-    /// Where this kernel is entered, and the next one must be.
+    /// The entry level of this kernel, which the next one must have too.
     pub(crate) el: u8,
     pub(crate) cpu: &'static str,
     pub(crate) way: Way,
 }
 
-/// Both have every page size. The second has no VHE: entered at EL2, this kernel runs at EL1, and goes
-/// back by its vectors.
+/// Both have every page size. The second has no VHE: entered at EL2, this kernel runs at EL1, and returns
+/// to EL2 by the vectors that it left there.
 const CPUS: [&str; 2] = ["neoverse-n1", "cortex-a35"];
 
-/// Numbers of CPUs, level, CPU: each once with each page size.
+/// Numbers of CPUs, level, CPU: each occurs once with each page size.
 const MACHINES: [(u32, u8, &str); 6] = [
     (1, 1, CPUS[0]),
     (4, 2, CPUS[0]),
@@ -125,7 +125,7 @@ const MACHINES: [(u32, u8, &str); 6] = [
 const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
 /// Every page size with every machine, every kernel and every way, and every machine with every way, in as
-/// few boots as that takes.
+/// few boots as possible.
 pub(crate) fn cases(kernels: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     if kernels == 0 {
@@ -149,7 +149,7 @@ pub(crate) fn cases(kernels: usize) -> Vec<Case> {
     cases
 }
 
-/// The archive that the next kernel gets.
+/// The initramfs of the next kernel.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
     let archive = Initramfs::new()
         .directory("/proc")
@@ -170,7 +170,7 @@ fn payload() -> Vec<u8> {
     (0..PAYLOAD as u32).map(word).collect()
 }
 
-/// Boots ours, which leaves for the other, and gives the line that said so.
+/// Boots our kernel, which leaves for the other; returns the line that reports it.
 pub(crate) fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Result<Boot> {
     Ok(boot::run(&Request {
         image: Some(ours.to_owned()),
@@ -192,7 +192,7 @@ pub(crate) fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Resul
     }))
 }
 
-/// Its command line: one that no other boot has.
+/// Its command line, which no other boot has.
 fn words(case: &Case) -> String {
     format!(
         "{WORDS} PATH=/bin from={} smp={} el={}",
@@ -202,14 +202,14 @@ fn words(case: &Case) -> String {
     )
 }
 
-/// Whether the boot ended as it must, its line saying what it must.
+/// Whether the boot ended well, with the required line.
 pub(crate) fn judge(
     booted: &Boot,
     case: &Case,
     page_size: PageSize,
     version: &str,
 ) -> Result<String> {
-    // The machine was powered off, and what came before was well.
+    // The machine was powered off, and everything before was right.
     ensure!(booted.is_ok(), "{}", told(booted));
     case.way.judge(booted)?;
     let console = booted.console_text();

@@ -1,5 +1,5 @@
-//! Debian's kernels and ours on the same machine, booted by the same code: a kernel, an initramfs, and
-//! what the console said.
+//! Debian's kernels and ours on the same machine, booted by the same code: a kernel, an initramfs, and the
+//! console's output.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request, boot};
 /// A kernel to boot.
 #[derive(Clone, Debug)]
 pub(crate) enum Kernel {
-    /// The one image, with that page size.
+    /// Our one image, with this page size.
     Granule { image: PathBuf, page_size: PageSize },
-    /// A kernel of Debian's, with its name here.
+    /// A Debian kernel, with its name in this program.
     Linux { image: PathBuf, name: String },
 }
 
-/// The machine, and what is to run on it.
+/// The machine, with its initramfs and arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine<'a> {
     pub(crate) memory: u64,
@@ -30,17 +30,17 @@ pub(crate) struct Machine<'a> {
     pub(crate) limit: Duration,
 }
 
-/// Has all three page sizes, and nothing newer that would save only one of them work.
+/// A CPU with all three page sizes, and no newer feature that would save only one kernel work.
 const CPU: &str = "neoverse-n1";
 
-/// Only emergencies on the console, and an end when the first process has ended.
+/// Only emergency messages on the console, and an end when the first process has ended.
 const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 transparent_hugepage=never";
 
 /// How long a guest may take; the longest takes about a minute on an idle machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 impl Kernel {
-    /// As tables and checks have it.
+    /// The name in tables and checks.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Granule { .. } => "Granule".to_owned(),
@@ -52,13 +52,13 @@ impl Kernel {
         matches!(self, Self::Granule { .. })
     }
 
-    /// Boots and gives what the console said, if the first process ended with 0.
+    /// Boots, and returns the console's output if the first process ended with 0.
     pub(crate) fn run(&self, machine: &Machine<'_>) -> Result<String> {
         let common = Request {
             memory: machine.memory,
             smp: machine.cpus,
             cpu: CPU.to_owned(),
-            // Where QEMU enters a kernel unless told otherwise.
+            // QEMU's default entry level.
             el: 1,
             icount: machine.icount,
             initrd: Some(machine.initramfs.to_owned()),
@@ -74,7 +74,7 @@ impl Kernel {
                     append: Some(format!("-- {arguments}")),
                     ..common
                 });
-                // The kernel has counted its frames and told the first process's end.
+                // Our kernel has counted its frames and reported the first process's end.
                 ensure!(booted.is_ok(), "{}", told(&booted));
                 Ok(booted.console_text())
             }
@@ -84,7 +84,7 @@ impl Kernel {
                     append: Some(format!("{LINUX_WORDS} -- {arguments}")),
                     ..common
                 });
-                // It knows nothing of our record, so that this is how its end looks.
+                // Linux does not print our record, so its end is recognised in this way.
                 if booted.outcome != Outcome::GuestExit {
                     bail!("{}", told(&booted));
                 }
@@ -96,8 +96,8 @@ impl Kernel {
     }
 }
 
-/// A panic of Linux's is how it ends when its first process does, unless that powers it off; then
-/// that is the end, and what it printed tells how it went.
+/// Linux panics when its first process ends, unless that process powers the machine off. The panic is then
+/// the end, and the output before it tells the result.
 fn linux_ended_well(console: &str) -> Result<()> {
     let Some((_, panic)) = console.split_once("Kernel panic - not syncing: ") else {
         return Ok(());
@@ -110,7 +110,7 @@ fn linux_ended_well(console: &str) -> Result<()> {
     Ok(())
 }
 
-/// How a boot went, with the last that was printed, on one line.
+/// The end of a boot, with the last printed line, on one line.
 pub(crate) fn told(booted: &Boot) -> String {
     let console = booted.console_text();
     let last = console.lines().rev().find(|line| !line.trim().is_empty());
@@ -124,7 +124,7 @@ pub(crate) fn told(booted: &Boot) -> String {
     }
 }
 
-/// A folder with files for boots, gone with its owner.
+/// A folder with files for boots, removed with its owner.
 #[derive(Debug)]
 pub(crate) struct Files(tempfile::TempDir);
 

@@ -1,9 +1,11 @@
 //! `make test-peers`: Debian's arm64 kernels and shell, fetched by apt, beside this kernel.
 //!
-//! The benchmark of user memory runs on each kernel, and ours must need fewer instructions; Debian's
-//! busybox, unmodified, runs a script on our kernel with every page size and must print what it prints
-//! on Linux; our kernel leaves for each of Debian's, which must come to its first process. Nothing of Debian's is part of the repository. This file says what is
-//! run and what is told; the parts are in the other files.
+//! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
+//! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
+//! Our kernel leaves for each of Debian's, which must reach its first process. No file of Debian's is part
+//! of the repository.
+//!
+//! This file has the order of parts and the report; the parts are in the other files.
 
 mod apt;
 mod check;
@@ -59,7 +61,7 @@ enum Part {
     Kexec,
 }
 
-/// A kernel of Debian's: whence, and its page size.
+/// A Debian kernel: its package, and its page size.
 struct Linux {
     from: Wanted,
     page_size: PageSize,
@@ -76,7 +78,8 @@ const fn linux(suite: &'static str, package: &'static str, page_size: PageSize) 
     }
 }
 
-/// From the oldest that is kept up to the newest. Debian 12 has no 16K kernel, and nobody a 64K one.
+/// From the oldest maintained kernel to the newest. Debian 12 has no 16K kernel, and no suite has a 64K
+/// one.
 const LINUXES: [Linux; 5] = [
     linux("bookworm", "linux-image-arm64", PageSize::K4),
     linux("trixie", "linux-image-arm64", PageSize::K4),
@@ -93,18 +96,18 @@ const BUSYBOX: Wanted = Wanted {
 
 const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
-/// The benchmark: so much memory, so many rounds.
+/// The benchmark's arguments: memory and rounds.
 const BENCH_ARGUMENTS: &str = "1G 2";
 const BENCH_MEMORY: u64 = 4 << 30;
 const SHELL_MEMORY: u64 = 512 << 20;
 const SHELL_CPUS: [u32; 2] = [1, 4];
 
-/// Of what `--json` prints.
+/// The schema of the `--json` output.
 const SCHEMA: u32 = 1;
-/// Where there is nothing to compare with, which is a failure.
+/// The finding if there is nothing to compare with, which is a failure.
 const NOT_RUN: &str = "not run: no package source";
 
-/// All that is told; `--json` prints it.
+/// The whole report; `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Told {
     schema: u32,
@@ -115,7 +118,7 @@ struct Told {
     failed: usize,
 }
 
-/// What was in the packages, ready to boot.
+/// The packages' contents, ready to boot.
 struct Peers {
     linuxes: Vec<(Kernel, PageSize)>,
     busybox: Vec<u8>,
@@ -131,13 +134,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds what is booted: the image, and the user programs.
+/// Builds the programs for the boots: the image, and the user programs.
 fn build() -> Result<()> {
     run_command(cargo(&["xtask", "image"]))?;
     run_command(cargo(&["xtask", "user"]))
 }
 
-/// Runs what was chosen. The last line is `N passed, N failed`.
+/// Runs the chosen parts. The last line is `N passed, N failed`.
 fn test(options: &Options) -> Result<ExitCode> {
     let say = |line: &str| {
         if options.json {
@@ -154,7 +157,7 @@ fn test(options: &Options) -> Result<ExitCode> {
     let packages = match store.packages(&wanted, options.fresh) {
         Ok(packages) => packages,
         Err(why) => {
-            // Nothing was compared, and that must not read as if it had been.
+            // Nothing was compared, and the result must not read like a comparison.
             say(&format!("{why:#}"));
             say(NOT_RUN);
             if options.json {
@@ -213,7 +216,7 @@ fn test(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Takes kernels and shell out of the packages, each of which is a check: its hash, and what is in it.
+/// Unpacks kernels and shell from the packages. Each package is a check of its hash and its contents.
 fn unpack(
     store: &Store,
     packages: &[Package],
@@ -259,7 +262,7 @@ fn unpack(
     peers
 }
 
-/// Where packages have had the kernel until 6.x, and since.
+/// Paths of the kernel in packages: until 6.x, and since.
 fn is_kernel(path: &str) -> bool {
     let modules = || {
         path.strip_prefix("usr/lib/modules/")?
@@ -285,7 +288,7 @@ fn bench(
     let initramfs = files.initramfs("bench.cpio", Initramfs::new().program("/init", &program))?;
     let kernels: Vec<_> = granules.iter().chain(&peers.linuxes).collect();
     let run = |(kernel, page_size): &(Kernel, PageSize)| {
-        // The first process of Linux must not end, so that is told to switch the machine off.
+        // Linux's first process must not end, so it gets an argument to power the machine off.
         let off = if kernel.is_ours() { "" } else { " off" };
         let console = kernel.run(&Machine {
             memory: BENCH_MEMORY,
@@ -324,7 +327,7 @@ fn bench(
     Ok(all.into_iter().flatten().collect())
 }
 
-/// Debian's shell on its own kernels, then on ours, which must print the same.
+/// Debian's shell on its own kernels, then on ours, with the same output required.
 fn shells(
     peers: &Peers,
     granules: &[(Kernel, PageSize)],
@@ -350,7 +353,7 @@ fn shells(
         let printed = shell::printed(&console)?;
         Ok::<Vec<String>, anyhow::Error>(printed.into_iter().map(str::to_owned).collect())
     };
-    // The oldest and the newest: with few CPUs and small pages, and with many and larger ones.
+    // The oldest and the newest: few CPUs with small pages, and many with larger ones.
     let ends = [peers.linuxes.first(), peers.linuxes.last()];
     let linuxes = ends.into_iter().flatten().zip(SHELL_CPUS);
     let ours = granules
@@ -414,7 +417,7 @@ fn left_for(peers: &Peers, ours: &Path, files: &Files, add: &mut impl FnMut(Chec
                 anyhow::bail!("{} is no kernel of Debian's", kernel.name());
             };
             let booted = kexec::run(ours, image, &initrd, case)?;
-            // Its name here ends with its version.
+            // The kernel's name in this program ends with its version.
             let version = name.rsplit(' ').next().unwrap_or_default();
             kexec::judge(&booted, case, page_size, version)
         },

@@ -1,5 +1,5 @@
-//! Debian's shell, unmodified, with a script that uses a little of everything: it must print the same on
-//! our kernel as on Debian's. Pure; booting is `machine`'s.
+//! Debian's unmodified shell with a script that uses a little of everything: it must print the same on our
+//! kernel as on Debian's. Pure; `machine` does the booting.
 
 use anyhow::{Context, Result, ensure};
 use granule_cli::Initramfs;
@@ -12,23 +12,23 @@ const SCRIPT: &[u8] = include_bytes!("script.sh");
 const BEGIN: &str = "script begins";
 const END: &str = "script ends";
 
-/// What the script calls, which are all names of the one program.
+/// The programs that the script calls; all are names of the one busybox program.
 const APPLETS: &str = "awk basename cat cksum cmp cut dd dirname env expr false find grep gunzip gzip \
     head id kill ls md5sum mount od printf readlink sed seq sh sha256sum sleep sort stat stty tail \
     timeout tr true uname uniq wc xargs yes";
 
-/// More than any page has, and a byte: what is read in parts is read across their edges.
+/// One byte more than any page has, so that reads in parts cross page edges.
 const LARGE: u32 = 300_001;
 
-/// What our kernel has to say about a system call that it does not have.
+/// Our kernel's message about a missing system call.
 const UNKNOWN: &str = "which there is not: ENOSYS";
-/// Calls that a C library tries once and does without, as it must on kernels before 4.18.
+/// Calls that a C library tries once and can do without, as on kernels before 4.18.
 const DONE_WITHOUT: &[&str] = &["(RSEQ)"];
 
-/// The largest page that programs must be aligned for.
+/// The largest page size that programs must be aligned for.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// The archive that every kernel gets.
+/// The initramfs for every kernel.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
     let large: Vec<u8> = (0..LARGE).map(|n| (n.wrapping_mul(n) >> 4) as u8).collect();
     let archive = Initramfs::new()
@@ -46,7 +46,7 @@ pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
         .program("/init", SCRIPT)
 }
 
-/// Whether every page size can run the program without a change: its segments share no page.
+/// Whether the program can run unchanged with every page size: its segments share no page.
 pub(crate) fn aligned(program: &[u8]) -> Result<String> {
     let header = elf::FileHeader64::<Endianness>::parse(program).context("it is no ELF file")?;
     let endian = header.endian().context("it is no ELF file")?;
@@ -70,7 +70,7 @@ pub(crate) fn aligned(program: &[u8]) -> Result<String> {
     Ok(format!("{count} segments"))
 }
 
-/// What the script printed, without what our kernel says in between.
+/// The script's output, without our kernel's messages in between.
 pub(crate) fn printed(console: &str) -> Result<Vec<&str>> {
     let mut lines = console.lines().map(|line| line.trim_end_matches('\r'));
     ensure!(lines.any(|line| line == BEGIN), "the script did not begin");
@@ -87,7 +87,7 @@ pub(crate) fn printed(console: &str) -> Result<Vec<&str>> {
     anyhow::bail!("the script did not end: its last line is {last:?}");
 }
 
-/// What was printed here is what was printed there.
+/// Both outputs are equal.
 pub(crate) fn same(here: &[&str], there: &[&str]) -> Result<String> {
     for (at, line) in there.iter().enumerate() {
         let found = here.get(at);
@@ -104,7 +104,7 @@ pub(crate) fn same(here: &[&str], there: &[&str]) -> Result<String> {
         here.len(),
         there.len()
     );
-    // A script that does nothing would agree as well.
+    // A script without output would agree as well.
     ensure!(
         there.len() > 100,
         "the script printed {} lines",
@@ -113,7 +113,7 @@ pub(crate) fn same(here: &[&str], there: &[&str]) -> Result<String> {
     Ok(format!("{} lines", there.len()))
 }
 
-/// No call was missed but those that are done without everywhere.
+/// Every missing call is one that programs can do without on all kernels.
 pub(crate) fn known(console: &str) -> Result<()> {
     let missed = console.lines().find(|line| {
         line.contains(UNKNOWN) && !DONE_WITHOUT.iter().any(|call| line.contains(call))
@@ -156,7 +156,7 @@ mod tests {
         );
         let error = same(&there, &there[..119]).unwrap_err().to_string();
         assert!(error.contains("there are 120 lines"), "{error}");
-        // Nothing at all is no agreement.
+        // Two empty outputs are no agreement.
         assert!(same(&[], &[]).is_err());
     }
 
@@ -179,7 +179,7 @@ mod tests {
             let mut program = xtask::test_elf::TestElf::new()
                 .segment(0x40_0000, b"x", 1)
                 .build();
-            // The last field of the first program header, which is behind the file's own.
+            // The last field of the first program header, which follows the file's own header.
             program[64 + 48..64 + 56].copy_from_slice(&alignment.to_le_bytes());
             program
         };

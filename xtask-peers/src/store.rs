@@ -1,6 +1,5 @@
-//! Debian's packages on this machine: fetched once, kept under the target folder, and looked at again
-//! whenever they are used. A package whose bytes do not have the hash that Debian's signed list has for it
-//! is none.
+//! Debian's packages on this machine: fetched once, kept under the target folder, and checked whenever they
+//! are used. A package whose bytes do not have the hash of Debian's signed list is not used.
 
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,29 +13,29 @@ use sha2::{Digest, Sha256};
 use crate::apt::Apt;
 use crate::index::{self, Entry};
 
-/// A package that is wanted, by where it stands.
+/// A wanted package, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) suite: &'static str,
-    /// For a kernel, that which always depends on the newest one.
+    /// For a kernel: the package that always depends on the newest one.
     pub(crate) package: &'static str,
     pub(crate) kernel: bool,
 }
 
-/// A package that is there.
+/// A package in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Package {
-    /// As it was wanted.
+    /// The package as it was wanted.
     pub(crate) suite: String,
     pub(crate) wanted: String,
     pub(crate) package: String,
     pub(crate) version: String,
     pub(crate) sha256: String,
-    /// In the store.
+    /// Its path in the store.
     file: String,
 }
 
-/// What is kept.
+/// The kept packages.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Kept {
     packages: Vec<Package>,
@@ -55,8 +54,8 @@ impl Store {
         Self { folder }
     }
 
-    /// All that is wanted, in its order: from here if all of it is here and has its hash, and `fresh`
-    /// does not ask for what there is now, else by apt.
+    /// All wanted packages, in order. They come from the store if all of them are there with their hashes
+    /// and `fresh` does not ask for the newest; else apt fetches them.
     pub(crate) fn packages(&self, wanted: &[Wanted], fresh: bool) -> Result<Vec<Package>> {
         if !fresh {
             match self.kept(wanted) {
@@ -67,7 +66,7 @@ impl Store {
         self.fetch(wanted)
     }
 
-    /// A package's bytes, which have its hash.
+    /// A package's bytes, checked by its hash.
     pub(crate) fn bytes(&self, package: &Package) -> Result<Vec<u8>> {
         let path = self.folder.join(&package.file);
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -94,7 +93,7 @@ impl Store {
             });
             let (suite, package) = (wanted.suite, wanted.package);
             let found = found.with_context(|| format!("{package} of {suite} is not kept"))?;
-            // Looked at now, so that what must be fetched anew is known before anything runs.
+            // Checked now, so that a package that must be fetched anew is known before anything runs.
             self.bytes(found)?;
             Ok(found.clone())
         };
@@ -129,7 +128,7 @@ impl Store {
         Ok(kept.packages)
     }
 
-    /// One package, which may be there already.
+    /// One package, which may be in the store already.
     fn get(&self, apt: &Apt, wanted: &Wanted, entry: &Entry) -> Result<Package> {
         let package = Package {
             suite: wanted.suite.to_owned(),
@@ -143,7 +142,7 @@ impl Store {
             return Ok(package);
         }
         eprintln!("granule: fetching {} {}", entry.package, entry.version);
-        // Beside where it goes, so that it can be moved there.
+        // A folder beside the destination, so that the file can be moved there.
         let folder = tempfile::tempdir_in(&self.folder).context("no folder to fetch into")?;
         let file = apt.download(entry, folder.path())?;
         fs::rename(&file, self.folder.join(&package.file))
@@ -152,7 +151,7 @@ impl Store {
         Ok(package)
     }
 
-    /// What is of an older version only takes room. What cannot be removed does no harm.
+    /// Removes files of older versions, which only take room. A file that cannot be removed does no harm.
     fn drop_others(&self, kept: &Kept) {
         let files: BTreeSet<&str> = kept.packages.iter().map(|one| one.file.as_str()).collect();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {

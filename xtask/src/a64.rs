@@ -1,9 +1,8 @@
-//! A64 instruction words, as far as the check of MMU-off code needs them: where the
-//! flow goes next, which words are not allowed there, and which form an address.
+//! Decodes A64 instruction words for the check of MMU-off code: where control flows next, which words are
+//! not allowed there, and which form an address.
 //!
-//! Nothing here knows about symbols, files or rules; `mmu_off` does. Encodings follow
-//! the Arm ARM's chapter C4 ("A64 instruction set encoding"); each group is named by
-//! the bits that select it there.
+//! Nothing here knows symbols, files or rules; these are in `mmu_off`. Encodings follow the Arm ARM's
+//! chapter C4 ("A64 instruction set encoding"). Each group is named by the bits that select it there.
 
 /// Where control goes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub(crate) enum Flow {
     IndirectJump(u8),
     /// To the address in a register and back (`BLR`).
     IndirectCall(u8),
-    /// Nowhere that this code says: `RET`, `ERET`, `BRK`, `HLT`, `UDF`.
+    /// An end of the flow that this code can follow: `RET`, `ERET`, `BRK`, `HLT`, `UDF`.
     End,
 }
 
@@ -54,14 +53,14 @@ pub(crate) fn flow(pc: u64, word: u32) -> Flow {
         w if w >> 24 == 0x54 => Flow::Branch(target(pc, bits(w, 23, 5), 19)),
         w if w & 0x7e00_0000 == 0x3400_0000 => Flow::Branch(target(pc, bits(w, 23, 5), 19)),
         w if w & 0x7e00_0000 == 0x3600_0000 => Flow::Branch(target(pc, bits(w, 18, 5), 14)),
-        // Branch (register): bits 24:21 tell the operation; with bit 24 set it is the
-        // form with pointer authentication and a modifier.
+        // Branch (register): bits 24:21 select the operation. With bit 24 set the word is the form with
+        // pointer authentication and a modifier.
         w if w & 0xfe00_0000 == 0xd600_0000 => match bits(w, 24, 21) {
             0b0000 | 0b1000 => Flow::IndirectJump(bits(w, 9, 5) as u8),
             0b0001 | 0b1001 => Flow::IndirectCall(bits(w, 9, 5) as u8),
             _ => Flow::End,
         },
-        // Exception generation: SVC, HVC and SMC come back, BRK, HLT and DCPS do not.
+        // Exception generation: SVC, HVC and SMC return, BRK, HLT and DCPS do not.
         w if w >> 24 == 0xd4 => match bits(w, 23, 21) {
             0 => Flow::Next,
             _ => Flow::End,
@@ -95,8 +94,8 @@ fn load_store_hazard(word: u32) -> Option<&'static str> {
         return Some("SIMD or floating-point load/store");
     }
     match bits(word, 29, 24) {
-        // Bits 23 (o2) and 21 (o1) part the group; pairs share a pattern with CASP,
-        // which has bit 31 clear.
+        // Bits 23 (o2) and 21 (o1) divide the group. Pairs share a pattern with CASP, which has bit 31
+        // clear.
         0b00_1000 => Some(match (bits(word, 23, 23), bits(word, 21, 21)) {
             (0, 0) => "load/store exclusive",
             (0, _) if word >> 31 == 1 => "load/store exclusive pair",
@@ -104,7 +103,7 @@ fn load_store_hazard(word: u32) -> Option<&'static str> {
             _ => "compare-and-swap",
         }),
         0b11_1000 if bits(word, 21, 21) == 1 && bits(word, 11, 10) == 0 => {
-            // LDAPR sits among the atomics: A=1 R=0 Rs=31 o3=1 opc=100.
+            // LDAPR is encoded among the atomics: A=1 R=0 Rs=31 o3=1 opc=100.
             if word & 0x3fff_fc00 == 0x38bf_c000 {
                 Some("load-acquire (RCpc)")
             } else {
@@ -129,7 +128,7 @@ fn system_hazard(word: u32) -> Option<&'static str> {
     }
 }
 
-/// The part of an address that the word at `pc` makes, if it makes one.
+/// The part of an address that the word at `pc` computes, if it does.
 pub(crate) fn address(pc: u64, word: u32) -> Option<Address> {
     let rd = bits(word, 4, 0) as u8;
     if word & 0x1f00_0000 == 0x1000_0000 {
@@ -159,13 +158,12 @@ pub(crate) fn address(pc: u64, word: u32) -> Option<Address> {
     None
 }
 
-/// The address that the word at `pc` loads from, if that is part of the word (`LDR` literal).
+/// The address that the word at `pc` loads from, if the word contains it (`LDR` literal).
 pub(crate) fn literal(pc: u64, word: u32) -> Option<u64> {
     (word & 0x3b00_0000 == 0x1800_0000).then(|| target(pc, bits(word, 23, 5), 19))
 }
 
-/// Whether the word is `ADD Xrd, Xn, Xm{, shift}`, which ends the computation of a jump
-/// table's target.
+/// Whether the word is `ADD Xrd, Xn, Xm{, shift}`, the last step of computing a jump table's target.
 pub(crate) fn adds_registers_into(word: u32, rd: u8) -> bool {
     word & 0xff20_0000 == 0x8b00_0000 && bits(word, 4, 0) as u8 == rd
 }
@@ -175,18 +173,18 @@ pub(crate) fn writes_vector_base(word: u32) -> bool {
     matches!(word & 0xffff_ffe0, 0xd518_c000 | 0xd51c_c000 | 0xd51d_c000)
 }
 
-/// The number of a word that waits, orders, or writes what translation or a cache depends on:
-/// `op0:op1:CRn:CRm:op2`, bits 20 to 5, of a barrier, a TLBI, an operation on caches by address or
-/// on all of them, or a write of an SCTLR, TTBR, TCR or MAIR.
+/// Identifies a word that waits, orders, or writes state that translation or a cache depends on. The number
+/// is `op0:op1:CRn:CRm:op2`, bits 20 to 5, of a barrier, a TLBI, a cache operation by address or on all
+/// lines, or a write of SCTLR, TTBR, TCR or MAIR.
 pub(crate) fn maintenance(word: u32) -> Option<u16> {
     let number = bits(word, 20, 5) as u16;
     let (crn, crm, op2) = (bits(word, 15, 12), bits(word, 11, 8), bits(word, 7, 5));
     let counts = match word >> 19 {
         // op0 0: among hints and PSTATE, barriers have CRn 3.
         0x1aa0 => bits(word, 18, 16) == 3 && crn == 3 && (4..=6).contains(&op2),
-        // op0 1, SYS: of CRn 7 the caches' (not AT, CRm 8 and 9); CRn 8 and 9 are TLBIs.
+        // op0 1, SYS: CRn 7 has the cache operations (not AT, CRm 8 and 9); CRn 8 and 9 are TLBIs.
         0x1aa1 => (crn == 7 && !(8..=9).contains(&crm)) || matches!(crn, 8 | 9),
-        // op0 3, MSR: CRn 1 with SCTLR at CRm 0, op2 0; 2 with TTBRs and TCRs; 10 with MAIR, PIRs.
+        // op0 3, MSR: CRn 1 has SCTLR at CRm 0, op2 0; CRn 2 has TTBRs and TCRs; CRn 10 has MAIR and PIRs.
         0x1aa3 => match crn {
             1 => crm == 0 && op2 == 0,
             2 => crm == 0,
@@ -198,8 +196,8 @@ pub(crate) fn maintenance(word: u32) -> Option<u16> {
     counts.then_some(number)
 }
 
-/// Whether the word loads 2, 4 or 8 bytes into general registers at once, as code for a
-/// target without strict alignment does for an unaligned value.
+/// Whether the word loads 2, 4 or 8 bytes into general registers at once. Without strict alignment a
+/// compiler does that for an unaligned value.
 pub(crate) fn loads_more_than_a_byte(word: u32) -> bool {
     let group = word & 0x3b00_0000;
     let single = group == 0x3900_0000 || group == 0x3800_0000;
@@ -210,7 +208,7 @@ pub(crate) fn loads_more_than_a_byte(word: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Words from an assembler (LLVM 22), with the hazard each must be seen as.
+    /// Words from an assembler (LLVM 22), with the hazard that the check must report for each.
     const FORBIDDEN: &[(u32, &str, &str)] = &[
         (0xc85f7c20, "ldxr x0, [x1]", "exclusive"),
         (0xc8007c41, "stxr w0, x1, [x2]", "exclusive"),

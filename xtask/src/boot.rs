@@ -1,7 +1,7 @@
-//! Boots through the `granule` program and reads the JSON object it prints.
+//! Boots through the `granule` program and reads the JSON object that it prints.
 //!
-//! The contract is `granule boot --json`'s (docs/boot-json.md): one object on standard
-//! output, also on failure; `granule` ends a guest that hangs. What is expected of it is for the callers to say.
+//! The contract is that of `granule boot --json` (docs/boot-json.md): one object on standard output, also
+//! on failure. `granule` ends a guest that hangs. Expectations about a boot belong to the callers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use xtask::workspace::{build_executable, root, show};
 
-/// Builds `granule` and returns its path. Boots run in parallel, and `cargo run` would
-/// make them wait for each other's locks.
+/// Builds `granule` and returns its path. Boots run in parallel; with `cargo run` each would wait for the
+/// others' locks.
 pub(crate) fn build_cli() -> Result<PathBuf> {
     build_executable(&["-p", "granule-cli", "--bin", "granule"])
 }
@@ -22,9 +22,9 @@ pub(crate) fn build_cli() -> Result<PathBuf> {
 pub(crate) struct Boot {
     /// The exit code; `None` after a signal.
     pub(crate) exit: Option<i32>,
-    /// The JSON object, or why there is none.
+    /// The JSON object, or the reason for its absence.
     pub(crate) record: Result<Value, String>,
-    /// The last line that the program wrote to standard error.
+    /// The last line of the program's standard error.
     pub(crate) last_line: String,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result
 }
 
 impl Boot {
-    /// What went wrong, if the boot was not `ok`: outcome, reason and last line.
+    /// The failure, if the boot was not `ok`: outcome, reason and last line.
     pub(crate) fn failure(&self) -> Option<String> {
         let record = match &self.record {
             Ok(record) => record,
@@ -122,7 +122,7 @@ pub(crate) fn text<'a>(record: &'a Value, path: &str) -> Result<&'a str> {
         .with_context(|| format!("{path} in the boot record is no text"))
 }
 
-/// What is wrong, in one line, with a value that should be this one.
+/// The difference in one line, if the value is not the expected one.
 pub(crate) fn differs(record: &Value, path: &str, expected: &Value) -> Option<String> {
     match at(record, path) {
         Ok(found) if found == expected => None,

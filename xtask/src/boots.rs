@@ -1,4 +1,4 @@
-//! Runs the cases of the QEMU matrix and says what each came to.
+//! Runs the cases of the QEMU matrix and reports the result of each.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::image::Image;
 use crate::matrix::{Case, Expected};
 use xtask::pool;
 
-/// What a case came to: nothing wrong, or one line saying what.
+/// The result of a case; `wrong` says in one line what was wrong, if anything.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) case: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Outcome {
     pub(crate) time: Duration,
 }
 
-/// Runs the cases in order, several at a time, `each` hearing every outcome as it comes.
+/// Runs the cases in order, several at a time. `each` receives every outcome as it comes.
 pub(crate) fn run(
     cases: &[Case],
     granule: &Path,
@@ -38,7 +38,7 @@ pub(crate) fn run(
     );
 }
 
-/// Boots one case; what was wrong, in one line.
+/// Boots one case and returns what was wrong, in one line.
 pub(crate) fn wrong(case: &impl Expected, granule: &Path, image: &Image) -> Option<String> {
     let boot = match boot::boot(granule, &image.path, &case.arguments()) {
         Ok(boot) => boot,

@@ -1,8 +1,8 @@
-//! `cargo xtask check`: what a contributor runs before every commit, in at most three minutes on two
-//! cores once things are built. Format, lints, the unit tests of the packages that changed and of those
-//! that depend on them, a short run of the model's harness, and one boot with each page size.
+//! `cargo xtask check`: the checks before every commit, in at most three minutes on two cores once things
+//! are built. They are format, lints, the unit tests of the changed packages and of those that depend on
+//! them, a short run of the model's harness, and one boot with each page size.
 //!
-//! This file holds the steps, and which packages changed. Whatever takes longer is in `steps`.
+//! This file has the steps, and finds the changed packages. Longer checks are in `steps`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::{ci, run};
 use xtask::pool;
 use xtask::workspace::{capture, metadata, root};
 
-/// Operations of the model's harness, which has 60 000 in `make test`.
+/// Operations of the model's harness; `make test` has 60 000.
 const OPERATIONS: u64 = 6_000;
 
-/// What is built of tests: unit tests, and the harness.
+/// The test targets that are built: unit tests, and the harness.
 const TARGETS: [&str; 4] = ["--lib", "--bins", "--test", "harness"];
 
 const STEPS: [Step; 6] = [
@@ -62,7 +62,7 @@ const STEPS: [Step; 6] = [
     },
 ];
 
-/// Runs them all. The last line is `N passed, N failed`.
+/// Runs all steps. The last line is `N passed, N failed`.
 pub(crate) fn check() -> ExitCode {
     ci::run(&STEPS)
 }
@@ -95,8 +95,8 @@ fn boots() -> Result<()> {
     run::run(&[])
 }
 
-/// The files that differ from where this branch left `main`; on `main` itself, from the commit before. All
-/// of them where there is no commit before.
+/// The files that differ from the commit at which this branch left `main`; on `main` itself, from the
+/// commit before. All files if there is no commit before.
 fn changed() -> Result<Vec<PathBuf>> {
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");
@@ -124,8 +124,8 @@ fn changed() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The packages that these files belong to, and all that depend on them. A file that belongs to none
-/// may change any of them. xtask is always among them: its tests read sources and documents of all.
+/// The packages of these files, and all packages that depend on them. A file outside all packages may
+/// change any of them. xtask is always included, because its tests read sources and documents of all.
 fn affected(metadata: &Value, root: &Path, files: &[PathBuf]) -> Result<BTreeSet<String>> {
     let members: Vec<_> = packages(metadata)?
         .iter()
@@ -170,7 +170,7 @@ fn affected(metadata: &Value, root: &Path, files: &[PathBuf]) -> Result<BTreeSet
     Ok(wanted)
 }
 
-/// Whether a file is more than words for people.
+/// Whether the file can affect a build or a test: documents for people cannot.
 fn is_built(file: &Path) -> bool {
     let words = file.extension().is_some_and(|extension| extension == "md");
     !words && !file.starts_with("docs")
@@ -213,13 +213,13 @@ mod tests {
         assert_eq!(of(&["model/src/lib.rs"]), "cli, model, xtask");
         assert_eq!(of(&["user/src/main.rs"]), "user, xtask");
         assert_eq!(of(&["library/src/lib.rs"]), "cli, library, model, xtask");
-        // What all are built with.
+        // Files that affect the build of all packages.
         assert_eq!(of(&["Cargo.lock"]), "cli, library, model, user, xtask");
     }
 
     #[test]
     fn what_changed_is_asked_of_git() {
-        // At least the commit before this one changed something, unless this one is the first.
+        // The commit before this one changed at least one file, unless this one is the first.
         assert!(changed().is_ok_and(|files| !files.is_empty()));
     }
 

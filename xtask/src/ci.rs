@@ -1,5 +1,5 @@
-//! Runs steps in order, times them, and sums up: `cargo xtask test`, and others with steps of their own. A
-//! failed step does not stop the others: one run tells all that is wrong.
+//! Runs steps in order, times them, and sums up, for `cargo xtask test` and commands with steps of their
+//! own. A failed step does not stop the others, so one run reports all failures.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// Runs what was chosen. The last line is `N passed, N failed`.
+/// Runs the chosen steps. The last line is `N passed, N failed`.
 pub(crate) fn test(options: &Options) -> Result<ExitCode> {
     let steps = choose(options)?;
     if options.list {
@@ -61,18 +61,18 @@ pub(crate) fn run<'a>(steps: impl IntoIterator<Item = &'a Step>) -> ExitCode {
     }
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug)]
 struct Ended {
     name: &'static str,
     error: Option<String>,
     time: Duration,
-    /// CPU time of all it started, which a busy machine does not add to.
+    /// CPU time of all its children, which does not grow on a busy machine.
     cpu: Duration,
 }
 
-/// CPU time of all children that have ended (`cutime` and `cstime` of proc(5), in hundredths of a
-/// second); nothing where there is no `/proc`.
+/// CPU time of all children that have ended (`cutime` and `cstime` of proc(5), in hundredths of a second).
+/// Zero on a host without `/proc`.
 fn children_cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

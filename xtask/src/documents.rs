@@ -1,12 +1,12 @@
-//! A test that the documents name files, and places in each other, that exist. What the documents say
-//! of figures is `figures`' to check.
+//! A test that the files and places exist which the documents name. Figures in documents are checked by
+//! `figures`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use xtask::workspace::root;
 
-/// The documents: those at the root, and all of `docs`.
+/// The documents: those in the root folder, and all of `docs`.
 fn documents() -> Vec<String> {
     let mut names = Vec::new();
     for folder in ["", "docs/"] {
@@ -20,7 +20,7 @@ fn documents() -> Vec<String> {
     names
 }
 
-/// A heading as a link names it: lower case, words joined by `-`, without other characters.
+/// A heading in the form of a link's anchor: lower case, words joined by `-`, without other characters.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|c| match c {
         ' ' => Some('-'),
@@ -44,7 +44,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     targets.filter(|target| !target.starts_with("http"))
 }
 
-/// What stands in backquotes and looks like a file or folder of one of the crates.
+/// Text in backquotes that looks like a file or folder of one of the crates.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
     let quoted = text
         .lines()
@@ -52,7 +52,7 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|word| {
         let crates = word.starts_with("granule") || word.starts_with("xtask");
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-        // Names in capitals stand for any.
+        // Names in capitals are placeholders.
         crates && word.contains('/') && word.chars().all(plain) && !word.contains("NAME")
     })
 }

@@ -1,7 +1,7 @@
-//! The kernel's ELF file as the checks see it: executable bytes, symbols, and the
-//! loadable segments flattened into one image.
+//! The kernel's ELF file as the checks need it: executable bytes, symbols, and the loadable segments
+//! flattened into one image.
 //!
-//! What the bytes mean is for `a64`, `mmu_off` and `image`; nothing here judges code.
+//! The meaning of the bytes belongs to `a64`, `mmu_off` and `image`; nothing here judges code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,8 +38,8 @@ pub(crate) struct Symbol {
 }
 
 impl Symbol {
-    /// Whether this is the symbol a table means: its whole name, or the last part of a
-    /// path (`kernel::boot::start` is `start`).
+    /// Whether a table's entry means this symbol: `name` is its whole name, or the last part of its path
+    /// (`kernel::boot::start` is `start`).
     fn is(&self, name: &str) -> bool {
         self.name
             .strip_suffix(name)
@@ -51,14 +51,14 @@ impl Symbol {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
     code: Vec<Code>,
-    /// By address; mapping symbols are not among them.
+    /// Sorted by address, without mapping symbols.
     symbols: Vec<Symbol>,
     /// Absolute symbols whose value happens to lie in code.
     bounds: Vec<(u64, String)>,
     /// Mapping symbols (`$x`, `$d`): whether data begins at the address.
     mapping: BTreeMap<u64, bool>,
-    /// Where words are that hold an address of the program itself, which relocation made the one or
-    /// the other it runs at: whole sections of data, single words in code.
+    /// Words that hold an address of the program itself, which relocation set for one of the two addresses
+    /// that the program runs at: whole sections of data, single words in code.
     relocated: Vec<Range<u64>>,
 }
 
@@ -96,11 +96,11 @@ impl Program {
                 continue;
             }
             if symbol.section() == SymbolSection::Absolute {
-                // A linker script's number or bound: it has a place, but owns no code.
+                // A number or bound from the linker script: it has an address, but owns no code.
                 program.bounds.push((symbol.address(), name.to_owned()));
                 continue;
             }
-            // By section, not by address: debug sections have addresses from 0 on too.
+            // By section, not by address, because debug sections have addresses from 0 on too.
             if !symbol
                 .section_index()
                 .is_some_and(|index| executable.contains(&index))
@@ -133,7 +133,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Whether a word that was relocated may lie in the `bytes` bytes at an address.
+    /// Whether any of the `bytes` bytes at an address may belong to a relocated word.
     pub(crate) fn is_relocated(&self, address: u64, bytes: u64) -> bool {
         let end = address.saturating_add(bytes);
         self.relocated
@@ -141,7 +141,7 @@ impl Program {
             .any(|range| range.start < end && address < range.end)
     }
 
-    /// Whether there are any.
+    /// Whether there are relocated words at all.
     pub(crate) fn has_relocated(&self) -> bool {
         !self.relocated.is_empty()
     }
@@ -166,8 +166,8 @@ impl Program {
         self.sort();
     }
 
-    /// Functions before labels at one address, and a linker script's bounds (`__…`) last,
-    /// so that a name found by address is the code's where there is one.
+    /// Sorts functions before labels at one address, and bounds of a linker script (`__…`) last, so that a
+    /// search by address finds the name of code if there is one.
     fn sort(&mut self) {
         self.symbols.sort_by_key(|s| {
             (
@@ -227,8 +227,8 @@ impl Program {
         self.symbols.iter().find(|s| s.is(name))
     }
 
-    /// The symbol that an address belongs to and the addresses it spans. A label without
-    /// a size reaches to the next symbol; code before any symbol spans to the first one.
+    /// The symbol that an address belongs to, and the addresses that it spans. A label without a size
+    /// reaches to the next symbol; code before any symbol spans to the first one.
     pub(crate) fn owner(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         let code = self.section(address)?;
         let upto = self.symbols.partition_point(|s| s.address <= address);
@@ -266,9 +266,9 @@ impl Program {
     }
 }
 
-/// The dynamic relocations: address and type of each. Read from the sections themselves, because
-/// without a table of dynamic symbols, which the kernel's linker script drops, the `object` crate
-/// finds none.
+/// The dynamic relocations: address and type of each. This reads the sections itself, because the kernel's
+/// linker script drops the table of dynamic symbols, and the `object` crate finds no relocations without
+/// it.
 fn relocations(
     elf: &ElfFile64<'_, LittleEndian>,
     bytes: &[u8],
@@ -318,22 +318,21 @@ fn parse_elf(bytes: &[u8]) -> Result<ElfFile64<'_, LittleEndian>> {
     ElfFile64::parse(bytes).context("not a 64-bit little-endian ELF file")
 }
 
-/// The loadable segments laid out as they lie in memory.
+/// The loadable segments in their memory layout.
 #[derive(Debug)]
 pub(crate) struct Flat {
     /// From address 0 to the last byte that comes from the file.
     pub(crate) bytes: Vec<u8>,
-    /// The end of memory that the segments ask for, `.bss` included.
+    /// The end of the segments' memory, `.bss` included.
     pub(crate) memory_end: u64,
 }
 
-/// More than this between address 0 and the end of the kernel means a wrong link, not a
-/// large kernel; it keeps a broken file from asking for all the host's memory.
+/// A larger distance between address 0 and the end of the kernel means a wrong link, not a large kernel.
+/// The limit keeps a broken file from taking all of the host's memory.
 const LARGEST_IMAGE: u64 = 512 << 20;
 
-/// Lays every `PT_LOAD` at its physical address. The link base must be 0 with physical
-/// equal to virtual addresses: the entry code relocates by the difference between where
-/// it runs and 0.
+/// Copies every `PT_LOAD` to its physical address. The link base must be 0, with physical equal to virtual
+/// addresses, because the entry code relocates by the difference between its running address and 0.
 pub(crate) fn flatten(bytes: &[u8]) -> Result<Flat> {
     let elf = parse_elf(bytes)?;
     let endian = elf.endian();
@@ -386,8 +385,7 @@ pub(crate) fn flatten(bytes: &[u8]) -> Result<Flat> {
     Ok(flat)
 }
 
-/// The entry assembly applies `R_AARCH64_RELATIVE` only; any other kind left in the file
-/// would stay unapplied without a word.
+/// The entry assembly applies only `R_AARCH64_RELATIVE`; any other kind would silently stay unapplied.
 fn check_relocations(elf: &ElfFile64<'_, LittleEndian>, bytes: &[u8]) -> Result<()> {
     for (address, kind) in relocations(elf, bytes)? {
         ensure!(

@@ -1,8 +1,8 @@
-//! The check of what a trace says of the entry code: the kernel cannot record what it does before
-//! its command line is read, so it tells a list (`granule-kcore/src/trace/entry_code.rs`). Here
-//! the list is held to the instructions of the finished kernel.
+//! The check of the entry code in traces. The kernel cannot record actions before its command line is read,
+//! so it records a list of them afterwards (`granule-kcore/src/trace/entry_code.rs`). This check compares
+//! the list with the instructions of the finished kernel.
 //!
-//! Order by address is what is compared; which branch is taken when is for people to read.
+//! Only the order by address is compared; which branch is taken when is for people to review.
 
 use granule_trace::{Barrier, BarrierKind, System};
 
@@ -10,7 +10,7 @@ use crate::a64;
 use crate::elf::Program;
 use granule_kcore::trace::entry_code::{Routine, Step};
 
-/// What differs, one line each.
+/// The differences, one line each.
 pub(crate) fn check(program: &Program, routines: &[Routine]) -> Vec<String> {
     routines
         .iter()
@@ -61,7 +61,7 @@ fn number_of(barrier: Barrier) -> u16 {
         BarrierKind::Dsb => 4,
         BarrierKind::Dmb => 5,
         BarrierKind::Isb => 6,
-        // No list has one that does not exist yet; 0 is no barrier's and differs from any.
+        // No list can have a word that is unknown here; 0 is no barrier's number and differs from all.
         _ => 0,
     };
     BARRIERS | u16::from(barrier.option) << 3 | kind
@@ -99,7 +99,7 @@ mod tests {
     const ISB: u32 = 0xd503_3fdf;
     const RET: u32 = 0xd65f_03c0;
 
-    /// A program that does what the lists say, a `ret` after each routine.
+    /// A program with the steps of the lists, and a `ret` after each routine.
     fn faithful() -> (Program, Vec<u32>) {
         let mut words = Vec::new();
         let mut program = Program::default();
@@ -125,7 +125,7 @@ mod tests {
         let (_, words) = faithful();
         let tracked = words.iter().enumerate().filter(|(_, word)| **word != RET);
         for (at, _) in tracked {
-            // In place of the instruction one that does nothing.
+            // Replaces the instruction by one without effect.
             let found = findings(|words| words[at] = 0xd503_201f);
             assert_eq!(found.len(), 1, "word {at}: {found:#?}");
         }

@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: builds the fuzz targets as cargo-fuzz builds them, with the pinned nightly,
-//! sanitizer and coverage counters, and runs each for a moment: that they can be fuzzed, not what
-//! fuzzing finds.
+//! `cargo xtask fuzz`: builds the fuzz targets as cargo-fuzz does, with the pinned nightly, sanitizer and
+//! coverage counters, and runs each for a moment. It shows that the targets can be fuzzed; finding bugs
+//! takes longer runs.
 //!
-//! Without cargo-fuzz itself, which is a way to call cargo: nothing here has to install it.
+//! cargo-fuzz itself is not used, because it only calls cargo; nothing here has to install it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,18 +12,18 @@ use anyhow::{Context, Result, ensure};
 use crate::tools;
 use xtask::workspace::{capture, root, run, show, target_dir};
 
-/// What cargo-fuzz (0.13) gives rustc.
+/// The flags that cargo-fuzz (0.13) passes to rustc.
 const RUSTFLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Cdebug-assertions";
-/// What libFuzzer says of a program that has those counters.
+/// The words that libFuzzer prints for a program with these counters.
 const COUNTERS: &str = "inline 8-bit counters";
 
-/// Inputs that each target is given.
+/// Inputs for each target.
 const RUNS: u32 = 5000;
 
-/// Builds all and runs each.
+/// Builds all targets and runs each.
 pub(crate) fn fuzz() -> Result<()> {
     ensure!(
         tools::find_program("c++").is_some(),
@@ -60,7 +60,7 @@ fn try_out(built: &Path, target: &str) -> Result<()> {
     command
         .args([format!("-runs={RUNS}"), "-seed=1".into()])
         .args(["-max_len=1024", "-timeout=60"])
-        // It finds nothing that Rust leaks by mistake, and fails where it may not trace.
+        // Leak detection finds no Rust bugs here, and fails where tracing is not permitted.
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .arg(format!("-artifact_prefix={}/{target}-", built.display()))
         .stdin(Stdio::null());
@@ -82,7 +82,7 @@ fn try_out(built: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// A command of a toolchain, which finds its own compiler.
+/// A command of a toolchain, with the toolchain's own compiler.
 fn on(toolchain: &str, words: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
@@ -95,7 +95,7 @@ fn on(toolchain: &str, words: &[&str]) -> Command {
     command
 }
 
-/// What the toolchain builds for unless told otherwise; a sanitizer wants it said.
+/// The toolchain's default target; a sanitizer needs it spelled out.
 fn host(toolchain: &str) -> Result<String> {
     let told = capture(on(toolchain, &["rustc", "-vV"]))?;
     let host = told.lines().find_map(|line| line.strip_prefix("host: "));
@@ -103,7 +103,7 @@ fn host(toolchain: &str) -> Result<String> {
         .with_context(|| format!("`rustc -vV` of {toolchain} names no host"))
 }
 
-/// The fuzz targets, as cargo-fuzz finds them: granule-fuzz's tests hold the list to the code's.
+/// The fuzz targets as cargo-fuzz finds them. granule-fuzz's tests compare this list with the code's.
 pub(crate) fn targets() -> Result<Vec<String>> {
     let folder = root().join("granule-fuzz/fuzz/fuzz_targets");
     let read = || format!("cannot read {}", folder.display());

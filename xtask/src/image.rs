@@ -1,7 +1,7 @@
-//! The flat arm64 Image: built from the kernel's ELF file, checked against the boot
-//! protocol it claims to follow (Linux `Documentation/arch/arm64/booting.rst`), and hashed.
+//! The flat arm64 Image: built from the kernel's ELF file, checked against the boot protocol that it claims
+//! to follow (Linux `Documentation/arch/arm64/booting.rst`), and hashed.
 //!
-//! What may run with the MMU off is checked in `mmu_off`; nothing is written unless both pass.
+//! `mmu_off` checks the code that runs with the MMU off. No image is written unless both checks pass.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     pub(crate) path: PathBuf,
-    /// What it was made of. Of the build that was made last, whichever that is.
+    /// The ELF file that the image was made of: always that of the last build.
     pub(crate) elf: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) memory: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// The one line that tells all about it.
+    /// One line with all facts about the image.
     pub(crate) fn line(&self) -> String {
         format!(
             "{}: {} bytes ({} in memory), SHA-256 {}",
@@ -55,7 +55,7 @@ impl Fixed {
     /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
 
-    /// As on command lines.
+    /// The form on command lines.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::K4 => "4k",
@@ -64,7 +64,7 @@ impl Fixed {
         }
     }
 
-    /// The Image header's number for it.
+    /// The size's number in the Image header.
     const fn in_header(self) -> u64 {
         match self {
             Self::K4 => 1,
@@ -93,21 +93,21 @@ fn build_with(feature: Option<String>) -> Result<PathBuf> {
     build_executable(&arguments)
 }
 
-/// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no
-/// image, so that nothing boots, and passes with, the one before.
+/// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no image, so that no
+/// test boots, and passes with, the old one.
 pub(crate) fn image(fixed: Option<Fixed>) -> Result<Image> {
     let path = path(fixed);
     build(fixed, &path).inspect_err(|_| drop(std::fs::remove_file(&path)))
 }
 
-/// As [`image`], for all page sizes and with the hooks for tests.
+/// Like [`image`], for all page sizes and with the hooks for tests.
 pub(crate) fn test_image() -> Result<Image> {
     let path = image_path().with_file_name("Image-test");
     let built = build_with(Some("test-image".to_owned())).and_then(|elf| check(&elf, &path, None));
     built.inspect_err(|_| drop(std::fs::remove_file(&path)))
 }
 
-/// Where the image for all page sizes goes, or that for one.
+/// The path of the image for all page sizes, or for one.
 pub(crate) fn path(fixed: Option<Fixed>) -> PathBuf {
     match fixed {
         None => image_path(),
@@ -119,7 +119,7 @@ fn build(fixed: Option<Fixed>, to: &Path) -> Result<Image> {
     check(&build_kernel(fixed)?, to, fixed)
 }
 
-/// Checks the MMU-off code of an ELF file and writes the image of it.
+/// Checks the MMU-off code of an ELF file and writes the image from it.
 fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     check_mmu_off(elf_path)?;
     let image = write(elf_path, to, fixed)?;
@@ -127,8 +127,7 @@ fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     Ok(image)
 }
 
-/// Checks the code that runs with the MMU off in an ELF file; findings go to standard
-/// error, one a line.
+/// Checks the code of an ELF file that runs with the MMU off. Findings go to standard error, one a line.
 pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     strict_align::check()?;
     let bytes = read(elf_path)?;
@@ -182,8 +181,8 @@ pub(crate) fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<
     check_header(&flat, fixed).with_context(|| format!("in {}", elf_path.display()))?;
     let folder = to.parent().context("the image needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Written aside and moved, so that a boot running at this moment sees the old file or
-    // the new one, never half of one.
+    // Written to another file and moved, so that a boot that runs now reads the old or the new file, never
+    // half of one.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     std::io::Write::write_all(&mut file, &flat.bytes)?;
     #[cfg(unix)]
@@ -207,7 +206,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Checks the Image header against the memory that the segments ask for.
+/// Compares the Image header with the memory that the segments need.
 fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
     let header = flat
         .bytes
@@ -228,8 +227,8 @@ fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
         text_offset == 0,
         "Image header: text_offset is {text_offset:#x}, must be 0"
     );
-    // A loader keeps image_size bytes free for the kernel: less and it puts the device
-    // tree into .bss, more than the alignment needs and RAM is lost.
+    // A loader keeps image_size bytes free for the kernel. If the value is too small, the loader puts the
+    // device tree into .bss; if it exceeds the alignment's need, RAM is lost.
     if image_size < flat.memory_end {
         bail!(
             "Image header: image_size is {image_size:#x}, but the segments end at {:#x}",

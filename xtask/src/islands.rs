@@ -1,11 +1,11 @@
-//! Unsafe code and assembly stand where docs/architecture.md says, and nowhere else.
+//! The test that unsafe code and assembly are where docs/architecture.md says, and nowhere else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use xtask::workspace::root;
 
-/// What the table names: `crate::module`, `crate::{module, module::inner}`.
+/// The modules that the table names: `crate::module`, `crate::{module, module::inner}`.
 fn islands(document: &str) -> BTreeSet<(String, String)> {
     let (_, table) = document.split_once("## Unsafe and assembly").unwrap();
     let rows = table
@@ -22,7 +22,7 @@ fn islands(document: &str) -> BTreeSet<(String, String)> {
     named
 }
 
-/// The modules of a crate in whose files a word of code stands, comments left out.
+/// The modules of a crate whose files have unsafe code or assembly outside of comments.
 fn files(package: &str, found: &mut BTreeSet<(String, String)>) {
     fn walk(folder: &Path, base: &Path, package: &str, found: &mut BTreeSet<(String, String)>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -48,7 +48,7 @@ fn is_island(text: &str) -> bool {
         .any(|code| code.contains("unsafe ") || code.contains("asm!("))
 }
 
-/// Whether `file` is the module or inside of it.
+/// Whether `file` is the module or part of it.
 fn is_in(file: &str, module: &str) -> bool {
     file.strip_prefix(module)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

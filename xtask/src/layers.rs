@@ -1,8 +1,8 @@
-//! The test that dependencies go one way: the layers that docs/architecture.md lists, held against the
-//! imports that the sources have.
+//! The test that dependencies go one way: it compares the layers in docs/architecture.md with the imports
+//! of the sources.
 //!
-//! This file holds the rules; [`imports`] finds the imports. Nothing here knows a crate or a module by name:
-//! both come from the document.
+//! This file has the rules; [`imports`] finds the imports. No crate or module is named here: all names come
+//! from the document.
 
 mod imports;
 
@@ -29,7 +29,7 @@ impl Layers {
         self.0.iter().flatten().map(String::as_str)
     }
 
-    /// Why `from` must not import `to`, if it must not.
+    /// The reason why `from` must not import `to`, if there is one.
     fn fault(&self, from: &str, to: &str) -> Option<&'static str> {
         match (self.of(from), self.of(to)) {
             (Some(own), Some(other)) if own < other => Some("goes up"),
@@ -57,7 +57,7 @@ fn blocks(document: &str) -> BTreeMap<String, Layers> {
     found
 }
 
-/// What is wrong with the imports of one crate, a line each.
+/// The faults in the imports of one crate, a line each.
 fn faults_of_crate(package: &str, modules: &Modules, layers: &Layers) -> Vec<String> {
     let mut faults = Vec::new();
     let listed: BTreeSet<_> = layers.members().collect();
@@ -102,8 +102,8 @@ fn parent(module: &str) -> &str {
     module.rsplit_once("::").map_or("", |(parent, _)| parent)
 }
 
-/// The circles that are not allowed, as the imports that close them. A module and its own children may
-/// import each other; its children may not be a circle without it.
+/// The forbidden circles, as the imports that close them. A module and its own children may import each
+/// other; the children may not form a circle without the module.
 fn circles(imports: &[Import]) -> Vec<String> {
     let edges: BTreeSet<(&str, &str)> = imports
         .iter()
@@ -146,8 +146,8 @@ fn describe(circle: &BTreeSet<&str>, imports: &[Import]) -> String {
     format!("{} modules: {}", circle.len(), lines.join("; "))
 }
 
-/// The strongly connected components of more than one member. Reachability from each member is enough
-/// for a few hundred modules.
+/// The strongly connected components with more than one member. Computing reachability from each member is
+/// fast enough for a few hundred modules.
 fn components<'a>(edges: &BTreeSet<(&'a str, &'a str)>) -> Vec<BTreeSet<&'a str>> {
     let mut next: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (from, to) in edges {
@@ -228,7 +228,7 @@ fn crates_depend_on_lower_crates_only() {
     for package in packages {
         let name = package["name"].as_str().unwrap();
         for dependency in package["dependencies"].as_array().unwrap() {
-            // Tests of a low crate may use tools that stand on it.
+            // Tests of a low crate may use tools that depend on it.
             let to = dependency["name"].as_str().unwrap();
             if dependency["kind"] == "dev" || !names.contains(to) {
                 continue;
@@ -269,7 +269,7 @@ fn an_import_that_goes_up_is_named_with_both_ends() {
         faults[0],
         "planted: an import goes up: low (low.rs:3) -> high (crate::high::Thing)"
     );
-    // The same two are a circle.
+    // The same two modules form a circle.
     assert_eq!(faults.len(), 2, "{faults:?}");
 }
 
@@ -328,7 +328,7 @@ fn a_module_and_its_children_may_be_a_circle_and_nothing_larger() {
 #[test]
 fn names_that_a_module_hands_on_are_followed_to_where_they_are() {
     let layers = "```layers planted\nlow\nhigh\n```";
-    // `high::A` is low's: an import of it is none of `high`, though its path says so.
+    // `high::A` belongs to low: an import of it is no import of `high`, though its path says so.
     let files = [
         ("lib.rs", "mod low; mod high;"),
         (
@@ -337,7 +337,7 @@ fn names_that_a_module_hands_on_are_followed_to_where_they_are() {
         ),
         ("high.rs", "pub use crate::low::A;"),
     ];
-    // It goes through `high` all the same.
+    // The path still goes through `high`.
     let faults = planted(&files, layers);
     assert!(
         faults[0].contains("goes up: low (low.rs:1) -> high"),

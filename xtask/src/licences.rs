@@ -1,8 +1,8 @@
-//! The step `licences`: what dependencies may be, held against `cargo metadata`. Allowed licences stand
-//! in `deny.toml`, in cargo-deny's format. Sources are crates.io and this workspace; a requirement without
-//! a version is refused.
+//! The step `licences`: compares the licences and sources of dependencies with `cargo metadata`. Allowed
+//! licences are in `deny.toml`, in cargo-deny's format. Allowed sources are crates.io and this workspace; a
+//! requirement without a version is refused.
 //!
-//! Advisories are not looked at: their database changes from day to day, and a test must not.
+//! Advisories are not checked: their database changes from day to day, and a test must not.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -10,10 +10,10 @@ use spdx::{Expression, ParseMode};
 
 use xtask::workspace::{capture, cargo, root};
 
-/// Where published crates come from.
+/// The source of published crates.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Checks every package that some build of the workspace may take in, on any platform.
+/// Checks every package that some build of the workspace may use, on any platform.
 pub(crate) fn check() -> Result<()> {
     let path = root().join("deny.toml");
     let config = std::fs::read_to_string(&path)
@@ -61,7 +61,7 @@ fn allowed(config: &str) -> Result<Vec<String>> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// What is wrong with one package, in a line each.
+/// The faults of one package, a line each.
 fn findings(package: &Value, allowed: &[String]) -> Vec<String> {
     let text = |key: &str| package[key].as_str();
     let name = format!(
@@ -84,7 +84,7 @@ fn findings(package: &Value, allowed: &[String]) -> Vec<String> {
         None | Some(CRATES_IO) => {}
         Some(other) => findings.push(format!("{name}: it comes from {other}, not from crates.io")),
     }
-    // The workspace's own requirements: published crates cannot have such.
+    // The workspace's own requirements: a published crate cannot have a requirement without a version.
     let own = package["source"].is_null();
     let requirements = package["dependencies"].as_array().into_iter().flatten();
     for wanted in requirements.filter(|wanted| own && wanted["req"] == "*") {

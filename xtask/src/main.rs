@@ -1,6 +1,6 @@
 //! Developer chores of the Granule workspace: `cargo xtask COMMAND`.
 //!
-//! This room holds the command line only; each command has a room of its own.
+//! This file has the command line only; each command is a module of its own.
 
 mod a64;
 mod boot;

@@ -1,8 +1,8 @@
-//! The QEMU matrix: which boots there are, which few cover them, and what each must report.
+//! The QEMU matrix: the boots, the few that cover them, and the report that each must give.
 //!
-//! Pure functions over tables; booting is for `boots`. CPU facts are those of QEMU's
-//! models as their ID registers tell them (ID_AA64MMFR0_EL1.TGRAN*, ID_AA64MMFR1_EL1.VH,
-//! ID_AA64MMFR2_EL1.VARange). Boots of two kernels are in [`kexec`].
+//! Pure functions over tables; `boots` does the booting. CPU facts are those of QEMU's models as their ID
+//! registers tell them (ID_AA64MMFR0_EL1.TGRAN*, ID_AA64MMFR1_EL1.VH, ID_AA64MMFR2_EL1.VARange). Boots of
+//! two kernels are in [`kexec`].
 
 pub(crate) mod kexec;
 pub(crate) mod payload;
@@ -13,26 +13,26 @@ use serde_json::{Value, json};
 
 use crate::boot;
 
-/// A boot of which it is known what it must report.
+/// A boot with a known report.
 pub(crate) trait Expected {
     /// The arguments of `granule boot`.
     fn arguments(&self) -> Vec<String>;
 
-    /// What a boot record says that this case does not allow, one line each. `sha256` is the image's.
+    /// The parts of a boot record that this case does not allow, one line each. `sha256` is the image's.
     fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String>;
 }
 
-/// A CPU model and what it can do.
+/// A CPU model and its features.
 #[derive(Debug)]
 pub(crate) struct Cpu {
     pub(crate) name: &'static str,
     /// Page sizes, in KiB.
     page_sizes: &'static [u32],
-    /// Virtualization host extensions: entered at EL2 it stays there.
+    /// Virtualization host extensions: a kernel entered at EL2 stays there.
     vhe: bool,
     /// 52-bit addresses with every page size (LPA2 and LVA).
     wide: bool,
-    /// FEAT_BBM at a level that lets blocks be split live: QEMU's is 2.
+    /// FEAT_BBM at a level that allows blocks to be split live: QEMU's is 2.
     splits: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Case {
     va_bits: u32,
     el: u32,
     rodata: &'static str,
-    /// Beyond the matrix, for random cases only; `None` leaves `granule boot`'s default.
+    /// Only in random cases; `None` leaves `granule boot`'s default.
     pub(crate) memory: Option<&'static str>,
     pub(crate) linear_map: Option<&'static str>,
 }
@@ -105,9 +105,9 @@ impl Case {
         if self.el == 2 && self.cpu().vhe { 2 } else { 1 }
     }
 
-    /// The map must hold together: its leaves add up to what it says it mapped, which is
-    /// something and no more than there is; and pages where `rodata` asks that any may change on a
-    /// CPU that cannot split blocks live. Where it can, or nothing need change, there are larger ones.
+    /// The map must be consistent. Its leaves add up to the mapped memory that the record states, which is
+    /// more than nothing and no more than RAM. The map is in pages if `rodata` requires that any page may
+    /// change and the CPU cannot split blocks live; otherwise it has larger leaves.
     fn map_mismatches(&self, record: &Value) -> anyhow::Result<Vec<String>> {
         let mut wrong = Vec::new();
         let ram = boot::number(record, "linear_map.ram_bytes")?;
@@ -152,7 +152,7 @@ impl Case {
         Ok(wrong)
     }
 
-    /// Each dimension's value, for pairwise covering.
+    /// The value in each dimension, for pairwise covering.
     fn values(&self) -> [(usize, u32); 5] {
         let rodata = RODATA
             .iter()
@@ -248,15 +248,15 @@ pub(crate) fn full() -> Vec<Case> {
     cases
 }
 
-/// A few cases in which every pair of values that any case has occurs at least once.
-/// Greedy, and the same every time.
+/// A few cases that contain every pair of values that occurs in any case. The greedy choice is the same
+/// every time.
 pub(crate) fn covering() -> Vec<Case> {
     let all = full();
     let mut missing: BTreeSet<Pair> = all.iter().flat_map(Case::pairs).collect();
     let mut chosen = Vec::new();
     while !missing.is_empty() {
         let gain = |case: &Case| case.pairs().filter(|pair| missing.contains(pair)).count();
-        // The first of the best, so that the order of the tables decides.
+        // The first of the best cases, so that the order of the tables decides.
         let Some(best) = all.iter().rev().max_by_key(|case| gain(case)) else {
             break;
         };
@@ -268,8 +268,8 @@ pub(crate) fn covering() -> Vec<Case> {
     chosen
 }
 
-/// `count` cases drawn from the matrix with a memory size and a strategy added; the same
-/// for the same seed.
+/// `count` cases drawn from the matrix, with a memory size and a strategy added; the same for the same
+/// seed.
 pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
     const MEMORY: &[&str] = &["256M", "384M", "1G", "1539M", "3G", "4G", "6G", "16G"];
     const STRATEGIES: &[&str] = &["base", "direct"];

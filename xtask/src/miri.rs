@@ -1,5 +1,5 @@
-//! The libraries' tests under Miri: which programs of tests there are, and running them beside each
-//! other. What Miri leaves out is said in the tests.
+//! The libraries' tests under Miri: finds their test programs and runs them in parallel. Tests that Miri
+//! leaves out say so themselves.
 
 use std::process::{Command, Stdio};
 
@@ -12,8 +12,8 @@ use crate::tools;
 use xtask::pool;
 use xtask::workspace::{self, metadata, root};
 
-/// Each of the libraries' test programs is a job of its own, as Miri uses one core; the one that takes
-/// longest begins first.
+/// Each test program of the libraries is a job of its own, because Miri uses one core. The longest begins
+/// first.
 pub(crate) fn run() -> Result<()> {
     let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
     let metadata = metadata()?;
@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<()> {
         jobs.extend(self::jobs(package_named(&metadata, library)?, slow));
     }
     jobs.sort_by_key(|job| !job.iter().any(|word| word == LONGEST));
-    // Once for all: jobs beside each other would wait for each other's build.
+    // One build for all jobs; parallel jobs would wait for each other's build.
     let mut all = Vec::from(["--lib", "--tests", "--no-run"]);
     all.extend(LIBRARIES.iter().flat_map(|library| ["-p", library]));
     workspace::run(command(&all)?)?;
@@ -59,10 +59,10 @@ fn command(arguments: &[&str]) -> Result<Command> {
         .args(arguments)
         .current_dir(root())
         .stdin(Stdio::null())
-        // Cargo tells its children which compiler it is; the nightly one must find its own.
+        // Cargo tells its children its compiler; the nightly must find its own.
         .env_remove("CARGO")
         .env_remove("RUSTC");
-    // A program under Miri sees no variable of the host's but those that are given to it.
+    // A program under Miri sees no variable of the host, only those that the flags set.
     let mut flags = std::env::var("MIRIFLAGS").unwrap_or_default();
     for (name, seed) in draws() {
         flags.push_str(&format!(" -Zmiri-env-set={name}={seed}"));
@@ -71,7 +71,7 @@ fn command(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What each job of a package adds to Miri's command.
+/// The arguments that each job of a package adds to Miri's command.
 fn jobs(package: &Value, slow: bool) -> Vec<Vec<String>> {
     let name = package["name"].as_str().unwrap_or_default();
     let job = |words: &[&str]| -> Vec<String> {
@@ -91,7 +91,7 @@ fn jobs(package: &Value, slow: bool) -> Vec<Vec<String>> {
     jobs
 }
 
-/// `GRANULE_MIRI=slow`: the tests that are left out because each of them takes minutes.
+/// `GRANULE_MIRI=slow` selects the tests that are otherwise left out because each takes minutes.
 fn is_slow(which: Option<&str>) -> Result<bool> {
     match which {
         None | Some("") => Ok(false),

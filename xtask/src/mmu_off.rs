@@ -1,35 +1,34 @@
-//! The check of the code that runs with the MMU off: from the entry it follows every
-//! branch, call and taken address, and reports what must not run there.
+//! The check of the code that runs with the MMU off. From the entry it follows every branch, call and taken
+//! address, and reports instructions that must not run there.
 //!
-//! With the MMU off all data accesses are Device-nGnRnE (Arm ARM RPPDBS): unaligned
-//! accesses and DC ZVA fault, exclusives and atomics have no guaranteed behaviour, and
-//! there are no vectors yet that could report it. Such a fault is a silent hang, so it is
-//! looked for in the finished ELF file, after all inlining. The tables below say where
-//! to begin and where to stop; decoding is in `a64`, the file in `elf`.
+//! With the MMU off all data accesses are Device-nGnRnE (Arm ARM RPPDBS): unaligned accesses and DC ZVA
+//! fault, exclusives and atomics have no guaranteed behaviour, and there are no vectors yet that could
+//! report a fault. Such a fault is a silent hang, so the check reads the finished ELF file, after all
+//! inlining. The tables below name the symbols where the check begins and stops; decoding is in `a64`, the
+//! file in `elf`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::a64::{self, Address, Flow};
 use crate::elf::Program;
 
-/// A symbol and why it stands in a table.
+/// A symbol, and the reason for its row in a table.
 pub(crate) type Entry = (&'static str, &'static str);
 
-/// What the check begins with, stops at, and lets pass. An entry that does nothing is a
-/// finding too, so that the tables cannot outlive the code they speak of.
+/// The symbols at which the check begins and stops, and the exceptions that it allows. A row without effect
+/// is a finding too, so that the tables cannot outlive the code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Where the code that runs with the MMU off begins.
+    /// The entries of the code that runs with the MMU off.
     pub(crate) roots: &'static [Entry],
-    /// Where the MMU goes on: neither this symbol's code nor what follows a call to it is
-    /// checked.
+    /// The symbols that turn the MMU on: neither their code nor the code after a call to them is checked.
     pub(crate) stops: &'static [Entry],
-    /// Functions that may hold `BR` or `BLR`, with what bounds their targets.
+    /// Functions that may contain `BR` or `BLR`, with the reason why their targets are bounded.
     pub(crate) indirect: &'static [Entry],
-    /// Symbols whose address is taken as a number (the end of a section), never jumped to.
+    /// Symbols whose address is used as a number (the end of a section) and never jumped to.
     pub(crate) bounds: &'static [Entry],
-    /// Whether words that relocation has written may be read: only while they hold the addresses
-    /// that the code runs at.
+    /// Whether the code may read words that relocation has written. It may only while these hold addresses
+    /// at which the code runs now.
     pub(crate) relocated: bool,
 }
 
@@ -68,8 +67,8 @@ pub(crate) const KERNEL: Rules = Rules {
     relocated: true,
 };
 
-/// What every CPU but the first runs, once more: the image was relocated for its virtual address by
-/// then, so that a pointer in it (a string's, a vtable, a table of functions) leads nowhere while
+/// The rules for the code of secondary CPUs, applied in a second pass. By then the image was relocated for
+/// its virtual address, so a pointer in it (a string's, a vtable, a table of functions) leads nowhere while
 /// the MMU is off.
 pub(crate) const SECONDARY: Rules = Rules {
     roots: &[(
@@ -84,9 +83,9 @@ pub(crate) const SECONDARY: Rules = Rules {
     ..KERNEL
 };
 
-/// Parts of demangled names that only panicking or formatting code has. Formatting calls
-/// through pointers in data, which are not relocated for every address the code runs at,
-/// and pulls in code that nobody wrote for Device memory.
+/// Parts of demangled names that only panicking or formatting code has. Formatting calls through pointers
+/// in data, which are not relocated for every address that the code runs at, and pulls in code that was not
+/// written for Device memory.
 const PANIC_OR_FORMAT: &[&str] = &[
     "core::panicking",
     "core::fmt",
@@ -96,12 +95,12 @@ const PANIC_OR_FORMAT: &[&str] = &[
     "panic_fmt",
 ];
 
-/// What the check saw.
+/// The result of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) functions: usize,
     pub(crate) instructions: usize,
-    /// One line each, in the order of discovery.
+    /// The findings, one line each, in the order of discovery.
     pub(crate) findings: Vec<String>,
 }
 
@@ -125,7 +124,7 @@ pub(crate) fn check(program: &Program, rules: &Rules) -> Report {
                  or stripped, or the table in xtask/src/mmu_off.rs is out of date"
             )),
         }
-        // One root after the other, so that paths begin where the CPU does.
+        // One root after the other, so that each path in a finding begins at a CPU's entry.
         while next < checker.visits.len() {
             checker.visit(next);
             next += 1;
@@ -209,8 +208,8 @@ impl Checker<'_> {
         named.is_some()
     }
 
-    /// Control goes from `pc` to `target` in another function. True when it comes back to
-    /// code that still runs with the MMU off.
+    /// Control goes from `pc` to `target` in another function. True if it returns to code that still runs
+    /// with the MMU off.
     fn leave(&mut self, visit: usize, pc: u64, target: u64, how: &str) -> bool {
         if self.in_table("stops", self.rules.stops, target) {
             return false;
@@ -236,8 +235,8 @@ impl Checker<'_> {
         true
     }
 
-    /// Follows one function, to a fixed point of what its registers may hold, so that an
-    /// ADRP hoisted out of a loop still meets its ADD.
+    /// Follows one function to a fixed point of its registers' possible values, so that an ADRP hoisted out
+    /// of a loop still meets its ADD.
     fn visit(&mut self, index: usize) {
         let entry = self.visits[index].entry;
         let Some((name, range)) = self.program.owner(entry) else {
@@ -351,7 +350,7 @@ impl Checker<'_> {
         }
     }
 
-    /// An address in code that a register was loaded with counts as a possible call.
+    /// If a register is loaded with an address in code, that counts as a possible call.
     fn take_address(
         &mut self,
         index: usize,
@@ -381,8 +380,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether the word makes an address in relocated data, or loads from there. The page of an ADRP
-    /// counts as a whole: such data has pages of its own.
+    /// Whether the word computes an address in relocated data, or loads from there. The page of an ADRP
+    /// counts as a whole, because such data has pages of its own.
     fn reaches_relocated(&self, pc: u64, word: u32) -> bool {
         let (start, bytes) = match a64::address(pc, word) {
             Some(Address::Whole { target, .. }) => (target, 1),
@@ -396,9 +395,9 @@ impl Checker<'_> {
         self.program.is_relocated(start, bytes)
     }
 
-    /// Whether a `BR` is the end of a jump table as LLVM writes them: the target is the sum
-    /// of two registers and its base a label in this function. All of the function is
-    /// checked then, which covers any entry the table can have.
+    /// Whether a `BR` ends a jump table in the form that LLVM writes: the target is the sum of two
+    /// registers, and its base is a label in this function. The whole function is checked then, which
+    /// covers every possible entry of the table.
     fn is_jump_table(&self, pc: u64, register: u8, range: &std::ops::Range<u64>) -> bool {
         let before = pc
             .checked_sub(4)
@@ -415,7 +414,7 @@ impl Checker<'_> {
     }
 }
 
-/// Follows ADR, ADRP and ADD through one instruction; the addresses that it completes.
+/// Follows ADR, ADRP and ADD through one instruction; returns the completed addresses.
 fn track(pc: u64, word: u32, pages: &mut Pages) -> Option<Vec<u64>> {
     match a64::address(pc, word)? {
         Address::Whole { rd, target } => {

@@ -1,5 +1,5 @@
-//! Synthetic call graphs for the check of MMU-off code: each rule is shown to fail on the
-//! smallest program that breaks it, and to pass on the one that does not.
+//! Synthetic call graphs for the check of MMU-off code: each rule fails on the smallest program that breaks
+//! it, and passes on one that does not.
 
 use super::*;
 use xtask::test_elf::{TestElf, sym};
@@ -44,8 +44,8 @@ fn add(rd: u32, rn: u32, imm: u32) -> u32 {
     0x9100_0000 | imm << 10 | rn << 5 | rd
 }
 
-/// `_start` calls `mmu_off_main`, which calls `helper` and ends in `enable_mmu_and_jump`;
-/// `helper` is what a test puts there. Code not reached is full of hazards.
+/// `_start` calls `mmu_off_main`, which calls `helper` and ends in `enable_mmu_and_jump`. A test supplies
+/// `helper`. Unreachable code is full of hazards.
 fn program(helper: &[u32]) -> Program {
     let mut words = vec![NOP; 0x80];
     words[0] = b(0, 0x40);
@@ -69,8 +69,8 @@ fn program(helper: &[u32]) -> Program {
 }
 
 fn findings(helper: &[u32]) -> Vec<String> {
-    // What follows `bl` in primary_entry is reached when the call can return; here the
-    // callee never does, but the check cannot know that, so it is made harmless.
+    // The code after `bl` in primary_entry is reached if the call can return. Here the callee never
+    // returns, but the check cannot know that, so that code is made harmless.
     let mut program = program(helper);
     patch(&mut program, 0x44, RET);
     check(&program, &RULES).findings
@@ -180,7 +180,7 @@ fn jump_tables_check_the_whole_function() {
     assert!(one(&bad).contains("helper+0x10"));
 }
 
-/// Data at 0x3000 was relocated; a load of it is told where that is forbidden, and nowhere else.
+/// Data at 0x3000 was relocated: a load of it is reported under the rule, and only then.
 #[test]
 fn relocated_data_is_out_of_reach_once_it_is_relocated_for_another_address() {
     let secondary = Rules {
@@ -212,7 +212,7 @@ fn relocated_data_is_out_of_reach_once_it_is_relocated_for_another_address() {
         assert!(judge(helper, range, &RULES).is_empty());
         assert!(judge(helper, 0x5000..0x5008, &secondary).is_empty());
     }
-    // Data beside it, and code.
+    // Data beside the relocated words, and code.
     let beside = [adrp(3, 0x100, 0x4000), adr(0, 0x100, 0x3010), RET];
     assert!(judge(&beside, data, &secondary).is_empty());
 }
@@ -233,7 +233,7 @@ fn tables_must_earn_their_entries() {
         ..RULES
     };
     assert!(check(&program, &missing).findings[0].contains("no_such_root"));
-    // The MMU is never switched on: nothing was followed to the end.
+    // The MMU is never switched on: no path was followed to its end.
     patch(&mut program, 0x84, RET);
     let found = check(&program, &RULES).findings;
     assert!(found[0].contains("enable_mmu_and_jump"), "{found:#?}");

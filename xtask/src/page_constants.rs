@@ -1,16 +1,16 @@
-//! No page size is a constant in code that every page size shares: no name and no number that
-//! stands for one, but for those in [`ALLOWED`], each with its reason.
+//! The test that no page size is a constant in code that every page size shares: no name and no number
+//! stands for one, except those in [`ALLOWED`], each with its reason.
 //!
-//! The type system keeps a page size from being assumed by accident (granule::guide); what it
-//! cannot see is a number that somebody writes. Tests may write numbers.
+//! The type system keeps a page size from being assumed by accident (granule::guide), but cannot see a
+//! number that somebody writes. Tests may write numbers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use xtask::workspace::root;
 
-/// What stands somewhere and is no page size, or is the place where page sizes are said: the file,
-/// what is found there, and why it may.
+/// Finds that are not page sizes, and the places that define page sizes: the file, the finds, and the
+/// reason.
 const ALLOWED: &[(&str, &[&str], &str)] = &[
     (
         "granule/src/arch/page_size.rs",
@@ -239,16 +239,16 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// What names of constants must not have in them.
+/// Parts that names of constants must not have.
 const NAMES: [&str; 4] = ["PAGE_SIZE", "PAGE_SHIFT", "PAGE_MASK", "PAGE_BYTES"];
 
 /// Bytes of a page, and the bits below it.
 const SIZES: [u128; 6] = [4096, 16384, 65536, 4095, 16383, 65535];
 
-/// Shifts by which a page is counted.
+/// Shifts that convert between pages and bytes.
 const SHIFTS: [u128; 3] = [12, 14, 16];
 
-/// Kibibytes of a page, where they are shifted by 10.
+/// Kibibytes of a page, where code shifts them by 10.
 const KIB: [u128; 3] = [4, 16, 64];
 
 /// A file's code without comments, text and tests.
@@ -296,7 +296,7 @@ fn tokens(code: &str) -> Vec<String> {
     tokens
 }
 
-/// A literal's value, in whatever base and with whatever type it is written.
+/// A literal's value, in any base and with any type suffix.
 fn number(token: &str) -> Option<u128> {
     let token = token.replace('_', "").to_ascii_lowercase();
     let (digits, base) = match token.get(..2) {
@@ -308,12 +308,12 @@ fn number(token: &str) -> Option<u128> {
     if !digits.starts_with(|c: char| c.is_digit(base)) {
         return None;
     }
-    // A type ends it, which begins with what is no digit of any base.
+    // A type suffix ends the digits; it begins with a letter that is no digit of any base.
     let end = digits.find(['u', 'i']).unwrap_or(digits.len());
     u128::from_str_radix(&digits[..end], base).ok()
 }
 
-/// What in `code` stands for a page size, as far as anyone can tell.
+/// The words in `code` that appear to stand for a page size.
 fn findings(code: &str) -> BTreeSet<String> {
     let tokens = tokens(code);
     let mut found = BTreeSet::new();
@@ -339,7 +339,7 @@ fn findings(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// What is found in each file of a crate's sources that is no test.
+/// The finds in each file of a crate's sources, tests left out.
 fn look(package: &str, found: &mut BTreeSet<(String, String)>) -> usize {
     fn walk(folder: &Path, found: &mut BTreeSet<(String, String)>) -> usize {
         let mut files = 0;

@@ -1,16 +1,16 @@
-//! Several jobs at a time, in order, each heard of as it ends. What a job is, and what its
-//! result means, is its caller's.
+//! Runs several jobs at a time, started in order, and reports each as it ends. Jobs and the meaning of
+//! their results belong to the caller.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Boots at a time, and whatever else keeps one core busy: as many as there are cores.
+/// The number of parallel boots and of other jobs that keep one core busy: the number of cores.
 pub fn parallel() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What a job came to.
+/// The result of a job.
 #[derive(Debug)]
 pub struct Done<T> {
     pub job: usize,
@@ -18,8 +18,8 @@ pub struct Done<T> {
     pub time: Duration,
 }
 
-/// Runs the jobs `0..count`, `parallel` at a time, `each` hearing every result as it comes.
-/// Starts no further one once `each` returns false or `go_on` does.
+/// Runs the jobs `0..count`, `parallel` at a time; `each` receives every result as it comes. No further job
+/// starts once `each` or `go_on` returns false.
 pub fn run<T: Send>(
     count: usize,
     parallel: usize,
@@ -50,7 +50,7 @@ pub fn run<T: Send>(
         drop(send);
         let mut wanted = true;
         for done in receive {
-            // Jobs under way are still heard after `each` asked to stop.
+            // Results of running jobs are still reported after `each` asked to stop.
             if !each(done) && wanted {
                 wanted = false;
                 next.store(count, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The probe: a next kernel that only looks, built and checked as the kernel's image is. All of it runs
-//! with the MMU off, and nothing relocates it.
+//! Builds and checks the probe, the minimal next kernel, as the kernel's image is built and checked. All of
+//! the probe runs with the MMU off, and nothing relocates it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::image::{self, Image};
 use crate::mmu_off::{self, Rules};
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
-/// Its package.
+/// The probe's package.
 pub(crate) const PACKAGE: &str = "granule-probe";
 
-/// Nothing is stopped at: the MMU never goes on.
+/// The check stops nowhere, because the probe never turns the MMU on.
 const RULES: Rules = Rules {
     roots: &[
         (
@@ -29,13 +29,13 @@ const RULES: Rules = Rules {
     relocated: false,
 };
 
-/// Where it goes.
+/// The path of the image.
 pub(crate) fn path() -> PathBuf {
     image_path().with_file_name("Image-probe")
 }
 
-/// Builds the probe, checks its code and writes the image. A failure leaves none, so that nothing
-/// boots, and passes with, the one before.
+/// Builds the probe, checks its code and writes the image. A failure leaves no image, so that no test
+/// boots, and passes with, the old one.
 pub(crate) fn build() -> Result<Image> {
     let path = path();
     make(&path).inspect_err(|_| drop(std::fs::remove_file(&path)))

@@ -1,8 +1,8 @@
-//! Test programs: the workspace's are built by one call of cargo, so that every step shares what is
-//! compiled, and then run one by one. All of them run, whatever one of them comes to; what each printed
-//! comes in one piece, and the sum names the tests that failed.
+//! Test programs. One cargo call builds those of the workspace, so that all steps share the compiled code.
+//! Then each is run, whatever the results of others. The output of each program is printed in one piece,
+//! and the sum names the failed tests.
 //!
-//! Which programs a step runs is the step's.
+//! Each step chooses its programs itself.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,16 @@ use xtask::workspace::{capture, cargo, show};
 pub(crate) struct Program {
     pub(crate) package: String,
     pub(crate) target: String,
-    /// As cargo says it: `lib`, `bin`, `test`.
+    /// The kind in cargo's words: `lib`, `bin`, `test`.
     pub(crate) kind: String,
     executable: PathBuf,
     /// The package's folder, in which cargo runs its tests.
     folder: PathBuf,
 }
 
-/// Builds the test programs of the whole workspace, or those of its `targets`, by cargo's options. Always of
-/// the whole workspace: with fewer packages cargo would take other features, and build anew.
+/// Builds the test programs of the whole workspace, or those of its `targets`, given as cargo options. The
+/// whole workspace is built always, because with fewer packages cargo would choose other features and
+/// compile again.
 pub(crate) fn build(targets: &[&str]) -> Result<Vec<Program>> {
     let mut command = cargo(&["test", "--workspace", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics");
@@ -43,7 +44,7 @@ pub(crate) fn build(targets: &[&str]) -> Result<Vec<Program>> {
 }
 
 impl Program {
-    /// The program that a message of cargo's is about.
+    /// The program that a message of cargo describes.
     fn of(message: &Value) -> Option<Self> {
         if message["profile"]["test"] != true {
             return None;
@@ -51,7 +52,7 @@ impl Program {
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
         let target = &message["target"];
         Some(Self {
-            // Each package stands in a folder of its own name.
+            // Each package is in a folder of its own name.
             package: folder.file_name()?.to_str()?.to_owned(),
             target: target["name"].as_str()?.to_owned(),
             kind: target["kind"][0].as_str()?.to_owned(),
@@ -76,7 +77,7 @@ impl Program {
     }
 }
 
-/// What test programs came to, all of them together.
+/// The summed result of test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     passed: u64,
@@ -85,8 +86,8 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// One line, or an error that names all that failed. Nothing passed is an error too: a run of no
-    /// test must not read as a run that passed.
+    /// One line, or an error that names all failures. A run without a passed test is an error too, because
+    /// a run of no test must not read as a pass.
     pub(crate) fn result(&self) -> Result<()> {
         ensure!(
             self.failed.is_empty(),
@@ -105,8 +106,8 @@ impl Sum {
         self.failed.extend(other.failed);
     }
 
-    /// What libtest printed, in a program of that name. One that failed before it could say which test
-    /// did is itself what failed.
+    /// Reads libtest's output of the program with that name. A program that failed before it could name a
+    /// test counts as the failure itself.
     pub(crate) fn of(name: &str, printed: &str, success: bool) -> Self {
         let passed = printed.lines().map(passed_in).sum();
         let failed = printed.lines().filter_map(failed_in);
@@ -118,8 +119,8 @@ impl Sum {
     }
 }
 
-/// Runs the programs, `parallel` at a time, and sums them up. A package of which no test was run counts
-/// as failed.
+/// Runs the programs, `parallel` at a time, and sums them up. A package without a run test counts as
+/// failed.
 pub(crate) fn run(
     programs: &[Program],
     parallel: usize,
@@ -163,7 +164,7 @@ pub(crate) fn run(
     sum.result()
 }
 
-/// Runs a command that prints libtest's words, such as `cargo test`.
+/// Runs a command that prints libtest's output, such as `cargo test`.
 pub(crate) fn run_command(mut command: Command) -> Result<Sum> {
     let text = show(&command);
     let output = command
@@ -179,7 +180,7 @@ pub(crate) fn run_command(mut command: Command) -> Result<Sum> {
     ))
 }
 
-/// The tests that a line of libtest's summary counts as passed.
+/// The number of passed tests in a line of libtest's summary.
 pub(crate) fn passed_in(line: &str) -> u64 {
     let count = || {
         let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
@@ -188,12 +189,12 @@ pub(crate) fn passed_in(line: &str) -> u64 {
     count().unwrap_or(0)
 }
 
-/// The test that a line of libtest's says failed.
+/// The failed test that a line of libtest names.
 fn failed_in(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// The programs that `wanted` says, of which there must be some.
+/// The programs that `wanted` selects; an empty selection is an error.
 pub(crate) fn choose(
     programs: Vec<Program>,
     what: &str,
@@ -222,7 +223,7 @@ mod tests {
         let mut sum = Sum::of("one", line, true);
         sum.result().unwrap();
         sum.add(Sum::of("two", printed, false));
-        // A program that aborted, or could not be built.
+        // A program that aborted, or that could not be built.
         sum.add(Sum::of("three", "", false));
         let error = sum.result().unwrap_err().to_string();
         assert_eq!(error, "57 tests passed, 2 failed: two: a::c, three");

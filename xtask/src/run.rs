@@ -13,7 +13,7 @@ use granule_cli::sizes::show_size as size;
 
 const PAGE_SIZES: [&str; 3] = ["4k", "16k", "64k"];
 
-/// Builds, boots three times and prints. Arguments are handed to each boot.
+/// Builds, boots three times and prints. The arguments go to each boot.
 pub(crate) fn run(extra: &[String]) -> Result<()> {
     let image = image::image(None)?;
     let granule = boot::build_cli()?;
@@ -62,7 +62,7 @@ pub(crate) fn run(extra: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A spinner on standard error; indicatif shows none where that is no terminal.
+/// A spinner on standard error; indicatif shows none without a terminal.
 fn progress(page_size: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(format!("booting with {page_size} pages"));
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -87,7 +87,7 @@ const HEADER: [&str; 12] = [
     "time",
 ];
 
-/// The boot must tell the hash of the file that was built: three boots of one image.
+/// The boot must report the hash of the file that was built, which proves three boots of one image.
 fn same_image(record: &Value, sha256: &str) -> Result<()> {
     let booted = text(record, "image.sha256")?;
     ensure!(
@@ -115,8 +115,8 @@ fn row(record: &Value) -> Result<Vec<String>> {
     ])
 }
 
-/// Leaves by size, largest first, one a line; groups of contiguous entries are told from
-/// blocks and pages of the same size.
+/// Leaves by size, largest first, one a line. Contiguous groups are listed apart from blocks and pages of
+/// the same size.
 fn leaves(record: &Value) -> Result<String> {
     let list = at(record, "linear_map.leaves")?
         .as_array()

@@ -1,8 +1,8 @@
-//! `cargo xtask size`: what an image for every page size costs over one for a single size, on disk
-//! and in memory, and which code there is once for each.
+//! `cargo xtask size`: the cost of an image for every page size compared with an image for one size, on
+//! disk and in memory, and the code that exists once for each size.
 //!
-//! Sizes come from the finished files and, for what a boot gives back, from the boot's own record;
-//! what belongs to a page size is told by the types in the symbols' names.
+//! Sizes come from the finished files; memory that a boot gives back comes from the boot's record. Types in
+//! the symbols' names tell which code belongs to a page size.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use serde::Serialize;
 use crate::boot;
 use crate::image::{self, Fixed, Image};
 
-/// All that is told; `--json` prints it.
+/// The whole report; `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Sizes {
     schema: u32,
     builds: Vec<Build>,
-    /// What the image for all page sizes has more than each one for a single size.
+    /// The additional bytes of the image for all page sizes, compared with each image for one.
     over_fixed: Vec<Over>,
-    /// Functions of the image for all sizes of which there is one for each.
+    /// Functions that the image for all sizes has once for each size.
     per_page_size: Vec<PerSize>,
 }
 
@@ -36,17 +36,17 @@ struct Build {
     image_bytes: u64,
     /// Code.
     code_bytes: u64,
-    /// The same in whole pages of the largest size there is code for: what it takes in memory.
+    /// Code in whole pages of the largest page size of the build: its memory.
     text_bytes: u64,
-    /// All else that the image takes in memory once the boot is done.
+    /// The rest of the image's memory at the end of the boot.
     data_bytes: u64,
-    /// What was given back by then.
+    /// The memory given back by then.
     given_back_bytes: u64,
-    /// The most of the boot CPU's stack that the boot used.
+    /// The largest use of the boot CPU's stack during the boot.
     stack_bytes: u64,
 }
 
-/// The differences to one fixed build, with the same page size.
+/// The differences to one fixed build, at the same page size.
 #[derive(Debug, Serialize)]
 struct Over {
     page_size: &'static str,
@@ -97,7 +97,7 @@ pub(crate) fn size(json: bool) -> Result<()> {
         let image = image::image(Some(size))?;
         fixed.push(measure(&granule, &image, Some(size), size)?);
     }
-    // Last, so that its ELF file is the one that is left, as after `cargo xtask image`.
+    // Last, so that its ELF file is the one that stays, as after `cargo xtask image`.
     let image = image::image(None)?;
     let mut builds = Vec::new();
     for size in Fixed::ALL {
@@ -130,7 +130,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Boots an image with a page size, and says how large it is.
+/// Boots an image with a page size, and returns its sizes.
 fn measure(granule: &Path, image: &Image, fixed: Option<Fixed>, size: Fixed) -> Result<Build> {
     let build = fixed.map_or("boot".to_owned(), |size| format!("fixed-{}", size.name()));
     let arguments = [format!("--page-size={}", size.name())];
@@ -192,10 +192,11 @@ fn over(boot: &Build, fixed: &Build) -> Over {
     }
 }
 
-/// The page sizes' types, by which instances differ.
+/// The types of page sizes, by which instances differ.
 const TYPES: [&str; 3] = ["Page4K", "Page16K", "Page64K"];
 
-/// The functions whose names have one of the types, largest first, the instances of each together.
+/// The functions whose names contain one of these types, largest first, with the instances of each
+/// together.
 fn per_page_size(functions: &[(String, u64)]) -> Vec<PerSize> {
     let mut all = BTreeMap::<String, PerSize>::new();
     for (name, bytes) in functions {
@@ -215,8 +216,8 @@ fn per_page_size(functions: &[(String, u64)]) -> Vec<PerSize> {
     all
 }
 
-/// A name that fits a line: without paths, and without what tables stand on, which is one of two
-/// kinds.
+/// A name that fits a line: without paths, and without the environment type of tables, of which there are
+/// two.
 fn short(name: &str) -> String {
     let mut short = String::new();
     let mut word = String::new();
@@ -228,7 +229,7 @@ fn short(name: &str) -> String {
             continue;
         }
         if character == ':' && characters.next_if_eq(&':').is_some() {
-            // Of a path the last part is kept; what follows a type in brackets belongs to it.
+            // Keeps the last part of a path; text after a type in brackets belongs to that part.
             let path = !word.is_empty() && characters.peek() != Some(&'<');
             if !path && depth < DEEPEST {
                 short.push_str(&word);
@@ -257,7 +258,7 @@ fn short(name: &str) -> String {
     short
 }
 
-/// Brackets within brackets from here on are left out.
+/// Brackets nested this deep are left out.
 const DEEPEST: i32 = 3;
 
 fn kib(bytes: u64) -> String {

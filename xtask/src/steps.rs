@@ -1,5 +1,5 @@
-//! The steps of `cargo xtask test` and `cargo xtask check`: what each of them runs. Order, selection and
-//! summary are `ci`'s.
+//! The steps of `cargo xtask test` and `cargo xtask check`: the work of each. Order, selection and summary
+//! are in `ci`.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -9,25 +9,25 @@ use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
 use xtask::pool;
 use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
 
-/// A step: its name for `--only`, what it is for, and what it does.
+/// A step: its name for `--only`, its purpose, and its function.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Whether `make test` leaves it to `.ci/run`.
+    /// Whether only `.ci/run` runs it, and not `make test`.
     pub(crate) long: bool,
     pub(crate) run: fn() -> Result<()>,
 }
 
-/// As many cases as `make test` has, for the step `properties`.
+/// The factor over the cases of `make test`, for the step `properties`.
 const LONG_TIMES: u32 = 4;
-/// Operations of the model harness there.
+/// Operations of the model harness in that step.
 const LONG_OPERATIONS: u64 = 240_000;
 
 const KERNEL: &str = "granule-kernel";
 pub(crate) const LIBRARY: &str = "granule";
-/// The crates that a kernel links: `no_std`, published, and under Miri. A crate stands behind those that
-/// it depends on.
+/// The crates that a kernel links: `no_std`, published, and tested under Miri. A crate comes after those
+/// that it depends on.
 pub(crate) const LIBRARIES: [&str; 5] = [
     LIBRARY,
     "granule-trace",
@@ -38,7 +38,7 @@ pub(crate) const LIBRARIES: [&str; 5] = [
 const CLI: &str = "granule-cli";
 const TESTING: &str = "granule-testing";
 
-/// Cheap ones first, so that a slip is told early.
+/// Cheap steps first, so that a slip is reported early.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "fmt",
@@ -155,7 +155,7 @@ pub(crate) fn fmt() -> Result<()> {
 }
 
 pub(crate) fn clippy() -> Result<()> {
-    // The kernel among them, built for the host: that is where its tests are.
+    // Includes the kernel, built for the host, because its tests are there.
     let scope = ["--workspace", "--all-targets", "--all-features"];
     let mut command = cargo(&["clippy"]);
     command.args(scope).args(["--", "-D", "warnings"]);
@@ -177,7 +177,7 @@ pub(crate) fn clippy_kernel() -> Result<()> {
     ]))
 }
 
-/// Where the libraries run there is no std to fall back on, so their own target is checked.
+/// The libraries run without std, so they are checked for the kernel's target.
 fn features() -> Result<()> {
     let metadata = metadata()?;
     for library in LIBRARIES {
@@ -194,7 +194,7 @@ fn features() -> Result<()> {
     Ok(())
 }
 
-/// No feature, then each alone.
+/// The empty set, then each feature alone.
 fn feature_sets(package: &Value) -> Vec<String> {
     let named = package["features"]
         .as_object()
@@ -217,9 +217,9 @@ fn examples() -> Result<()> {
     ]))
 }
 
-/// One call for each package: the library and the program are both called `granule`, and
-/// cargo warns where one call documents two things of one name. The libraries once more for
-/// their own target, where they have modules that the host does not.
+/// One call for each package, because the library and the program are both called `granule`, and cargo
+/// warns if one call documents two things of one name. The libraries are documented for the kernel's target
+/// too, where they have modules that the host does not.
 fn doc() -> Result<()> {
     let metadata = metadata()?;
     let mut failures = Vec::new();
@@ -236,7 +236,7 @@ fn doc() -> Result<()> {
             _ if LIBRARIES.contains(&name) => {
                 vec![document(&[]), document(&["--target", KERNEL_TARGET])]
             }
-            // Nobody links the others; their documentation is for who works on them.
+            // No other crate links these; their documentation is for their developers.
             KERNEL | probe::PACKAGE => vec![document(&[
                 "--document-private-items",
                 "--target",
@@ -249,15 +249,15 @@ fn doc() -> Result<()> {
     all_of(failures)
 }
 
-/// One error out of several, so that one run of a step tells all that is wrong.
+/// One error from several, so that one run of a step reports all failures.
 fn all_of(failures: Vec<anyhow::Error>) -> Result<()> {
     let lines: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
     ensure!(lines.is_empty(), "{}", lines.join("; "));
     Ok(())
 }
 
-/// What says which cases properties and interleavings have, and a seed for each that the caller has
-/// not given one: a step finds again what it found once. The soak draws others.
+/// The variables that select the cases of properties and interleavings, with a seed for each that the
+/// caller has not set. So a step repeats a failure that it found once. The soak uses other seeds.
 pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
     ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"]
         .into_iter()
@@ -267,7 +267,7 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
         })
 }
 
-/// All tests but those that boot guests, and the examples in documentation.
+/// All tests that boot no guest, and the examples in documentation.
 fn host_tests() -> Result<()> {
     let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
     let draws: Vec<_> = draws().collect();
@@ -293,8 +293,8 @@ fn boots_guests(program: &Program) -> bool {
     program.package == CLI && program.kind == "test" && program.target == "qemu"
 }
 
-/// The properties and interleavings of the host tests with other cases, and more of them; and the model
-/// harness with more operations. The soak has still more.
+/// The properties and interleavings of the host tests with other and more cases, and the model harness with
+/// more operations. The soak has still more.
 fn properties() -> Result<()> {
     let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
     let mut variables: Vec<_> = draws().collect();
@@ -303,8 +303,7 @@ fn properties() -> Result<()> {
     programs::run(&programs, pool::parallel(), &[], &variables)
 }
 
-/// A program of its own, with packages that nothing else here needs; its last lines say which of its
-/// checks failed.
+/// A separate program, with packages that no other step needs. Its last lines name its failed checks.
 fn peers() -> Result<()> {
     run(cargo(&["run", "--quiet", "--package", "xtask-peers"]))
 }
@@ -322,8 +321,8 @@ fn build_probe() -> Result<()> {
 }
 
 fn qemu_tests() -> Result<()> {
-    // The tests boot these files; a build that fails leaves none. That for all page sizes last, so
-    // that its ELF file is the one that is left.
+    // The tests boot these files; a failed build leaves none. The image for all page sizes comes last, so
+    // that its ELF file is the one that stays.
     for size in image::Fixed::ALL {
         image::image(Some(size))?;
     }
@@ -336,7 +335,7 @@ fn qemu_tests() -> Result<()> {
         "tests that boot guests",
         boots_guests,
     )?;
-    // A guest is a busy thread: as many tests at a time as there are cores.
+    // A guest keeps a thread busy, so there are as many tests at a time as cores.
     let threads = format!("--test-threads={}", pool::parallel());
     programs::run(&programs, 1, &[&threads], &[])
 }
@@ -345,7 +344,7 @@ fn qemu_matrix() -> Result<()> {
     let granule = boot::build_cli()?;
     let cases = matrix::covering();
     let (mut ran, mut failed) = (0, 0);
-    // What tests see of the test image is to hold for the image that is shipped.
+    // Properties that tests prove of the test image must also hold for the shipped image.
     for (build, option) in [
         (image::test_image as fn() -> _, " --test-image"),
         (|| image::image(None), ""),
@@ -369,8 +368,8 @@ fn qemu_matrix() -> Result<()> {
     Ok(())
 }
 
-/// Package without a warning and build from the packages alone. The library of page tables needs no other
-/// crate and goes alone, too; each of the others is built from packages of those that it depends on.
+/// Packages without a warning, and builds from the packages alone. The page-table library needs no other
+/// crate, so it is also packaged alone; each other library is built from the packages of its dependencies.
 fn package() -> Result<()> {
     package_of(&[LIBRARY])?;
     package_of(&LIBRARIES)

@@ -1,9 +1,8 @@
 //! Proof that the kernel's target is compiled with strict alignment.
 //!
-//! Unaligned accesses fault with the MMU off whatever SCTLR.A says (Arm ARM RWFZPW). They
-//! cannot be seen in finished code, where the alignment of a register is unknown, so the
-//! compiler is asked instead: a four-byte load of unknown alignment, compiled with the
-//! kernel's own flags, must come out as byte loads.
+//! Unaligned accesses fault with the MMU off whatever SCTLR.A says (Arm ARM RWFZPW). The finished code does
+//! not show them, because the alignment of a register is unknown there. So the check asks the compiler: a
+//! four-byte load of unknown alignment, compiled with the kernel's own flags, must become byte loads.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +18,7 @@ const PROBE: &str = "#![no_std]\n\
     #[unsafe(no_mangle)]\n\
     pub unsafe extern \"C\" fn probe(p: *const u64) -> u64 { unsafe { p.read_unaligned() } }\n";
 
-/// Compiles the probe and looks at its loads.
+/// Compiles the sample and checks its loads.
 pub(crate) fn check() -> Result<()> {
     let loads = wide_loads(&kernel_flags()?)?;
     ensure!(
@@ -30,7 +29,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// The rustflags that cargo uses for the kernel: `RUSTFLAGS` replaces the configuration's.
+/// The rustflags that cargo uses for the kernel; `RUSTFLAGS` replaces those of the configuration.
 fn kernel_flags() -> Result<Vec<String>> {
     if let Ok(flags) = std::env::var("RUSTFLAGS") {
         return Ok(flags.split_whitespace().map(str::to_owned).collect());
@@ -107,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_target_without_strict_alignment_is_seen() {
-        // The feature has no stable name, which rustc warns of; only its effect matters here.
+        // The feature has no stable name, so rustc warns; only its effect matters here.
         let loose = ["-Ctarget-feature=-strict-align", "-Awarnings"].map(str::to_owned);
         assert_ne!(wide_loads(&loose).unwrap(), 0);
     }

@@ -1,9 +1,8 @@
-//! `cargo xtask setup`: finds what building and testing need, says what is missing, and
-//! installs it with the system's package manager or rustup.
+//! `cargo xtask setup`: finds the tools for building and testing, reports missing ones, and installs them
+//! with the system's package manager or rustup.
 //!
-//! What to do is decided by a pure function over what was found, so that every package
-//! manager's plan is tested without having it. Linker and make come before xtask can run:
-//! `xtask/bootstrap.sh` sees to those.
+//! A pure function over the tools found decides the plan, so each package manager's plan is tested without
+//! that manager. Linker and make are needed before xtask can run: `xtask/bootstrap.sh` installs them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,18 +11,18 @@ use anyhow::{Context, Result, bail, ensure};
 
 use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show};
 
-/// The oldest QEMU that the tests are run with (Debian 12's).
+/// The oldest QEMU that the tests support (Debian 12's).
 const QEMU_AT_LEAST: (u32, u32) = (7, 2);
 const QEMU: &str = "qemu-system-aarch64";
 
-/// The dated nightly for Miri and fuzzing; rustc built from the commits of the day before.
+/// The dated nightly for Miri and fuzzing; its rustc is built from the commits of the day before.
 const NIGHTLY: &str = "nightly-2026-05-20";
 const NIGHTLY_COMMIT_DATE: &str = "2026-05-19";
 
-/// What is built for beside the host.
+/// The targets beside the host.
 const TARGETS: [&str; 2] = [KERNEL_TARGET, MUSL_TARGET];
 
-/// What a machine has, as far as setup cares.
+/// The state of a machine, as far as setup needs it.
 #[derive(Clone, Debug, Default)]
 struct Machine {
     /// Programs found in PATH.
@@ -32,8 +31,8 @@ struct Machine {
     targets: Vec<String>,
 }
 
-/// Package managers with their way to install QEMU for arm64: program, whether it needs
-/// root, what refreshes its lists, what installs.
+/// Package managers and their way to install QEMU for arm64: the program, whether it needs root, the
+/// command that refreshes its lists, the command that installs.
 type Manager = (
     &'static str,
     bool,
@@ -73,7 +72,7 @@ const MANAGERS: &[Manager] = &[
     ("brew", false, &[], &["install", "qemu"]),
 ];
 
-/// The commands that make this machine ready, in order.
+/// The commands that prepare this machine, in order.
 fn plan(machine: &Machine) -> Result<Vec<Vec<String>>> {
     let has = |name: &str| machine.programs.contains(&name);
     let mut commands = Vec::new();
@@ -121,7 +120,7 @@ fn plan(machine: &Machine) -> Result<Vec<Vec<String>>> {
     Ok(commands)
 }
 
-/// Installs what is missing, saying so first.
+/// Installs missing tools, and prints them first.
 pub(crate) fn setup() -> Result<()> {
     let commands = plan(&look()?)?;
     if !commands.is_empty() {
@@ -159,8 +158,8 @@ fn look() -> Result<Machine> {
     })
 }
 
-/// The targets whose libraries lie in the toolchain's folder; asks rustc, so that it also
-/// works without rustup.
+/// The targets whose libraries are in the toolchain's folder. It asks rustc, so it works without rustup
+/// too.
 fn installed_targets() -> Result<Vec<String>> {
     let mut installed = Vec::new();
     for target in TARGETS {
@@ -215,8 +214,8 @@ fn qemu_version(text: &str) -> Option<(u32, u32)> {
     Some((major, minor[..digits].parse().ok()?))
 }
 
-/// The nightly toolchain for Miri and fuzzing, with its components: `GRANULE_NIGHTLY`, else the dated
-/// one under its own name or under the name `nightly`, else installed by rustup.
+/// The nightly toolchain for Miri and fuzzing, with its components: `GRANULE_NIGHTLY`, else the dated one
+/// under its own name or under the name `nightly`, else a new one, installed by rustup.
 pub(crate) fn nightly() -> Result<String> {
     let mut list = Command::new("rustup");
     list.args(["toolchain", "list"]);

@@ -1,5 +1,6 @@
-//! The user programs, put where tests look for them: static executables, without a C library for the
-//! kernel's own target, and one with musl and Rust's standard library.
+//! Builds the user programs and puts them into the folder where tests look for them. They are static
+//! executables: without a C library for the kernel's own target, and one with musl and Rust's standard
+//! library.
 
 use std::path::Path;
 
@@ -7,13 +8,13 @@ use anyhow::{Context, Result};
 
 use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir};
 
-/// Their package.
+/// The programs' package.
 pub(crate) const PACKAGE: &str = "granule-user";
 
-/// A program, the target it is built for, and the profile.
+/// A program, its target, and its profile.
 type Program = (&'static str, &'static str, &'static str);
 
-/// What tests run, the benchmark, `kexec`, and the program with a standard library, which unwinds.
+/// The test program, the benchmark, `kexec`, and the program with a standard library, which unwinds.
 const PROGRAMS: [Program; 4] = [
     ("granule-user", KERNEL_TARGET, "kernel"),
     ("granule-user-bench", KERNEL_TARGET, "kernel"),
@@ -21,8 +22,7 @@ const PROGRAMS: [Program; 4] = [
     ("granule-user-std", MUSL_TARGET, "release"),
 ];
 
-/// Builds the programs. A failure leaves none, so that nothing runs, and passes with, the one
-/// before.
+/// Builds the programs. A failure leaves no program, so that no test runs, and passes with, the old one.
 pub(crate) fn build() -> Result<()> {
     for program in PROGRAMS {
         let to = target_dir().join("granule").join(program.0);
@@ -45,7 +45,7 @@ fn make((name, target, profile): Program, to: &Path) -> Result<()> {
     ])?;
     let folder = to.parent().context("the program needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Written aside and moved, so that a test that reads it now sees one or the other.
+    // Written to another file and moved, so that a concurrent test reads the old or the new one.
     let file = tempfile::NamedTempFile::new_in(folder)?;
     std::fs::copy(&made, file.path()).with_context(|| format!("cannot copy {}", made.display()))?;
     file.persist(to)

@@ -1,4 +1,4 @@
-//! Where things are, and how other programs are run: the workspace's folders and `cargo` calls.
+//! The workspace's folders, `cargo` calls, and running other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ pub const KERNEL_TARGET: &str = "aarch64-unknown-none-softfloat";
 /// The target of the user program that has a standard library, with musl.
 pub const MUSL_TARGET: &str = "aarch64-unknown-linux-musl";
 
-/// The workspace's root: where xtask's manifest lies, one level up.
+/// The workspace's root: one level above xtask's manifest.
 pub fn root() -> PathBuf {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -28,7 +28,7 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Where the flat image goes; `granule boot` looks there too.
+/// The path of the flat image; `granule boot` looks there too.
 pub fn image_path() -> PathBuf {
     target_dir().join("granule").join("Image")
 }
@@ -49,7 +49,7 @@ pub fn show(command: &Command) -> String {
         .join(" ")
 }
 
-/// Runs a command to its end, its output going where ours goes.
+/// Runs a command to its end, with our output as its output.
 pub fn run(mut command: Command) -> Result<()> {
     let text = show(&command);
     let status = command
@@ -59,7 +59,7 @@ pub fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it printed to standard output.
+/// Runs a command and returns its standard output.
 pub fn capture(mut command: Command) -> Result<String> {
     let text = show(&command);
     let output = command
@@ -74,7 +74,7 @@ pub fn capture(mut command: Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed no UTF-8"))
 }
 
-/// Builds and returns the path of the one executable that cargo made.
+/// Builds and returns the path of the one resulting executable.
 pub fn build_executable<A: AsRef<std::ffi::OsStr>>(args: &[A]) -> Result<PathBuf> {
     let mut command = cargo(&["build", "--message-format=json-render-diagnostics"]);
     command.args(args);
@@ -90,7 +90,7 @@ pub fn build_executable<A: AsRef<std::ffi::OsStr>>(args: &[A]) -> Result<PathBuf
     }
 }
 
-/// The workspace as `cargo metadata` tells it.
+/// The workspace in the form of `cargo metadata`.
 pub fn metadata() -> Result<serde_json::Value> {
     let text = capture(cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
     serde_json::from_str(&text).context("`cargo metadata` printed no JSON")

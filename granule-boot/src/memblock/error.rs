@@ -1,4 +1,4 @@
-//! What can go wrong with early memory.
+//! Errors of early memory.
 
 use core::fmt;
 
@@ -14,43 +14,43 @@ pub enum List {
     NoMap,
 }
 
-/// Why an operation on early memory was refused. Nothing has changed then.
+/// Why an operation on early memory was refused. The state is unchanged then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The list has no room for a further range.
+    /// The list has no room for another range.
     TooManyRegions {
-        /// Which list.
+        /// The list.
         list: List,
-        /// Where the range that found no room starts.
+        /// The start of the range that found no room.
         start: u64,
-        /// How many ranges the list holds.
+        /// The number of ranges that the list holds.
         capacity: usize,
     },
     /// The range does not end below the end of the address space.
     Overflow {
-        /// Where it starts.
+        /// The start of the range.
         start: u64,
-        /// How long it says it is.
+        /// The stated size of the range.
         size: u64,
     },
-    /// The range to be given back was not reserved, or not all of it.
+    /// The range to free was not reserved, or not all of it.
     NotReserved {
-        /// Where it starts.
+        /// The start of the range.
         start: u64,
-        /// How long it is.
+        /// The size of the range.
         size: u64,
     },
-    /// There is no free RAM of this size and alignment where it was asked for.
+    /// No free RAM of this size and alignment exists in the requested range.
     OutOfMemory {
-        /// How many bytes were asked for.
+        /// The number of bytes requested.
         size: u64,
         /// Their alignment.
         align: u64,
     },
-    /// No bytes were asked for, or an alignment that is no power of two.
+    /// Zero bytes were requested, or an alignment that is not a power of two.
     BadRequest {
-        /// How many bytes were asked for.
+        /// The number of bytes requested.
         size: u64,
         /// Their alignment.
         align: u64,

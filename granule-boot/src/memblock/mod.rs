@@ -1,15 +1,15 @@
-//! Early memory: which RAM there is, what of it is taken, and a first allocator.
+//! Early memory: the banks of RAM, the reserved parts, and a first allocator.
 //!
-//! It knows three lists of address ranges, each sorted and merged: the banks of RAM, what is
-//! reserved (the image, the device tree, what firmware keeps, what was allocated here), and what
-//! must never be mapped (no-map). It keeps them to the byte, as they were told, and rounds only
-//! what it gives out: banks inward to whole pages, because a page half of which is not RAM must
-//! not be mapped, and no-map ranges outward, because a mapped page must not reach into them.
-//! Rounding is last because two banks that meet in the middle of a page make one whole page.
+//! There are three lists of address ranges, each sorted and merged: the banks of RAM, the reserved
+//! ranges (the image, the device tree, firmware memory, allocations) and the ranges that must never
+//! be mapped (no-map). The lists are exact to the byte. Only results are rounded: banks inward to
+//! whole pages, because a page that is only partly RAM must not be mapped, and no-map ranges
+//! outward, because a mapped page must not reach into them. Rounding comes last because two banks
+//! that meet in the middle of a page make one whole page.
 //!
-//! Nothing here touches the memory it speaks of, nothing is allocated (each list has room for
-//! `N` ranges and says when that is too few), and nothing panics whatever the ranges are: they
-//! come from firmware. The kernel's page allocator takes over with [`Memblock::free_pages`].
+//! No code here accesses the memory that it describes or allocates memory of its own. Each list has
+//! room for `N` ranges and reports when that is too few. No input causes a panic, because the
+//! ranges come from firmware. The kernel's page allocator takes over with [`Memblock::free_pages`].
 
 #![cfg_attr(
     not(test),
@@ -34,7 +34,7 @@ pub use regions::Region;
 use granule::arch::PageSize;
 use regions::Regions;
 
-/// Which end of memory an allocation is taken from.
+/// The end of memory from which an allocation is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Direction {
@@ -48,16 +48,16 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeftOut {
-    /// It lies beyond the physical addresses that the CPU can issue.
+    /// It lies beyond the physical addresses of the CPU.
     BeyondPhysical,
-    /// It lies beyond what the linear map has virtual addresses for.
+    /// It lies beyond the virtual addresses of the linear map.
     BeyondVirtual,
 }
 
-/// Where the bytes of RAM are. `ram = edges + no_map + mapped` and `mapped = reserved + free`.
+/// An account of all bytes of RAM. `ram = edges + no_map + mapped` and `mapped = reserved + free`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// All RAM of the banks that is not left out, counted once where banks overlap.
+    /// RAM of all banks, without the RAM left out; overlaps count once.
     pub ram: u64,
     /// RAM that does not fill a page.
     pub edges: u64,
@@ -65,13 +65,13 @@ pub struct Totals {
     pub no_map: u64,
     /// RAM that is to be mapped.
     pub mapped: u64,
-    /// What of `mapped` is reserved.
+    /// The reserved part of `mapped`.
     pub reserved: u64,
-    /// What of `mapped` can still be allocated.
+    /// The part of `mapped` that can still be allocated.
     pub free: u64,
-    /// Bytes that more than one bank had.
+    /// Bytes that more than one bank contains.
     pub overlapping: u64,
-    /// Bytes of reserved ranges where there is no RAM.
+    /// Bytes of reserved ranges outside RAM.
     pub reserved_outside_ram: u64,
     /// RAM left out because the CPU cannot address it.
     pub beyond_physical: u64,
@@ -79,7 +79,7 @@ pub struct Totals {
     pub beyond_virtual: u64,
 }
 
-/// Banks, reserved and no-map ranges, up to `N` of each.
+/// Banks, reserved ranges and no-map ranges, up to `N` of each.
 #[derive(Clone, Debug)]
 pub struct Memblock<const N: usize = 128> {
     page_size: PageSize,
@@ -92,7 +92,7 @@ pub struct Memblock<const N: usize = 128> {
 }
 
 impl<const N: usize> Memblock<N> {
-    /// No memory at all, to be given out in pages of `page_size`.
+    /// Empty lists, for pages of `page_size`.
     #[must_use]
     pub const fn new(page_size: PageSize) -> Self {
         Self {
@@ -106,18 +106,18 @@ impl<const N: usize> Memblock<N> {
         }
     }
 
-    /// The page size that edges are rounded to.
+    /// The page size to which ranges are rounded.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
         self.page_size
     }
 
-    /// Adds a bank of RAM, and says how many of its bytes other banks have already had. Banks
-    /// that overlap or touch become one. A bank of no bytes adds nothing.
+    /// Adds a bank of RAM. Returns how many of its bytes earlier banks contained already. Banks
+    /// that overlap or touch become one. An empty bank adds nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Overflow`] and [`Error::TooManyRegions`]; nothing has changed then.
+    /// [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn add_bank(&mut self, start: u64, size: u64) -> Result<u64, Error> {
         let Some(bank) = Region::of(start, size)? else {
             return Ok(0);
@@ -130,12 +130,12 @@ impl<const N: usize> Memblock<N> {
         Ok(overlap)
     }
 
-    /// Reserves a range: it is mapped like other RAM, but never allocated. Reserving twice, and
-    /// reserving where there is no RAM, is allowed; see [`Memblock::reserved_outside_ram`].
+    /// Reserves a range: it is mapped like other RAM, but never allocated. A range may be reserved
+    /// twice, and may lie outside RAM; see [`Memblock::reserved_outside_ram`].
     ///
     /// # Errors
     ///
-    /// [`Error::Overflow`] and [`Error::TooManyRegions`]; nothing has changed then.
+    /// [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn reserve(&mut self, start: u64, size: u64) -> Result<(), Error> {
         let Some(region) = Region::of(start, size)? else {
             return Ok(());
@@ -146,11 +146,11 @@ impl<const N: usize> Memblock<N> {
         Ok(())
     }
 
-    /// Marks a range as never to be mapped, and so never to be allocated either.
+    /// Marks a range that must never be mapped or allocated.
     ///
     /// # Errors
     ///
-    /// [`Error::Overflow`] and [`Error::TooManyRegions`]; nothing has changed then.
+    /// [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn mark_no_map(&mut self, start: u64, size: u64) -> Result<(), Error> {
         let Some(region) = Region::of(start, size)? else {
             return Ok(());
@@ -161,13 +161,13 @@ impl<const N: usize> Memblock<N> {
         Ok(())
     }
 
-    /// Gives a reserved range back, whether it was allocated or told to
-    /// [`reserve`](Memblock::reserve). A range of no bytes is nothing to give back.
+    /// Frees a reserved range, whether it comes from `allocate` or from
+    /// [`reserve`](Memblock::reserve). An empty range changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::NotReserved`] unless all of it is reserved, [`Error::Overflow`], and
-    /// [`Error::TooManyRegions`] where it would tear a range in two; nothing has changed then.
+    /// [`Error::NotReserved`] unless all of the range is reserved, [`Error::Overflow`], and
+    /// [`Error::TooManyRegions`] where a range would be split in two. Nothing has changed then.
     pub fn free(&mut self, start: u64, size: u64) -> Result<(), Error> {
         let Some(region) = Region::of(start, size)? else {
             return Ok(());
@@ -181,12 +181,13 @@ impl<const N: usize> Memblock<N> {
         Ok(())
     }
 
-    /// Leaves out all RAM at and above `limit`, and says how many bytes that is.
+    /// Leaves out all RAM at and above `limit`. Returns the number of bytes left out.
     pub fn truncate(&mut self, limit: u64, why: LeftOut) -> u64 {
         self.keep_only(0, limit, why)
     }
 
-    /// Leaves out all RAM below `start` and at and above `end`, and says how many bytes that is.
+    /// Leaves out all RAM below `start` and at and above `end`. Returns the number of bytes left
+    /// out.
     pub fn keep_only(&mut self, start: u64, end: u64, why: LeftOut) -> u64 {
         let removed = self.banks.clip(start, end);
         let total = match why {
@@ -197,13 +198,13 @@ impl<const N: usize> Memblock<N> {
         removed
     }
 
-    /// Takes `size` bytes of free RAM, aligned to `align`, inside `start..end`, and reserves them.
+    /// Allocates `size` bytes of free RAM, aligned to `align`, inside `start..end`, and reserves
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`] if there is no such place, [`Error::BadRequest`] if there is nothing
-    /// to take or `align` is no power of two, and [`Error::TooManyRegions`]; nothing has changed
-    /// then.
+    /// [`Error::OutOfMemory`] if there is no such place, [`Error::BadRequest`] if `size` is zero or
+    /// `align` is not a power of two, and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn allocate(
         &mut self,
         size: u64,
@@ -234,26 +235,26 @@ impl<const N: usize> Memblock<N> {
         Ok(start)
     }
 
-    /// The banks as they were told, merged.
+    /// The banks, exact to the byte and merged.
     #[must_use]
     pub fn banks(&self) -> &[Region] {
         self.banks.as_slice()
     }
 
-    /// The reserved ranges as they were told, merged.
+    /// The reserved ranges, exact to the byte and merged.
     #[must_use]
     pub fn reserved(&self) -> &[Region] {
         self.reserved.as_slice()
     }
 
-    /// The no-map ranges as they were told, merged.
+    /// The no-map ranges, exact to the byte and merged.
     #[must_use]
     pub fn no_map(&self) -> &[Region] {
         self.no_map.as_slice()
     }
 
-    /// The RAM that is to be mapped, in whole pages and ascending: the banks rounded inward,
-    /// without the no-map ranges rounded outward.
+    /// The RAM to map, in whole pages and ascending: the banks rounded inward, without the no-map
+    /// ranges rounded outward.
     #[must_use]
     pub fn mapped(&self) -> Pieces<'_> {
         let page = self.page_size.bytes();
@@ -262,8 +263,8 @@ impl<const N: usize> Memblock<N> {
             .without_pages_of(self.no_map(), page)
     }
 
-    /// The RAM that can be allocated, to the byte and ascending: what is
-    /// [`mapped`](Memblock::mapped) and not reserved.
+    /// The RAM that can be allocated, exact to the byte and ascending: [`mapped`](Memblock::mapped)
+    /// RAM that is not reserved.
     #[must_use]
     pub fn free_ranges(&self) -> Pieces<'_> {
         self.mapped().without(self.reserved())
@@ -276,13 +277,13 @@ impl<const N: usize> Memblock<N> {
             .filter_map(move |piece| piece.rounded_inward(page))
     }
 
-    /// What is reserved where there is no RAM: a mistake in a device tree, and harmless.
+    /// Reserved ranges outside RAM: a harmless mistake in a device tree.
     #[must_use]
     pub fn reserved_outside_ram(&self) -> Pieces<'_> {
         Pieces::of(self.reserved()).without(self.banks())
     }
 
-    /// Where all the bytes are.
+    /// An account of all bytes.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let ram = bytes(self.banks().iter().copied());

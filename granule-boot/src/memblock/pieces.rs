@@ -1,20 +1,20 @@
-//! Walking over ranges without the holes in them.
+//! Iteration over ranges without the holes in them.
 
 use super::Region;
 
-/// Iterator over what is left of some ranges when the holes are taken out, ascending.
+/// Iterator over the parts of ranges that lie in no hole, ascending.
 ///
-/// All lists are sorted; each step looks at the first range and the first hole that are not
+/// All lists are sorted. Each step looks only at the first range and the first hole that are not
 /// behind it, so a whole walk looks at every range and hole about once.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     ranges: Rounded<'a>,
     holes: [Rounded<'a>; 2],
-    /// All below was looked at.
+    /// The walk is done below this address.
     at: u64,
 }
 
-/// Ranges, and the page size they are rounded to (1: not at all).
+/// Ranges, and the page size to which they are rounded (1: no rounding).
 #[derive(Clone, Copy, Debug)]
 struct Rounded<'a> {
     regions: &'a [Region],
@@ -44,7 +44,7 @@ impl Rounded<'_> {
 }
 
 impl<'a> Pieces<'a> {
-    /// The ranges themselves.
+    /// The ranges without any holes removed.
     pub(super) fn of(regions: &'a [Region]) -> Self {
         Self {
             ranges: Rounded { regions, page: 1 },
@@ -53,13 +53,13 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Only the whole pages of each range.
+    /// Keeps only the whole pages of each range.
     pub(super) fn whole(mut self, page: u64) -> Self {
         self.ranges.page = page;
         self
     }
 
-    /// Without these, to the byte.
+    /// Removes these ranges, exact to the byte.
     pub(super) fn without(mut self, holes: &'a [Region]) -> Self {
         self.holes[0] = Rounded {
             regions: holes,
@@ -68,7 +68,7 @@ impl<'a> Pieces<'a> {
         self
     }
 
-    /// Without every page that one of these touches.
+    /// Removes every page that one of these ranges touches.
     pub(super) fn without_pages_of(mut self, holes: &'a [Region], page: u64) -> Self {
         self.holes[1] = Rounded {
             regions: holes,

@@ -3,7 +3,7 @@
 use super::{Error, List};
 use core::fmt;
 
-/// A range of physical addresses that is not empty.
+/// A non-empty range of physical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     start: u64,
@@ -35,40 +35,40 @@ impl Region {
         self.start
     }
 
-    /// The first address after it.
+    /// The first address behind the range.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// How many bytes it has, which is never none.
+    /// The size in bytes, never zero.
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub const fn len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether `address` lies in it.
+    /// Whether the range contains `address`.
     #[must_use]
     pub const fn contains(self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// The part of it that lies in `start..end`.
+    /// The part of the range inside `start..end`.
     #[must_use]
     pub fn inside(self, start: u64, end: u64) -> Option<Self> {
         Self::new(self.start.max(start), self.end.min(end))
     }
 
-    /// The whole pages in it, `page` being a power of two.
+    /// The whole pages in the range; `page` is a power of two.
     #[must_use]
     pub(super) fn rounded_inward(self, page: u64) -> Option<Self> {
         let mask = page.saturating_sub(1);
         Self::new(self.start.checked_add(mask)? & !mask, self.end & !mask)
     }
 
-    /// The pages that it touches, `page` being a power of two. The end of the address space
-    /// counts as a page's end.
+    /// The pages that the range touches; `page` is a power of two. The end of the address space
+    /// counts as the end of a page.
     pub(super) fn rounded_outward(self, page: u64) -> Self {
         let mask = page.saturating_sub(1);
         let end = self
@@ -81,14 +81,14 @@ impl Region {
         }
     }
 
-    /// The lowest place in it for `size` bytes aligned to `align`.
+    /// The lowest place in the range for `size` bytes aligned to `align`.
     pub(super) fn lowest(self, size: u64, align: u64) -> Option<u64> {
         let mask = align.saturating_sub(1);
         let start = self.start.checked_add(mask)? & !mask;
         (start.checked_add(size)? <= self.end).then_some(start)
     }
 
-    /// The highest place in it for `size` bytes aligned to `align`.
+    /// The highest place in the range for `size` bytes aligned to `align`.
     pub(super) fn highest(self, size: u64, align: u64) -> Option<u64> {
         let start = self.end.checked_sub(size)? & !align.saturating_sub(1);
         (start >= self.start).then_some(start)
@@ -101,7 +101,7 @@ impl fmt::Display for Region {
     }
 }
 
-/// The list had no room.
+/// The list has no room.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Full {
     start: u64,
@@ -135,16 +135,16 @@ impl<const N: usize> Regions<N> {
         self.regions.get(..self.len).unwrap_or_default()
     }
 
-    /// Whether all of `wanted` is in the list. It is then in one range, as ranges that touch are
-    /// one.
+    /// Whether the list contains all of `wanted`. One range suffices for the test, because ranges
+    /// that touch are merged.
     pub(super) fn covers(&self, wanted: Region) -> bool {
         self.as_slice()
             .iter()
             .any(|own| own.start <= wanted.start && wanted.end <= own.end)
     }
 
-    /// Adds `new`, merged with all it overlaps or touches, and says how many of its bytes were in
-    /// the list before.
+    /// Adds `new`, merged with all ranges it overlaps or touches. Returns how many of its bytes the
+    /// list already contained.
     pub(super) fn insert(&mut self, new: Region) -> Result<u64, Full> {
         let from = self.count(|own| own.end < new.start);
         let to = self.count(|own| own.start <= new.end);
@@ -161,7 +161,7 @@ impl<const N: usize> Regions<N> {
         Ok(before)
     }
 
-    /// Takes all of `old` out of the list.
+    /// Removes all of `old` from the list.
     pub(super) fn remove(&mut self, old: Region) -> Result<(), Full> {
         let from = self.count(|own| own.end <= old.start);
         let to = self.count(|own| own.start < old.end);
@@ -177,7 +177,7 @@ impl<const N: usize> Regions<N> {
         }
     }
 
-    /// Takes all that is not in `start..end` out of the list, and says how many bytes that was.
+    /// Removes all bytes outside `start..end`. Returns their number.
     pub(super) fn clip(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0_u64;
         let mut kept = Self::EMPTY;
@@ -194,12 +194,12 @@ impl<const N: usize> Regions<N> {
         removed
     }
 
-    /// How many ranges, counted from the first, fulfil `what`; those that do come first.
+    /// The number of ranges that satisfy `what`. They must be at the start of the list.
     fn count(&self, what: impl Fn(&Region) -> bool) -> usize {
         self.as_slice().partition_point(what)
     }
 
-    /// Puts `new` in the place of the ranges `from..to`.
+    /// Replaces the ranges `from..to` by `new`.
     fn replace(&mut self, from: usize, to: usize, new: &[Region]) -> Result<(), Full> {
         let old = to.saturating_sub(from);
         let (grow, shrink) = (new.len().saturating_sub(old), old.saturating_sub(new.len()));
@@ -209,7 +209,7 @@ impl<const N: usize> Regions<N> {
             capacity: N,
         };
         let tail = self.regions.get_mut(from..len).ok_or(full)?;
-        // One of the two is zero. The slots that come free at the front are overwritten.
+        // One of the two is zero. The slots that become free at the front are overwritten.
         tail.rotate_right(grow);
         tail.rotate_left(shrink);
         for (slot, region) in tail.iter_mut().zip(new) {

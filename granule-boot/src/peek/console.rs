@@ -1,19 +1,20 @@
-//! From `/chosen/stdout-path` to the registers of the console.
+//! Finds the console's registers from `/chosen/stdout-path`. Drivers for the console do not belong
+//! here.
 
 use super::super::bytes::{be32, before, same};
 use super::Strings;
 use super::tree::{Name, Token, Tree, Walk};
 use core::fmt;
 
-/// How many nodes deep a console can lie below the root.
+/// The deepest level of a console below the root, in nodes.
 const MAX_LEVELS: usize = 8;
 
 /// The console's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Console {
-    /// The physical address of its registers.
+    /// The physical address of the device's registers.
     pub base: u64,
-    /// Whether it is a PL011 (`arm,pl011`).
+    /// Whether the device is a PL011 (`arm,pl011`).
     pub is_pl011: bool,
 }
 
@@ -23,11 +24,11 @@ pub struct Console {
 pub enum ConsoleError {
     /// `/chosen` has no `stdout-path`.
     NotNamed,
-    /// `stdout-path` is an alias that `/aliases` does not have.
+    /// `stdout-path` is an alias that is not in `/aliases`.
     NoSuchAlias,
-    /// There is no node at the path.
+    /// The path leads to no node.
     NoSuchNode,
-    /// The node has no address that the CPU could use.
+    /// The node has no address that the CPU can use.
     NoAddress,
 }
 
@@ -43,7 +44,7 @@ impl ConsoleError {
         }
     }
 
-    /// What is wrong, as one line.
+    /// The error as one line.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -63,14 +64,14 @@ impl fmt::Display for ConsoleError {
 
 impl core::error::Error for ConsoleError {}
 
-/// Finds the console that `stdout_path` names: a path, or an alias, and perhaps options after a
+/// Finds the console that `stdout_path` names: a path or an alias, with optional settings after a
 /// colon.
 pub(super) fn find(tree: Tree<'_>, stdout_path: &[u8]) -> Result<Console, ConsoleError> {
     let path = before(stdout_path, b':');
     if path.first() == Some(&b'/') {
         return at_path(tree, path);
     }
-    // An alias may itself carry options.
+    // An alias may carry options of its own.
     at_path(
         tree,
         before(alias(tree, path).ok_or(ConsoleError::NoSuchAlias)?, b':'),
@@ -80,7 +81,7 @@ pub(super) fn find(tree: Tree<'_>, stdout_path: &[u8]) -> Result<Console, Consol
 fn alias<'a>(tree: Tree<'a>, alias: &[u8]) -> Option<&'a [u8]> {
     let mut walk = Walk::new(tree);
     let mut here = false;
-    // A damaged tree ends the search: what is wrong with it is told elsewhere.
+    // A damaged tree ends the search; `Tree::peek` reports the damage.
     while let Ok(Some(token)) = walk.next() {
         match token {
             Token::Begin { name } => here = walk.depth() == 2 && same(name, b"aliases"),
@@ -94,17 +95,17 @@ fn alias<'a>(tree: Tree<'a>, alias: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// What a node says about the addresses of its children.
+/// How a node describes the addresses of its children.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bus<'a> {
     pub(super) address_cells: u32,
     pub(super) size_cells: u32,
-    /// Not there, empty (child addresses are the parent's), or a table.
+    /// `None` if absent, empty if children have the parent's addresses, else a table.
     ranges: Option<&'a [u8]>,
 }
 
 impl Bus<'_> {
-    /// What holds for a node that says nothing (Devicetree Specification 2.3.5).
+    /// The defaults for a node without such properties (Devicetree Specification 2.3.5).
     pub(super) const SILENT: Self = Self {
         address_cells: 2,
         size_cells: 1,
@@ -126,11 +127,11 @@ impl<'a> Bus<'a> {
 
 fn at_path(tree: Tree<'_>, path: &[u8]) -> Result<Console, ConsoleError> {
     let mut walk = Walk::new(tree);
-    // The root and the nodes on the path that lead to the one looked for.
+    // The root and the nodes on the path to the console.
     let mut buses = [Bus::SILENT; MAX_LEVELS];
-    // How many nodes of the path, root included, the walk is in.
+    // The number of nodes of the path, root included, that the walk is in.
     let mut matched = 0_u32;
-    // What of the path leads on from there.
+    // The rest of the path below each of these nodes.
     let mut rests: [&[u8]; MAX_LEVELS] = [&[]; MAX_LEVELS];
     let mut reg: &[u8] = &[];
     let mut compatible = Strings::default();
@@ -163,7 +164,7 @@ fn at_path(tree: Tree<'_>, path: &[u8]) -> Result<Console, ConsoleError> {
                 if found {
                     break;
                 }
-                // The walk is now one level up from the node that ended.
+                // The walk is now one level above the node that ended.
                 matched = matched.min(walk.depth());
             }
             Token::Property { name, value } if walk.depth() == matched => {
@@ -184,7 +185,7 @@ fn at_path(tree: Tree<'_>, path: &[u8]) -> Result<Console, ConsoleError> {
     if !found {
         return Err(ConsoleError::NoSuchNode);
     }
-    // The last one is the node itself; the others are the buses that its address passes.
+    // The last entry is the node itself; the others are the buses that its address passes.
     let above = matched.saturating_sub(1) as usize;
     let base = buses.get(..above).and_then(|buses| address(buses, reg));
     match base {
@@ -196,8 +197,8 @@ fn at_path(tree: Tree<'_>, path: &[u8]) -> Result<Console, ConsoleError> {
     }
 }
 
-/// What of `path` is left below the node `name`, if the path leads through it. As everywhere, a
-/// path may leave out the unit address.
+/// The rest of `path` below the node `name`, if the path leads through that node. A path may leave
+/// out the unit address, as elsewhere in a device tree.
 fn step<'p>(path: &'p [u8], name: &[u8]) -> Option<&'p [u8]> {
     let path = without_slashes(path);
     let wanted = before(path, b'/');
@@ -217,12 +218,12 @@ fn no_name_left(path: &[u8]) -> bool {
     without_slashes(path).is_empty()
 }
 
-/// The CPU's address of the first entry of `reg`, through the buses from the root (first) to the
-/// node's parent (last).
+/// Translates the first entry of `reg` to the CPU's address, through the buses from the root
+/// (first) to the node's parent (last).
 fn address(buses: &[Bus<'_>], reg: &[u8]) -> Option<u64> {
     let (mut bus, mut above) = buses.split_last()?;
     let mut address = number(reg, 0, bus.address_cells)?;
-    // The root has no bus above it: its children's addresses are the CPU's.
+    // No bus lies above the root: the addresses of its children are the CPU's.
     while let Some((parent, further)) = above.split_last() {
         address = translate(bus, parent.address_cells, address)?;
         bus = parent;
@@ -231,9 +232,9 @@ fn address(buses: &[Bus<'_>], reg: &[u8]) -> Option<u64> {
     Some(address)
 }
 
-/// An address on `bus` as an address on the bus above it, whose addresses have so many cells.
+/// Translates an address on `bus` to the bus above it, whose addresses have `parent_cells` cells.
 fn translate(bus: &Bus<'_>, parent_cells: u32, address: u64) -> Option<u64> {
-    // Without `ranges` the CPU cannot reach what is on the bus.
+    // Without `ranges` the CPU cannot reach the bus.
     let ranges = bus.ranges?;
     if ranges.is_empty() {
         return Some(address);
@@ -255,7 +256,7 @@ fn translate(bus: &Bus<'_>, parent_cells: u32, address: u64) -> Option<u64> {
     None
 }
 
-/// A number of one or two cells. More cells (PCI has three) are no plain address.
+/// A number of one or two cells. More cells (PCI has three) are not a plain address.
 pub(super) fn number(bytes: &[u8], at: usize, cells: u32) -> Option<u64> {
     let first = u64::from(be32(bytes, at)?);
     match cells {

@@ -1,16 +1,16 @@
 //! A first look into the flattened device tree, while the MMU is off.
 //!
-//! This is deliberately not a device-tree library. The kernel reads memory banks, reservations
-//! and devices with one, once the MMU is on. Such a library cannot be used earlier: it panics on
-//! a tree that does not hold together and formats while doing so, and it reads words wherever
-//! they lie; code that runs with the MMU off may do none of that. So what must be known before
-//! the first table exists is found here, byte by byte: the command line, which console can say
-//! what goes wrong, what machine this is, and how to call its firmware.
+//! This is not a device-tree library. The kernel uses one for memory banks, reservations and
+//! devices once the MMU is on. Such a library cannot run earlier: it panics and formats on an
+//! inconsistent tree and reads words at unaligned addresses, and code that runs with the MMU off
+//! may do none of these. This module finds, byte by byte, only the facts needed before the first
+//! table exists: the command line, the console for error messages, the identity of the machine, and
+//! how to call its firmware.
 //!
-//! [`Tree::new`] checks the header, [`Tree::peek`] walks the tree once to its end. A tree that
-//! breaks off half way still gives what stood before that place, and says what is wrong with it
-//! in [`Peek::damage`]: a tree that names a console can be complained about on that console.
-//! [`Tree::no_map`] walks it once more, for the memory that no table may map.
+//! [`Tree::new`] checks the header. [`Tree::peek`] walks the tree once to its end. A tree that
+//! breaks off half way still gives the facts before the break, and [`Peek::damage`] describes the
+//! error, so that the error can be printed on the console that the tree names. [`Tree::no_map`]
+//! walks the tree again, for memory that no table may map.
 
 mod console;
 mod no_map;
@@ -22,7 +22,7 @@ pub use tree::{Name, Token, Tree, TreeError, Walk, total_size};
 
 use super::bytes::{before, same};
 
-/// What the first look finds.
+/// The facts from the first look.
 #[derive(Clone, Copy, Debug)]
 pub struct Peek<'a> {
     /// The command line, `/chosen/bootargs`, without the NUL at its end; empty if there is none.
@@ -31,9 +31,9 @@ pub struct Peek<'a> {
     pub console: Result<Console, ConsoleError>,
     /// How to call the firmware's power and CPU functions, from `/psci`.
     pub psci: Option<Psci<'a>>,
-    /// What machine this is: the root's `compatible`, most exact first.
+    /// The identity of the machine: the root's `compatible`, most exact first.
     pub compatible: Strings<'a>,
-    /// What is wrong with the tree; the rest is then only what stood before that place.
+    /// The error in the tree, if any. The other fields then hold only the facts before it.
     pub damage: Option<TreeError>,
 }
 
@@ -63,7 +63,7 @@ pub struct Strings<'a> {
 }
 
 impl Strings<'_> {
-    /// Whether the list has this string.
+    /// Whether the list contains this string.
     #[must_use]
     pub fn has(self, wanted: &[u8]) -> bool {
         let mut strings = self;
@@ -85,7 +85,7 @@ impl<'a> Iterator for Strings<'a> {
     }
 }
 
-/// Which node, as far as this look cares, a property belongs to.
+/// The node of a property, as far as this module distinguishes nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Root,
@@ -95,7 +95,7 @@ enum Place {
 }
 
 impl<'a> Tree<'a> {
-    /// Walks the tree and finds what must be known first.
+    /// Walks the tree and collects the facts that the kernel needs first.
     #[must_use]
     pub fn peek(&self) -> Peek<'a> {
         let mut bootargs: &[u8] = &[];

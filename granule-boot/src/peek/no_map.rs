@@ -1,8 +1,8 @@
 //! Memory that must not be mapped: the children of `/reserved-memory` with `no-map`.
 //!
-//! The boot tables map in whole pages, and a page is up to 64 KiB: what they map around image and
-//! tree may reach into memory whose owner allows no mapping, not even one that is never used
-//! (a cacheable mapping may be read on speculation). That is to be known before they are built.
+//! The boot tables map whole pages of up to 64 KiB, so the pages around the image and the tree may
+//! reach into memory whose owner forbids any mapping, even an unused one: the CPU may read
+//! cacheable memory speculatively. These ranges must be known before the tables are built.
 
 use super::super::bytes::same;
 use super::console::{Bus, bytes_of, number};
@@ -13,15 +13,15 @@ use super::tree::{Token, Tree, Walk};
 pub struct Range {
     /// The first address.
     pub start: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
 impl Range {
-    /// Whether a byte is in both.
+    /// Whether both ranges have a byte in common.
     #[must_use]
     pub const fn meets(self, other: Self) -> bool {
-        // Distances instead of ends: a range may end where the addresses do.
+        // Distances instead of ends, because a range may end at the end of the address space.
         let after = self.start.wrapping_sub(other.start);
         let before = other.start.wrapping_sub(self.start);
         if self.bytes == 0 || other.bytes == 0 {
@@ -31,7 +31,7 @@ impl Range {
             || (other.start >= self.start && before < self.bytes)
     }
 
-    /// The range outward to multiples of `page`, a power of two.
+    /// The range rounded outward to multiples of `page`, a power of two.
     #[must_use]
     pub const fn outward(self, page: u64) -> Self {
         let mask = page.wrapping_sub(1);
@@ -45,16 +45,16 @@ impl Range {
     }
 }
 
-/// The ranges that must not be mapped, in the order of the tree; see [`Tree::no_map`].
+/// The ranges that must not be mapped, in the order of the tree. See [`Tree::no_map`].
 #[derive(Clone, Debug)]
 pub struct NoMap<'a> {
     walk: Walk<'a>,
-    /// Whether the walk is in `/reserved-memory`, and what that says of its children.
+    /// Whether the walk is in `/reserved-memory`; `bus` has the cells that this node states.
     inside: bool,
     bus: Bus<'a>,
-    /// What the child that the walk is in has said so far.
+    /// The properties so far of the child that the walk is in.
     child: Child<'a>,
-    /// Entries of a child's `reg` that are to be handed out.
+    /// Entries of a child's `reg` that are still to be returned.
     ready: &'a [u8],
 }
 
@@ -76,9 +76,9 @@ impl Child<'_> {
 impl<'a> Tree<'a> {
     /// The ranges in children of `/reserved-memory` that have `no-map` and are not disabled.
     ///
-    /// A damaged tree ends the search early: [`Tree::peek`] says what is wrong with it. Of `reg`
-    /// nothing is read if its numbers have more than two cells, or none; addresses are the CPU's,
-    /// as the node's binding asks (an empty `ranges`).
+    /// A damaged tree ends the search early; [`Tree::peek`] reports the damage. `reg` is ignored if
+    /// its numbers have no cells or more than two. Addresses are the CPU's, because the node's
+    /// binding demands an empty `ranges`.
     #[must_use]
     pub fn no_map(&self) -> NoMap<'a> {
         NoMap {
@@ -92,7 +92,7 @@ impl<'a> Tree<'a> {
 }
 
 impl NoMap<'_> {
-    /// The next entry of the `reg` at hand.
+    /// The next entry of the current `reg`.
     fn entry(&mut self) -> Option<Range> {
         let size_at = bytes_of(self.bus.address_cells)?;
         let bytes = size_at.checked_add(bytes_of(self.bus.size_cells)?)?;
@@ -124,8 +124,8 @@ impl Iterator for NoMap<'_> {
                     self.bus = Bus::SILENT;
                 }
                 Token::Begin { .. } if depth == 3 => self.child = Child::SILENT,
-                // The walk is one level up from the node that ended: properties may come in any
-                // order, so only its end says what the node is.
+                // The walk is one level above the node that ended. Properties come in any order, so
+                // the node is known only at its end.
                 Token::End
                     if depth == 2 && self.inside && self.child.no_map && self.child.usable =>
                 {

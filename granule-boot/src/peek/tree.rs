@@ -1,19 +1,20 @@
-//! The flattened device tree's format: its header, and a walk over its tokens.
+//! The format of the flattened device tree: its header, and a walk over its tokens.
 //!
-//! Offsets into the tree are checked where they are used and nowhere assumed; every step of the
-//! walk moves on by at least one token of four bytes, so it ends whatever the bytes are.
+//! Every offset into the tree is checked where it is used. Every step of the walk advances by at
+//! least one token of four bytes, so the walk ends for any input. The meaning of nodes and
+//! properties does not belong here.
 
 use super::super::bytes::{be32, same};
 use core::fmt;
 
 const MAGIC: u32 = 0xd00d_feed;
-/// The header of a tree of version 17.
+/// The size of the header of a version 17 tree.
 const HEADER_BYTES: usize = 40;
-/// What the arm64 boot protocol allows a tree to be.
+/// The largest tree that the arm64 boot protocol allows.
 const MAX_BYTES: u32 = 2 << 20;
-/// The version whose format is read here.
+/// The version of the format that this module reads.
 const VERSION: u32 = 17;
-/// Deeper than any real tree; a tree that goes deeper is garbage.
+/// Deeper than any real tree: a deeper tree is rejected.
 const MAX_DEPTH: u32 = 64;
 
 const BEGIN_NODE: u32 = 1;
@@ -22,17 +23,17 @@ const PROPERTY: u32 = 3;
 const NOP: u32 = 4;
 const END: u32 = 9;
 
-/// What is wrong with a device tree.
+/// An error in a device tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// There are fewer bytes than a header has, or than the header says.
+    /// The bytes are fewer than a header has, or than the header states.
     TooShort,
-    /// It does not start with the magic number.
+    /// The bytes do not start with the magic number.
     BadMagic,
     /// The size in the header is smaller than a header or larger than 2 MiB.
     BadSize,
-    /// It is not of version 17 or compatible with it.
+    /// The tree is not of version 17 or compatible with it.
     BadVersion,
     /// The header's blocks lie outside the tree or are misaligned.
     BadLayout,
@@ -41,7 +42,7 @@ pub enum TreeError {
         /// Offset from the start of the tree.
         at: u32,
     },
-    /// This is not a token.
+    /// The word is not a token.
     BadToken {
         /// Offset from the start of the tree.
         at: u32,
@@ -51,7 +52,7 @@ pub enum TreeError {
         /// Offset from the start of the tree.
         at: u32,
     },
-    /// A node ends that never began, or something stands outside the root.
+    /// A node ends that never began, or a token lies outside the root.
     BadNesting {
         /// Offset from the start of the tree.
         at: u32,
@@ -81,7 +82,7 @@ impl TreeError {
         }
     }
 
-    /// What is wrong, as one line.
+    /// The error as one line.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -98,7 +99,7 @@ impl TreeError {
         }
     }
 
-    /// Where it is wrong, as an offset from the start of the tree.
+    /// The place of the error, as an offset from the start of the tree.
     #[must_use]
     pub const fn at(self) -> Option<u32> {
         match self {
@@ -128,13 +129,13 @@ impl fmt::Display for TreeError {
 
 impl core::error::Error for TreeError {}
 
-/// How many bytes a tree has, from its first eight: what to ask for before [`Tree::new`] when
-/// nothing but an address is known.
+/// The size of a tree in bytes, from its first eight bytes. It serves a caller that knows only an
+/// address and needs the length for [`Tree::new`].
 ///
 /// # Errors
 ///
-/// [`TreeError::TooShort`], [`TreeError::BadMagic`], or [`TreeError::BadSize`] if the size cannot
-/// be a tree's.
+/// [`TreeError::TooShort`], [`TreeError::BadMagic`], or [`TreeError::BadSize`] if no tree can have
+/// that size.
 pub fn total_size(first_bytes: &[u8]) -> Result<u32, TreeError> {
     if be32(first_bytes, 0).ok_or(TreeError::TooShort)? != MAGIC {
         return Err(TreeError::BadMagic);
@@ -146,7 +147,7 @@ pub fn total_size(first_bytes: &[u8]) -> Result<u32, TreeError> {
     Ok(size)
 }
 
-/// A device tree whose header is sound.
+/// A device tree with a valid header.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree<'a> {
     structure: &'a [u8],
@@ -155,11 +156,11 @@ pub struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Checks the header of the tree that `bytes` starts with.
+    /// Checks the header of the tree at the start of `bytes`.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header.
+    /// The error in the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, TreeError> {
         let size = total_size(bytes)?;
         let tree = bytes.get(..size as usize).ok_or(TreeError::TooShort)?;
@@ -172,7 +173,7 @@ impl<'a> Tree<'a> {
             return Err(TreeError::BadLayout);
         }
         let block = |at: u32, size: u32| {
-            // A block inside the header would be read as something else than it is.
+            // A block that overlaps the header would be misread.
             let (_, tail) = tree
                 .split_at_checked(at as usize)
                 .ok_or(TreeError::BadLayout)?;
@@ -192,13 +193,13 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// A walk over all of it, for what [`peek`](Self::peek) does not look at.
+    /// A walk over the whole tree, for properties that [`peek`](Self::peek) does not read.
     #[must_use]
     pub const fn walk(&self) -> Walk<'a> {
         Walk::new(*self)
     }
 
-    /// The offset in the tree of an offset in the structure block.
+    /// Converts an offset in the structure block to an offset in the tree.
     fn place(&self, at: usize) -> u32 {
         self.structure_at.wrapping_add(at as u32)
     }
@@ -213,9 +214,9 @@ pub enum Token<'a> {
         /// Its name with its unit address; empty for the root.
         name: &'a [u8],
     },
-    /// The node that began last, and has not ended, ends.
+    /// The innermost open node ends.
     End,
-    /// A property of the node that began last.
+    /// A property of the innermost open node.
     Property {
         /// Its name.
         name: Name<'a>,
@@ -224,13 +225,13 @@ pub enum Token<'a> {
     },
 }
 
-/// A property's name: the strings block from its start, so that telling that it is not the one
-/// looked for mostly takes reading one byte of it.
+/// A property's name, as the rest of the strings block from its start. A comparison with another
+/// name mostly reads one byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a>(&'a [u8]);
 
 impl Name<'_> {
-    /// Whether this is the name.
+    /// Whether the name equals `wanted`.
     #[must_use]
     pub fn is(self, wanted: &[u8]) -> bool {
         match self.0.split_at_checked(wanted.len()) {
@@ -240,7 +241,7 @@ impl Name<'_> {
     }
 }
 
-/// A walk over the tokens of a tree, first to last.
+/// A walk over the tokens of a tree, from first to last.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     tree: Tree<'a>,
@@ -259,7 +260,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// How many nodes have begun and not ended; 1 in the root.
+    /// The number of open nodes; 1 in the root.
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
@@ -269,7 +270,7 @@ impl<'a> Walk<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with the tree here; there are no more tokens then.
+    /// The error in the tree at this place. The walk is over then.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator's items would be results, and what ends it an item like others"
@@ -325,7 +326,7 @@ impl<'a> Walk<'a> {
             .get(..len)
             .ok_or(TreeError::Truncated { at })?;
         self.skip(len);
-        // Where the strings at the end of a tree were cut off there is nothing but zeros.
+        // A tree whose strings were cut off at the end has only zeros there.
         match self.tree.strings.get(name_at..) {
             Some(name) if name.first().is_some_and(|first| *first != 0) => Ok(Token::Property {
                 name: Name(name),
@@ -349,7 +350,7 @@ impl<'a> Walk<'a> {
         Ok(word)
     }
 
-    /// Moves on over so many bytes that are known to be there, and over the padding after them.
+    /// Skips `bytes` bytes that are known to exist, and the padding after them.
     fn skip(&mut self, bytes: usize) {
         self.at = self.at.wrapping_add(bytes).wrapping_add(3) & !3;
     }

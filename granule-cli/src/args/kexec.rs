@@ -1,4 +1,4 @@
-//! The options of `granule boot` that have the kernel leave for another one.
+//! The options of `granule boot` for leaving for another kernel.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub(super) struct KexecArgs {
     )]
     kexec_append: Option<String>,
 
-    /// Copy everything, also what could have been loaded where it goes
+    /// Copy every segment, even one that could be loaded at its destination
     #[arg(long, help_heading = HEADING, requires = "next")]
     kexec_copy: bool,
 
@@ -46,9 +46,9 @@ pub(super) struct KexecArgs {
 }
 
 impl KexecArgs {
-    /// What these options stand for, if any was given.
+    /// The kexec request that these options describe, if any was given.
     pub(super) fn kexec(&self) -> Option<Kexec> {
-        // The others need one of these two.
+        // The other options require one of these two.
         let wanted = self.kexec.is_some() || self.kexec_page_size.is_some();
         wanted.then(|| Kexec {
             image: self.kexec.clone(),

@@ -40,10 +40,10 @@ pub enum Command {
     #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
 
-    /// Measure by booting: what making the linear map takes, in every way, and what changing it does
+    /// Measure by booting: the cost of building and changing the linear map, of user memory and of kexec
     Bench(BenchArgs),
 
-    /// Say what a linear map takes on any machine, without booting
+    /// Compute the cost of a linear map on any machine, without booting
     #[command(long_about = plan::args::LONG, after_long_help = plan::args::EXAMPLES)]
     Plan(PlanArgs),
 }
@@ -83,7 +83,7 @@ pub struct CheckArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// BBM level to judge by, 0 to 3, in place of the one the trace says its CPUs have
+    /// BBM level to check against, 0 to 3, instead of the one the trace gives for its CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub bbm: Option<u8>,
 
@@ -227,14 +227,14 @@ pub struct BootArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE)]
     trace_buffer: Option<u64>,
 
-    /// Keep RAM in FILE (sparse, as large as RAM): the next boot with it finds there what was left
+    /// Keep RAM in FILE (sparse, as large as RAM); the next boot with FILE starts with its contents
     #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     ram_file: Option<PathBuf>,
 
     #[command(flatten)]
     kexec: KexecArgs,
 
-    /// Seconds the guest may take, not counting what it waits for a core of a busy host
+    /// Time limit of the guest in seconds, without the time it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 
@@ -248,7 +248,7 @@ const MACHINE: &str = "The machine";
 const FILES: &str = "Files and where they lie in memory";
 
 impl BootArgs {
-    /// The request these options stand for.
+    /// The request that these options describe.
     #[must_use]
     pub fn request(&self) -> Request {
         Request {

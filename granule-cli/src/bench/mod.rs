@@ -1,9 +1,10 @@
-//! `granule bench`: boots that differ in one thing, and what each took.
+//! `granule bench`: series of boots that differ in one property, and the cost of each.
 //!
-//! Each benchmark has a room: [`linear_map`] boots every way of making the map, [`permissions`] one machine
-//! for each page size, [`user`] programs on every build, [`kexec`] pairs of kernels. Each boots all that was
-//! asked for and keeps what is done whatever happens; its `report` turns rows into a table and into JSON.
-//! [`args`] are the options, [`progress`] says how far it is, `text` is what the reports share.
+//! Each benchmark has a module: [`linear_map`] boots every strategy for building the map,
+//! [`permissions`] one machine for each page size, [`user`] programs on every build, [`kexec`]
+//! pairs of kernels. Each runs all boots that were requested and keeps finished ones even after a
+//! failure; its `report` turns rows into a table and into JSON. [`args`] holds the options,
+//! [`progress`] shows progress bars, and `text` is shared by the reports.
 
 pub mod args;
 pub mod kexec;

@@ -1,11 +1,11 @@
-//! A bar on the terminal with the time left, for whoever waits.
+//! A progress bar on the terminal with the time left.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar of so many steps; hidden where standard error is no terminal.
+/// A bar of `steps` steps; hidden if standard error is no terminal.
 pub(super) fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     let style = "{bar:24} {percent:>3} %  {elapsed} gone, {eta} left  {msg}";
@@ -16,8 +16,8 @@ pub(super) fn bar(steps: u64) -> ProgressBar {
     bar
 }
 
-/// A progress bar on standard error for cells that are measured one after the other; nothing where that is
-/// no terminal.
+/// A progress bar on standard error for cells that are measured one after the other; hidden if
+/// standard error is no terminal.
 #[derive(Debug)]
 pub struct Bar {
     bar: ProgressBar,
@@ -26,7 +26,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// For as many as there are weights.
+    /// A bar for cells with these weights.
     #[must_use]
     pub fn of(weights: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = weights.len();
@@ -37,14 +37,14 @@ impl Bar {
         }
     }
 
-    /// The next one begins.
+    /// Starts the next cell.
     pub(super) fn next(&mut self, what: impl Display) {
         self.begun += 1;
         let (begun, count) = (self.begun, self.count);
         self.bar.set_message(format!("{begun} of {count}: {what}"));
     }
 
-    /// One of such a weight is done.
+    /// Finishes a cell of that weight.
     pub(super) fn done(&self, weight: u64) {
         self.bar.inc(weight);
     }
@@ -52,7 +52,7 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        // The table that follows needs the line.
+        // The following table needs the line.
         self.bar.finish_and_clear();
     }
 }

@@ -1,6 +1,7 @@
-//! What the reports of all benchmarks share: the schema of their JSON, and how numbers are written.
+//! Parts shared by the reports of all benchmarks: the schema of their JSON, and the form of
+//! numbers.
 
-/// The schema's number. Keys may be added to a schema; none goes away.
+/// The schema's number. Keys may be added to a schema but never removed.
 pub(super) const SCHEMA: u32 = 1;
 
 /// A number with commas between its thousands.

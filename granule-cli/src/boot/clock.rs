@@ -1,25 +1,24 @@
-//! The clock of a child process: how long it has run as if the host had nothing else to do.
+//! The clock of a child process: the time that the child would have taken on an idle host.
 //!
 //! A wall clock would blame the child for a busy host. This clock advances while a thread of the
-//! child runs on a core (by the CPU time of the busiest thread, as several CPUs of a guest run beside
-//! each other) and while all its threads sleep. It stands still while a thread wants a core, or
-//! waits for the disk, and gets neither. So it tells three kinds of hang: a child that computes for
-//! ever uses up CPU time, a child that sleeps for ever sleeps its time away, and one that does a
-//! little of each adds both. On a quiet host the clock is the wall clock.
+//! child runs on a core (by the CPU time of the busiest thread, since a guest's CPUs run in
+//! parallel) and while all its threads sleep. It stands still while a thread waits for a core or
+//! the disk. So it finds each kind of hang: a child that computes for ever uses CPU time, a child
+//! that sleeps for ever uses sleep time, and the clock adds both. On an idle host the clock equals
+//! the wall clock.
 //!
-//! Time limits on processes are measured here and nowhere else. What to do when a limit is reached is
-//! the caller's.
+//! All time limits on processes are measured here. The caller decides what happens at a limit.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often to look at the clock: a look samples the child's threads.
+/// The interval between looks at the clock: each look samples the child's threads.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// The most that one look counts as sleep. The thread that looks may itself have waited for a core,
-/// and nobody knows what the child did meanwhile.
+/// The most time that one look counts as sleep. The looking thread may have waited for a core
+/// itself, and nothing is known of the child in that time.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// The unit of CPU time in `/proc`: `USER_HZ`, which Linux fixes at 100 for all programs.
@@ -53,7 +52,7 @@ impl ProcessClock {
         self.elapsed
     }
 
-    /// Looks at the child's threads, unless that was done a moment ago, and returns the time.
+    /// Samples the child's threads, unless that was done a moment ago, and returns the time.
     pub fn look(&mut self) -> Duration {
         let passed = self.looked.elapsed();
         if passed >= TICK {
@@ -64,8 +63,8 @@ impl ProcessClock {
         self.elapsed
     }
 
-    /// Adds what the child did in the wall-clock time `passed`. Where the system tells nothing of
-    /// threads (no `/proc`, or the child has just ended), wall-clock time counts.
+    /// Adds the child's time out of the wall-clock time `passed`. Where the system gives no thread
+    /// data (no `/proc`, or the child has just ended), wall-clock time counts.
     fn advance(&mut self, passed: Duration, threads: &[Thread]) {
         let mut ran = Duration::ZERO;
         for thread in threads {
@@ -87,7 +86,7 @@ impl ProcessClock {
         let threads = folder.filter_map(|thread| {
             let thread = thread.ok()?;
             let name = thread.file_name().into_string().ok()?;
-            // A thread that ends meanwhile has no file any more.
+            // A thread that has just ended has no file any more.
             let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
             Thread::read(name, &stat)
         });
@@ -95,7 +94,7 @@ impl ProcessClock {
     }
 }
 
-/// What `/proc` tells of a thread.
+/// The state of a thread in `/proc`.
 struct Thread {
     name: String,
     /// CPU time so far.
@@ -147,7 +146,7 @@ mod tests {
             after(50, &[thread("1", 40, false), thread("2", 30, false)]),
             40
         );
-        // A minute in which the host was busy with something else.
+        // A minute in which the host was busy with other work.
         assert_eq!(
             after(60_000, &[thread("1", 40, false), thread("2", 30, true)]),
             40
@@ -157,7 +156,7 @@ mod tests {
             after(50, &[thread("1", 40, true), thread("2", 30, true)]),
             90
         );
-        // Asleep now, and a minute ago; the looks between did not happen.
+        // Asleep now and a minute ago, with no look between.
         assert_eq!(
             after(60_000, &[thread("1", 40, true), thread("2", 30, true)]),
             190
@@ -185,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A child that is gone at the end of the test.
+    /// A child that is killed at the end of the test.
     struct Script(Child);
 
     impl Script {
@@ -195,7 +194,7 @@ mod tests {
             Self(shell.spawn().unwrap())
         }
 
-        /// The child's clock after it has gone on to `limit`, and the wall clock's time.
+        /// The child's clock when it has reached `limit`, and the wall-clock time.
         fn reaches(&self, limit: Duration) -> Duration {
             let (mut clock, begun) = (ProcessClock::start(self.0.id()), Instant::now());
             while clock.look() < limit {
@@ -216,7 +215,7 @@ mod tests {
     fn who_computes_for_ever_and_who_sleeps_for_ever_reach_any_limit() {
         let second = Duration::from_secs(1);
         for script in ["while :; do :; done", "exec sleep 1000"] {
-            // Never early, whatever the host does; a jiffy and a look may be counted twice.
+            // Never early on any host; a jiffy and a look may be counted twice.
             let passed = Script::start(script).reaches(second);
             assert!(passed >= Duration::from_millis(800), "{script}: {passed:?}");
         }
@@ -228,7 +227,7 @@ mod tests {
         let busy: Vec<_> = (0..4 * cores)
             .map(|_| Script::start("while :; do :; done"))
             .collect();
-        // At best one core of five is this one's; half of that would do.
+        // The test may get only one core in five of a busy host; half of that must suffice.
         let passed = Script::start("while :; do :; done").reaches(Duration::from_secs(1));
         drop(busy);
         assert!(passed > Duration::from_secs(2), "{passed:?}");

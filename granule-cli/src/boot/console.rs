@@ -1,22 +1,22 @@
-//! The guest's console, split into what people see and the `@granule` lines
-//! that are for programs. What such a line means is decided in `record`.
+//! Splits the guest's console into the text for people and the `@granule` lines for programs.
+//! `record` parses those lines.
 
 use crate::result::record::{self, LONGEST_LINE};
 
 const PREFIX: &[u8] = record::PREFIX.as_bytes();
-/// How much of the console's end is kept for whoever asks afterwards.
+/// How much of the console's end is kept.
 const KEPT: usize = 4 << 20;
 
 enum Place {
     /// At the start of a line that may still turn out to be a record line.
     Start(Vec<u8>),
-    /// In a line for people.
+    /// In a line of text.
     Text,
     /// Behind the prefix of a record line.
     Record(Vec<u8>),
 }
 
-/// Splits a console as it comes, in whatever pieces it comes.
+/// Splits a console that arrives in pieces of any size.
 pub(crate) struct Splitter {
     place: Place,
 }
@@ -28,9 +28,8 @@ impl Splitter {
         }
     }
 
-    /// Takes the next bytes. What people see comes back, without delay even in
-    /// the middle of a line; `record` gets each whole record line, without the
-    /// prefix and the line's end.
+    /// Takes the next bytes. Returns the text for people without delay, even in the middle of a
+    /// line; `record` receives each whole record line, without the prefix and the line's end.
     pub(crate) fn feed(&mut self, bytes: &[u8], mut record: impl FnMut(&str)) -> Vec<u8> {
         let mut visible = Vec::with_capacity(bytes.len());
         for &byte in bytes {
@@ -57,8 +56,8 @@ impl Splitter {
                     record(&String::from_utf8_lossy(line));
                     self.place = Place::Start(Vec::new());
                 }
-                // A guest that has lost its way may never end a line. What is kept of one that is
-                // too long still is, so that the record refuses it.
+                // A broken guest may never end a line. A line that was cut at the limit still has
+                // the limit's length, so the record refuses it.
                 Place::Record(line) => {
                     if line.len() < LONGEST_LINE {
                         line.push(byte);
@@ -69,8 +68,8 @@ impl Splitter {
         visible
     }
 
-    /// The console has ended. A record line that has not is no record line: its
-    /// number may be cut short. It is shown instead.
+    /// The console has ended. An unfinished record line is shown as text instead, since its number
+    /// may be cut short.
     pub(crate) fn finish(self) -> Vec<u8> {
         match self.place {
             Place::Start(held) => held,
@@ -80,7 +79,7 @@ impl Splitter {
     }
 }
 
-/// The end of what was seen, bounded: a guest may print for hours.
+/// The end of the output, bounded because a guest may print for hours.
 #[derive(Default)]
 pub(crate) struct Tail {
     bytes: Vec<u8>,
@@ -89,8 +88,7 @@ pub(crate) struct Tail {
 impl Tail {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        // Only at twice the bound, so that each byte is moved at most once on
-        // average.
+        // Cut only at twice the bound, so that each byte moves at most once on average.
         if self.bytes.len() > 2 * KEPT {
             self.bytes.drain(..self.bytes.len() - KEPT);
         }

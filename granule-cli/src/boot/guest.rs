@@ -1,9 +1,9 @@
-//! One run of QEMU: start it, stream the console, watch the boot record and the
-//! guest's clock, and leave no process behind, whichever way it goes.
+//! One run of QEMU: starts it, streams the console, watches the boot record and the guest's clock,
+//! and leaves no process behind in any case.
 //!
-//! All time limits are of QEMU's own [`ProcessClock`]: the guest's time goes on while it
-//! runs or sleeps, and stands still while the host has no core for it. What the run
-//! means is decided in `outcome`.
+//! All time limits use QEMU's own [`ProcessClock`]: the guest's time advances while it runs or
+//! sleeps, and stands still while the host has no core for it. `outcome` decides the meaning of a
+//! run.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -28,57 +28,55 @@ use granule_trace::Header;
 
 /// A unix socket's name has to fit into 108 bytes.
 const LONGEST_SOCKET_DIR: usize = 90;
-/// A parked kernel that found a console on the way tells its reason there as
-/// well and powers off: it gets the time to finish its sentence.
+/// A parked kernel that has found a console also prints its reason there and powers off: this is
+/// the time for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// QEMU ends at once when the guest has powered off, unless it meets a request of
-/// ours just then: up to some version its `monitor_cleanup` then waits for ever.
+/// QEMU ends at once when the guest has powered off, unless a request of ours arrives in that
+/// moment: up to some version its `monitor_cleanup` then waits for ever.
 const POWER_OFF: Duration = Duration::from_secs(1);
-/// Longer than it takes to write a gigabyte: a QEMU that is asked for a trace and
-/// has not written it after so long hangs.
+/// More than the time to write a gigabyte: a QEMU that has not written the trace by then hangs.
 const TRACE: Duration = Duration::from_secs(60);
-/// QEMU says little on standard error; a broken one must not fill our memory.
+/// The limit for QEMU's standard error: a broken QEMU must not fill our memory.
 const LONGEST_STDERR: u64 = 1 << 20;
 
-/// Why the run came to its end.
+/// The reason why the run ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// QEMU ended by itself.
     Exited(ExitStatus),
-    /// The guest used up the time it had.
+    /// The guest reached its time limit.
     TimedOut,
-    /// The boot record says that the kernel stopped for good.
+    /// The boot record says that the kernel parked for good.
     Parked(BootRecord),
-    /// The person at the keyboard had enough.
+    /// The user interrupted the run.
     Interrupted,
 }
 
-/// All there is to say about a run.
+/// The result of a run.
 pub(crate) struct Run {
     pub(crate) end: End,
     pub(crate) records: Records,
     pub(crate) console: Vec<u8>,
     pub(crate) stderr: String,
     pub(crate) boot_record: Option<BootRecord>,
-    /// The head of the trace that was saved, or why none was; nothing if QEMU
-    /// ended before.
+    /// The head of the saved trace, or why none was saved; `None` if QEMU ended before.
     pub(crate) trace: Option<Result<Header, String>>,
     pub(crate) peak_resident_bytes: Option<u64>,
 }
 
-/// What to run.
+/// The QEMU to run and how to watch it.
 pub(crate) struct Plan<'a> {
     pub(crate) qemu: &'a Path,
     pub(crate) options: Vec<OsString>,
-    /// Where QEMU calls, and what to read when it does.
+    /// The socket that QEMU connects to, and what to read from the guest.
     pub(crate) watch: Option<(UnixListener, Watch)>,
-    /// Where in the next kernel's image its boot record lies, if there is one and it has one.
+    /// Offset of the boot record in the next kernel's image, if there is such a kernel and record.
     pub(crate) next_boot_record: Option<u64>,
-    /// Time of the guest's own clock.
+    /// The time limit on the guest's own clock.
     pub(crate) timeout: Duration,
 }
 
-/// A directory for the socket, the flash and the tree, gone with its owner.
+/// A temporary directory for the socket, the flash and the tree, removed with its owner.
 pub(crate) fn temp_dir() -> Result<TempDir, String> {
     let make = |dir: &Path| tempfile::Builder::new().prefix("granule-").tempdir_in(dir);
     let usual = std::env::temp_dir();
@@ -101,8 +99,8 @@ enum Event {
     Sight(Sight),
 }
 
-/// Runs QEMU to its end. The console goes to `sink` as it comes; a sink that
-/// fails is written to no more, which changes nothing about the run.
+/// Runs QEMU to its end. The console is written to `sink` as it arrives; after an error of the sink
+/// nothing more is written, and the run goes on.
 pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) -> io::Result<Run> {
     let mut guest = Guest(spawn(&plan)?);
     let child = &mut guest.0;
@@ -116,13 +114,13 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
                 console_events.send(Event::Console(bytes)).is_ok()
             });
         }
-        // Nobody listens any more when the run is over.
+        // After the run nobody receives any more.
         let _ = console_events.send(Event::ConsoleEnded);
     });
     let complaints = thread::spawn(move || {
         let mut text = Vec::new();
         if let Some(mut stderr) = stderr {
-            // What was read before a failure is still worth showing.
+            // The text read before a failure is still shown.
             let _ = stderr.by_ref().take(LONGEST_STDERR).read_to_end(&mut text);
             let _ = io::copy(&mut stderr, &mut io::sink());
         }
@@ -160,18 +158,19 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         match inbox.recv_timeout(TICK) {
             Ok(Event::Console(bytes)) => {
                 if seen.take(&bytes) {
-                    // The guest is about to power off: last chance to look.
+                    // The guest is about to power off: the last chance to sample its memory.
                     memory.look();
                     if let Some(start) = seen.next_kernel() {
                         hops += 1;
-                        // What is known of the next kernel is known of the first one that is left for.
+                        // `next_boot_record` belongs to the first next kernel only.
                         let offset = next_boot_record.filter(|_| hops == 1);
                         place.set(offset.and_then(|offset| start.checked_add(offset)));
                         seen.boot_record = None;
                     }
                 }
             }
-            // What was read where the one before had it is nothing that this one said.
+            // This record was read at the previous kernel's address, so it says nothing about this
+            // kernel.
             Ok(Event::Sight(Sight::Record(at, _))) if place.get() != Some(at) => (),
             Ok(Event::Sight(Sight::Record(_, Ok(record)))) if record.is_parked() => {
                 seen.boot_record = Some(record.clone());
@@ -185,7 +184,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
                 powered_off.get_or_insert(clock.elapsed());
             }
             Ok(Event::ConsoleEnded) | Err(RecvTimeoutError::Timeout) => (),
-            // All senders gone: only QEMU's exit is left to wait for.
+            // All senders are gone: only QEMU's exit is left to wait for.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
         memory.look_now_and_then();
@@ -194,7 +193,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
             break End::Exited(status);
         }
         if powered_off.is_some_and(|since| now - since >= POWER_OFF) {
-            // What the guest did is known; what QEMU would have said is not waited for.
+            // The guest's result is known; do not wait for QEMU's own exit.
             break End::Exited(ExitStatus::default());
         }
         if let Some((record, _)) = parked.take_if(|(_, since)| now - *since >= LAST_WORDS) {
@@ -210,14 +209,13 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     memory.look();
     drop(stop);
     if saves_trace && let Some(watcher) = &watcher {
-        // What a guest recorded that did not come to its end is told as well.
+        // A guest that did not reach its end leaves a trace too.
         let until = clock.elapsed() + TRACE;
         while !watcher.is_finished() && clock.look() < until {
             thread::sleep(TICK);
         }
     }
-    // QEMU is gone after this, and with it the other ends of pipes and socket,
-    // so that every thread comes to its end.
+    // This ends QEMU and closes the other ends of pipes and socket, so that every thread ends.
     drop(guest);
     let stderr = complaints.join().unwrap_or_default();
     let _ = console.join();
@@ -234,7 +232,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         }
     }
     let end = match (end, parked) {
-        // Ended by us or by QEMU's end, but parked it was.
+        // We or QEMU ended the run, but the kernel had parked before.
         (End::TimedOut | End::Exited(_), Some((record, _))) if !seen.has_ended() => {
             End::Parked(record)
         }
@@ -250,7 +248,7 @@ fn spawn(plan: &Plan<'_>) -> io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C is for us; we end QEMU and still say how it went.
+        // Ctrl-C must not reach QEMU: we end it and still report the result.
         .process_group(0);
     #[cfg(target_os = "linux")]
     // SAFETY: the closure runs between fork and exec, where only calls that are
@@ -258,14 +256,12 @@ fn spawn(plan: &Plan<'_>) -> io::Result<Child> {
     // an error as a number, without allocating or locking.
     unsafe {
         command.pre_exec(|| {
-            // QEMU asks for huge pages for the guest's RAM, and a host that
-            // grants them gives 2 MiB for each page a guest looks at: a guest
-            // that looks at a few thousand of half a terabyte's pages would
-            // take gigabytes. A host without the call has no such pages.
+            // QEMU asks for huge pages for the guest's RAM, and a host that grants them gives 2 MiB
+            // for each page that the guest touches: a guest that touches a few thousand pages of
+            // half a terabyte would take gigabytes. A host without the call has no such pages.
             let _ = rustix::thread::disable_transparent_huge_pages(true);
-            // So that not even a SIGKILL to us leaves a QEMU behind. It fires
-            // when the thread that forked ends; that is the thread in `run`,
-            // which waits for QEMU.
+            // Even a SIGKILL to us must not leave a QEMU behind. The signal fires when the thread
+            // that forked ends; that is the thread in `run`, which waits for QEMU.
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
                 .map_err(|errno| io::Error::from_raw_os_error(errno.raw_os_error()))
         });
@@ -273,12 +269,12 @@ fn spawn(plan: &Plan<'_>) -> io::Result<Child> {
     command.spawn()
 }
 
-/// A QEMU that does not outlive the run, even one that ends with an error.
+/// A QEMU process that is killed when the run ends, even with an error.
 struct Guest(Child);
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // An error means that it has ended by itself in the meantime.
+        // An error means that QEMU has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -297,7 +293,7 @@ fn forward(mut from: impl Read, mut to: impl FnMut(Vec<u8>) -> bool) {
     }
 }
 
-/// What has come out of the guest so far.
+/// The guest's output so far.
 struct Seen<'a> {
     sink: &'a mut dyn Write,
     sink_works: bool,
@@ -321,7 +317,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Takes console bytes; true if a record's end was among them.
+    /// Takes console bytes; returns whether a record ended among them.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let mut ended = false;
         let visible = self
@@ -331,13 +327,13 @@ impl<'a> Seen<'a> {
         ended
     }
 
-    /// Whether all is said: the kernel that spoke last came to its end, and none is to follow.
+    /// Whether the output is complete: the last kernel reached its end and left for no other.
     fn has_ended(&self) -> bool {
         let last = self.records.last();
         last.has_ended() && !left(last)
     }
 
-    /// Where the kernel that spoke last put the image of the one that it has left for.
+    /// The image address of the next kernel, if the last kernel has left for one.
     fn next_kernel(&self) -> Option<u64> {
         let last = self.records.last();
         let start = last.get("kexec.leaving.segment.kernel.start")?;
@@ -370,7 +366,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// The most memory QEMU had resident, as Linux counts it; nothing elsewhere.
+/// The peak of QEMU's resident memory as Linux counts it; nothing on other systems.
 struct PeakMemory {
     status: String,
     looked: Option<Instant>,
@@ -397,7 +393,7 @@ impl PeakMemory {
         let Ok(status) = std::fs::read_to_string(&self.status) else {
             return;
         };
-        // The line is gone once the process has given its memory back.
+        // The line disappears once the process has released its memory.
         if let Some(bytes) = high_water(&status) {
             self.bytes = Some(bytes);
         }

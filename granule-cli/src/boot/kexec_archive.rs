@@ -1,7 +1,7 @@
-//! Before the boot: the initramfs that holds the `kexec` program, what it is to do, and the next kernel.
+//! The initramfs for a boot with kexec: it holds the `kexec` program, its orders, and the next
+//! kernel's files.
 //!
-//! What is in the next kernel's image is not judged: the kernel that is to leave for it does that, and
-//! says so.
+//! The next kernel's image is not validated here: the leaving kernel does that and reports it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use crate::request::{Kexec, Request};
 use crate::result::Payload;
 use crate::sizes::show_size;
 
-/// The program, where `cargo xtask user` leaves it.
+/// The file of the program that `cargo xtask user` builds.
 const PROGRAM: &str = "granule-kexec";
 
-/// Where the archive has the next kernel's files.
+/// The paths of the next kernel's files in the archive.
 const IMAGE: &str = "/boot/Image";
 const INITRD: &str = "/boot/initrd";
 
-/// QEMU puts an initial RAM disk that far into RAM, or where its middle is if that is before.
+/// QEMU puts an initial RAM disk at this offset in RAM, or at the middle of a smaller RAM.
 const QEMU_BEFORE_INITRD: u64 = 128 << 20;
 
-/// Bytes of a file that an archive of this kind can say.
+/// The largest file that an archive of this kind can hold, in bytes.
 const MOST_BYTES: u64 = u32::MAX as u64;
 
 /// Writes the archive to `to`; `first` is the image that will leave.
 ///
 /// # Errors
 ///
-/// One line: a file that cannot be read, or options that do not go with it.
+/// One line: a file cannot be read, or the options do not fit it.
 pub(crate) fn write(
     kexec: &Kexec,
     first: &Image,
@@ -43,7 +43,7 @@ pub(crate) fn write(
         None => ("--image", &first.path),
     };
     let kernel = read(option, path)?;
-    // With two records it cannot be told which one it writes: then it is watched as little as others.
+    // With two records it is unknown which one the kernel writes, so none is watched.
     let boot_record = bootrec::find(&kernel).ok().flatten();
     let ours = boot_record.is_some();
     if let Some(size) = kexec.page_size.filter(|_| !ours) {
@@ -75,8 +75,8 @@ pub(crate) fn write(
     Ok(payload)
 }
 
-/// Whether the archive fits into the machine as QEMU's `-kernel` lays it there, which would say only that it
-/// could not.
+/// Checks that the archive fits into RAM where QEMU's `-kernel` puts it; QEMU's own error would not
+/// say why.
 fn fits(archive: &Initramfs, request: &Request) -> Result<(), String> {
     let room = request.memory - (request.memory / 2).min(QEMU_BEFORE_INITRD);
     let bytes = archive.len() as u64;
@@ -90,7 +90,7 @@ fn fits(archive: &Initramfs, request: &Request) -> Result<(), String> {
     ))
 }
 
-/// What the program is to do.
+/// The orders for the program.
 fn lines(kexec: &Kexec, ours: bool, counted: bool) -> String {
     let mut load = format!("load {IMAGE}");
     if kexec.initrd.is_some() {
@@ -99,7 +99,7 @@ fn lines(kexec: &Kexec, ours: bool, counted: bool) -> String {
     if kexec.copy {
         load += " --copy";
     }
-    // Last, since its text is the rest of the line.
+    // `--append` comes last, since its text is the rest of the line.
     format!("{load} --append {}\nexec\n", kexec.bootargs(ours, counted))
 }
 
@@ -118,7 +118,7 @@ fn read(option: &str, path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| complain(error.to_string()))
 }
 
-/// The program: beside the image that is booted, or where the default image is.
+/// The program: beside the booted image, or in the default image's folder.
 fn program(image: &Path) -> Result<Vec<u8>, String> {
     let beside = image.parent().map(Path::to_path_buf);
     program_in(
@@ -176,7 +176,7 @@ mod tests {
         let to = at("initramfs");
         let machine = Request::default();
         let prepared = || write(&kexec, &first(at("Image")), &machine, &to);
-        // Each file that is missing is named.
+        // The error names each missing file.
         fs::write(at(PROGRAM), b"a program").unwrap();
         assert!(prepared().unwrap_err().starts_with("--kexec "));
         fs::write(at("next"), b"a kernel").unwrap();
@@ -231,7 +231,7 @@ mod tests {
             line.contains("--kexec-page-size 64k") && line.contains("boot record"),
             "{line}"
         );
-        // The archive is some hundred bytes, and half of RAM is the first kernel's.
+        // The archive has some hundred bytes, and the first kernel takes half of RAM.
         let small = Request {
             memory: 256,
             ..Request::default()

@@ -1,9 +1,9 @@
-//! One boot from a request to its outcome: read the files, lay them out, run
-//! QEMU, judge what was seen.
+//! One boot from a request to its outcome: reads the files, places them in memory, runs QEMU, and
+//! evaluates the run.
 //!
-//! Whatever goes wrong on the way is an outcome with a reason, so that there is
-//! always one object to report. What a finished run means is decided in [`outcome`]; the object is a
-//! room below, [`result`](crate::result).
+//! Every failure on the way is an outcome with a reason, so that there is always one object to
+//! report. [`outcome`] decides the meaning of a finished run; the object is in the lower module
+//! [`result`](crate::result).
 
 pub mod clock;
 mod console;
@@ -34,7 +34,7 @@ use crate::result::{Boot, Figures, Outcome};
 use crate::trace::Destination;
 use crate::trace_area::TraceArea;
 
-/// Something that stops a boot before QEMU runs.
+/// An error that stops a boot before QEMU runs.
 struct Stop {
     bad_usage: bool,
     reason: String,
@@ -54,14 +54,14 @@ fn environment(reason: impl ToString) -> Stop {
     }
 }
 
-/// Boots, keeping the console for [`Boot::console`] only.
+/// Boots and keeps the console in [`Boot::console`] only.
 #[must_use]
 pub fn run(request: &Request) -> Boot {
     boot(request, &mut std::io::sink(), &AtomicBool::new(false))
 }
 
-/// Boots; the console goes to `console` as it comes, and the guest is ended
-/// early when `interrupt` becomes true.
+/// Boots; the console is written to `console` as it arrives, and the guest is ended early when
+/// `interrupt` becomes true.
 #[must_use]
 pub fn boot(request: &Request, console: &mut dyn Write, interrupt: &AtomicBool) -> Boot {
     let mut boot = Boot::new(request);
@@ -73,7 +73,7 @@ pub fn boot(request: &Request, console: &mut dyn Write, interrupt: &AtomicBool) 
     boot
 }
 
-/// The image that the request names, or the one it means by naming none.
+/// The image that the request names, or its default image.
 fn open_image(request: &Request) -> Result<Image, ImageError> {
     match &request.image {
         None if request.test_image => Image::open_test(),
@@ -102,7 +102,7 @@ fn try_boot(
         Some(kexec) => Some(kexec_archive::write(kexec, image, request, &archive).map_err(usage)?),
         None => None,
     };
-    // From here on as if it had been given by hand.
+    // From here on the archive counts as an initial RAM disk given by the user.
     let with_archive;
     let request = match &payload {
         Some(_) => {
@@ -207,7 +207,7 @@ fn try_boot(
         };
         match written {
             Ok(trace) => boot.trace = Some(trace),
-            // Only a boot that was well is not well because of its trace.
+            // A failed trace changes the outcome only of a boot that was ok.
             Err(error) if boot.is_ok() => {
                 boot.outcome = Outcome::Refused;
                 boot.reason = Some(format!(
@@ -220,7 +220,7 @@ fn try_boot(
     Ok(())
 }
 
-/// The files of a raw boot and where they go.
+/// The files of a raw boot and their addresses.
 struct Raw {
     flash: PathBuf,
     tree: Option<PathBuf>,
@@ -267,8 +267,8 @@ fn prepare_raw(request: &Request, image: &Image, dir: &TempDir) -> Result<Raw, S
         })?),
         _ => None,
     };
-    // The words for /chosen need the disk's address and the disk's address the
-    // tree's length: the tree is sized with room to spare for both properties.
+    // The words for /chosen need the disk's address, and the disk's address needs the tree's
+    // length: the tree is sized with room for both properties.
     const CHOSEN_BYTES: u64 = 256;
     let bootargs = request.bootargs();
     let tree_bytes = match (&exact, &own) {
@@ -330,7 +330,7 @@ fn read_exact_tree(path: &Path, request: &Request) -> Result<Vec<u8>, Stop> {
     Ok(bytes)
 }
 
-/// Where an exact tree has the kernel leave its trace; `usual` is where else it would.
+/// The trace area in an exact tree's bootargs; the error suggests `usual`.
 fn exact_tree_trace(tree: &[u8], usual: TraceArea) -> Result<TraceArea, Stop> {
     tree::trace_area(tree).ok_or_else(|| {
         usage(format!(
@@ -341,7 +341,7 @@ fn exact_tree_trace(tree: &[u8], usual: TraceArea) -> Result<TraceArea, Stop> {
     })
 }
 
-/// A file's length, having seen that it can be read.
+/// The length of a file, which must be readable.
 fn length(path: &Path, option: &str) -> Result<u64, Stop> {
     let complain = |what: String| usage(format!("{option} {}: {what}", path.display()));
     let metadata = fs::File::open(path)

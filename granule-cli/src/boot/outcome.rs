@@ -1,5 +1,5 @@
-//! What a finished run of QEMU means: its outcome, and the one line that says
-//! why. Pure; the run itself is made in `guest`.
+//! The meaning of a finished run of QEMU: its outcome, and one line with the reason. Pure; `guest`
+//! makes the run.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::qemu;
 use crate::result::record::Record;
 use crate::result::{KernelOutcome, Outcome, left};
 
-/// What is known of the kernel that the first one was to leave for.
+/// The kind of the kernel that the first kernel was to leave for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It is one of ours: it prints a record, as the first one does.
+    /// One of our kernels: it prints a record, as the first kernel does.
     Ours,
-    /// It is another: it may print anything, or nothing.
+    /// Another kernel: it may print anything, or nothing.
     Other,
 }
 
-/// What a Linux that panicked says, behind its time. It may power off or reset the machine then, as if
-/// all had been well.
+/// The line of a Linux panic, which follows a time stamp. Linux may then power off or reset the
+/// machine as if all were well.
 const LINUX_PANIC: &str = "Kernel panic - not syncing";
 
-/// The outcome of a run, and the line that says why. `next` is there if the kernel was to leave for
-/// another one.
+/// The outcome of a run and the line with its reason. `next` is given if the kernel was to leave
+/// for another one.
 pub(crate) fn of(run: &Run, next: Option<Next>, timeout: Duration) -> (Outcome, Option<String>) {
     let bad = |outcome, reason: String| (outcome, Some(reason));
     match &run.end {
@@ -42,7 +42,7 @@ pub(crate) fn of(run: &Run, next: Option<Next>, timeout: Duration) -> (Outcome, 
     }
 }
 
-/// What a line about the kernel of that number begins with.
+/// The beginning of a line about the kernel with that number.
 fn who(number: usize) -> String {
     match number {
         0 => String::new(),
@@ -51,7 +51,7 @@ fn who(number: usize) -> String {
     }
 }
 
-/// The number of the kernel that was running when nothing more was heard.
+/// The number of the kernel that was running when the output stopped.
 fn silent(run: &Run) -> usize {
     let last = run.records.last();
     let at = run.records.iter().count() - 1;
@@ -91,7 +91,7 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
     let qemus_line = qemu::first_error(&run.stderr);
     if !status.success() {
         let line = qemus_line.unwrap_or_else(|| "and did not say why".into());
-        // A guest that never said a word was most likely never started.
+        // A guest that never printed a byte was most likely never started.
         if status.code().is_some() && run.console.is_empty() && run.records.count() == 0 {
             return bad(Outcome::Refused, format!("QEMU: {line}"));
         }
@@ -112,7 +112,7 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
         }
     }
     if left(run.records.last()) {
-        // Of one of ours there is a record, whatever becomes of it.
+        // One of our kernels prints a record, however it ends.
         if next == Some(Next::Ours) && run.records.count() == 1 {
             return bad(
                 Outcome::GuestExit,
@@ -133,8 +133,8 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
     (Outcome::Ok, None)
 }
 
-/// What is wrong with a kernel's end, if something is. What it refused to load is the reason when it
-/// was `asked` to and the program that wanted it gave up.
+/// The reason why a kernel's end is not ok, if there is one. If the kernel was `asked` to load
+/// another one, refused it, and the program gave up, that refusal is the reason.
 fn not_well(record: &Record, asked: bool) -> Option<(Outcome, String)> {
     let told = || {
         record
@@ -277,7 +277,7 @@ mod tests {
 
     const LEFT: [&str; 3] = ["kexec.leaving.dsb=3", "outcome=ok", "end"];
 
-    /// A kernel that left, and what came behind it.
+    /// A kernel that left, and the output after it.
     fn left(behind: &[&str], console: &str, next: Option<Next>) -> (Outcome, String) {
         let lines = [&LEFT, behind].concat();
         after(&run_of(&lines, status(0), "", console), next)
@@ -327,7 +327,7 @@ mod tests {
             let (what, why) = left(&[], console, next);
             assert_eq!(what, Outcome::Panic);
             assert!(why.ends_with("not syncing: No init found."), "{why}");
-            // If it prints a record, that is believed.
+            // If the next kernel prints a record, the record counts.
             let told = left(&["outcome=refused", "reason=r", "end"], "", next);
             assert_eq!(told, (Outcome::Refused, "the next kernel: r".into()));
         }
@@ -349,7 +349,7 @@ mod tests {
         ];
         let (what, why) = stays(&gave_up, Some(Next::Ours));
         assert_eq!((what, why.as_str()), (Outcome::Refused, "too big"));
-        // A program of one's own may have its own reasons.
+        // A user's own program may have its own reasons.
         assert_eq!(
             stays(&gave_up, None),
             (Outcome::GuestExit, "ended with 1".into())

@@ -1,7 +1,6 @@
-//! QEMU's command line for a request, and QEMU's own words about itself.
+//! QEMU's command line for a request, and the version that QEMU reports.
 //!
-//! Pure but for [`version`], which asks the program. Running the guest is the
-//! business of `guest`.
+//! Pure, except for [`version`], which runs QEMU briefly. `guest` runs the guest.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,7 +13,7 @@ use super::clock::ProcessClock;
 use super::raw::Layout;
 use crate::request::Request;
 
-/// How to come by QEMU, for lines that say it is missing.
+/// How to install QEMU, for errors that say it is missing.
 const INSTALL: &str = "install it (Debian, Ubuntu: apt install qemu-system-arm; Fedora: dnf install \
                        qemu-system-aarch64; macOS: brew install qemu) or name one with --qemu PATH";
 
@@ -30,23 +29,23 @@ pub(crate) enum Start<'a> {
         /// The bootargs, empty for none.
         bootargs: &'a str,
     },
-    /// Files laid into RAM, entered from flash.
+    /// Files placed in RAM, entered from flash.
     Raw {
         /// The instructions for flash.
         flash: &'a Path,
         /// The image.
         image: &'a Path,
-        /// The tree; `None` when it has no bytes, which QEMU's loader refuses.
+        /// The tree; `None` for an empty file, which QEMU's loader refuses.
         tree: Option<&'a Path>,
         /// The initial RAM disk.
         initrd: Option<&'a Path>,
-        /// Where each lies.
+        /// The address of each.
         layout: Layout,
     },
 }
 
-/// The options that make the machine: what a dumped tree and a boot share.
-/// `machine_extra` goes onto the end of `-machine`.
+/// The options that describe the machine, shared by a dumped tree and a boot. `machine_extra` is
+/// appended to `-machine`.
 pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsString> {
     let virtualization = if request.el == 2 { "on" } else { "off" };
     let (bytes, gic) = (request.memory, request.gic);
@@ -60,8 +59,8 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
         "-nic",
         "none",
     ]);
-    // acpi=off: an ACPI description would be a second opinion about the machine.
-    // dtb-randomness=off: two boots of one request see the same tree.
+    // acpi=off: ACPI would be a second description of the machine. dtb-randomness=off: two boots of
+    // one request see the same tree.
     push(&[
         "-machine",
         &format!(
@@ -69,8 +68,8 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
              memory-backend=ram{machine_extra}"
         ),
     ]);
-    // reserve=off: half a terabyte of RAM costs what the guest touches.
-    // A file that is shared keeps what the guest stored when QEMU is gone.
+    // reserve=off: half a terabyte of RAM costs only what the guest touches. A shared file keeps
+    // what the guest stored after QEMU has ended.
     let ram = match &request.ram_file {
         None => format!("memory-backend-ram,id=ram,size={bytes},reserve=off").into(),
         Some(path) => option_with_path(
@@ -92,8 +91,8 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
     options
 }
 
-/// The whole command line for a boot, without the program's name. `qmp_socket`
-/// is where QEMU calls for orders.
+/// The whole command line for a boot, without the program's name. QEMU connects to `qmp_socket` for
+/// commands.
 pub(crate) fn boot_options(
     request: &Request,
     start: &Start<'_>,
@@ -103,7 +102,7 @@ pub(crate) fn boot_options(
     let mut push = |words: &[&OsStr]| options.extend(words.iter().map(|&w| w.to_owned()));
     let text = OsStr::new;
     if request.icount {
-        // Counting instructions needs the CPUs to take turns in one thread.
+        // Counting instructions requires the CPUs to take turns in one thread.
         push(&[
             text("-accel"),
             text("tcg,thread=single"),
@@ -116,7 +115,7 @@ pub(crate) fn boot_options(
     // A guest that resets instead of ending must not boot again for ever.
     push(&[text("-no-reboot"), text("-serial"), text("stdio")]);
     if request.trace.is_some() {
-        // Switched off, the machine keeps its memory until the trace is read out.
+        // The machine that is switched off keeps its memory until the trace is read.
         push(&[text("-no-shutdown")]);
     }
     if let Some(socket) = qmp_socket {
@@ -160,7 +159,7 @@ pub(crate) fn boot_options(
     options
 }
 
-/// `force-raw`: a tree or disk that looks like some executable is still bytes.
+/// `force-raw`: a tree or disk that looks like an executable is still loaded as bytes.
 fn loader(file: &Path, address: u64) -> OsString {
     option_with_path(
         "loader,file=",
@@ -182,7 +181,7 @@ pub(crate) fn option_with_path(before: &str, path: &Path, after: &str) -> OsStri
     OsString::from_vec(option)
 }
 
-/// QEMU's first line that is no mere warning, without the program's name.
+/// QEMU's first line that is not a warning, without the program's name.
 pub(crate) fn first_error(stderr: &str) -> Option<String> {
     stderr
         .lines()
@@ -197,7 +196,7 @@ pub(crate) fn first_error(stderr: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The version the program at `qemu` says it has.
+/// The version that the program at `qemu` reports.
 ///
 /// # Errors
 ///
@@ -219,7 +218,7 @@ pub(crate) fn version(qemu: &Path) -> Result<String, String> {
         })
 }
 
-/// The line for a QEMU that could not be started.
+/// The error line for a QEMU that could not be started.
 pub(crate) fn cannot_start(qemu: &Path, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         format!(
@@ -234,7 +233,7 @@ pub(crate) fn cannot_start(qemu: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Runs a program that answers and ends by itself; one that does not is killed.
+/// Runs a program that should end by itself, and kills it at a time limit.
 pub(crate) fn run_briefly(mut command: Command) -> io::Result<Output> {
     const LIMIT: Duration = Duration::from_secs(30);
     let mut child = command
@@ -257,7 +256,7 @@ pub(crate) fn run_briefly(mut command: Command) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// A file name that QEMU cannot take for an option or a protocol.
+/// A file name that QEMU cannot mistake for an option or a protocol.
 pub(crate) fn plain_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -1,10 +1,10 @@
-//! QEMU's machine protocol, as little of it as reading guest memory takes: JSON
-//! objects, one a line, on a unix socket on which we listen and QEMU calls.
+//! QEMU's machine protocol (QMP), only as far as reading guest memory needs it: JSON objects, one
+//! on each line, on a unix socket on which we listen and QEMU connects.
 //!
-//! A thread of its own reads the boot record a few times a second and reports
-//! it, and hears when the guest powers off; it ends then, when QEMU hangs up or
-//! when it is told to stop. A machine that leaves a trace is kept when the guest
-//! has powered it off; the trace is read out then, and QEMU told to end.
+//! A separate thread reads the boot record a few times a second and reports it, and receives the
+//! guest's power-off. The thread ends then, or when QEMU disconnects, or when it is told to stop.
+//! QEMU keeps a machine with a trace after the guest's power-off; the thread reads the trace and
+//! then tells QEMU to end.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,32 +20,33 @@ use crate::bootrec::{self, BootRecord};
 use crate::trace_area::TraceArea;
 use granule_trace::{Header, RECORD_WORDS};
 
-/// A parked kernel waits; nobody notices a quarter of a second.
+/// The interval of reading the boot record. A parked kernel waits, and nobody notices a quarter of
+/// a second.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often a thread that waits for QEMU looks whether it is to stop.
+/// How often a thread that waits for QEMU checks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What ends a conversation.
+/// The reason why a conversation ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hangup {
-    /// The guest has powered off. QEMU is about to end, and says no more.
+    /// The guest has powered off. QEMU is about to end, and sends nothing more.
     PoweredOff,
-    /// QEMU has gone or is not understood, or we are to stop.
+    /// QEMU has gone or sent an object that cannot be parsed, or we are to stop.
     Gone,
 }
 
 impl From<io::Error> for Hangup {
     fn from(_: io::Error) -> Self {
-        // QEMU has ended: how, its exit status says.
+        // QEMU has ended; its exit status gives the reason.
         Self::Gone
     }
 }
 
-/// Whatever capabilities QEMU's greeting offers, which is one: out-of-band commands.
-/// None is sent, but without it QEMU holds its monitor up during each command and
-/// lets it go on by a callback; a guest that powers off before that has run makes
-/// QEMU abort ("BH 'monitor_accept_input' leaked") instead of end.
+/// Accepts every capability of QEMU's greeting, which is one: out-of-band commands. We send none of
+/// them. Without the capability QEMU suspends its monitor during each command and resumes it by a
+/// callback; a guest that powers off before the callback makes QEMU abort ("BH
+/// 'monitor_accept_input' leaked") instead of end.
 fn accepted(greeting: &Value) -> Value {
     match &greeting["QMP"]["capabilities"] {
         Value::Array(offered) => json!({ "enable": offered }),
@@ -53,16 +54,16 @@ fn accepted(greeting: &Value) -> Value {
     }
 }
 
-/// A connection whose greeting was answered.
+/// A connection after the greeting.
 struct Qmp<'a> {
     lines: BufReader<UnixStream>,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of a line whose end has not arrived yet.
     partial: Vec<u8>,
     stop: &'a Receiver<()>,
-    /// Commands sent; an answer says which it is for.
+    /// The number of commands sent; an answer carries its command's number.
     commands: u64,
-    /// Whether to wait for answers although we are to stop. Whoever runs QEMU ends it, and
-    /// with it the wait, if none comes.
+    /// Whether to wait for answers although we are to stop. If no answer comes, `guest` ends QEMU,
+    /// and with it the wait.
     last_orders: bool,
 }
 
@@ -81,7 +82,7 @@ impl<'a> Qmp<'a> {
         Ok(qmp)
     }
 
-    /// The next object QEMU sends, or none by the deadline.
+    /// The next object QEMU sends, or `None` at the deadline.
     fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Value>, Hangup> {
         loop {
             match self.lines.read_until(b'\n', &mut self.partial) {
@@ -108,7 +109,7 @@ impl<'a> Qmp<'a> {
         }
     }
 
-    /// Runs a command to its answer; most events that come in between are not for us.
+    /// Runs a command and waits for its answer; events in between are ignored.
     fn run(&mut self, command: &str, arguments: Value) -> Result<(), Hangup> {
         self.commands += 1;
         let id = self.commands;
@@ -116,7 +117,7 @@ impl<'a> Qmp<'a> {
         line.push('\n');
         self.lines.get_mut().write_all(line.as_bytes())?;
         while let Some(answer) = self.next(None)? {
-            // An earlier command's, whose answer the guest's power-off came before.
+            // The answer of an earlier command that the guest's power-off interrupted.
             if answer["id"].as_u64().is_some_and(|other| other != id) {
                 continue;
             }
@@ -130,7 +131,7 @@ impl<'a> Qmp<'a> {
         Ok(())
     }
 
-    /// Lets time pass, hearing what QEMU says meanwhile.
+    /// Waits, and receives QEMU's events meanwhile.
     fn listen(&mut self, time: Duration) -> Result<(), Hangup> {
         let deadline = Instant::now() + time;
         while self.next(Some(deadline))?.is_some() {}
@@ -138,19 +139,18 @@ impl<'a> Qmp<'a> {
     }
 }
 
-/// What the watcher has to tell.
+/// A report of the watcher.
 #[derive(Debug)]
 pub(crate) enum Sight {
-    /// The boot record at that address, or why it cannot be read as one.
+    /// The boot record at that address, or why its bytes are no record.
     Record(u64, Result<BootRecord, String>),
-    /// The head of the trace, whose file is written; or why there is none.
+    /// The head of the trace, whose file is written; or why there is no trace.
     Trace(Result<Header, String>),
     /// The guest has powered off.
     PoweredOff,
 }
 
-/// Guest-physical address of the boot record that is looked at; another one's once the kernel has left
-/// for the next.
+/// Guest-physical address of the boot record to watch; after a hop, the next kernel's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place(Arc<Mutex<Option<u64>>>);
 
@@ -168,26 +168,26 @@ impl Place {
     }
 }
 
-/// What to read, and where to put it.
+/// The data to read from the guest.
 pub(crate) struct Watch {
-    /// Where the boot record is.
+    /// The address of the boot record.
     pub(crate) boot_record: Place,
-    /// A trace to be saved at the end of the guest.
+    /// The trace to save at the end of the guest.
     pub(crate) trace: Option<Trace>,
-    /// A file of our own through which QEMU hands the bytes over.
+    /// A file of ours through which QEMU passes the bytes.
     pub(crate) scratch: PathBuf,
 }
 
-/// Where a trace is, and where it goes.
+/// The place of a trace in RAM, and its file.
 pub(crate) struct Trace {
-    /// Where the guest leaves it.
+    /// The RAM where the guest records it.
     pub(crate) area: TraceArea,
-    /// The file that gets it, head and records.
+    /// The file for its head and records.
     pub(crate) file: PathBuf,
 }
 
-/// Waits for QEMU's call, then reports the boot record until the guest powers
-/// off, which is reported too, QEMU hangs up or `stop` is dropped.
+/// Waits for QEMU to connect, then reports the boot record until the guest powers off (which is
+/// reported too), QEMU disconnects or `stop` is dropped.
 pub(crate) fn watch(
     listener: &UnixListener,
     watch: &Watch,
@@ -204,7 +204,7 @@ pub(crate) fn watch(
     if let Some(trace) = &watch.trace {
         qmp.last_orders = true;
         report(Sight::Trace(save(&mut qmp, trace, &watch.scratch)));
-        // With or without an answer: whoever waits for QEMU's end sees to it.
+        // An answer is not needed: `guest` waits for QEMU's end.
         let _ = qmp.run("quit", json!({}));
     }
     if hangup == Hangup::PoweredOff {
@@ -227,10 +227,10 @@ fn watch_record(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)
     }
 }
 
-/// Reads out a trace: its head, and then as many records as that says.
+/// Saves a trace: reads its head, and then the number of records that the head gives.
 fn save(qmp: &mut Qmp<'_>, trace: &Trace, scratch: &Path) -> Result<Header, String> {
     let gone = |_| "QEMU ended, or did not answer, before the trace could be read out".to_owned();
-    // So that what is read belongs together: a guest that did not come to its end runs on.
+    // Stop the guest, so that the data is consistent: a guest that did not reach its end runs on.
     qmp.run("stop", json!({})).map_err(gone)?;
     let (start, head_bytes) = (trace.area.start, 8 * Header::WORDS as u64);
     let bytes = read(qmp, scratch, start, head_bytes).map_err(gone)?;
@@ -252,7 +252,7 @@ fn stopped(stop: &Receiver<()>, wait: Duration) -> bool {
 }
 
 fn accept(listener: &UnixListener, stop: &Receiver<()>) -> Option<UnixStream> {
-    // Without waiting, because a QEMU that refuses its options never calls.
+    // Non-blocking, because a QEMU that refuses its options never connects.
     listener.set_nonblocking(true).ok()?;
     loop {
         match listener.accept() {
@@ -294,8 +294,8 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    /// A QEMU that says hello, interrupts with an event, and saves what it is
-    /// told to `count` times before it hangs up or powers off.
+    /// A QEMU that greets, interrupts with an event, and executes `count` saves before it
+    /// disconnects or powers off.
     fn fake_qemu(
         socket: &Path,
         memory: Vec<u8>,
@@ -324,8 +324,7 @@ mod tests {
                 }
             }
             if powers_off {
-                // As QEMU does, without an answer to what was asked last, and staying on
-                // the line.
+                // As QEMU does: no answer to the last command, and the connection stays open.
                 let event = json!({ "event": "SHUTDOWN", "data": { "guest": true } });
                 writeln!(output, "{event}").unwrap();
                 let mut rest = String::new();

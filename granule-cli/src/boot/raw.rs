@@ -1,92 +1,92 @@
-//! Raw mode: where image, tree and initial RAM disk lie when we lay them into
-//! RAM ourselves, and the instructions in flash that enter the image.
+//! Raw mode: the addresses of image, tree and initial RAM disk when we place them in RAM ourselves,
+//! and the instructions in flash that enter the image.
 //!
-//! Pure: addresses and bytes only. The tree's content is made in `tree`, the
-//! QEMU options that carry all this in `qemu`.
+//! Pure: addresses and bytes only. `tree` makes the tree's content, `qemu` the options for all
+//! this.
 
 use thiserror::Error;
 
 use crate::image::RAM_BASE;
 
-/// With firmware in flash QEMU still copies a tree of its own to the start of
-/// RAM (up to 1 MiB), and refuses to start where something else lies there.
+/// With firmware in flash, QEMU still copies its own tree (up to 1 MiB) to the start of RAM and
+/// refuses to start if anything else lies there.
 const QEMU_TREE_BYTES: u64 = 2 << 20;
-/// The boot protocol lets a tree be at most 2 MiB, and a kernel may map it as
-/// one 2 MiB block: give it one of its own.
+/// The boot protocol allows a tree of at most 2 MiB, and a kernel may map it as one 2 MiB block: no
+/// other piece shares that block.
 const TREE_ALIGN: u64 = 2 << 20;
 /// The largest page size, so that the disk's first page holds nothing else.
 const INITRD_ALIGN: u64 = 64 << 10;
 
-/// Why the pieces cannot lie as asked.
+/// The reasons why the pieces cannot be placed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// A piece does not fit into RAM where it was asked to lie.
+    /// A piece does not fit into RAM at its requested address.
     #[error(
         "{what} ({start:#x} to {end:#x}) does not lie in RAM, which is {ram_start:#x} to {ram_end:#x}; choose another address or more --memory"
     )]
     OutsideRam {
-        /// Which piece.
+        /// The piece.
         what: &'static str,
         /// Its first byte.
         start: u64,
-        /// The byte behind it.
+        /// The byte after its last.
         end: u64,
-        /// RAM's first byte that may be used.
+        /// The first usable byte of RAM.
         ram_start: u64,
-        /// The byte behind RAM.
+        /// The byte after RAM.
         ram_end: u64,
     },
-    /// Two pieces were asked to lie in the same place.
+    /// Two pieces were requested at overlapping addresses.
     #[error("{what} ({start:#x} to {end:#x}) overlaps {other}; choose another address")]
     Overlap {
-        /// Which piece.
+        /// The piece.
         what: &'static str,
         /// Its first byte.
         start: u64,
-        /// The byte behind it.
+        /// The byte after its last.
         end: u64,
-        /// The piece in its way.
+        /// The piece that it overlaps.
         other: &'static str,
     },
-    /// No room was left for a piece whose place was not asked for.
+    /// There is no room for a piece without a requested address.
     #[error(
         "no room in RAM for {what} ({bytes} bytes) beside the image; give more --memory or another --load-address"
     )]
     NoRoom {
-        /// Which piece.
+        /// The piece.
         what: &'static str,
         /// Its length.
         bytes: u64,
     },
 }
 
-/// What is to be laid out.
+/// The pieces to place.
 #[derive(Debug, Clone, Copy)]
 pub struct Pieces {
     /// RAM in bytes, from [`RAM_BASE`] on.
     pub ram_bytes: u64,
-    /// Where the image's first byte lies.
+    /// Address of the image's first byte.
     pub load_address: u64,
     /// Memory the image needs, zeroed data included.
     pub image_span: u64,
     /// Length of the tree.
     pub tree_bytes: u64,
-    /// Where the tree is asked to lie.
+    /// The requested address of the tree.
     pub tree_address: Option<u64>,
     /// Length of the initial RAM disk, 0 for none.
     pub initrd_bytes: u64,
-    /// Where the initial RAM disk is asked to lie.
+    /// The requested address of the initial RAM disk.
     pub initrd_address: Option<u64>,
 }
 
-/// Where the pieces lie.
+/// The addresses of the pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The image's first byte.
     pub image: u64,
     /// The tree's first byte.
     pub tree: u64,
-    /// The initial RAM disk's first byte; meaningless when it is empty.
+    /// The initial RAM disk's first byte; meaningless if the disk is empty.
     pub initrd: u64,
 }
 
@@ -96,14 +96,14 @@ struct Taken {
     end: u64,
 }
 
-/// Finds a place for every piece.
+/// Finds an address for every piece.
 ///
-/// The tree goes behind the image and the disk behind the tree, because RAM a
-/// tree describes is likeliest there; in front of the image if that is full.
+/// The tree goes behind the image and the disk behind the tree, because RAM there is most likely
+/// described by the tree; a piece without room there goes in front of the image.
 ///
 /// # Errors
 ///
-/// When a piece would lie outside RAM or on another one.
+/// A `LayoutError` if a piece would lie outside RAM or overlap another.
 pub fn lay_out(pieces: &Pieces) -> Result<Layout, LayoutError> {
     let mut room = Room {
         start: RAM_BASE + QEMU_TREE_BYTES,
@@ -112,7 +112,7 @@ pub fn lay_out(pieces: &Pieces) -> Result<Layout, LayoutError> {
     };
     room.take("the image", pieces.load_address, pieces.image_span)?;
     let behind = pieces.load_address.saturating_add(pieces.image_span);
-    // What has an address of its own goes first, so that nothing else is put there.
+    // Pieces with a requested address go first, so that no other piece takes it.
     if let Some(address) = pieces.initrd_address {
         room.take("the initrd", address, pieces.initrd_bytes)?;
     }
@@ -183,8 +183,8 @@ impl Room {
                     Ok(()) => return Ok(aligned),
                     Err(LayoutError::Overlap { .. }) => {
                         let end = aligned.saturating_add(bytes.max(1));
-                        // Behind everything it ran into: the loop ends, as
-                        // each turn passes at least one piece.
+                        // Behind every piece that it overlaps. The loop ends, since each turn
+                        // passes at least one piece.
                         start = self
                             .taken
                             .iter()
@@ -199,9 +199,8 @@ impl Room {
     }
 }
 
-/// The instructions at address 0 that enter the image as the boot protocol
-/// says: x0 is the tree's address, x1 to x3 are 0, and the MMU is off because
-/// nothing has turned it on since reset.
+/// The instructions at address 0 that enter the image as the boot protocol requires: x0 is the
+/// tree's address, x1 to x3 are 0, and the MMU is off since reset.
 #[must_use]
 pub fn flash_stub(layout: &Layout) -> Vec<u8> {
     const X0: u32 = 0;
@@ -306,7 +305,7 @@ mod tests {
             assert!(matches!(error, LayoutError::OutsideRam { .. }), "{error}");
             error.to_string()
         };
-        // The start of RAM is QEMU's, below RAM there is nothing.
+        // QEMU uses the start of RAM, and there is nothing below RAM.
         assert!(
             outside(Pieces {
                 load_address: 0x4000_0000,

@@ -1,8 +1,8 @@
-//! Device trees on the host's side: QEMU's own for a request, and the words we
-//! put into `/chosen`.
+//! Device trees on the host: QEMU's own tree for a request, and the properties that we put into
+//! `/chosen`.
 //!
-//! Trees given with `--dtb` are never edited; they are only looked into, and a
-//! broken one is no error here: the kernel is to see it as it is.
+//! Trees given with `--dtb` are only read, never edited. A broken one is no error here: the kernel
+//! must see it unchanged.
 
 use std::process::Command;
 
@@ -14,9 +14,8 @@ use super::{guest, qemu};
 use crate::request::{COUNT_INSTRUCTIONS, Request};
 use crate::trace_area::TraceArea;
 
-/// The tree QEMU makes for this request's machine, without bootargs and initrd
-/// and without the padding QEMU puts behind it: what a test edits or breaks and
-/// hands back with [`Request::dtb`].
+/// The tree that QEMU makes for this request's machine, without bootargs, initrd and QEMU's
+/// padding. A test edits or breaks it and passes it back with [`Request::dtb`].
 ///
 /// # Errors
 ///
@@ -41,7 +40,7 @@ pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
     Ok(DeviceTree::from_fdt(&tree).to_dtb())
 }
 
-/// The tree with `bootargs` and the initrd's place in `/chosen`.
+/// The tree with `bootargs` and the initrd's addresses in `/chosen`.
 pub(crate) fn with_chosen(
     dtb: &[u8],
     bootargs: &str,
@@ -68,7 +67,7 @@ pub(crate) fn with_chosen(
     Ok(tree.to_dtb())
 }
 
-/// Whether an exact tree's own bootargs ask for instruction counts.
+/// Whether the bootargs of an exact tree ask for instruction counts.
 #[must_use]
 pub fn counts_instructions(dtb: &[u8]) -> bool {
     bootargs(dtb).is_some_and(|text| {
@@ -77,7 +76,7 @@ pub fn counts_instructions(dtb: &[u8]) -> bool {
     })
 }
 
-/// Where an exact tree's own bootargs ask for a trace.
+/// The trace area in the bootargs of an exact tree.
 #[must_use]
 pub fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
     TraceArea::of_bootargs(&bootargs(dtb)?)
@@ -90,13 +89,13 @@ fn bootargs(dtb: &[u8]) -> Option<String> {
     Some(property.value_as::<&str>().ok()?.to_owned())
 }
 
-/// Where an exact tree says that the initrd lies.
+/// The initrd's address in an exact tree.
 #[must_use]
 pub fn initrd_start(dtb: &[u8]) -> Option<u64> {
     let tree = Fdt::new(dtb).ok()?;
     let chosen = tree.find_node("/chosen")?;
     let property = chosen.property("linux,initrd-start")?;
-    // Loaders write one cell or two, whatever the root's #address-cells says.
+    // Loaders write one or two cells, whatever the root's #address-cells.
     match property.value() {
         value @ ([_, _, _, _] | [_, _, _, _, _, _, _, _]) => Some(
             value

@@ -1,16 +1,16 @@
-//! The model's times beside the published ones: what it was fitted to, and what it was not.
+//! The cost model's times beside the published ones, those it was fitted to and the others.
 
 use std::fmt::Write as _;
 
 use super::machine::{Machine, published_job};
 use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
 
-/// One published time and the model's.
+/// One published time and the model's time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cell {
     /// The machine and its RAM.
     pub column: &'static Column,
-    /// What was measured.
+    /// The measured line.
     pub line: &'static Line,
     /// Milliseconds, as published.
     pub published_ms: u32,
@@ -21,14 +21,14 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// How far the model is off, in percent of what was published.
+    /// The model's error, in percent of the published time.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         (self.predicted_ms / f64::from(self.published_ms) - 1.0) * 100.0
     }
 }
 
-/// All published times beside the model's, a column after the other.
+/// All published times beside the model's, column by column.
 #[must_use]
 pub fn cells() -> Vec<Cell> {
     let machines = Machine::all();
@@ -107,9 +107,9 @@ pub fn table() -> String {
 mod tests {
     use super::*;
 
-    /// What is left out of the fit. How far off is as good as the times are: the Altra's in a VM,
-    /// posted again, differ by up to 6 % from each other, those on metal by 3 %, the M2's, some of
-    /// them 6 ms in whole ones, by 18 %.
+    /// Checks the published times that the fit leaves out. A prediction cannot be better than the
+    /// times: reposted times differ from each other by up to 6 % for the Altra in a VM and 3 % on
+    /// metal, and by 18 % for the M2, some of whose times are 6 ms in whole milliseconds.
     #[test]
     fn what_was_left_out_is_predicted() {
         for (machine, cells_left_out, most) in [

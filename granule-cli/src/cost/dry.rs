@@ -1,5 +1,5 @@
-//! The strategy `direct` made on no machine, for tests of the arithmetic: the library's own code
-//! over tables that remember only what it reads again, so that some gigabytes take milliseconds.
+//! Runs the strategy `direct` on no machine, for tests of the arithmetic: the library's own code on
+//! tables that store only what it reads again, so that some gigabytes take milliseconds.
 
 use std::collections::HashMap;
 
@@ -48,8 +48,8 @@ impl Dispatch for Direct<'_> {
             allocator: Counted::new(arena, &counters),
             maintenance: Counted::new(NoCpu(job.capabilities), &counters),
         };
-        // SAFETY: the root is an empty table of `Tables`, as all that follow are; they are live
-        // only in that barriers are to be counted.
+        // SAFETY: the root is an empty table of `Tables`, as are all that follow; no CPU walks
+        // them, they count as live only so that barriers are counted.
         let mut tables = unsafe {
             PageTables::<P, _>::from_root(root, job.capabilities.geometry, Liveness::Live, parts)?
         };
@@ -62,12 +62,12 @@ impl Dispatch for Direct<'_> {
     }
 }
 
-/// What is known of a table.
+/// The contents of a table.
 #[derive(Default)]
 struct Table {
-    /// The first entry and the step from each to the next, if all follow from those.
+    /// The first entry and the step from each to the next, if all entries follow from those.
     run: Option<(u64, u64)>,
-    /// Else each by itself.
+    /// Otherwise each entry.
     entries: Vec<u64>,
 }
 
@@ -128,7 +128,7 @@ unsafe impl TableMemory for Tables {
         descriptor: Descriptor,
         visibility: Visibility,
     ) -> Descriptor {
-        // SAFETY: the caller's promise; nobody walks these tables.
+        // SAFETY: the caller keeps the contract of this function; no CPU walks these tables.
         unsafe {
             let old = self.load(table, index);
             self.store(table, index, descriptor, visibility);

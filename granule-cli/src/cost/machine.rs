@@ -1,8 +1,8 @@
 //! A machine as a few costs, fitted to published times.
 //!
-//! The model is a sum, the same for fitting and for predicting: each count times its cost. It knows
-//! nothing of caches, of what overlaps, of other CPUs; what it is worth stands in
-//! [`check`](super::check).
+//! The model is a sum, the same for fitting and for predicting: each count times its cost. It
+//! leaves out caches, overlapping operations and other CPUs; [`check`](super::check) shows how good
+//! it is.
 
 use std::array;
 
@@ -14,65 +14,65 @@ use super::Job;
 use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
 use crate::request::Rodata;
 
-/// The costs, in nanoseconds.
+/// The costs of a machine, in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     /// Its name.
     pub name: &'static str,
-    /// What it was called where its times were published.
+    /// The machine's name in the publication.
     pub published_as: &'static str,
-    /// The page sizes its CPUs have.
+    /// The page sizes that its CPUs support.
     pub page_sizes: &'static [PageSize],
-    /// Whether its TLBIs reach ranges.
+    /// Whether its CPUs have TLBIs by range.
     pub tlbi_range: bool,
-    /// Issuing a TLBI.
+    /// The cost of issuing a TLBI.
     pub tlbi_ns: f64,
-    /// Waiting for the TLBIs issued before, with the DSBs and the ISB round them.
+    /// The cost of waiting for the TLBIs issued before, with the DSBs and the ISB around them.
     pub wait_ns: f64,
-    /// A DSB ISHST with its ISB.
+    /// The cost of a DSB ISHST with its ISB.
     pub dsb_isb_ns: f64,
-    /// Storing a descriptor, the walk that leads there and its share of all else included. Zeroing
-    /// one of a new table is such a store: no published time tells the two apart, as each strategy
-    /// does one for the other.
+    /// The cost of storing a descriptor, including the walk to it and its share of everything else.
+    /// Zeroing an entry of a new table counts as such a store: the published times cannot tell the
+    /// two apart, since each strategy does one zeroing for each store.
     pub store_ns: f64,
-    /// The costs that come of published times 2 % higher or lower, or half a millisecond as they
-    /// are rounded to whole ones: the least and the most of each, in the order above.
+    /// The least and the most of each cost, in the order above, when the published times move by
+    /// 2 %, or by half a millisecond because they are rounded to whole ones.
     pub ranges: [(f64, f64); COSTS],
 }
 
-/// How many costs are fitted.
+/// The number of fitted costs.
 pub const COSTS: usize = 4;
 
-/// How far a published time may be from what another measurement would have given: about what
-/// different postings of the same strategy on the Altra differ by.
+/// The assumed error of a published time: about the difference between postings of the same
+/// strategy on the Altra.
 const SPREAD: f64 = 0.02;
 /// Times were published in whole milliseconds.
 const ROUNDING_NS: f64 = 0.5e6;
 
-/// A time in milliseconds that the model gives: one where it was fitted to such maps, else what it
-/// lies between.
+/// A time in milliseconds that the model predicts: exact for maps like the fitted ones, a range for
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Predicted {
-    /// At least.
+    /// The lower bound.
     pub low_ms: f64,
-    /// At most.
+    /// The upper bound.
     pub high_ms: f64,
 }
 
-/// How often each of the costs is paid.
+/// The count of each cost.
 fn paid(expected: &Expected) -> [f64; COSTS] {
     let counts = &expected.counts;
     [
         counts.tlbi as f64,
         expected.waits as f64,
-        // Two DSBs are part of each wait.
+        // Each wait includes two DSBs.
         counts.dsb.saturating_sub(2 * expected.waits) as f64,
         counts.stores as f64,
     ]
 }
 
 impl Machine {
-    /// The machines there are published times of.
+    /// The machines with published times.
     #[must_use]
     pub fn all() -> Vec<Self> {
         FITTED_COLUMNS
@@ -81,11 +81,11 @@ impl Machine {
             .collect()
     }
 
-    /// The machine of this name.
+    /// The machine with this name.
     ///
     /// # Errors
     ///
-    /// One line with the names there are.
+    /// One line with the known names.
     pub fn named(name: &str) -> Result<Self, String> {
         let all = Self::all();
         let names: Vec<_> = all.iter().map(|machine| machine.name).collect();
@@ -95,8 +95,8 @@ impl Machine {
             .ok_or_else(|| format!("{name:?} is no machine with published times: {names}"))
     }
 
-    /// Fits the costs to the lines that are for fitting, so that the sum of the squares of the
-    /// relative errors is least and no cost is negative.
+    /// Fits the costs to the fitted lines: least sum of the squares of the relative errors, with no
+    /// negative cost.
     fn fit(column: usize, about: &Column) -> Option<Self> {
         let job = published_job(about).ok()?;
         let lines: Vec<&Line> = LINES.iter().filter(|line| line.fitted).collect();
@@ -113,7 +113,7 @@ impl Machine {
         };
         let costs = fit(&times)?;
         let mut ranges = costs.map(|cost| (cost, cost));
-        // Every way in which each is either too high or too low.
+        // Every combination of times that are too high or too low.
         for signs in 0u32..1 << times.len() {
             let moved: Vec<f64> = (times.iter().enumerate())
                 .map(|(place, ns)| {
@@ -145,7 +145,7 @@ impl Machine {
         [self.tlbi_ns, self.wait_ns, self.dsb_isb_ns, self.store_ns]
     }
 
-    /// Whether its CPUs have this page size.
+    /// Whether its CPUs support this page size.
     #[must_use]
     pub fn has(&self, page_size: PageSize) -> bool {
         self.page_sizes.contains(&page_size)
@@ -155,8 +155,8 @@ impl Machine {
     #[must_use]
     pub fn predict(&self, expected: &Expected) -> Predicted {
         let sum = sum(&paid(expected), &self.costs());
-        // Where nothing is zeroed, what a store costs by itself is not known: half of what storing
-        // and zeroing cost together, if they are alike, or all of it.
+        // Where nothing is zeroed, the cost of a store by itself is unknown: between half of what
+        // storing and zeroing cost together (if they cost the same) and all of it.
         let unzeroed = if expected.zeroed == 0 {
             expected.counts.stores as f64 * self.store_ns
         } else {
@@ -174,11 +174,11 @@ fn sum(counts: &[f64; COSTS], costs: &[f64; COSTS]) -> f64 {
     counts.iter().zip(costs).map(|(n, cost)| n * cost).sum()
 }
 
-/// The map whose time a published column holds.
+/// The map that a published column was measured with.
 ///
 /// # Errors
 ///
-/// None for the columns there are.
+/// None for the existing columns.
 pub fn published_job(column: &Column) -> Result<Job, String> {
     Job::assumed(
         column.gib << 30,
@@ -190,8 +190,8 @@ pub fn published_job(column: &Column) -> Result<Job, String> {
     )
 }
 
-/// The costs, none negative, with which the sum of each row comes nearest to 1. With so few of
-/// them every choice of which are 0 can be tried.
+/// The non-negative costs with which the sum of each row comes nearest to 1. There are so few costs
+/// that every choice of which of them are 0 is tried.
 fn least_squares(rows: &[[f64; COSTS]]) -> Option<[f64; COSTS]> {
     let mut best: Option<(f64, [f64; COSTS])> = None;
     for used in 1u32..1 << COSTS {
@@ -210,10 +210,10 @@ fn least_squares(rows: &[[f64; COSTS]]) -> Option<[f64; COSTS]> {
     best.map(|(_, costs)| costs)
 }
 
-/// The normal equations for the costs that are used, by elimination; `None` when the rows do not
+/// Solves the normal equations for the used costs by elimination; `None` if the rows do not
 /// determine them.
 fn solve(rows: &[[f64; COSTS]], used: impl Fn(usize) -> bool) -> Option<[f64; COSTS]> {
-    // The counts differ by orders of magnitude: each is scaled to 1 first.
+    // The counts differ by orders of magnitude, so each is scaled to 1 first.
     let scale: [f64; COSTS] = array::from_fn(|cost| {
         let largest = rows.iter().map(|row| row[cost]).fold(0.0, f64::max);
         if largest > 0.0 { largest } else { 1.0 }
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_fit_finds_costs_that_are_there() {
-        // Times made up from known costs come back as those.
+        // Times computed from known costs give those costs back.
         let costs = [300.0, 1500.0, 16.0, 2.5];
         let counts = [
             [1e6, 1e6, 1.8e7, 1.7e7],
@@ -282,8 +282,8 @@ mod tests {
         assert!(LINES.iter().filter(|line| line.fitted).count() > COSTS);
     }
 
-    /// What a machine is fitted to, it predicts with the same sum: made with times of its own, it
-    /// is found again.
+    /// A machine fitted to times that its own costs predict must come out the same: fitting and
+    /// predicting use one sum.
     #[test]
     fn fitting_and_predicting_are_one_formula() {
         for machine in Machine::all() {
@@ -294,7 +294,7 @@ mod tests {
                 .map(|line| {
                     let expected = job.expect(line.strategy, line.barriers).unwrap();
                     let predicted = machine.predict(&expected);
-                    // One time for what is like the published maps.
+                    // Maps like the published ones have one exact time.
                     assert_eq!(predicted.low_ms, predicted.high_ms);
                     paid(&expected).map(|paid| paid / (predicted.low_ms * 1e6))
                 })

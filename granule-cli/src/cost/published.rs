@@ -3,23 +3,24 @@
 //! Source: "Speed up boot with faster linear map creation", Ryan Roberts, linux-arm-kernel:
 //! v1 of 26 March 2024 (on v6.9-rc1), v2 of 4 April 2024 (on v6.9-rc2), v3 of 12 April 2024, and
 //! the message of its patch "Don't remap pgtables for allocate vs populate" (commit 0e9df1c9).
-//! All with 4K pages and a map of pages. Whole milliseconds: half of one is 8 % of the smallest.
+//! All have 4K pages and a map of pages. Times are whole milliseconds: half of one is 8 % of the
+//! smallest.
 
 use granule::arch::PageSize;
 use granule::linear::{Barriers, Strategy};
 
-/// A machine that times were published of, and its RAM.
+/// A machine with published times, and its RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// The machine's name in this program; two columns may be of one machine.
+    /// The machine's name in this program; two columns may have the same machine.
     pub machine: &'static str,
-    /// What it was called where it was published.
+    /// The machine's name in the publication.
     pub published_as: &'static str,
     /// GiB of RAM.
     pub gib: u64,
-    /// The page sizes its CPUs have.
+    /// The page sizes that its CPUs support.
     pub page_sizes: &'static [PageSize],
-    /// Whether its TLBIs reach ranges (FEAT_TLBIRANGE).
+    /// Whether its CPUs have TLBIs by range (FEAT_TLBIRANGE).
     pub tlbi_range: bool,
 }
 
@@ -62,13 +63,13 @@ pub const COLUMNS: [Column; 4] = [
 /// One line of a published table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    /// Which posting.
+    /// The posting.
     pub posting: &'static str,
-    /// What was measured.
+    /// The measured strategy.
     pub strategy: Strategy,
-    /// The barriers its page entries paid.
+    /// The barriers of its page entries.
     pub barriers: Barriers,
-    /// Milliseconds, a column each.
+    /// Milliseconds, one for each column.
     pub ms: [u32; COLUMNS.len()],
     /// Whether the model is fitted to this line (in the columns that are fitted).
     pub fitted: bool,
@@ -99,7 +100,7 @@ const fn fitted(line: Line) -> Line {
 use Barriers::{Entry, Table};
 use Strategy::{Base, BatchBarriers, LazyUnmap, NoAllocRemap, NoContRemap};
 
-/// All that was published.
+/// All published lines.
 pub const LINES: [Line; 12] = [
     line("v1", Base, Entry, [151, 2191, 8990, 17443]),
     line("v1", NoContRemap, Entry, [77, 429, 1753, 3796]),
@@ -115,6 +116,6 @@ pub const LINES: [Line; 12] = [
     line("v3", NoAllocRemap, Table, [10, 104, 438, 1223]),
 ];
 
-/// The columns that machines are fitted to: where a machine has two, the other shows whether the
-/// model carries over to another size.
+/// The columns that machines are fitted to. Where a machine has two columns, the other one shows
+/// whether the model holds for another RAM size.
 pub const FITTED_COLUMNS: [usize; 3] = [0, 1, 3];

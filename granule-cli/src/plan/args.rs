@@ -7,7 +7,7 @@ use crate::cost::Machine;
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::parse_size;
 
-/// What `granule plan --help` says above its options.
+/// The text of `granule plan --help` above its options.
 pub const LONG: &str = "\
 Say what a linear map consists of and what making it takes, for any RAM size, page size and
 strategy, without booting anything: leaves, tables, memory, TLBIs, barriers, and the time on a
@@ -16,7 +16,7 @@ machine that times were published of.
 RAM is taken to be one bank that begins at 1 GiB, as on QEMU's virt machine, with this
 repository's kernel 2 MiB into it.";
 
-/// What `granule plan --help` says below them.
+/// The text of `granule plan --help` below its options.
 pub const EXAMPLES: &str = "\
 Examples:
   Every strategy on a machine of the published tables:
@@ -86,7 +86,7 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// The plan these options stand for, if they stand for one.
+    /// The plan that these options describe, if they describe one.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
         Some(Plan {

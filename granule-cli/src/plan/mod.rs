@@ -1,4 +1,4 @@
-//! `granule plan`: what a linear map will consist of and take, for any RAM, without booting.
+//! `granule plan`: the leaves, tables and cost of a linear map for any RAM, without booting.
 //!
 //! Tables and leaves come from the library's census, counts from [`cost`](crate::cost), times from
 //! its model of a machine.
@@ -17,10 +17,10 @@ use crate::cost::{Job, Machine, job};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::show_size;
 
-/// The schema's number. Keys may be added to a schema; none goes away.
+/// The schema's number. Keys may be added to a schema but never removed.
 const SCHEMA: u32 = 1;
 
-/// What to plan.
+/// The linear map to plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Bytes of RAM.
@@ -33,15 +33,15 @@ pub struct Plan {
     pub rodata: Rodata,
     /// The level of FEAT_BBM that the CPUs are trusted with.
     pub bbm: u8,
-    /// The ways to make the map.
+    /// The strategies for building the map.
     pub strategies: Vec<LinearMap>,
-    /// The barriers of the published ones; `None` for those each goes by.
+    /// The barriers of the published strategies; `None` for each strategy's own.
     pub barriers: Option<Barriers>,
-    /// The machine whose time is predicted.
+    /// The machine whose time to predict.
     pub machine: Option<Machine>,
 }
 
-/// What one strategy takes.
+/// The cost of one strategy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Taken {
     /// The strategy.
@@ -54,23 +54,23 @@ pub struct Taken {
     pub predicted: Option<Predicted>,
 }
 
-/// The answer.
+/// The result of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// The question.
+    /// The plan.
     pub plan: Plan,
     /// The map.
     pub job: Job,
-    /// What each strategy takes.
+    /// The cost of each strategy.
     pub taken: Vec<Taken>,
 }
 
 impl Plan {
-    /// Works it out.
+    /// Computes the map and the cost of each strategy.
     ///
     /// # Errors
     ///
-    /// One line when RAM does not fit the addresses, or there are no such addresses.
+    /// One line if RAM does not fit the addresses, or this address size does not exist.
     pub fn work_out(self) -> Result<Planned, String> {
         let range = self
             .machine
@@ -169,7 +169,7 @@ impl Planned {
                 "wait_ns": machine.wait_ns,
                 "dsb_isb_ns": machine.dsb_isb_ns,
                 "store_ns": machine.store_ns,
-                // No published time tells them apart.
+                // The published times do not tell zeroing from storing.
                 "zero_ns": machine.store_ns,
                 "has_page_size": machine.has(plan.page_size.value()),
             })),
@@ -177,7 +177,7 @@ impl Planned {
         })
     }
 
-    /// The answer for people.
+    /// The result for people.
     #[must_use]
     pub fn text(&self) -> String {
         let plan = &self.plan;
@@ -260,7 +260,7 @@ fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// What the times are, and are not.
+/// The limits of the predicted times.
 fn caution(plan: &Plan, machine: &Machine) -> String {
     let mut text = format!(
         "Times are predicted, not measured: counts times costs fitted to published times of {}\n\
@@ -426,7 +426,7 @@ mod tests {
         );
         let mut odd = plan(4 << 30);
         odd.va_bits = 40;
-        // 40 bits are no choice of the kernel's, but they are an address space.
+        // The kernel never chooses 40 bits, but they are a valid address size.
         assert!(odd.clone().work_out().is_ok());
         odd.va_bits = 60;
         assert!(odd.work_out().unwrap_err().contains("--va-bits 60"));

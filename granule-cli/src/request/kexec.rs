@@ -1,39 +1,40 @@
-//! The part of a request that has the kernel leave for another one: plain data, the words that it puts
-//! into both command lines, and the combinations that make no sense.
+//! The part of a request for leaving for another kernel: plain data, the words that it puts into
+//! both command lines, and the combinations that are refused.
 
 use std::path::PathBuf;
 
 use super::{COUNT_INSTRUCTIONS, PageSize, Request};
 
-/// For which kernel to leave, and how. The default is the image that leaves, as it chooses itself.
+/// The next kernel, and how to leave for it. By default the running image loads itself again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kexec {
-    /// The next kernel's image; `None` is the one that leaves.
+    /// The next kernel's image; `None` for the running image.
     pub image: Option<PathBuf>,
     /// An initial RAM disk for it.
     pub initrd: Option<PathBuf>,
-    /// Its command line, behind the words made from the other fields.
+    /// The next kernel's command line, appended to the words made from the other fields.
     pub append: Option<String>,
-    /// The page size to ask it for.
+    /// The page size to ask the next kernel for.
     pub page_size: Option<PageSize>,
-    /// Whether nothing may be put where it goes at once, so that everything is copied.
+    /// Whether to load no segment at its destination, so that everything is copied.
     pub copy: bool,
-    /// Whether the copying is done with MMU and caches off.
+    /// Whether to copy with MMU and caches off.
     pub uncached: bool,
 }
 
-/// The word that makes the kernel that leaves copy with its MMU off.
+/// The bootargs word that makes the leaving kernel copy with its MMU off.
 const UNCACHED: &str = "granule.kexec=uncached";
-/// The word that makes the next kernel digest what it was handed.
+/// The bootargs word that makes the next kernel digest the segments it received.
 const DIGEST: &str = "granule.kexec=digest";
 
 impl Kexec {
-    /// The word that the kernel that leaves needs in its bootargs.
+    /// The word for the leaving kernel's bootargs, if it needs one.
     pub(crate) fn word(&self) -> Option<String> {
         self.uncached.then(|| UNCACHED.into())
     }
 
-    /// The next kernel's command line. What only kernels of ours know is not said to others.
+    /// The next kernel's command line. Words that only our kernels know are left out for others
+    /// (`ours`).
     pub(crate) fn bootargs(&self, ours: bool, counted: bool) -> String {
         let mut words = Vec::new();
         if let Some(size) = self.page_size {
@@ -47,7 +48,7 @@ impl Kexec {
         words.join(" ")
     }
 
-    /// Checks what can be checked without looking at any file.
+    /// Checks the request without looking at any file.
     pub(crate) fn check(&self, request: &Request) -> Result<(), String> {
         if request.initrd.is_some() {
             return Err(

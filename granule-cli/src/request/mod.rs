@@ -1,8 +1,7 @@
-//! What one boot is asked to be: plain data, its defaults, the words it puts
-//! into bootargs, and the combinations that make no sense.
+//! The request for one boot: plain data, its defaults, the words it puts into bootargs, and the
+//! combinations that are refused.
 //!
-//! Reading files and starting programs happens elsewhere; everything here is
-//! decided from the request alone.
+//! Nothing here reads files or starts programs; the request alone decides everything.
 
 mod kexec;
 
@@ -71,7 +70,7 @@ pub enum Barriers {
 }
 
 impl PageSize {
-    /// The word of the command line: `4k`, `16k` or `64k`.
+    /// The word on the command line: `4k`, `16k` or `64k`.
     #[must_use]
     pub fn word(self) -> &'static str {
         self.value().name()
@@ -95,7 +94,7 @@ impl PageSize {
 }
 
 impl Rodata {
-    /// The word of the command line.
+    /// The word on the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -108,7 +107,7 @@ impl Rodata {
 }
 
 impl LinearMap {
-    /// All of them, the published ones in the order of their steps.
+    /// All strategies, the published ones in the order of their steps.
     pub const ALL: [Self; 6] = [
         Self::Base,
         Self::NoContRemap,
@@ -131,7 +130,7 @@ impl LinearMap {
         }
     }
 
-    /// The word of the command line.
+    /// The word on the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
         self.strategy().name()
@@ -148,30 +147,30 @@ impl Barriers {
         }
     }
 
-    /// The word of the command line.
+    /// The word on the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
         self.value().name()
     }
 }
 
-/// The VA sizes that VMSAv8-64 stage 1 has with one page size or another.
+/// The VA sizes that VMSAv8-64 stage 1 supports with some page size.
 pub const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
 
-/// CPUs that a GICv2 has interfaces for.
+/// The number of CPU interfaces of a GICv2.
 const GIC2_CPUS: u32 = 8;
 
 /// The word in bootargs that makes the kernel count its instructions.
 pub const COUNT_INSTRUCTIONS: &str = "granule.count=instructions";
 
-/// One boot. `Request::default()` is a machine with 4 GiB, one CPU of QEMU's
-/// `max` model, entered at EL2, for at most a minute.
+/// One boot. `Request::default()` is a machine with 4 GiB of RAM and one CPU of QEMU's `max` model,
+/// entered at EL2, with a time limit of one minute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The flat image; `None` looks for `target/granule/Image` from the current
     /// directory upwards.
     pub image: Option<PathBuf>,
-    /// Where `image` is `None`: look for `target/granule/Image-test`, which has the hooks for tests.
+    /// With `image` `None`: look for `target/granule/Image-test`, which has the test hooks.
     pub test_image: bool,
     /// The page size to ask for.
     pub page_size: Option<PageSize>,
@@ -193,29 +192,29 @@ pub struct Request {
     pub linear_map: Option<LinearMap>,
     /// The barriers to ask for.
     pub linear_map_barriers: Option<Barriers>,
-    /// More bootargs, put behind the words made from the other fields.
+    /// More bootargs, appended to the words made from the other fields.
     pub append: Option<String>,
-    /// Hand the kernel exactly this tree instead of QEMU's.
+    /// A device tree to pass to the kernel unchanged, instead of QEMU's.
     pub dtb: Option<PathBuf>,
     /// An initial RAM disk.
     pub initrd: Option<PathBuf>,
-    /// Where the image's first byte lies; `None` leaves that to QEMU.
+    /// Address of the image's first byte; `None` lets QEMU choose.
     pub load_address: Option<u64>,
-    /// Where the tree lies; `None` picks a place behind the image.
+    /// Address of the tree; `None` picks a place behind the image.
     pub dtb_address: Option<u64>,
     /// The QEMU to run.
     pub qemu: PathBuf,
-    /// Let the virtual clock count instructions.
+    /// Whether the virtual clock counts instructions.
     pub icount: bool,
-    /// How long the guest may take, by its own clock ([`clock`](crate::boot::clock)).
+    /// The guest's time limit, by its own clock ([`clock`](crate::boot::clock)).
     pub timeout: Duration,
-    /// Have the kernel record a trace, and write it to this file.
+    /// The file for a trace that the kernel records.
     pub trace: Option<PathBuf>,
-    /// RAM to set aside for the trace; `None` takes what suits the machine's RAM.
+    /// RAM to reserve for the trace; `None` takes a size that suits the machine's RAM.
     pub trace_buffer: Option<u64>,
-    /// Keep the machine's RAM in this file, from which the next boot has it again.
+    /// A file that keeps the machine's RAM for the next boot.
     pub ram_file: Option<PathBuf>,
-    /// Have the kernel leave for another one.
+    /// The kernel to leave for.
     pub kexec: Option<Kexec>,
 }
 
@@ -251,14 +250,14 @@ impl Default for Request {
 }
 
 impl Request {
-    /// Whether image and tree are laid into RAM by us instead of by QEMU's
-    /// `-kernel`, which replaces memory nodes and picks the address itself.
+    /// Whether we place image and tree in RAM ourselves. QEMU's `-kernel` would replace memory
+    /// nodes and pick the address itself.
     #[must_use]
     pub fn is_raw(&self) -> bool {
         self.dtb.is_some() || self.load_address.is_some() || self.dtb_address.is_some()
     }
 
-    /// The bootargs this request stands for. `append` comes last.
+    /// The bootargs of this request. `append` comes last.
     #[must_use]
     pub fn bootargs(&self) -> String {
         let mut words = Vec::new();
@@ -288,24 +287,24 @@ impl Request {
         words.join(" ")
     }
 
-    /// The RAM that the kernel is told to leave its trace in, if there is to be one.
+    /// The RAM reserved for the kernel's trace, if a trace is wanted.
     #[must_use]
     pub fn trace_area(&self) -> Option<TraceArea> {
         self.trace.as_ref()?;
         Some(TraceArea::at_end_of_ram(self.memory, self.trace_buffer))
     }
 
-    /// Checks what can be checked without looking at any file.
+    /// Checks the request without looking at any file.
     ///
     /// # Errors
     ///
-    /// One line about the first thing that is wrong.
+    /// One line about the first mistake.
     pub fn check(&self) -> Result<(), String> {
         if self.memory == 0 {
             return Err("--memory 0: the machine needs RAM, for example 512M".into());
         }
-        // QEMU rounds RAM up to 8 KiB behind our back and then finds that its
-        // memory backend has another size.
+        // QEMU silently rounds RAM up to 8 KiB and then finds that its memory backend has another
+        // size.
         if !self.memory.is_multiple_of(8 << 10) {
             return Err(format!(
                 "--memory {}: QEMU's RAM comes in multiples of 8K",
@@ -347,12 +346,12 @@ impl Request {
                 "--va-bits {bits}: it is one of 36, 39, 42, 47, 48, 52"
             ));
         }
-        // A NUL ends the property in the tree, and the words behind it are lost.
+        // A NUL ends the property in the tree, and the words after it are lost.
         if self.append.as_ref().is_some_and(|text| text.contains('\0')) {
             return Err("--append holds a NUL byte, which would end the bootargs".into());
         }
-        // The architecture takes a fault on an instruction fetch that is not
-        // word aligned, before the kernel can say anything about its address.
+        // An instruction fetch from an address that is not word aligned faults before the kernel
+        // can report its address.
         if let Some(address) = self.load_address.filter(|a| !a.is_multiple_of(4)) {
             return Err(format!(
                 "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel asks for 2M)"
@@ -375,8 +374,8 @@ impl Request {
         area.check(self.memory)
     }
 
-    /// `--dtb` promises the kernel exactly that tree, so nothing else may want
-    /// a word in it.
+    /// `--dtb` passes the tree to the kernel unchanged, so options that put words into the tree
+    /// conflict with it.
     fn check_exact_tree(&self) -> Result<(), String> {
         if self.dtb.is_none() {
             return Ok(());

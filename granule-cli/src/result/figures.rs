@@ -1,5 +1,5 @@
-//! What leaving for another kernel took, out of what the two kernels said: the object `kexec` of the JSON
-//! object.
+//! The cost of leaving for another kernel, computed from both kernels' records: the object `kexec`
+//! of the JSON object.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,16 @@ use super::hop::Hop;
 use super::payload::{Compared, Payload};
 use super::record::Record;
 
-/// What is known of a kernel's leaving for another.
+/// The cost of one kernel's leaving for another, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Page size of the kernel that left.
+    /// Page size of the leaving kernel.
     pub from_page_size: Option<u64>,
-    /// Page size of the next one.
+    /// Page size of the next kernel.
     pub to_page_size: Option<u64>,
     /// Bytes of the image, the initial RAM disk and the tree.
     pub bytes_total: Option<u64>,
-    /// Bytes that were not loaded where they go.
+    /// Bytes that were copied, because they were not loaded at their destination.
     pub bytes_copied: Option<u64>,
     /// Cache lines that were cleaned to the point of coherency.
     pub lines_cleaned: Option<u64>,
@@ -24,14 +24,14 @@ pub struct Figures {
     pub dsb: Option<u64>,
     /// Instructions of the relocation, where they are counted.
     pub instructions: Option<u64>,
-    /// Whether what arrived is what was given.
+    /// Whether the payload arrived unchanged.
     pub digest_ok: Option<bool>,
-    /// What is not what was given.
+    /// The difference between the payload given and the payload that arrived.
     pub(crate) differs: Option<String>,
 }
 
 impl Figures {
-    /// What the kernels said of leaving; nothing where none left and none was asked to.
+    /// The figures of the kernels' records; `None` if no kernel left and none was asked to.
     pub(crate) fn of(boots: &[Record], payload: Option<&Payload>, counted: bool) -> Option<Self> {
         let Some(hop) = Hop::last(boots) else {
             return payload.map(|_| Self::default());

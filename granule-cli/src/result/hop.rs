@@ -1,22 +1,22 @@
-//! One kernel that left for the next, as the records of both tell it.
+//! One hop from a kernel to the next, read from both records.
 
 use serde_json::Value;
 
 use super::record::Record;
 
-/// Under `-icount shift=0` an instruction takes a nanosecond of the counters' time.
+/// Under `-icount shift=0` an instruction takes one nanosecond of counter time.
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// One kernel that left, and the record of the one that came, if it printed one.
+/// A leaving kernel's record, and the next kernel's if that printed one.
 pub(super) struct Hop<'a> {
     pub(super) leaving: &'a Record,
     pub(super) next: Option<&'a Record>,
-    /// Whether it was the first kernel that left.
+    /// Whether the leaving kernel was the first kernel.
     pub(super) first: bool,
 }
 
 impl<'a> Hop<'a> {
-    /// The last one that these records tell of.
+    /// The last hop in these records.
     pub(super) fn last(records: &'a [Record]) -> Option<Self> {
         let at = records.iter().rposition(left)?;
         Some(Self {
@@ -26,19 +26,19 @@ impl<'a> Hop<'a> {
         })
     }
 
-    /// A number that the next kernel said.
+    /// A number that the next kernel reported.
     pub(super) fn arrived(&self, key: &str) -> Option<u64> {
         self.next?.get(&format!("kexec.{key}")).and_then(number)
     }
 
-    /// A number that either said; the one that left knows less, but a next one that is not ours says
-    /// nothing.
+    /// A number that either kernel reported. The next kernel knows more, but one that is not ours
+    /// reports nothing.
     pub(super) fn said(&self, key: &str) -> Option<u64> {
         let leaving = || self.leaving.get(&format!("kexec.leaving.{key}"));
         self.arrived(key).or_else(|| leaving().and_then(number))
     }
 
-    /// Ticks from one count to another, as instructions.
+    /// The instructions between two tick counts.
     pub(super) fn instructions(&self, from: &str, to: &str) -> Option<u64> {
         let [from, to] = [from, to].map(|key| self.arrived(&format!("count.{key}")));
         let hz = self.arrived("count.hz").filter(|hz| *hz != 0)?;
@@ -47,17 +47,17 @@ impl<'a> Hop<'a> {
     }
 }
 
-/// Whether this kernel said that it leaves for another.
+/// Whether this kernel reported that it leaves for another.
 pub(crate) fn left(record: &Record) -> bool {
     record.get("kexec.leaving").is_some()
 }
 
-/// A number however it is written: in hexadecimal it is text to the record.
+/// A number in either form: a hexadecimal one is text in the record.
 pub(crate) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::String(text) => {
             let digits = text.strip_prefix("0x")?;
-            // A sign is no digit, but the standard library takes one.
+            // The standard library accepts a sign, which is no digit.
             let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
             plain.then(|| u64::from_str_radix(digits, 16).ok())?
         }

@@ -1,12 +1,12 @@
-//! The JSON object of a boot: schema 1, documented in `docs/boot-json.md`.
-//! Every key is always there; what is not known is null.
+//! The JSON object of a boot: schema 1, documented in `docs/boot-json.md`. Every key is always
+//! present; an unknown value is null.
 
 use serde_json::{Map, Value, json};
 
 use super::record::{KEYS, Record, insert};
 use super::{Boot, Figures, KernelOutcome};
 
-/// The schema's number. Keys may be added to a schema; none goes away.
+/// The schema's number. Keys may be added to a schema but never removed.
 const SCHEMA: u32 = 1;
 
 pub(crate) fn object(boot: &Boot) -> Value {
@@ -45,7 +45,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
         }),
     );
     object.insert("boots".into(), boot.boots.iter().map(one).collect());
-    // What the kernels said of it stands beside the figures.
+    // The kernels' own keys for kexec stand beside the figures.
     let figures = boot.kexec.as_ref().map_or(Value::Null, Figures::json);
     match (object.get_mut("kexec"), figures) {
         (Some(Value::Object(said)), Value::Object(figures)) => said.extend(figures),
@@ -67,10 +67,10 @@ fn one(record: &Record) -> Value {
     Value::Object(object)
 }
 
-/// What a kernel says of itself, null where it does not.
+/// The kernel's own keys, null where it did not print them.
 fn guest(object: &mut Map<String, Value>, record: &Record) {
     for (path, _) in KEYS {
-        // The table has no path that runs through another.
+        // No path in the table runs through another.
         let _ = insert(object, path, Value::Null);
     }
     merge(object, record.values());
@@ -80,7 +80,7 @@ fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     for (key, value) in from {
         match (into.get_mut(key), value) {
             (Some(Value::Object(into)), Value::Object(from)) => merge(into, from),
-            // An object of the schema stays one, whatever a guest says.
+            // An object of the schema stays an object, whatever a guest prints.
             (Some(Value::Object(_)), _) => (),
             _ => {
                 into.insert(key.clone(), value.clone());

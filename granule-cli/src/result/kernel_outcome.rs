@@ -1,22 +1,22 @@
-//! How a kernel says that it ended: the words of `@granule outcome=`.
+//! The outcome that a kernel reports: the words of `@granule outcome=`.
 
-/// How the kernel says that it ended.
+/// The outcome that a kernel reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelOutcome {
-    /// All went well.
+    /// The boot succeeded.
     Ok,
     /// The kernel panicked.
     Panic,
-    /// The kernel would not go on with what it was given.
+    /// The kernel refused its input.
     Refused,
-    /// A check the kernel made of its own tables failed.
+    /// The kernel's check of its own tables failed.
     SelfCheckFailed,
-    /// The programs on it did not end well.
+    /// The programs that ran on the kernel failed.
     GuestExit,
 }
 
 impl KernelOutcome {
-    /// All of them.
+    /// All outcomes.
     pub(crate) const ALL: [Self; 5] = [
         Self::Ok,
         Self::Panic,
@@ -25,7 +25,7 @@ impl KernelOutcome {
         Self::GuestExit,
     ];
 
-    /// The word that says it.
+    /// The word for the outcome.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

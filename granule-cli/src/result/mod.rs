@@ -1,5 +1,5 @@
-//! What came of a boot: plain data, as the guest's lines told it and as it is reported. The lowest room
-//! that knows boots: who runs them ([`boot`](crate::boot)) and who compares them stand above.
+//! The result of a boot: plain data from the guest's lines, and its reports. This is the lowest
+//! module that knows boots: [`boot`](crate::boot) and the benchmarks are above it.
 
 mod figures;
 mod hop;
@@ -31,11 +31,11 @@ pub enum Outcome {
     Panic,
     /// The kernel did not end in time.
     Timeout,
-    /// QEMU, the kernel or this program would not go on with what it was given.
+    /// QEMU, the kernel or this program refused its input.
     Refused,
-    /// A check the kernel made of its own tables failed.
+    /// The kernel's check of its own tables failed.
     SelfCheckFailed,
-    /// The guest went away without saying how it ended.
+    /// The guest ended without an outcome.
     GuestExit,
 }
 
@@ -54,14 +54,14 @@ impl Outcome {
     }
 }
 
-/// All that is known about a boot that was tried.
+/// The whole result of a boot that was tried.
 #[derive(Debug)]
 pub struct Boot {
     /// How it ended.
     pub outcome: Outcome,
-    /// One line why, unless it ended well.
+    /// One line with the reason, unless the outcome is ok.
     pub reason: Option<String>,
-    /// Whether the request itself was at fault.
+    /// Whether the request itself was wrong.
     pub bad_usage: bool,
     /// The image, if it could be read.
     pub image: Option<Image>,
@@ -69,29 +69,28 @@ pub struct Boot {
     pub qemu_version: Option<String>,
     /// QEMU's text for the CPU, as requested.
     pub cpu: String,
-    /// The most host memory QEMU had resident.
+    /// The peak of QEMU's resident host memory.
     pub peak_resident_bytes: Option<u64>,
-    /// What the kernel said in its `@granule` lines: the last one of ours, if there were several.
+    /// The kernel's `@granule` lines: those of the last kernel of ours, if there were several.
     pub record: Record,
-    /// What each kernel said that said something, in their order.
+    /// The record of each kernel that printed one, in order.
     pub boots: Vec<Record>,
-    /// What leaving for another kernel took, if one left or was to.
+    /// The cost of leaving for another kernel, if one left or was asked to.
     pub kexec: Option<Figures>,
     /// The last boot record read from the guest.
     pub boot_record: Option<BootRecord>,
-    /// The end (at least 4 MiB) of what the guest printed, without `@granule`
-    /// lines.
+    /// The end (at least 4 MiB) of the guest's output, without `@granule` lines.
     pub console: Vec<u8>,
-    /// What QEMU said on standard error.
+    /// QEMU's output on standard error.
     pub qemu_messages: String,
-    /// The trace that was written, if one was asked for.
+    /// The trace file, if one was requested and written.
     pub trace: Option<TraceFile>,
 }
 
 impl Boot {
     pub(crate) fn new(request: &Request) -> Self {
         Self {
-            // What it stays if something on the way returns early.
+            // The outcome if a step on the way returns early.
             outcome: Outcome::Refused,
             reason: None,
             bad_usage: false,
@@ -125,7 +124,7 @@ impl Boot {
         }
     }
 
-    /// The line that says which way it went.
+    /// The last line of the report, with the outcome.
     #[must_use]
     pub fn last_line(&self) -> String {
         match &self.reason {
@@ -140,7 +139,7 @@ impl Boot {
         json::object(self)
     }
 
-    /// What the guest printed, as text.
+    /// The guest's output as text.
     #[must_use]
     pub fn console_text(&self) -> String {
         String::from_utf8_lossy(&self.console).into_owned()

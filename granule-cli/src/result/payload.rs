@@ -1,20 +1,20 @@
-//! The payload: the files that the next kernel is started with, as the host has them, and whether both
+//! The payload: the host's copy of the files that start the next kernel, and the check that both
 //! kernels report the same bytes and digests.
 
 use granule_kexec::Digest;
 
 use super::hop::Hop;
 
-/// The files that were given, before any kernel saw them.
+/// The files as the host has them, before any kernel reads them.
 #[derive(Debug)]
 pub(crate) struct Payload {
     kernel: Vec<u8>,
     initrd: Option<Fingerprint>,
-    /// Where in the image its boot record lies: our kernels have one.
+    /// Offset of the boot record in the image: only our kernels have one.
     pub(crate) boot_record: Option<u64>,
 }
 
-/// How long something is, and its digest.
+/// A length and a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     bytes: u64,
@@ -32,14 +32,14 @@ impl Fingerprint {
     }
 }
 
-/// What comparing has shown.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// Everything was said, and agrees.
+    /// Both kernels reported every value, and all agree.
     Same,
-    /// Something that was said does not agree: what, and with what.
+    /// A reported value differs: which, and from what.
     Differs(String),
-    /// What was said agrees, but not everything was.
+    /// The reported values agree, but some are missing.
     Unsaid,
 }
 
@@ -52,14 +52,14 @@ impl Payload {
         }
     }
 
-    /// Whether the next kernel is one of ours, which says what it is and what it got.
+    /// Whether the next kernel is one of ours, which reports what it is and what it received.
     pub(crate) fn is_ours(&self) -> bool {
         self.boot_record.is_some()
     }
 
-    /// Compares with what the kernels said: the whole image and the initial RAM disk as they were
-    /// loaded, as much of the image as no boot step writes once it has arrived, the disk and the tree as
-    /// they arrived.
+    /// Compares the payload with both kernels' reports: the whole image and the initial RAM disk as
+    /// they were loaded; after arrival the part of the image that no boot step writes, the disk and
+    /// the tree.
     pub(super) fn compare(&self, hop: &Hop<'_>) -> Compared {
         let kernel = Fingerprint::of(&self.kernel);
         let mut checks = vec![
@@ -77,7 +77,7 @@ impl Payload {
         let arrived = hop.fingerprint("arrived.kernel");
         let prefix = arrived.map(|arrived| {
             let length = usize::try_from(arrived.bytes).unwrap_or(usize::MAX);
-            // Nothing would prove nothing, and more than there is in the file is no prefix of it.
+            // An empty prefix would prove nothing, and one longer than the file is no prefix of it.
             let prefix = self.kernel.get(..length).filter(|it| !it.is_empty());
             prefix.map_or(kernel, Fingerprint::of)
         });
@@ -118,7 +118,7 @@ impl Payload {
 }
 
 impl Hop<'_> {
-    /// Bytes and digest that the next kernel said.
+    /// The bytes and the digest that the next kernel reported.
     fn fingerprint(&self, of: &str) -> Option<Fingerprint> {
         Some(Fingerprint {
             bytes: self.arrived(&format!("{of}.bytes"))?,
@@ -126,7 +126,7 @@ impl Hop<'_> {
         })
     }
 
-    /// The digest of a segment as it arrived: over as many bytes as were given.
+    /// The digest of a segment after arrival, over as many bytes as were given.
     fn arrived_digest(&self, of: &str) -> Option<Fingerprint> {
         Some(Fingerprint {
             bytes: self.arrived(&format!("segment.{of}.bytes"))?,
@@ -144,7 +144,7 @@ mod tests {
         Fingerprint::of(bytes).digest
     }
 
-    /// What kernels say when all is well, numbers as they may write them.
+    /// The lines that kernels print when all is well, with numbers in each of their forms.
     fn said(kernel: &[u8], prefix: usize, disk: &[u8]) -> Vec<String> {
         let line = |key: &str, bytes: usize, digest: u64| {
             vec![
@@ -184,7 +184,7 @@ mod tests {
         let given = Payload::new(kernel.clone(), Some(disk), Some(0));
         let lines = said(&kernel, 160, disk);
         assert_eq!(compare(&given, &lines), Compared::Same);
-        // Each said otherwise is seen, each unsaid is missed.
+        // Each changed line is found, and each missing line is missed.
         for at in 0..lines.len() {
             let mut less = lines.clone();
             less.remove(at);
@@ -192,7 +192,7 @@ mod tests {
             let mut other = lines.clone();
             let key = other[at].split_once('=').unwrap().0.to_owned();
             if key == "kexec.segment.tree.bytes" {
-                // The host never had the tree.
+                // The host has no copy of the tree.
                 continue;
             }
             other[at] = format!("{key}=3");
@@ -201,7 +201,7 @@ mod tests {
             };
             assert!(line.contains("0x") && line.contains("expected"), "{line}");
         }
-        // A prefix that is longer than the file or nothing, and an image of which a byte is another.
+        // Prefixes that are longer than the file or empty, and an image with one changed byte.
         for (bytes, value) in [(257, 3), (0, digest(b""))] {
             let mut bad = lines.clone();
             bad[2] = format!("kexec.arrived.kernel.bytes={bytes}");

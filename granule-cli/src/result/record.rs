@@ -1,15 +1,13 @@
-//! The console record: what the kernel says in its `@granule KEY=VALUE` lines,
-//! as values at JSON paths.
+//! The console record: the kernel's `@granule KEY=VALUE` lines, as values at JSON paths.
 //!
-//! The table of keys here is the one place that knows them; the JSON object's
-//! shape follows from it. Lines that cannot be understood are kept as faults,
-//! never dropped: a record with a fault is not believed to be `ok`.
+//! Only the table of keys here knows the keys, and the JSON object's shape follows from it. A line
+//! that cannot be parsed is kept as a fault, never dropped: a record with a fault is never `ok`.
 
 use serde_json::{Map, Value};
 
 use super::kernel_outcome::KernelOutcome;
 
-/// What a key's value is.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A whole number, not negative.
@@ -20,20 +18,20 @@ pub enum Kind {
     Bool,
     /// Text.
     Text,
-    /// One of the words.
+    /// One of these words.
     Word(&'static [&'static str]),
-    /// A key that may come several times, one text each.
+    /// A text; the key may come several times.
     Texts,
-    /// `SIZE,true|false,COUNT`, several times.
+    /// `SIZE,true|false,COUNT`; the key may come several times.
     Leaves,
-    /// `KEY=VALUE KEY=VALUE ...`, several times, an object each.
+    /// `KEY=VALUE KEY=VALUE ...`, one object; the key may come several times.
     Objects,
 }
 
-/// Every key the kernel is known to say, in the order of the JSON object.
+/// Every key that a kernel may print, in the order of the JSON object.
 ///
-/// `linear_map.leaves` is said as `linear_map.leaf`, one line a kind of leaf, `cpu_facts` as
-/// `cpu`, one line a CPU, and `drivers` as `driver`.
+/// Three keys are printed under another name: `linear_map.leaves` as `linear_map.leaf`, one line
+/// for each kind of leaf, `cpu_facts` as `cpu`, one line for each CPU, and `drivers` as `driver`.
 pub const KEYS: &[(&str, Kind)] = &[
     ("page_size", Kind::Integer),
     (
@@ -76,16 +74,16 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("linear_map.time_us", Kind::Integer),
 ];
 
-/// Bytes of a line at most, what it begins with included: room for the kernel's longest, the list of
-/// the linear map's pieces, of which there are up to 258 with 28 bytes each.
+/// The longest line in bytes, prefix included: room for the kernel's longest line, the list of the
+/// linear map's pieces, up to 258 pieces of 28 bytes each.
 pub(crate) const LONGEST_LINE: usize = 8192;
-/// What every line begins with.
+/// The prefix of every record line.
 pub(crate) const PREFIX: &str = "@granule ";
 
-/// What the JSON object says of the host's side; no guest may say it.
+/// Keys of the JSON object that only the host sets; a guest must not print them.
 const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "boots"];
 
-/// The record as far as it was heard.
+/// The record as far as it was read.
 #[derive(Debug, Default, Clone)]
 pub struct Record {
     values: Map<String, Value>,
@@ -111,13 +109,13 @@ impl Record {
                 "{PREFIX}{begin}...: expected a line of at most {LONGEST_LINE} bytes"
             ));
         }
-        // What is not UTF-8 came as replacement characters, which are not ASCII either.
+        // Bytes that are not UTF-8 arrive as replacement characters, which are not ASCII either.
         if !line.is_ascii() {
             return Err(fault("ASCII"));
         }
         if line == "end" {
             self.ended = true;
-            // Said by the record's end: there are none of what was not listed.
+            // The record has ended, so a list without lines is empty.
             for (path, kind) in KEYS {
                 if matches!(kind, Kind::Texts | Kind::Leaves | Kind::Objects)
                     && self.get(path).is_none()
@@ -205,38 +203,38 @@ impl Record {
         Some(value)
     }
 
-    /// All that was said, as nested objects.
+    /// All values, as nested objects.
     #[must_use]
     pub fn values(&self) -> &Map<String, Value> {
         &self.values
     }
 
-    /// How the kernel says it ended.
+    /// The outcome that the kernel reported.
     #[must_use]
     pub fn outcome(&self) -> Option<KernelOutcome> {
         self.outcome
     }
 
-    /// The kernel's line about an end that is not `ok`.
+    /// The kernel's reason for an outcome that is not `ok`.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Whether the record's last line was heard.
+    /// Whether the record's last line was read.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether nothing was said at all.
+    /// Whether the record has no line at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let silent = self.values.is_empty() && self.faults.is_empty();
         silent && self.outcome.is_none() && self.reason.is_none() && !self.ended
     }
 
-    /// Lines that could not be understood, each with what was expected.
+    /// Lines that could not be parsed, each with what was expected.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
@@ -277,8 +275,8 @@ fn facts(value: &str) -> Option<Value> {
     Some(Value::Object(object))
 }
 
-/// The value of a key that is not in the table: a number or truth value only if
-/// it would be written back the same, so that `007` and `12e5` stay text.
+/// The value of a key that is not in the table. It is a number or truth value only if it would be
+/// written back the same, so that `007` and `12e5` stay text.
 fn guess(value: &str) -> Value {
     let parsed = match serde_json::from_str::<Value>(value) {
         Ok(parsed @ (Value::Number(_) | Value::Bool(_))) => parsed,
@@ -292,8 +290,8 @@ fn guess(value: &str) -> Value {
     }
 }
 
-/// Walks to the object that holds the path's last word, making objects on the
-/// way; `None` if the path runs through something that is no object.
+/// Walks to the object that holds the path's last word and creates objects on the way; `None` if
+/// the path runs through a value that is no object.
 fn parent<'a, 'p>(
     mut map: &'a mut Map<String, Value>,
     path: &'p str,
@@ -309,8 +307,8 @@ fn parent<'a, 'p>(
     Some((map, rest))
 }
 
-/// Puts a value at a path; an object stays an object. A later line wins over an
-/// earlier one: a kernel that panics while it prints corrects itself this way.
+/// Puts a value at a path; an object stays an object. A later line wins over an earlier one, so
+/// that a kernel that panics while it prints can correct itself.
 pub(crate) fn insert(map: &mut Map<String, Value>, path: &str, value: Value) -> Option<()> {
     let (map, word) = parent(map, path)?;
     if map.get(word).is_some_and(Value::is_object) {

@@ -1,27 +1,27 @@
-//! The records of several kernels on one console, one after the other: one ends with `@granule end`, and
-//! what is said after that is the next one's.
+//! The records of several kernels on one console: `@granule end` ends a record, and the next line
+//! begins the next kernel's.
 //!
-//! What a record's lines mean is decided in `record`, what they amount to together in `judge`.
+//! `record` parses the lines of a record.
 
 use super::record::Record;
 
-/// All that kernels said on one console.
+/// The records of all kernels on one console.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// Each has ended.
+    /// The records that have ended.
     earlier: Vec<Record>,
-    /// What is being said, or was said last.
+    /// The record being read, or read last.
     last: Record,
 }
 
 impl Records {
-    /// Records that are kept apart: a chain of kernels that leave for each other is somebody's mistake
-    /// long before, and a guest must not fill our memory with records.
+    /// The most records kept apart. A longer chain of kernels is a mistake, and a guest must not
+    /// fill our memory with records.
     pub const MOST: usize = 64;
 
-    /// Takes one line, without `@granule `; true if it ended a record.
+    /// Takes one line, without `@granule `; returns whether it ended a record.
     pub fn line(&mut self, line: &str) -> bool {
-        // Those beyond the most are one record, which has an end before its end.
+        // Records beyond the bound are merged into one, which then has lines after its end.
         if self.last.has_ended() && self.earlier.len() + 1 < Self::MOST {
             self.earlier.push(std::mem::take(&mut self.last));
         }
@@ -29,25 +29,25 @@ impl Records {
         line == "end"
     }
 
-    /// The records, in their order; there is always one, if only an empty one.
+    /// The records in order; there is always at least one, which may be empty.
     pub fn iter(&self) -> impl Iterator<Item = &Record> {
         self.earlier.iter().chain([&self.last])
     }
 
-    /// What was said last.
+    /// The last record.
     #[must_use]
     pub fn last(&self) -> &Record {
         &self.last
     }
 
-    /// How many kernels said something.
+    /// The number of kernels that printed a line.
     #[must_use]
     pub fn count(&self) -> usize {
         self.earlier.len() + usize::from(!self.last.is_empty())
     }
 
-    /// The record that describes the guest: the last one of a kernel that says its page size, as ours do
-    /// before anything else; the last one if none does.
+    /// The record that describes the guest: the last one with a page size, which our kernels print
+    /// before anything else; the last record if none has one.
     #[must_use]
     pub fn ours(&self) -> &Record {
         let says = |record: &&Record| record.get("page_size").is_some();
@@ -55,7 +55,7 @@ impl Records {
         latest_first.find(says).unwrap_or(&self.last)
     }
 
-    /// The records that say something, in their order.
+    /// The records with at least one line, in order.
     #[must_use]
     pub fn into_boots(mut self) -> Vec<Record> {
         if !self.last.is_empty() {
@@ -122,7 +122,7 @@ mod tests {
         let two = records(&["page_size=4096", "outcome=ok", "end", "page_size=65536"]);
         let ended: Vec<bool> = two.iter().map(Record::has_ended).collect();
         assert_eq!(ended, [true, false]);
-        // A line that is no line at all is something that was said too.
+        // A line that cannot be parsed counts as a line too.
         let noise = records(&["outcome=ok", "end", "?"]);
         assert_eq!((noise.count(), noise.last().faults().len()), (2, 1));
     }

@@ -1,5 +1,4 @@
-//! A boot in a few lines for people. Where they are printed is the caller's
-//! affair.
+//! The summary of a boot in a few lines for people. The caller prints it.
 
 use std::fmt::Write as _;
 
@@ -9,8 +8,8 @@ use super::record::Record;
 use super::{Boot, Figures};
 use crate::sizes::show_size;
 
-/// The summary; empty if the kernel said nothing that could be summed up. Of several kernels each has
-/// its own, and what leaving for the next took stands between them.
+/// The summary; empty if the kernel printed nothing to summarise. With several kernels each has its
+/// own summary, and the cost of leaving stands before the last.
 #[must_use]
 pub fn summary(boot: &Boot) -> String {
     let (last, earlier) = match boot.boots.as_slice() {
@@ -29,7 +28,7 @@ pub fn summary(boot: &Boot) -> String {
     lines
 }
 
-/// What leaving for another kernel took; empty if nothing is known of it.
+/// The cost of leaving for another kernel; empty if it is unknown.
 fn leaving(figures: &Figures) -> String {
     let count = |of: Option<u64>, what: &str| of.map(|of| format!("{of} {what}"));
     let digests = figures.digest_ok.map(|ok| match ok {
@@ -53,7 +52,7 @@ fn leaving(figures: &Figures) -> String {
     format!("  {:<12} {}\n", "kexec", words.join(", "))
 }
 
-/// What one kernel said, in a few lines.
+/// The summary of one kernel in a few lines.
 fn kernel(record: &Record) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, text: Option<String>| {
@@ -210,7 +209,7 @@ mod tests {
              kexec        1000 bytes, 0 copied, 7 lines cleaned, 2 DSB, digests agree\n\
              kernel 2\n  page size    64K\n"
         );
-        // A next kernel that is not ours says nothing.
+        // A next kernel that is not ours prints no record.
         boot.boots.pop();
         boot.record = boot.boots[0].clone();
         let alone = summary(&boot);

@@ -1,4 +1,4 @@
-//! What all CPUs that are up have in common: the system uses the least of each.
+//! The features that all online CPUs share: the system uses the minimum of each.
 
 use granule::arch::CpuFeatures;
 use granule::arch::errata::Errata;
@@ -7,7 +7,7 @@ use granule::arch::features::TlbiFeature;
 /// The minimum over the CPUs, and the union of their errata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// FEAT_BBM's level, as the ID registers give it.
+    /// The FEAT_BBM level, as in the ID registers.
     pub bbm_level: u32,
     /// FEAT_TLBIRANGE. A broadcast by range reaches every CPU, so all must have it.
     pub tlbi_range: bool,
@@ -22,8 +22,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// One CPU has all of its own in common with itself. `forced` are errata told on the command
-    /// line, for all CPUs.
+    /// The features of the boot CPU alone. `forced` are errata that the command line sets for all
+    /// CPUs.
     pub fn of_boot_cpu(cpu: &CpuFeatures, forced: Errata) -> Self {
         Self {
             bbm_level: cpu.bbm_level(),
@@ -35,7 +35,7 @@ impl Common {
         }
     }
 
-    /// What is left with one more CPU.
+    /// The minimum with one more CPU.
     #[must_use]
     pub fn and(self, cpu: &CpuFeatures) -> Self {
         let other = Self::of_boot_cpu(cpu, Errata::NONE);

@@ -1,35 +1,35 @@
-//! Whether a CPU can live with the tables that the boot CPU made: a comparison of values.
+//! The check that a CPU can use the tables of the boot CPU: a comparison of values.
 //!
-//! Runs on the CPU in question, with its MMU off: no panics, no formatting, no pointers into data
-//! in [`compare`]. The words are for the boot CPU. What a CPU lacks that the tables do not stand
-//! on (BBM level, TLBI forms) is no reason to park: the system uses the minimum, see
+//! [`compare`] runs on the CPU in question with its MMU off: it has no panics, no formatting and no
+//! pointers into data. The boot CPU prints the words. A CPU that lacks a feature which the tables do
+//! not need (BBM level, TLBI forms) is not parked: the system uses the minimum, see
 //! [`common`](super::common).
 
 use core::fmt;
 use granule::arch::features::Support;
 use granule::arch::{CpuFeatures, Geometry, OutputFormat, PageSize};
 
-/// What the tables and the registers that go with them ask of a CPU.
+/// The requirements of the tables, and of the registers that go with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// The page size of both halves.
     pub page_size: PageSize,
-    /// Descriptors are in the format of FEAT_LPA2 (TCR.DS).
+    /// Whether descriptors have the format of FEAT_LPA2 (TCR.DS).
     pub lpa2: bool,
-    /// The larger VA size of the two halves.
+    /// The larger VA size of the two halves, in bits.
     pub most_va_bits: u32,
-    /// The smaller one: below 25 it takes FEAT_TTST.
+    /// The smaller VA size, in bits: below 25 it needs FEAT_TTST.
     pub least_va_bits: u32,
-    /// TCR.IPS: physical addresses that descriptors may hold.
+    /// TCR.IPS in bits: the physical addresses that descriptors may hold.
     pub pa_bits: u32,
-    /// TCR.AS.
+    /// TCR.AS in bits.
     pub asid_bits: u32,
-    /// The exception level of the kernel.
+    /// The kernel's exception level.
     pub run_el: u32,
 }
 
 impl Needs {
-    /// What the tables of both halves and the boot CPU's TCR ask.
+    /// The requirements of the tables of both halves and the boot CPU's TCR.
     pub fn new(upper: &Geometry, lower: &Geometry, boot_cpu: &CpuFeatures, run_el: u32) -> Self {
         Self {
             page_size: upper.page_size(),
@@ -43,34 +43,34 @@ impl Needs {
     }
 }
 
-/// Why a secondary CPU is parked; the numbers are what it leaves in memory.
+/// Why a secondary CPU is parked. The CPU leaves the number in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
-    /// It does not have the page size.
+    /// The CPU lacks the page size.
     PageSize = 1,
-    /// It has the page size, without FEAT_LPA2.
+    /// The CPU has the page size, but without FEAT_LPA2.
     Lpa2 = 2,
-    /// Its virtual addresses are too short.
+    /// The CPU has fewer virtual address bits.
     VaBits = 3,
-    /// It cannot have so few bits of virtual address (FEAT_TTST).
+    /// The CPU does not support so few virtual address bits (FEAT_TTST).
     LeastVaBits = 4,
-    /// Its physical addresses are too short.
+    /// The CPU has fewer physical address bits.
     PaBits = 5,
-    /// Its ASIDs are too short.
+    /// The CPU has fewer ASID bits.
     AsidBits = 6,
-    /// It cannot run at the kernel's exception level.
+    /// The CPU cannot run at the kernel's exception level.
     RunLevel = 7,
-    /// It came to the image at EL3.
+    /// The CPU entered the image at EL3.
     EnteredAtEl3 = 8,
-    /// It came to the image with its MMU on.
+    /// The CPU entered the image with its MMU on.
     EnteredWithMmuOn = 9,
-    /// It took an exception with its MMU off.
+    /// The CPU took an exception with its MMU off.
     Exception = 10,
 }
 
 impl Reason {
-    /// The reason that a number in memory stands for.
+    /// The reason for a number in memory.
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             1 => Self::PageSize,
@@ -88,19 +88,19 @@ impl Reason {
     }
 }
 
-/// What does not go together, with both numbers where there are two.
+/// An incompatibility, with both numbers where there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What it is.
+    /// The kind of incompatibility.
     pub reason: Reason,
-    /// What the tables need: bytes of a page, bits of an address, an exception level.
+    /// The required value: bytes of a page, bits of an address, or an exception level.
     pub needs: u64,
-    /// What the CPU has; of an exception, its syndrome.
+    /// The CPU's value; for an exception its syndrome.
     pub has: u64,
 }
 
-/// Whether a CPU with these features, at this exception level, can use the tables; the first thing
-/// that stands against it.
+/// Checks whether a CPU with these features, at this exception level, can use the tables. Returns the
+/// first incompatibility.
 pub fn compare(needs: &Needs, cpu: &CpuFeatures, run_el: u32) -> Result<(), Mismatch> {
     let size = needs.page_size;
     let support = cpu.page_size(size);
@@ -115,8 +115,8 @@ pub fn compare(needs: &Needs, cpu: &CpuFeatures, run_el: u32) -> Result<(), Mism
         let (needs, has) = (needs.least_va_bits, cpu.least_va_bits(size));
         return mismatch(Reason::LeastVaBits, needs as u64, has as u64);
     }
-    // Even where all RAM lies lower: with TCR.IPS above what is implemented the CPU uses its own
-    // size, and an address beyond it faults on this CPU alone.
+    // This is required even where all RAM lies lower: with TCR.IPS above the implemented size the CPU
+    // uses its own size, and an address beyond it faults on this CPU alone.
     at_least(Reason::PaBits, needs.pa_bits, cpu.pa_bits())?;
     at_least(Reason::AsidBits, needs.asid_bits, cpu.asid_bits())?;
     if run_el != needs.run_el {
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn what_the_tables_do_not_stand_on_is_no_reason() {
         let all = |r: &mut IdRegisters| {
-            // No BBM, no TTL, no range TLBIs, no hardware flags; another CPU altogether.
+            // No BBM, no TTL, no range TLBIs, no hardware flags, and another MIDR.
             set(&mut r.mmfr2, 52, 0);
             set(&mut r.mmfr2, 48, 0);
             r.isar0 = 0;
@@ -326,7 +326,7 @@ mod tests {
         ];
         for (size, bits, change, expected) in cases {
             let found = against(&needs(size, bits), change);
-            // With LPA2 a shorter VA has 52-bit output too.
+            // LPA2 gives a shorter VA 52-bit output too.
             assert_eq!(found, Err(expected), "{size} {bits}");
         }
     }

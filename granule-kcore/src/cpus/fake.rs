@@ -1,9 +1,9 @@
-//! `arm64.fake_cpu=N:FIELD=VALUE[,FIELD=VALUE]`: lets CPU N report other ID fields than it has.
+//! `arm64.fake_cpu=N:FIELD=VALUE[,FIELD=VALUE]`: makes CPU N report other ID fields than it has.
 //!
-//! For tests of machines with different CPUs, which emulators do not offer: the CPU replaces the
-//! fields in what it read of its ID registers, before it compares. Fields have the names of the
-//! architecture, values are the field's. `absent=1` makes the CPU stop before it reports at all,
-//! `fault=1` makes it take an exception there.
+//! Tests use it to imitate machines with different CPUs, which emulators do not offer: the CPU
+//! replaces the fields after it read its ID registers, before it compares. Fields have their
+//! architectural names and values. `absent=1` makes the CPU stop before it reports at all, `fault=1`
+//! makes it take an exception there.
 
 use granule::arch::IdRegisters;
 use granule_boot::words;
@@ -31,19 +31,19 @@ const FIELDS: [(&[u8], usize, u32, u32); 16] = [
     (b"fault", REGISTERS + 1, 0, 1),
 ];
 
-/// What is changed on one CPU: bits to clear, then bits to set, of each register.
+/// The changes on one CPU: for each register the bits to clear, then the bits to set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Changes {
     clear: [u64; REGISTERS],
     set: [u64; REGISTERS],
-    /// 1 if the CPU is to stop without a word.
+    /// 1 if the CPU stops without a report.
     pub absent: u64,
-    /// 1 if the CPU is to take an exception.
+    /// 1 if the CPU takes an exception.
     pub fault: u64,
 }
 
-/// Why a word is not understood.
+/// A word that cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadWord<'a> {
     /// The value of `arm64.fake_cpu=`.
@@ -51,7 +51,7 @@ pub struct BadWord<'a> {
 }
 
 impl Changes {
-    /// None.
+    /// No changes.
     pub const NONE: Self = Self {
         clear: [0; REGISTERS],
         set: [0; REGISTERS],
@@ -59,7 +59,7 @@ impl Changes {
         fault: 0,
     };
 
-    /// The registers as they are reported. Runs with the MMU off.
+    /// The registers with the changes applied. Runs with the MMU off.
     pub fn apply(&self, registers: IdRegisters) -> IdRegisters {
         let [midr, mmfr0, mmfr1, mmfr2, isar0] = self.clear;
         let [set_midr, set_mmfr0, set_mmfr1, set_mmfr2, set_isar0] = self.set;
@@ -92,7 +92,8 @@ impl Changes {
     }
 }
 
-/// What the command line changes on CPU `number`; the words that cannot be understood go to `bad`.
+/// The changes that the command line makes on CPU `number`; `bad` is called for each word that cannot
+/// be parsed.
 pub fn of_cpu<'a>(line: &'a [u8], number: usize, mut bad: impl FnMut(BadWord<'a>)) -> Changes {
     let mut changes = Changes::NONE;
     for word in words::words(line).filter(|word| word.key == b"arm64.fake_cpu") {
@@ -111,7 +112,7 @@ fn parse(value: &[u8]) -> Option<(usize, Changes)> {
     let (number, fields) = value.split_at_checked(colon)?;
     let number = decimal(number)?;
     let mut changes = Changes::NONE;
-    // The boot CPU chose by what it really is, so only the others can pretend.
+    // The boot CPU has already chosen by its real features, so only the others can be changed.
     if number == 0 {
         return None;
     }

@@ -1,5 +1,5 @@
-//! CPUs as values: which there are, whether one can use the tables, what all have in common, and in
-//! which order they go off. Starting and stopping a CPU is the kernel's (`smp`).
+//! CPUs as values: sets of CPUs, the check of a CPU against the tables, the features that all CPUs
+//! share, and the order in which CPUs go offline. The kernel (`smp`) starts and stops CPUs.
 
 pub mod common;
 pub mod compare;
@@ -8,8 +8,8 @@ pub mod fake;
 pub mod offline;
 pub mod set;
 
-/// CPUs that can run at most, the boot CPU among them. Bounds a few KiB of static storage.
+/// The most CPUs that can run, the boot CPU included. Bounds a few KiB of static storage.
 pub const MOST_CPUS: usize = 32;
 
-/// The bits of MPIDR_EL1 that name a CPU: Aff3 and Aff2 to Aff0.
+/// The affinity fields of MPIDR_EL1, which identify a CPU: Aff3 and Aff2 to Aff0.
 pub const AFFINITY: u64 = 0xff_00ff_ffff;

@@ -1,67 +1,66 @@
-//! Taking all other CPUs offline: the order, and the way back when one of them does not go. CPUs,
-//! firmware and time are behind the trait [`Others`], so that tests on the host can use firmware that
-//! errs.
+//! Takes all other CPUs offline: the order, and the way back when one of them does not go. The trait
+//! [`Others`] stands for CPUs, firmware and time, so that host tests can use faulty firmware.
 //!
-//! After a failure everything is as before: no CPU is asked any more, the CPUs that went offline are
-//! back, and a CPU that never left is not started a second time.
+//! After a failure everything is as before: no CPU is asked to go any more, the CPUs that went offline
+//! are started again, and a CPU that never left is not started a second time.
 
 use super::MOST_CPUS;
 use super::set::CpuSet;
 
-/// All CPUs but the one that leaves, as far as it can see and do.
+/// All other CPUs, as the leaving CPU sees and controls them.
 pub trait Others {
-    /// What firmware says instead of an answer.
+    /// An error that firmware returns.
     type Error;
 
-    /// Those that run.
+    /// The other CPUs that run.
     fn online(&self) -> CpuSet;
-    /// Whether it was ever started: it may still be in this kernel's memory.
+    /// Whether the CPU was ever started: it may still be in this kernel's memory.
     fn was_started(&self, cpu: usize) -> bool;
-    /// Whether firmware says that it is off.
+    /// Whether firmware reports the CPU as off.
     fn is_off(&self, cpu: usize) -> Result<bool, Self::Error>;
-    /// Tells it to go off.
+    /// Asks the CPU to go offline.
     fn ask(&self, cpu: usize);
-    /// Takes that back; false if the CPU has taken it up already, and goes.
+    /// Withdraws that; false if the CPU has already accepted it, and goes.
     fn take_back(&self, cpu: usize) -> bool;
-    /// Whether firmware refused to switch it off, so that it runs as before.
+    /// Whether firmware refused to switch the CPU off, so that it runs as before.
     fn stays(&self, cpu: usize) -> bool;
-    /// Nobody waits for it any more: should firmware refuse now, it must not run. False if that was
-    /// before, so that it [stays](Self::stays).
+    /// Abandons the CPU: if firmware refuses from now on, the CPU must not run. False if firmware
+    /// refused earlier, so that the CPU [stays](Self::stays).
     fn give_up(&self, cpu: usize) -> bool;
-    /// It is known that it stays: it counts as one that runs.
+    /// Records that the CPU stays: it counts as running.
     fn goes_on(&self, cpu: usize);
-    /// It runs no more.
+    /// Records that the CPU no longer runs.
     fn is_gone(&self, cpu: usize);
-    /// Starts them again.
+    /// Starts the CPUs again.
     fn bring_back(&self, gone: CpuSet);
-    /// Whether one that was asked at `since` has had its time.
+    /// Whether the time limit of a CPU asked at `since` has passed.
     fn is_late(&self, since: u64) -> bool;
     /// The time.
     fn now(&self) -> u64;
 }
 
-/// Why not all others are off.
+/// Why a CPU is not off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why<E> {
-    /// It was told to, and is still there.
+    /// It was asked to go off, and firmware refused.
     Stays,
-    /// Firmware has not said that it is off.
+    /// Firmware has not reported it as off in time.
     Late,
-    /// Firmware does not say.
+    /// Firmware returned an error.
     Firmware(E),
-    /// Firmware says that it is off, and it runs: that it has gone could not be seen.
+    /// Firmware reports it as off although it runs: its end could not be detected.
     Runs,
-    /// It is in this kernel's memory and does not listen.
+    /// It waits in this kernel's memory and does not respond.
     Parked,
 }
 
-/// One that does not go, and why.
+/// A CPU that does not go off, and the reason.
 pub type StillOn<E> = (usize, Why<E>);
 
-/// Switches all others off, one after the other; gives those that were on.
+/// Switches all others off, one after the other. Returns those that were on.
 pub fn all<O: Others>(others: &O) -> Result<CpuSet, StillOn<O::Error>> {
     let online = others.online();
-    // One that did not come up may still be in the image, which is about to be written over.
+    // A CPU that did not come up may still be in the image, which is about to be overwritten.
     for cpu in 1..MOST_CPUS {
         if others.was_started(cpu) && !online.contains(cpu) {
             match others.is_off(cpu) {
@@ -86,9 +85,9 @@ pub fn all<O: Others>(others: &O) -> Result<CpuSet, StillOn<O::Error>> {
     Ok(gone)
 }
 
-/// Why it did not go off in time, and whether it is one of those that run, now and later.
+/// Switches a CPU off. The error is the reason, and whether the CPU counts as running from now on.
 fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
-    // Firmware that does not know of it is not to be found when it has gone.
+    // If firmware does not know the CPU, its end cannot be detected.
     match others.is_off(cpu) {
         Ok(false) => {}
         Ok(true) => return Err((Why::Runs, true)),
@@ -101,7 +100,8 @@ fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
         match others.is_off(cpu) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            // A CPU on its way is started again only once it is off, so it has its time all the same.
+            // A CPU that has accepted can be started again only once it is off, so its time limit
+            // applies all the same.
             Err(error) if others.take_back(cpu) => return Err((Why::Firmware(error), true)),
             Err(error) => silent = Some(error),
         }
@@ -115,7 +115,7 @@ fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
     if others.take_back(cpu) {
         return Err((why, true));
     }
-    // It has taken it up: it goes, or firmware has refused, or will.
+    // The CPU has accepted: it goes off, or firmware has refused or will refuse.
     let given_up = others.give_up(cpu);
     if !given_up {
         others.goes_on(cpu);

@@ -15,7 +15,7 @@ impl CpuSet {
         Self(1 << cpu)
     }
 
-    /// This set less that CPU.
+    /// This set without that CPU.
     pub const fn without(self, cpu: usize) -> Self {
         Self(self.0 & !(1 << cpu))
     }
@@ -25,12 +25,12 @@ impl CpuSet {
         self.0 >> cpu & 1 != 0
     }
 
-    /// Whether nobody is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many are in it.
+    /// Number of CPUs in the set.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }

@@ -1,4 +1,4 @@
-//! The CPUs that the device tree names, and whether PSCI can start them.
+//! The CPUs in the device tree, and whether PSCI can start them.
 
 use crate::cpus::{AFFINITY, MOST_CPUS};
 use arrayvec::ArrayVec;
@@ -10,24 +10,25 @@ use dtoolkit::{Node, Property};
 /// The CPUs of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus {
-    /// The others, in the tree's order: their MPIDRs' affinity fields.
+    /// The secondary CPUs in the tree's order: the affinity fields of their MPIDRs.
     pub others: ArrayVec<u64, { MOST_CPUS - 1 }>,
-    /// CPUs that are there but cannot be started: each one's affinity, and why.
+    /// CPUs that exist but cannot be started: affinity and reason.
     pub left_out: ArrayVec<(u64, LeftOut), MOST_CPUS>,
-    /// All that the tree names as usable, the boot CPU among them, even past the bounds above.
+    /// Number of CPUs that the tree marks as usable, the boot CPU included, even beyond the bounds
+    /// above.
     pub expected: usize,
 }
 
 /// Why a CPU cannot be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
-    /// Its node has no `enable-method`, or another than PSCI.
+    /// Its node has no `enable-method`, or one other than PSCI.
     NotPsci,
-    /// Its node has no `reg` that can be read.
+    /// Its node has no readable `reg`.
     BadReg,
     /// Another node has the same `reg`.
     Twice,
-    /// There is no room for more.
+    /// The limit on the number of CPUs is reached.
     TooMany,
 }
 
@@ -42,8 +43,8 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Reads `/cpus`; `boot` is the boot CPU's affinity. A tree without the node, or without the boot
-/// CPU in it, still has the boot CPU.
+/// Reads `/cpus`; `boot` is the boot CPU's affinity. A tree without that node, or without the boot CPU
+/// in it, still yields the boot CPU.
 pub fn cpus(tree: &Fdt<'_>, boot: u64) -> Cpus {
     let mut cpus = Cpus::default();
     let mut seen_boot = false;
@@ -76,13 +77,13 @@ pub fn cpus(tree: &Fdt<'_>, boot: u64) -> Cpus {
 
 impl Cpus {
     fn leave_out(&mut self, affinity: u64, why: LeftOut) {
-        // Past the bound they are only counted.
+        // CPUs beyond the bound are only counted.
         let _ = self.left_out.try_push((affinity, why));
     }
 }
 
-/// Whether PSCI, as the tree has it, knows the standard function numbers: since version 0.2. The
-/// one before had numbers of the firmware's choice.
+/// Whether the tree's PSCI has the standard function numbers, which exist since version 0.2. The
+/// version before had numbers of the firmware's choice.
 pub fn has_psci(tree: &Fdt<'_>) -> bool {
     tree.root().child("psci").is_some_and(|psci| {
         psci.is_compatible("arm,psci-0.2") || psci.is_compatible("arm,psci-1.0")
@@ -94,8 +95,9 @@ fn is_cpu(node: &FdtNode<'_>) -> bool {
         .is_some_and(|kind| kind.value() == b"cpu\0")
 }
 
-/// A CPU that is `disabled` is not running and may be started by its enable-method (devicetree
-/// specification, section 3.8); any other status but okay says that it is out of order.
+/// Whether the CPU may be started. A `disabled` CPU is not running and may be started by its
+/// enable-method (devicetree specification, section 3.8); any other status but okay means that the CPU
+/// is out of order.
 fn is_usable(node: &FdtNode<'_>) -> bool {
     node.property("status")
         .is_none_or(|status| matches!(status.value(), b"okay\0" | b"ok\0" | b"disabled\0"))

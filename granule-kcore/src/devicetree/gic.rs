@@ -1,6 +1,7 @@
-//! The interrupt controller that the device tree names: its version and where its registers are.
+//! The interrupt controller in the device tree: its version and the addresses of its registers.
 //!
-//! Addresses come out as the CPU sees them, through the `ranges` of every bus above.
+//! Addresses are translated to those that the CPU uses, through the `ranges` of every bus above the
+//! node.
 
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -9,13 +10,13 @@ use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::standard::NodeStandard;
 use dtoolkit::{Node, Property};
 
-/// Redistributor regions at most.
+/// The most redistributor regions.
 pub const MOST_REGIONS: usize = 4;
 
-/// What a distributor or a GICv2's CPU interface takes at least.
+/// The least size of a distributor or of a GICv2's CPU interface.
 const FRAME: u64 = 0x1000;
 
-/// Interrupt controllers that are driven as a GICv2.
+/// Compatible strings of controllers that are driven as a GICv2.
 const V2: [&str; 5] = [
     "arm,gic-400",
     "arm,cortex-a15-gic",
@@ -24,7 +25,7 @@ const V2: [&str; 5] = [
     "arm,pl390",
 ];
 
-/// A GIC, by its registers' physical addresses.
+/// A GIC, with the physical addresses of its registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gic {
     /// Version 2: distributor and CPU interface.
@@ -43,16 +44,16 @@ pub enum Gic {
     },
 }
 
-/// Why there is none that can be used.
+/// Why there is no usable GIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GicTreeError {
     /// No node is compatible with a GIC.
     None,
-    /// Its `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
+    /// A `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
     BadReg,
-    /// It has more redistributor regions than there is room for.
+    /// The GIC has more redistributor regions than there is room for.
     TooManyRegions,
-    /// It has a `redistributor-stride` of its own.
+    /// The GIC has its own `redistributor-stride`.
     Stride,
 }
 
@@ -88,12 +89,12 @@ pub fn gic(tree: &Fdt<'_>) -> Result<Gic, GicTreeError> {
     }
 }
 
-/// The number of the interrupt of the physical timer that a kernel at EL1, or at EL2 with VHE, uses:
-/// a private one of each CPU.
+/// The interrupt number of the physical timer of a kernel at EL1, or at EL2 with VHE: a private
+/// interrupt of each CPU.
 ///
-/// `interrupts` of the timer's node names five, the physical one of the Non-secure state second and
-/// that of EL2 fourth, each in as many cells as the interrupt controller says: kind (1 is private),
-/// number among its kind, flags.
+/// `interrupts` of the timer's node names five interrupts. The second is the physical timer of the
+/// Non-secure state, the fourth that of EL2. Each takes as many cells as the interrupt controller
+/// says: kind (1 is private), number among its kind, flags.
 pub fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
     let root = tree.root();
     let timer = root
@@ -112,17 +113,17 @@ pub fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
         return None;
     };
     let number = u32::from_be_bytes(number);
-    // Private ones are 16 to 31.
+    // Private interrupts are 16 to 31.
     (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
 }
 
-/// Buses above a node that are followed.
+/// The most buses above a node.
 const MOST_DEPTH: usize = 8;
 
 type Path<'a> = ArrayVec<FdtNode<'a>, MOST_DEPTH>;
 
-/// Looks at the children of `node`, depth first, for an interrupt controller; `path` leads from
-/// below the root to `node`, and then to what was found.
+/// Searches the children of `node`, depth first, for an interrupt controller. `path` leads from below
+/// the root to `node`, and on return to the controller.
 fn search_node<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<FdtNode<'a>> {
     for child in node.children() {
         if child.is_compatible("arm,gic-v3") || V2.iter().any(|name| child.is_compatible(name)) {
@@ -178,7 +179,7 @@ fn version_3(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
     })
 }
 
-/// The node's regions as the CPU sees them; `None` for one that it cannot reach.
+/// The node's regions at the CPU's addresses; `None` for a region that the CPU cannot reach.
 fn regions<'a, 'p>(
     node: FdtNode<'a>,
     path: &'p Path<'a>,
@@ -196,8 +197,8 @@ fn regions<'a, 'p>(
     }))
 }
 
-/// An address on `bus` as an address on the bus above it. Without `ranges` the CPU cannot reach
-/// what is on the bus; an empty one changes nothing.
+/// Translates an address on `bus` to the bus above. Without `ranges` the CPU cannot reach anything on
+/// the bus; an empty `ranges` is the identity.
 fn through(bus: FdtNode<'_>, address: u64) -> Option<u64> {
     if bus.property("ranges")?.value().is_empty() {
         return Some(address);
@@ -371,11 +372,11 @@ mod tests {
 
     #[test]
     fn the_timer_s_interrupt_is_that_of_the_level() {
-        // As QEMU has them: secure, physical, virtual, of the hypervisor.
+        // As in QEMU: secure, physical, virtual, hypervisor.
         let qemu = [1, 13, 4, 1, 14, 4, 1, 11, 4, 1, 10, 4];
         assert_eq!(timer_of(&qemu, 3, false), Some(30));
         assert_eq!(timer_of(&qemu, 3, true), Some(26));
-        // A fourth cell, of which CPUs it is.
+        // A fourth cell names the CPUs.
         let wide = [1, 13, 4, 9, 1, 14, 4, 9, 1, 11, 4, 9, 1, 10, 4, 9];
         assert_eq!(timer_of(&wide, 4, false), Some(30));
         assert_eq!(timer_of(&wide, 4, true), Some(26));

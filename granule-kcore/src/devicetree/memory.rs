@@ -1,7 +1,7 @@
-//! What the device tree says of memory, through the device-tree crate.
+//! The memory in the device tree, read with the device-tree crate.
 //!
-//! Reads banks, reservations and the initial ramdisk into a [`Memblock`], and says in one line
-//! what is wrong with a tree that cannot be used. Devices are not looked up here.
+//! Reads banks, reservations and the initial ramdisk into a [`Memblock`], and describes an unusable
+//! tree in one line. Devices are not looked up here.
 
 use core::fmt;
 use core::ops::Range;
@@ -10,29 +10,29 @@ use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
 use granule_boot::memblock::{self, Memblock, Region};
 
-/// Ranges that early memory can hold of each kind.
+/// The most ranges of each kind in early memory.
 pub const MOST_RANGES: usize = 128;
 
-/// Early memory of this kernel.
+/// This kernel's early memory.
 pub type Memory = Memblock<MOST_RANGES>;
 
 /// Why a tree cannot be used.
 #[derive(Clone, Debug)]
 pub enum TreeError {
-    /// The crate cannot parse it.
+    /// The crate cannot parse the tree.
     Malformed(dtoolkit::error::FdtParseError),
-    /// A memory node or reservation has a `reg` that cannot be read.
+    /// A memory node or reservation has an unreadable `reg`.
     BadReg(&'static str),
-    /// There is no memory in it.
+    /// The tree has no memory.
     NoMemory,
-    /// The ranges do not fit early memory.
+    /// The ranges do not fit into early memory.
     Ranges(memblock::Error),
 }
 
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Sound trees of other systems may have these, so say what rule it is.
+            // Valid trees of other systems may have these, so the message names the rule.
             Self::Malformed(error)
                 if matches!(
                     error.kind,
@@ -63,8 +63,8 @@ impl From<memblock::Error> for TreeError {
     }
 }
 
-/// Reads all memory that `tree` tells of into `memory`, which is empty: where it is to be, as it is
-/// too large to be moved about on a stack. `handed_over` is not reserved, see [`each_reserved`].
+/// Reads all memory of `tree` into `memory`, which must be empty. The caller provides it because it is
+/// too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`].
 pub fn memory(
     tree: &[u8],
     handed_over: Option<Range<u64>>,
@@ -96,8 +96,8 @@ pub fn memory(
     Ok(())
 }
 
-/// Calls `each` with every range that the tree reserves, whoever is to have it, and whether it must
-/// not be mapped either.
+/// Calls `each` with every range that the tree reserves, for any user, and whether the range must also
+/// stay unmapped.
 fn for_each_reserved(
     tree: &Fdt<'_>,
     handed_over: Option<Range<u64>>,
@@ -112,7 +112,7 @@ fn for_each_reserved(
     }
     if let Some(reserved) = tree.root().child("reserved-memory") {
         for node in reserved.children().filter(is_usable) {
-            // A child without reg asks for memory to be allocated for it; nothing here uses one.
+            // A child without reg asks for an allocation; nothing here uses one.
             let no_map = node.property("no-map").is_some();
             for_each_reg(node, "reserved-memory node", |start, size| {
                 each(start, size, no_map)
@@ -122,9 +122,9 @@ fn for_each_reserved(
     Ok(())
 }
 
-/// Calls `each` with every range that `tree` reserves: start and bytes. What the last kernel hands
-/// over by request is not among them: it is reserved so that no kernel takes it that knows nothing of
-/// it, and this one is told by its command line.
+/// Calls `each` with every range that `tree` reserves: start and bytes. Ranges that the last kernel
+/// hands over by request are excluded. They are reserved so that a kernel that does not know them
+/// keeps off, and this kernel learns of them from its command line.
 #[cfg_attr(
     not(target_os = "none"),
     allow(dead_code, reason = "for who leaves this kernel")
@@ -141,9 +141,10 @@ pub fn each_reserved(
     })
 }
 
-/// The whole pages from `start` to `end` that `firmware`, memory as the tree tells of it, neither
-/// reserves nor forbids to map: what may be given back of storage that is ours. Reserving the image
-/// merges with what was reserved inside it, so the merged list no longer tells.
+/// The whole pages from `start` to `end` that `firmware` neither reserves nor forbids to map: the part
+/// of the kernel's storage that may be given back. `firmware` is the memory as the tree describes it.
+/// A merged list cannot answer this, because reserving the image merges with reservations inside the
+/// image.
 pub fn unreserved(firmware: &Memory, start: u64, end: u64) -> impl Iterator<Item = Region> {
     firmware
         .free_pages()
@@ -155,7 +156,7 @@ fn is_memory(node: &FdtNode<'_>) -> bool {
         .is_some_and(|kind| kind.value() == b"memory\0")
 }
 
-/// A node without a status, or with one that says it may be used.
+/// Whether the node has no status, or a status that allows its use.
 fn is_usable(node: &FdtNode<'_>) -> bool {
     node.property("status")
         .is_none_or(|status| matches!(status.value(), b"okay\0" | b"ok\0"))
@@ -179,14 +180,14 @@ fn for_each_reg(
     Ok(())
 }
 
-/// Where `tree` says that the boot loader put the initial ramdisk.
+/// The initial ramdisk's place, as `tree` states it.
 pub fn initial_ramdisk(tree: &[u8]) -> Option<Range<u64>> {
     let tree = Fdt::new(tree).ok()?;
     let (start, end) = initrd(tree.root())?;
     (start < end).then_some(start..end)
 }
 
-/// Where the boot loader put the initial ramdisk: its first byte, and the one behind its last.
+/// The initial ramdisk's first byte, and the byte after its last.
 fn initrd(root: FdtNode<'_>) -> Option<(u64, u64)> {
     let chosen = root.child("chosen")?;
     let cell = |name| {
@@ -217,11 +218,11 @@ mod tests {
         let mut firmware = Memory::new(K4);
         firmware.add_bank(0x4000_0000, 0x1000_0000).unwrap();
         assert_eq!(pieces(&firmware, start, end), [(start, end)]);
-        // One byte keeps its page, at whatever place; no-map ranges count alike.
+        // One byte reserves its page, at any place; no-map ranges count alike.
         firmware.reserve(0x4021_0fff, 1).unwrap();
         firmware.mark_no_map(0x4022_0800, 0x1000).unwrap();
         firmware.reserve(0x402f_f000, 0x10_0000).unwrap();
-        // Where it ends at our storage, nothing is lost.
+        // A reservation that ends at our storage costs nothing.
         firmware.reserve(start - 0x1000, 0x1000).unwrap();
         assert_eq!(
             pieces(&firmware, start, end),
@@ -231,7 +232,7 @@ mod tests {
                 (0x4022_2000, 0x402f_f000),
             ]
         );
-        // A table's page that is reserved: nothing at all.
+        // With the only page reserved nothing is left.
         assert_eq!(pieces(&firmware, 0x4021_0000, 0x4021_1000), []);
         firmware.reserve(start, end - start).unwrap();
         assert_eq!(pieces(&firmware, start, end), []);

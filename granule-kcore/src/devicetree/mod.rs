@@ -1,5 +1,5 @@
-//! What the kernel reads out of the device tree once the MMU is on: memory, CPUs, interrupt
-//! controller and timer. The look into the tree before there are tables is the library's.
+//! Readers of the device tree for use with the MMU on: memory, CPUs, interrupt controller and timer.
+//! The library reads the tree before the tables exist.
 
 pub mod cpus;
 pub mod gic;

@@ -1,35 +1,35 @@
-//! Why the frame allocator refused something, in words.
+//! The errors of the frame allocator, and their text.
 
 use super::{Frame, MOST_SPANS};
 use core::fmt;
 
-/// Why a call was refused. Nothing has changed by it.
+/// Why a call was refused. A refusal changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// A span is empty, has too many frames, or reaches beyond physical addresses.
     BadSpan {
         /// The first frame of the refused span.
         first: Frame,
-        /// Frames that were asked for.
+        /// Number of frames asked for.
         count: u64,
     },
-    /// A span has frames that another one has.
+    /// A span overlaps another one.
     SpansOverlap {
         /// The first frame of the refused span.
         first: Frame,
         /// The first frame of the other span.
         other: Frame,
     },
-    /// There is no room for one more span.
+    /// The limit on the number of spans is reached.
     TooManySpans {
         /// The first frame of the refused span.
         first: Frame,
     },
-    /// The memory for a span's metadata is too small; both in words of 4 bytes.
+    /// The memory for a span's metadata is too small.
     MetadataTooSmall {
-        /// Words that are needed.
+        /// Words of 4 bytes that are needed.
         needed: u64,
-        /// Words that there are.
+        /// Words of 4 bytes that are there.
         given: u64,
     },
     /// A frame is in no span.
@@ -37,40 +37,40 @@ pub enum FrameError {
         /// The frame in question.
         frame: Frame,
     },
-    /// A frame is given in a second time.
+    /// A frame is given in twice.
     AlreadyGiven {
         /// The frame in question.
         frame: Frame,
     },
-    /// A frame to be taken out is allocated, or never was given in.
+    /// A frame to take out is allocated, or was never given in.
     InUse {
         /// The frame in question.
         frame: Frame,
         /// Whether the frame is allocated; otherwise it was never given in.
         allocated: bool,
     },
-    /// So many frames cannot be taken out: the free ones are set aside.
+    /// Too few frames are unreserved to take so many out.
     SetAside {
-        /// Frames that were asked for.
+        /// Number of frames asked for.
         count: u64,
-        /// Free frames that are not set aside.
+        /// Free frames that are not reserved.
         unreserved: u64,
     },
-    /// No block is so large.
+    /// The order exceeds the largest block.
     OrderTooLarge {
-        /// The order that was named.
+        /// The order asked for.
         order: u32,
         /// The largest order there is.
         most: u32,
     },
-    /// No block of that order begins at a frame with such a number.
+    /// The frame's number is not a multiple of the block's size.
     Misaligned {
         /// The frame in question.
         frame: Frame,
-        /// The order that was named.
+        /// The order asked for.
         order: u32,
     },
-    /// A frame has as many owners as can be counted.
+    /// A frame already has the most owners.
     TooManyOwners {
         /// The frame in question.
         frame: Frame,
@@ -85,13 +85,13 @@ pub enum FrameError {
         /// The frame in question.
         frame: Frame,
     },
-    /// The frame to free is allocated, but as (part of) another block.
+    /// The frame to free is allocated, but as another block or part of one.
     OtherBlock {
         /// The frame in question.
         frame: Frame,
-        /// The order that was named.
+        /// The order asked for.
         order: u32,
-        /// The first frame of the block that is allocated.
+        /// The first frame of the allocated block.
         head: Frame,
         /// The order of that block.
         allocated: u32,

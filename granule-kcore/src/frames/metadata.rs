@@ -1,42 +1,42 @@
-//! Page metadata: one entry of 12 bytes for each frame, in memory that the caller takes from RAM.
-//! The only `unsafe` of the allocator is here.
+//! Page metadata: one entry of 12 bytes for each frame, in RAM that the caller provides. All `unsafe`
+//! of the allocator is here.
 //!
 //! The memory may hold anything at first. Entries are initialised a chunk at a time, when the first
-//! entry of the chunk is written: one bit for each chunk says whether that happened. An entry of an
-//! untouched chunk is not read; it counts as `PageMetadata::Inside`, as a fresh one would. So a machine with much RAM pays at boot for the
-//! bits (64 KiB for 512 GiB of 4K pages) and for the chunks of a few large blocks.
+//! entry of the chunk is written; a bit per chunk records that. An entry of an untouched chunk is not
+//! read: it counts as `PageMetadata::Inside`, as a fresh entry would. So a boot with much RAM
+//! initialises only the bits (64 KiB for 512 GiB of 4K pages) and the chunks of a few large blocks.
 //!
-//! An entry holds a word of state (kind, order, and two bytes for the owner), and
-//! two words that are links while the frame heads a free block and belong to the
-//! owner (a reference count and one word more) while it is allocated.
+//! An entry has three words. The first is the state: kind, order, and two bytes for the owner. The
+//! other two are list links while the frame heads a free block. While the frame is allocated they
+//! belong to the owner: a reference count and one more word.
 
 use core::mem::MaybeUninit;
 
-/// Words of an entry: state, and two more.
+/// Words of an entry: the state and two more.
 const ENTRY_WORDS: usize = 3;
 
-/// Entries are initialised this many (as a shift) at a time: 3 KiB, so that the bits
-/// stay small and the first touch of a chunk cheap.
+/// Log2 of the entries that are initialised at a time: 3 KiB, so that the bits stay small and the
+/// first touch of a chunk is cheap.
 const CHUNK_SHIFT: u32 = 8;
 
 /// Entries that are initialised at a time.
 pub(super) const CHUNK_ENTRIES: u32 = 1 << CHUNK_SHIFT;
 
-/// The link that leads nowhere.
+/// The null link.
 pub(super) const NONE: u32 = u32::MAX;
 
 const KIND_FREE: u32 = 1;
 const KIND_ALLOCATED: u32 = 2;
 const ORDER_SHIFT: u32 = 8;
-/// Kind and order: of a frame allocated by itself this is [`KIND_ALLOCATED`].
+/// Mask of kind and order: a frame allocated by itself has [`KIND_ALLOCATED`] there.
 const ALONE_MASK: u32 = 0xffff;
-/// Owners that a frame can have beside the first one.
+/// The most owners of a frame beside its first.
 const MOST_FURTHER_OWNERS: u32 = u32::MAX;
 
 /// One word of metadata memory, which may hold anything.
 pub type Word = MaybeUninit<u32>;
 
-/// Words that hold the bits of `frames` frames.
+/// Words for the bits of `frames` frames.
 const fn bit_words(frames: u64) -> u64 {
     frames
         .div_ceil(CHUNK_ENTRIES as u64)
@@ -59,11 +59,11 @@ pub(super) const fn metadata_words(frames: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// That memory must be mapped writable, aligned to a word, and used by nobody else for `'m`. It
+/// That memory must be mapped writable, aligned to a word, and used by no other code for `'m`. It
 /// need not be initialised.
 pub unsafe fn metadata_at<'m>(start: *mut Word, frames: u64) -> &'m mut [Word] {
-    // SAFETY: the caller vouches for the memory; no content is needed, a `Word` may be
-    // uninitialised.
+    // SAFETY: the caller keeps the conditions on the memory. A `Word` may be uninitialised, so the
+    // content does not matter.
     unsafe { core::slice::from_raw_parts_mut(start, metadata_words(frames) as usize) }
 }
 
@@ -78,12 +78,12 @@ pub(super) enum PageMetadata {
     Allocated { order: u32 },
 }
 
-/// The entries of a span of frames.
+/// The metadata entries of a span.
 pub(super) struct Entries<'m> {
     /// A bit for each chunk whose entries are all initialised.
     touched: &'m mut [u32],
     entries: &'m mut [[Word; ENTRY_WORDS]],
-    /// The entries of those chunks.
+    /// Number of entries in those chunks.
     touched_entries: u32,
 }
 
@@ -107,8 +107,8 @@ impl<'m> Entries<'m> {
             word.write(0);
         }
         let bits: *mut [Word] = bits;
-        // SAFETY: each word was just written, and a `MaybeUninit<u32>` has the layout of a
-        // `u32`; the slice it came from is not used again for `'m`.
+        // SAFETY: every word was just written, and a `MaybeUninit<u32>` has the layout of a `u32`. The
+        // original slice is not used again for `'m`.
         let touched = unsafe { &mut *(bits as *mut [u32]) };
         Some(Self {
             touched,
@@ -117,7 +117,7 @@ impl<'m> Entries<'m> {
         })
     }
 
-    /// How many entries were initialised so far.
+    /// Number of entries initialised so far.
     pub(super) fn touched(&self) -> u64 {
         u64::from(self.touched_entries)
     }
@@ -128,7 +128,7 @@ impl<'m> Entries<'m> {
             .is_some_and(|word| word >> (chunk % u32::BITS) & 1 != 0)
     }
 
-    /// What the entry at `offset` says; one that was never written, or does not exist, is inside.
+    /// The entry at `offset`. An entry that was never written, or does not exist, reads as inside.
     pub(super) fn read(&self, offset: u32) -> PageMetadata {
         if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
             return PageMetadata::Inside;
@@ -136,9 +136,9 @@ impl<'m> Entries<'m> {
         let Some(words) = self.entries.get(offset as usize) else {
             return PageMetadata::Inside;
         };
-        // SAFETY: the chunk's bit is set only by `touch`, after it wrote every word of every
-        // entry of the chunk; nothing in here makes a word uninitialised again, and nobody else
-        // writes the memory (promised to `metadata_at`, or by the borrow).
+        // SAFETY: only `touch` sets the chunk's bit, after it wrote every word of every entry of the
+        // chunk. No code here makes a word uninitialised again, and no other code writes the memory
+        // (promised to `metadata_at`, or by the borrow).
         let [state, next, prev] = words.map(|word| unsafe { word.assume_init() });
         let order = state >> ORDER_SHIFT & 0xff;
         match state & 0xff {
@@ -148,7 +148,7 @@ impl<'m> Entries<'m> {
         }
     }
 
-    /// Writes the entry at `offset`, and initialises its chunk if it is the first one there.
+    /// Writes the entry at `offset`, and initialises its chunk if it is the chunk's first entry.
     pub(super) fn write(&mut self, offset: u32, entry: PageMetadata) {
         let chunk = offset >> CHUNK_SHIFT;
         if !self.chunk_is_touched(chunk) {
@@ -162,7 +162,7 @@ impl<'m> Entries<'m> {
             PageMetadata::Free { order, next, prev } => {
                 [KIND_FREE | order << ORDER_SHIFT, next, prev]
             }
-            // The owner finds its two words zero.
+            // The owner's two words begin as zero.
             PageMetadata::Allocated { order } => [KIND_ALLOCATED | order << ORDER_SHIFT, 0, 0],
         };
         if let Some(slot) = self.entries.get_mut(offset as usize) {
@@ -184,28 +184,28 @@ impl<'m> Entries<'m> {
         }
     }
 
-    /// The owners that the frame allocated by itself at `offset` has beside its first one; `None`
-    /// if no such frame is there.
+    /// Owners, beside the first, of the single frame allocated at `offset`; `None` if there is no such
+    /// frame.
     pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
         self.owned(offset).map(|(_, owners)| owners)
     }
 
-    /// Whether the frame allocated by itself at `offset` has owners beside its first one, and of how
-    /// many among `count` such frames from it on the same holds, up to where its chunk ends; `None` if
-    /// no such frame is there.
+    /// Whether the single frame allocated at `offset` has owners beside its first, and for how many of
+    /// the `count` single frames from `offset` on the answer is the same, at most to the end of the
+    /// chunk. `None` if there is no such frame.
     pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
         let (_, owners) = self.owned(offset)?;
         let shared = owners > 0;
         if count == 1 {
-            // As every copy on write asks.
+            // Every copy on write asks for one frame only.
             return Some((shared, 1));
         }
         let left = CHUNK_ENTRIES - offset % CHUNK_ENTRIES;
         let rest = self.entries.get(offset as usize..)?;
         let rest = rest.get(..count.min(left) as usize).unwrap_or(rest);
         let other = |[state, owners, _]: &[Word; ENTRY_WORDS]| {
-            // SAFETY: as in `read`: the chunk is that of the first, which is touched, so each of its
-            // words was written.
+            // SAFETY: as in `read`. These words are in the same chunk as the first entry, which is
+            // touched, so each was written.
             let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
             state & ALONE_MASK != KIND_ALLOCATED || (owners > 0) != shared
         };
@@ -220,8 +220,8 @@ impl<'m> Entries<'m> {
         }
     }
 
-    /// One owner more for each of `count` frames from `first`, all allocated by themselves; else the
-    /// first that is not, or that has as many owners as can be counted: nothing has changed then.
+    /// Adds an owner to each of `count` frames from `first`, all allocated as single frames. Otherwise
+    /// returns the first frame that is not, or that already has the most owners, and changes nothing.
     pub(super) fn share(&mut self, first: u32, count: u32) -> Result<(), u32> {
         for offset in first..first + count {
             match self.owned(offset) {
@@ -241,7 +241,7 @@ impl<'m> Entries<'m> {
         Ok(())
     }
 
-    /// The place and the further owners of a frame that is allocated by itself.
+    /// The offset and the further owners of a frame that is allocated by itself.
     #[inline(always)]
     fn owned(&self, offset: u32) -> Option<(u32, u32)> {
         if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
@@ -253,7 +253,7 @@ impl<'m> Entries<'m> {
         (state & ALONE_MASK == KIND_ALLOCATED).then_some((offset, owners))
     }
 
-    /// The first frame in `start..end` at which a block begins. Skips untouched chunks.
+    /// The first frame in `start..end` that heads a block. Skips untouched chunks.
     pub(super) fn first_head(&self, start: u32, end: u32) -> Option<u32> {
         let mut at = start;
         while at < end {
@@ -330,13 +330,13 @@ mod tests {
     fn entries_are_initialised_by_the_chunk_that_is_written() {
         let frames = 3 * CHUNK_ENTRIES + 10;
         let mut memory = Box::<[u32]>::new_uninit_slice(metadata_words(u64::from(frames)) as usize);
-        // By pointer, as the kernel does.
-        // SAFETY: the box has the words of so many frames and is not used but through this.
+        // The entries are made through a pointer, as in the kernel.
+        // SAFETY: the box has the words of so many frames, and is used only through this slice.
         let words = unsafe { metadata_at(memory.as_mut_ptr(), u64::from(frames)) };
         let mut entries = Entries::new(words, frames).unwrap();
         assert_eq!(entries.touched(), 0);
         assert_eq!(entries.first_head(0, frames), None);
-        // Nothing is written to say what is so already.
+        // An entry that would not change is not written.
         entries.write(300, PageMetadata::Inside);
         assert_eq!(entries.touched(), 0);
 

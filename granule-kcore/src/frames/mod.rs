@@ -23,17 +23,15 @@ use granule::arch::{PageSize, PhysicalAddress};
 use metadata::{PageMetadata, Word, metadata_words};
 use span::{Block, Span};
 
-/// The base-2 logarithm of the bytes of the largest block: 16 GiB, the largest leaf there is
-/// without the 52-bit formats (16 contiguous blocks of 1 GiB with 4K pages, 32 of 512 MiB with
-/// 64K). Larger blocks would have no user; smaller ones would have more heads, and so more
-/// metadata to write for free memory.
+/// Log2 of the bytes of the largest block: 16 GiB, the largest leaf without the 52-bit formats (16
+/// contiguous blocks of 1 GiB with 4K pages, 32 of 512 MiB with 64K). Larger blocks would have no use;
+/// smaller ones would have more heads, and so more metadata to write for free memory.
 const MAX_BLOCK_SHIFT: u32 = 34;
 
-/// The bits of a physical address, at most.
+/// The most bits of a physical address.
 const PHYSICAL_BITS: u32 = 52;
 
-/// The most spans: banks close to each other can share one, holes and all, as the metadata of a
-/// hole is never touched.
+/// The most spans. Nearby banks can share a span, because the metadata of a hole is never touched.
 pub const MOST_SPANS: usize = 128;
 
 /// The largest order of a block with this page size: 22, 20 or 18.
@@ -51,7 +49,7 @@ impl Frame {
         Self(address.0 >> page_size.shift())
     }
 
-    /// Its first address.
+    /// The frame's first address.
     pub const fn address(self, page_size: PageSize) -> PhysicalAddress {
         PhysicalAddress(self.0 << page_size.shift())
     }
@@ -66,7 +64,7 @@ impl fmt::Display for Frame {
 /// The frames of RAM: free, allocated, and how many of each.
 pub struct Frames<'m> {
     page_size: PageSize,
-    /// In ascending order; the first `span_count` are used.
+    /// Ascending; the first `span_count` are used.
     spans: [Span<'m>; MOST_SPANS],
     span_count: usize,
     total: u64,
@@ -76,7 +74,7 @@ pub struct Frames<'m> {
 }
 
 impl<'m> Frames<'m> {
-    /// No frames yet.
+    /// An allocator without frames.
     pub const fn new(page_size: PageSize) -> Self {
         Self {
             page_size,
@@ -89,21 +87,22 @@ impl<'m> Frames<'m> {
         }
     }
 
-    /// Sets the page size, for an allocator that was made before it was known and has no span yet.
+    /// Sets the page size of an allocator that was made before the page size was known. Has no effect
+    /// once there is a span.
     pub fn begin(&mut self, page_size: PageSize) {
         if self.span_count == 0 {
             self.page_size = page_size;
         }
     }
 
-    /// Makes room for the `count` frames from `first`, with their metadata in `memory`, which
-    /// must have [`metadata_bytes`](metadata::metadata_bytes)`(count)` bytes and may hold anything. None of them is given in
-    /// by that. Blocks do not reach from one span into the next.
+    /// Adds a span for the `count` frames from `first`, with their metadata in `memory`. That memory
+    /// must have [`metadata_bytes`](metadata::metadata_bytes)`(count)` bytes and may hold anything.
+    /// The frames are not given in yet. Blocks do not cross from one span into the next.
     ///
     /// # Errors
     ///
-    /// When the span is empty, has `2^32 - 1` frames or more, reaches beyond the 52 bits of
-    /// physical addresses, has frames of another one, is one too many, or `memory` is too small.
+    /// The span is empty, has `2^32 - 1` frames or more, reaches beyond the 52 bits of physical
+    /// addresses, overlaps another span, or exceeds the number of spans; or `memory` is too small.
     pub fn add_span(
         &mut self,
         first: Frame,
@@ -120,7 +119,7 @@ impl<'m> Frames<'m> {
             Some(end) if end <= limit => {}
             _ => return Err(bad),
         }
-        // Where it goes among the others, which it must keep off.
+        // The new span's place in the ascending order. It must not overlap its neighbours there.
         let place = self.spans().partition_point(|span| span.first() < first.0);
         let before = place
             .checked_sub(1)
@@ -142,7 +141,7 @@ impl<'m> Frames<'m> {
                 given,
             },
         )?;
-        // The unused one behind the last comes to the front, and is replaced.
+        // Rotates an unused slot to `place`, where it is overwritten.
         if let Some(tail) = self.spans.get_mut(place..=self.span_count) {
             tail.rotate_right(1);
             if let Some(slot) = tail.first_mut() {
@@ -153,12 +152,12 @@ impl<'m> Frames<'m> {
         Ok(())
     }
 
-    /// Gives in the `count` frames from `start`, which become free; they may reach over several
-    /// spans that follow each other without a gap.
+    /// Gives in the `count` frames from `start`, which become free. They may cover several adjacent
+    /// spans.
     ///
     /// # Errors
     ///
-    /// When a frame is in no span, or was given in before. Nothing has changed then.
+    /// A frame is in no span, or was given in before. Nothing has changed then.
     pub fn add_range(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
         let end = start
             .0
@@ -191,13 +190,13 @@ impl<'m> Frames<'m> {
         Ok(())
     }
 
-    /// Takes the `count` frames from `start` out, all at once: they are nobody's until they are
+    /// Takes the `count` frames from `start` out, all at once: they are not managed until they are
     /// [given in](Self::add_range) again.
     ///
     /// # Errors
     ///
-    /// When a frame is allocated, was never given in or is in no span, or so many of the free ones
-    /// are [reserved](Self::reserve) that they are needed. Nothing has changed then.
+    /// A frame is allocated, was never given in or is in no span, or the [reserved](Self::reserve)
+    /// frames need some of these. Nothing has changed then.
     pub fn take_out(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
         let outside = FrameError::OutsideSpans { frame: start };
         let end = start.0.checked_add(count).ok_or(outside)?;
@@ -224,8 +223,7 @@ impl<'m> Frames<'m> {
         Ok(())
     }
 
-    /// Whether every one of `count` frames from `start` is in a span; `None` if some are and some
-    /// are not.
+    /// Whether all of the `count` frames from `start` are in spans; `None` if only some are.
     pub fn have_room_for(&self, start: Frame, count: u64) -> Option<bool> {
         let end = start.0.saturating_add(count);
         let inside: u64 = self
@@ -265,8 +263,9 @@ impl<'m> Frames<'m> {
         }
     }
 
-    /// Allocates a block of `2^order` frames, whose first number is a multiple of that; `None` if
-    /// there is none, or only in what is [reserved](Self::reserve). Its memory holds anything.
+    /// Allocates a block of `2^order` frames, whose first number is a multiple of `2^order`. `None` if
+    /// there is no such block, or if it is needed for [reserved](Self::reserve) frames. Its memory may
+    /// hold anything.
     pub fn allocate(&mut self, order: u32) -> Option<Frame> {
         if order > max_order(self.page_size) || self.unreserved() < 1 << order {
             return None;
@@ -276,8 +275,8 @@ impl<'m> Frames<'m> {
         Some(frame)
     }
 
-    /// Allocates `frame` by itself; false if it is not free, or needed for what is
-    /// [reserved](Self::reserve). Its memory holds anything.
+    /// Allocates the single frame `frame`; false if it is not free, or is needed for
+    /// [reserved](Self::reserve) frames. Its memory may hold anything.
     #[must_use]
     pub fn allocate_exact(&mut self, frame: Frame) -> bool {
         if self.unreserved() == 0 {
@@ -294,9 +293,9 @@ impl<'m> Frames<'m> {
         taken
     }
 
-    /// Allocates a frame by itself: number `index` of `2^order` free ones that begin at a multiple
-    /// of that, if there are so many. The others stay free, so that whoever wants the next gets it
-    /// ([`allocate_exact`](Self::allocate_exact)) if nobody else was faster.
+    /// Allocates a single frame: number `index` of an aligned group of `2^order` free frames, if there
+    /// is such a group. The rest of the group stays free, so that the caller can get the next frame
+    /// with [`allocate_exact`](Self::allocate_exact), unless another CPU is faster.
     pub fn allocate_in_group(&mut self, order: u32, index: u64) -> Option<Frame> {
         if order > max_order(self.page_size) || index >> order != 0 || self.unreserved() == 0 {
             return None;
@@ -309,12 +308,12 @@ impl<'m> Frames<'m> {
         taken.then_some(Frame(span.number(offset)))
     }
 
-    /// Takes back the block of `2^order` frames that [`allocate`](Self::allocate) gave.
+    /// Frees a block of `2^order` frames that [`allocate`](Self::allocate) returned.
     ///
     /// # Errors
     ///
-    /// When no block of that order is allocated at `frame`: nothing has changed then, but that it
-    /// was [refused](Self::refused) is counted.
+    /// No block of that order is allocated at `frame`. Nothing has changed then, except that the
+    /// [refusal](Self::refused) is counted.
     pub fn free(&mut self, frame: Frame, order: u32) -> Result<(), FrameError> {
         let freed = self.try_free(frame, order);
         if freed.is_err() {
@@ -339,8 +338,8 @@ impl<'m> Frames<'m> {
         Ok(())
     }
 
-    /// Sets `count` frames aside for [`take_reserved`](Self::take_reserved): other allocations
-    /// leave so many frames free. False, and nothing has changed, if there are not so many.
+    /// Reserves `count` frames for [`take_reserved`](Self::take_reserved): other allocations leave
+    /// that many frames free. Returns false, and changes nothing, if there are not enough.
     #[must_use]
     pub fn reserve(&mut self, count: u64) -> bool {
         let enough = count <= self.unreserved();
@@ -350,14 +349,14 @@ impl<'m> Frames<'m> {
         enough
     }
 
-    /// Gives up `count` reserved frames.
+    /// Releases the reservation of `count` frames.
     pub fn unreserve(&mut self, count: u64) {
         self.reserved = self.reserved.saturating_sub(count);
     }
 
-    /// Allocates between one and `most` frames in one run out of those that were
-    /// [reserved](Self::reserve) before, each to be freed by itself (order 0). Gives the first and
-    /// how many; `None` only if none is reserved, or `most` is 0: any free block has single frames.
+    /// Allocates one run of between one and `most` frames out of the [reserved](Self::reserve) ones,
+    /// each to be freed by itself (order 0). Returns the first frame and the count. `None` only if no
+    /// frame is reserved or `most` is 0, because any free block yields single frames.
     pub fn take_reserved(&mut self, most: u64) -> Option<(Frame, u64)> {
         let wanted = most.min(self.reserved).checked_ilog2()?;
         let wanted = wanted.min(max_order(self.page_size));
@@ -375,7 +374,7 @@ impl<'m> Frames<'m> {
         Some((frame, count))
     }
 
-    /// The page size that frames have.
+    /// The page size of the frames.
     pub const fn page_size(&self) -> PageSize {
         self.page_size
     }
@@ -395,12 +394,12 @@ impl<'m> Frames<'m> {
         self.total - self.allocated
     }
 
-    /// Free frames that are set aside.
+    /// Free frames that are reserved.
     pub const fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Calls of [`free`](Self::free) that were refused: anything but 0 is a bug of the kernel's.
+    /// Refused calls of [`free`](Self::free): any other number than 0 is a bug of the kernel.
     pub const fn refused(&self) -> u64 {
         self.refused
     }
@@ -430,8 +429,7 @@ impl<'m> Frames<'m> {
             .ok_or(FrameError::OutsideSpans { frame })
     }
 
-    /// The span with the smallest free block that is large enough for `order`, and that block's
-    /// order.
+    /// The span with the smallest free block of at least `order`, and that block's order.
     fn best_fit(&self, order: u32) -> Option<(usize, u32)> {
         let mut best: Option<(usize, u32)> = None;
         for (index, span) in self.spans().iter().enumerate() {
@@ -446,7 +444,7 @@ impl<'m> Frames<'m> {
         best
     }
 
-    /// Marks a block of `order` allocated; the counters are the caller's.
+    /// Marks a block of `order` allocated; the caller updates the counters.
     fn take(&mut self, order: u32) -> Option<Frame> {
         let (index, from) = self.best_fit(order)?;
         let span = self.spans.get_mut(index)?;
@@ -467,7 +465,7 @@ impl fmt::Debug for Frames<'_> {
     }
 }
 
-/// Why the block of `order` at `offset` cannot be freed.
+/// The reason why the block of `order` at `offset` cannot be freed.
 #[cold]
 fn why_not_freed(span: &Span<'_>, offset: u32, order: u32) -> FrameError {
     let frame = Frame(span.number(offset));

@@ -1,18 +1,17 @@
-//! Frames that have several owners, each allocated by itself: one more, one less, and free without
-//! any.
+//! Reference counts of single frames: adding owners, removing owners, and freeing frames without any.
 
 use super::metadata::PageMetadata;
 use super::span::Span;
 use super::{Frame, FrameError, Frames, why_not_freed};
 
 impl<'m> Frames<'m> {
-    /// One owner more for each of `count` frames from `first`, which must be allocated each by
-    /// itself (order 0).
+    /// Adds an owner to each of `count` frames from `first`, which must all be allocated as single
+    /// frames (order 0).
     ///
     /// # Errors
     ///
-    /// When one of them is not, or has as many owners as can be counted. Nothing has changed then,
-    /// but that it was [refused](Self::refused) is counted.
+    /// One of them is not, or already has the most owners. Nothing has changed then, except that the
+    /// [refusal](Self::refused) is counted.
     pub fn share(&mut self, first: Frame, count: u64) -> Result<(), FrameError> {
         let mut done = 0;
         let shared = self.each_piece(first, count, |span, offset, piece| {
@@ -28,19 +27,20 @@ impl<'m> Frames<'m> {
             Ok(())
         });
         if shared.is_err() {
-            // Just shared, so none of them is refused, nor becomes free.
+            // These frames were just shared, so none is refused or becomes free.
             let _ = self.release(first, done, |_, _| ());
         }
         shared
     }
 
-    /// One owner less for each of `count` frames from `first`, which must be allocated each by
-    /// itself (order 0); those without any become free, and `freed` is told of each run of them.
+    /// Removes an owner from each of `count` frames from `first`, which must all be allocated as
+    /// single frames (order 0). Frames without owners become free, and `freed` is called with each run
+    /// of them.
     ///
     /// # Errors
     ///
-    /// When one of them is not: those before it are released, and that it was
-    /// [refused](Self::refused) is counted.
+    /// One of them is not allocated so. The frames before it are released, and the
+    /// [refusal](Self::refused) is counted.
     pub fn release(
         &mut self,
         first: Frame,
@@ -60,8 +60,9 @@ impl<'m> Frames<'m> {
         released
     }
 
-    /// Whether `first`, allocated by itself, has more than one owner, and of how many among `count`
-    /// frames from it on the same holds; fewer where it would take longer to tell.
+    /// Whether the single frame `first` has more than one owner, and for how many of the `count`
+    /// frames from `first` on the answer is the same. The count may be too low where an exact one
+    /// would take longer.
     pub fn sharing(&self, first: Frame, count: u32) -> (bool, u32) {
         self.locate(first)
             .ok()
@@ -69,8 +70,7 @@ impl<'m> Frames<'m> {
             .unwrap_or((false, 1))
     }
 
-    /// Calls `what` with each span's piece of `count` frames from `first`; what it refuses is
-    /// counted.
+    /// Calls `what` with each span's part of the `count` frames from `first`; a refusal is counted.
     fn each_piece(
         &mut self,
         first: Frame,

@@ -1,19 +1,19 @@
 //! The buddy system over one contiguous span of frame numbers, holes allowed.
 //!
-//! A block of order `k` is `2^k` frames whose first frame *number* is a multiple of
-//! `2^k`, wherever the span begins: so a block can be mapped by one leaf. Two free
-//! buddies are always one block of the next order. Blocks do not reach over the edge
-//! of a span, so neighbouring spans are not merged: one bank is one span.
+//! A block of order `k` has `2^k` frames, and its first frame *number* is a multiple of `2^k`,
+//! wherever the span begins. So one leaf can map a block. Two free buddies are always merged into a
+//! block of the next order. Blocks do not cross the edge of a span, so neighbouring spans are not
+//! merged: one bank is one span.
 //!
-//! In here a frame is its offset from the span's first one, and callers have
-//! checked that it is in the span.
+//! A frame is its offset from the span's first frame here. Callers check that the offset is in the
+//! span.
 
 use super::metadata::{Entries, NONE, PageMetadata, Word};
 
 /// One more than the largest order with any page size, [`max_order`](super::max_order).
 pub(super) const ORDERS: usize = super::max_order(crate::sizes::MIN) as usize + 1;
 
-/// A block of frames: allocated or free.
+/// An allocated or free block of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) offset: u32,
@@ -34,7 +34,7 @@ pub(super) struct Span<'m> {
 }
 
 impl<'m> Span<'m> {
-    /// A span of no frames.
+    /// A span without frames.
     pub(super) const EMPTY: Self = Self {
         first: 0,
         count: 0,
@@ -44,8 +44,8 @@ impl<'m> Span<'m> {
         entries: Entries::empty(),
     };
 
-    /// The span of `count` frames from frame number `first`, none of them given in yet; `None` if
-    /// `memory` is too small for their metadata.
+    /// The span of `count` frames from frame number `first`, none given in yet; `None` if `memory` is
+    /// too small for their metadata.
     pub(super) fn new(
         first: u64,
         count: u32,
@@ -86,12 +86,12 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// How many frames have initialised metadata.
+    /// Number of frames with initialised metadata.
     pub(super) fn touched(&self) -> u64 {
         self.entries.touched()
     }
 
-    /// The smallest order, at least `order`, of which there is a free block.
+    /// The smallest order, at least `order`, that has a free block.
     pub(super) const fn best_fit(&self, order: u32) -> Option<u32> {
         let orders = self.orders >> order;
         if orders == 0 {
@@ -101,12 +101,12 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// What begins at `offset`.
+    /// The entry at `offset`.
     pub(super) fn entry(&self, offset: u32) -> PageMetadata {
         self.entries.read(offset)
     }
 
-    /// The block that `offset` lies in. Not for hot paths.
+    /// The block that contains `offset`. Not for hot paths.
     pub(super) fn block_of(&self, offset: u32) -> Option<Block> {
         let number = self.number(offset);
         for at_least in 0..=self.max_order {
@@ -116,7 +116,7 @@ impl<'m> Span<'m> {
                 PageMetadata::Free { order, .. } => (order, true),
                 PageMetadata::Allocated { order } => (order, false),
             };
-            // The nearest head below: if its block ends before the frame, none holds it.
+            // The nearest head below. If its block ends before the frame, no block contains the frame.
             return (number >> order == self.number(head) >> order).then_some(Block {
                 offset: head,
                 order,
@@ -126,7 +126,7 @@ impl<'m> Span<'m> {
         None
     }
 
-    /// The first of `count` frames from `start` that was given in already.
+    /// The first of `count` frames from `start` that was already given in.
     pub(super) fn first_given(&self, start: u32, count: u32) -> Option<u32> {
         if count == 0 {
             return None;
@@ -137,7 +137,8 @@ impl<'m> Span<'m> {
         self.entries.first_head(start, start + count)
     }
 
-    /// Gives in `count` frames from `start`, as few blocks as they make with what is free.
+    /// Gives in `count` frames from `start`, merged with free neighbours into as few blocks as
+    /// possible.
     pub(super) fn add(&mut self, start: u32, count: u32) {
         let (mut at, mut left) = (start, count);
         while left > 0 {
@@ -152,8 +153,8 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// The first of `count` frames from `start` that is not free, with why: allocated, or never
-    /// given in.
+    /// The first of `count` frames from `start` that is not free, and whether it is allocated;
+    /// otherwise it was never given in.
     pub(super) fn first_not_free(&self, start: u32, count: u32) -> Option<(u32, bool)> {
         let (mut at, end) = (start, start + count);
         while at < end {
@@ -166,8 +167,8 @@ impl<'m> Span<'m> {
         None
     }
 
-    /// Takes `count` frames from `start` out, all of which are free, as if they were never given
-    /// in. What a free block has beside them stays free.
+    /// Takes out `count` frames from `start`, all of them free, as if they were never given in. The
+    /// other frames of their blocks stay free.
     pub(super) fn remove(&mut self, start: u32, count: u32) {
         let (mut at, end) = (start, start + count);
         while at < end {
@@ -180,7 +181,8 @@ impl<'m> Span<'m> {
             self.unlink(order, next, prev);
             self.entries.write(block.offset, PageMetadata::Inside);
             let block_end = block.offset + (1 << order);
-            // Neither piece can grow into what was taken out: nothing begins there any more.
+            // The two remaining pieces cannot merge across the removed frames, because no block begins
+            // there any more.
             self.add(block.offset, at - block.offset);
             self.add(block_end.min(end), block_end - block_end.min(end));
             at = block_end;
@@ -198,7 +200,7 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// Allocates a block of `order` out of a free one of order `from`, if there is one.
+    /// Allocates a block of `order` out of a free block of order `from`, if there is one.
     pub(super) fn take(&mut self, order: u32, from: u32) -> Option<u32> {
         let offset = *self.lists.get(from as usize)?;
         let PageMetadata::Free { next, .. } = self.entries.read(offset) else {
@@ -213,7 +215,7 @@ impl<'m> Span<'m> {
         Some(offset)
     }
 
-    /// Where the block begins that [`take`](Self::take) would take one of `order` from.
+    /// The offset of the block that [`take`](Self::take) would use for `order`.
     pub(super) fn first_free(&self, order: u32) -> Option<u32> {
         let offset = *self.lists.get(order as usize)?;
         (offset != NONE).then_some(offset)
@@ -221,7 +223,7 @@ impl<'m> Span<'m> {
 
     /// Allocates the frame at `offset` by itself, if it is free. The rest of its block stays free.
     pub(super) fn take_exactly(&mut self, offset: u32) -> bool {
-        // In a group that is filled from its start the frame heads its block: one look.
+        // The frame heads its block if a group is filled from its start, so this is one look.
         let Some(block) = self.block_of(offset) else {
             return false;
         };
@@ -245,21 +247,22 @@ impl<'m> Span<'m> {
         true
     }
 
-    /// One owner more for each of `count` frames from `offset`, or the first that cannot have one:
-    /// see [`Entries::share`].
+    /// Adds an owner to each of `count` frames from `offset`, or returns the first frame that cannot
+    /// have one more: see [`Entries::share`].
     pub(super) fn share(&mut self, offset: u32, count: u32) -> Result<(), u32> {
         self.entries.share(offset, count)
     }
 
-    /// Whether the frame at `offset` has more than one owner, and how many are alike in that: see
-    /// [`Entries::sharing`].
+    /// Whether the frame at `offset` has more than one owner, and for how many frames that answer is
+    /// the same: see [`Entries::sharing`].
     pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
         self.entries.sharing(offset, count)
     }
 
-    /// One owner less for each of `count` frames from `offset`, all allocated by themselves; those
-    /// that have none left become free, in as few blocks as they make, and `freed` is told of each
-    /// run of them (offset, count). Else the first that is none such: those before it are released.
+    /// Removes an owner from each of `count` frames from `offset`, all allocated as single frames.
+    /// Frames without owners become free, in as few blocks as possible, and `freed` is called with
+    /// each run of them (offset, count). Otherwise returns the first frame that is not allocated so;
+    /// the frames before it are released.
     pub(super) fn release(
         &mut self,
         offset: u32,
@@ -275,7 +278,7 @@ impl<'m> Span<'m> {
                 if owners != Some(0) {
                     break;
                 }
-                // As blocks of one they are no more; the run is given as what it makes.
+                // The frame is no longer a block of its own; the whole run is given back below.
                 self.entries.write(at, PageMetadata::Inside);
                 at += 1;
             }
@@ -292,7 +295,7 @@ impl<'m> Span<'m> {
         Ok(())
     }
 
-    /// Makes the allocated block of `order` at `offset` so many blocks of one frame.
+    /// Splits the allocated block of `order` at `offset` into allocated single frames.
     pub(super) fn split(&mut self, offset: u32, order: u32) {
         for frame in offset..offset + (1 << order) {
             self.entries
@@ -300,8 +303,7 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// Makes the block of `order` at `offset` free, joined with its buddy as often as that is
-    /// free.
+    /// Makes the block of `order` at `offset` free, and merges it with free buddies repeatedly.
     pub(super) fn give(&mut self, offset: u32, order: u32) {
         let (mut offset, mut order) = (offset, order);
         while order < self.max_order {
@@ -327,7 +329,7 @@ impl<'m> Span<'m> {
         self.push(offset, order);
     }
 
-    /// Puts a free block at the front of its list: what was freed last is in the cache.
+    /// Puts a free block at the front of its list, because the block freed last is in the cache.
     fn push(&mut self, offset: u32, order: u32) {
         let Some(list) = self.lists.get_mut(order as usize) else {
             return;
@@ -342,7 +344,7 @@ impl<'m> Span<'m> {
             .write(offset, PageMetadata::Free { order, next, prev });
     }
 
-    /// Takes the block between `prev` and `next` out of the list of `order`.
+    /// Removes the block between `prev` and `next` from the list of `order`.
     fn unlink(&mut self, order: u32, next: u32, prev: u32) {
         if next != NONE {
             self.entries.set_prev(next, prev);
@@ -357,8 +359,7 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// All free blocks as (first frame number, order), in order of their numbers; panics if a list
-    /// is not what it should be.
+    /// All free blocks as (first frame number, order), ascending; panics if a list is inconsistent.
     #[cfg(test)]
     pub(super) fn free_blocks(&self) -> Vec<(u64, u32)> {
         let mut blocks = Vec::new();

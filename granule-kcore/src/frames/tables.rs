@@ -1,13 +1,13 @@
 //! Pages for page tables, from the frame allocator.
 //!
-//! An operation on tables reserves before it allocates, and other CPUs allocate in
-//! between: so reservations stand in [`Frames`] itself, and [`Tables`] asks for the
-//! frames anew ([`Source`]) on each call instead of holding their lock meanwhile.
+//! An operation on tables reserves pages before it allocates them, and other CPUs allocate in between.
+//! So the reservations are kept in [`Frames`] itself. [`Tables`] borrows the frames anew on each call
+//! ([`Source`]) and does not hold their lock in between.
 
 use super::{Frame, Frames};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 
-/// Reaches the frames, always the same ones: a lock around them, or a plain reference.
+/// Access to the frames, always the same ones: through a lock, or a plain reference.
 pub trait Source {
     /// Calls `what` with the frames.
     fn with<R>(&mut self, what: impl FnOnce(&mut Frames<'_>) -> R) -> R;
@@ -19,37 +19,38 @@ impl Source for &mut Frames<'_> {
     }
 }
 
-/// Gives and takes back single frames for page tables, of the frames' page size.
+/// Allocates and frees single frames for page tables, of the frames' page size.
 #[derive(Debug)]
 pub struct Tables<S: Source> {
     source: S,
-    /// Frames reserved for this one and not allocated yet.
+    /// Frames reserved for this allocator and not allocated yet.
     held: u64,
 }
 
 impl<S: Source> Tables<S> {
-    /// An allocator of tables in the frames of `source`.
+    /// A table allocator over the frames of `source`.
     ///
     /// # Safety
     ///
-    /// The memory of every frame that was or will be given to `source` must be used by nobody who
-    /// did not allocate it there, be reachable by the [`TableMemory`](granule::table::TableMemory)
-    /// that this is used with, and lie below the physical address size of its tables, whose page
-    /// size must be that of the frames.
+    /// For the memory of every frame that was or will be given to `source`: only the code that
+    /// allocated a frame there uses it, the [`TableMemory`](granule::table::TableMemory) of this
+    /// allocator reaches it, and it lies below the physical address size of the tables. The page size
+    /// of the tables must be that of the frames.
     pub const unsafe fn new(source: S) -> Self {
         Self { source, held: 0 }
     }
 
-    /// Frames that are reserved for this one now.
+    /// Frames that are reserved for this allocator now.
     pub const fn held(&self) -> u64 {
         self.held
     }
 }
 
-// SAFETY: the caller of `new` vouched for the memory, and a frame is allocated to one at a time.
+// SAFETY: the caller of `new` keeps the conditions on the memory, and a frame is allocated once at a
+// time.
 unsafe impl<S: Source> TableAllocator for Tables<S> {
     fn reserve(&mut self, tables: usize) -> bool {
-        // What an earlier operation left over counts.
+        // Reservations left over from an earlier operation count.
         let more = (tables as u64).saturating_sub(self.held);
         let enough = more == 0 || self.source.with(|frames| frames.reserve(more));
         if enough {
@@ -77,7 +78,7 @@ unsafe impl<S: Source> TableAllocator for Tables<S> {
     fn free(&mut self, table: FreedTable) {
         self.source.with(|frames| {
             let frame = Frame::containing(table.address(), frames.page_size());
-            // There is nobody to tell here: the frames count what they refuse.
+            // This function cannot return an error; the frames count their refusals.
             let _ = frames.free(frame, 0);
         });
     }

@@ -1,38 +1,39 @@
-//! The note: what a kernel that leaves tells the next one, in a page that both keep. Its bytes, pure.
+//! The handoff note: figures that a kernel leaves for the next one, in a page that both keep. This
+//! file defines its bytes and is pure.
 //!
-//! The page begins with a stamp ([`granule_boot::stamp`], kind `gr-kexec`, units bytes, with the page size
-//! of who wrote it); its data are words of 64 bits, little-endian:
+//! The page begins with a stamp ([`granule_boot::stamp`], kind `gr-kexec`, units bytes, with the
+//! writer's page size). The data are little-endian 64-bit words:
 //!
 //! | word | what |
 //! | --- | --- |
-//! | 0 | the counter when leaving was asked for |
-//! | 1 | its ticks a second |
+//! | 0 | the counter at the request to leave |
+//! | 1 | the counter's ticks per second |
 //! | 2 | bytes of all segments |
 //! | 3 | bytes that the relocation copies |
-//! | 4 | operations on cache lines that it makes |
-//! | 5 | DSBs |
-//! | 6 | TLBIs |
+//! | 4 | its cache operations by line |
+//! | 5 | its DSBs |
+//! | 6 | its TLBIs |
 //! | 7 | bit 0: the MMU is off while it copies; bit 1: the next kernel begins at EL2 by way of EL1 |
-//! | 8 to 10 | the kernel: where it is to be, its bytes, their digest ([`granule_kexec::Digest`]) |
+//! | 8 to 10 | the kernel: its destination, its bytes, their digest ([`granule_kexec::Digest`]) |
 //! | 11 to 13 | the initramfs, all 0 if there is none |
 //! | 14 to 16 | the device tree |
 //!
-//! Behind them, not part of what is stamped since it is stored last of all, stand the counter
-//! just before the relocation code and its complement. The page's address is in the next kernel's
-//! device tree, `/chosen/granule,kexec-note`, and the page in the tree's memory reservations.
+//! Two words follow the data: the counter just before the relocation code, and its complement. They
+//! are stored last of all, so the stamp does not cover them. The next kernel's device tree holds the
+//! page's address in `/chosen/granule,kexec-note`, and reserves the page.
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule::arch::PageSize;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
 
-/// What the data is.
+/// The stamp's kind.
 const KIND: Kind = *b"gr-kexec";
 
 /// Words of data.
 const WORDS: usize = 17;
 
-/// Where the last count is stored, from the page's first byte: behind stamp and data.
+/// Offset of the last count in the page: behind stamp and data.
 pub const LEAVE: usize = stamp::BYTES + 8 * WORDS;
 
 /// Bytes of the page that are used.
@@ -41,50 +42,50 @@ pub const BYTES: usize = LEAVE + 16;
 /// The names of the segments, in their order.
 pub const NAMES: [&str; 3] = ["kernel", "initrd", "tree"];
 
-/// One thing that the next kernel was given.
+/// One segment that the next kernel was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// Its physical address, once the next kernel runs.
+    /// Its physical address in the next kernel.
     pub start: u64,
-    /// Its bytes, without what fills its last page; 0 if it is none.
+    /// Its bytes, without the padding of its last page; 0 if there is no such segment.
     pub bytes: u64,
     /// The digest of these bytes as they were loaded.
     pub digest: u64,
 }
 
-/// What is told.
+/// The data of a note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// The counter when leaving was asked for.
+    /// The counter at the request to leave.
     pub call: u64,
-    /// Ticks of the counter in a second.
+    /// The counter's ticks per second.
     pub hz: u64,
     /// Bytes of all segments.
     pub bytes_total: u64,
     /// Bytes that were copied.
     pub bytes_copied: u64,
-    /// Operations on cache lines.
+    /// Cache operations by line.
     pub lines_cleaned: u64,
     /// DSBs of the relocation.
     pub dsb: u64,
     /// TLBIs of the relocation.
     pub tlbi: u64,
-    /// The MMU was off while bytes were copied.
+    /// Whether the MMU was off while bytes were copied.
     pub uncached: bool,
-    /// It went back to EL2.
+    /// Whether the CPU returned to EL2.
     pub el2: bool,
     /// Kernel, initramfs and device tree.
     pub given: [Given; 3],
 }
 
-/// A note that was read.
+/// A note that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// The page size of who wrote it.
+    /// The writer's page size.
     pub from: PageSize,
-    /// What it says.
+    /// The data.
     pub note: Note,
-    /// The counter just before the relocation code; `None` if that was not reached.
+    /// The counter just before the relocation code; `None` if the writer did not get that far.
     pub leave: Option<u64>,
 }
 
@@ -112,8 +113,8 @@ impl Note {
         ]
     }
 
-    /// Writes it, under pages of `running`, into memory that it fits; nothing is said of the last
-    /// count until [`leave`](leave_words) is stored behind it.
+    /// Writes the note under pages of `running`. The last count stays invalid until
+    /// [`leave`](leave_words) is stored behind the data.
     pub fn write(&self, running: PageSize, page: &mut [u8; BYTES]) {
         let mut data = [0; 8 * WORDS];
         let (chunks, _) = data.as_chunks_mut::<8>();
@@ -127,7 +128,7 @@ impl Note {
         }
     }
 
-    /// Reads one, whatever page size it was written under.
+    /// Reads a note, whatever page size it was written under.
     pub fn read(page: &[u8; BYTES], running: PageSize) -> Result<Read, StampError> {
         let (stamp, data) = Stamp::open(page, KIND)?;
         stamp.check(running)?;
@@ -184,12 +185,12 @@ impl Note {
     }
 }
 
-/// What is stored at [`LEAVE`] for the last count.
+/// The words to store at [`LEAVE`] for the last count.
 pub const fn leave_words(count: u64) -> [u64; 2] {
     [count, !count]
 }
 
-/// Where the tree says that a note is.
+/// The address of the note that the tree names.
 pub fn address(tree: &[u8]) -> Option<u64> {
     let tree = Fdt::new(tree).ok()?;
     let property = tree.root().child("chosen")?.property(PROPERTY)?;
@@ -199,7 +200,7 @@ pub fn address(tree: &[u8]) -> Option<u64> {
         .then_some(address)
 }
 
-/// The property of `/chosen` that says where the note is, a 64-bit address.
+/// The property of `/chosen` with the note's 64-bit address.
 pub const PROPERTY: &str = "granule,kexec-note";
 
 #[cfg(test)]

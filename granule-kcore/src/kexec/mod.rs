@@ -1,5 +1,5 @@
-//! What leaving for the next kernel decides without touching a page: its device tree, the note that
-//! it is handed, the options of the command line, and the request to the boot CPU.
+//! The decisions of a kexec that touch no page: the next kernel's device tree, the handoff note, the
+//! command-line options, and the request to the boot CPU.
 
 pub mod handoff_note;
 pub mod next_tree;
@@ -7,5 +7,5 @@ pub mod request;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test_words;
 
-/// Bytes of a command line at most, with the NUL, as in Linux.
+/// The longest command line in bytes, with the NUL, as in Linux.
 pub const MOST_COMMAND_LINE: usize = 2048;

@@ -1,10 +1,11 @@
-//! The device tree for the next kernel: the machine's own, byte for byte, but for what `/chosen` says
-//! and which memory is reserved. Pure.
+//! The device tree for the next kernel: a copy of the machine's own tree, except for `/chosen` and the
+//! memory reservations. Pure.
 //!
-//! Written in one pass over the tree as it is: its structure goes through token by token, its strings
-//! as they are with the new names behind them. So nothing has to be held of it, and what this kernel
-//! does not understand arrives unchanged. The tree came from firmware or from another kernel: whatever
-//! its bytes, this ends, with a tree or with an error that says where.
+//! One pass over the old tree writes the new one. The structure is copied token by token, and the
+//! strings are copied unchanged, with new names behind them. So nothing of the tree has to be stored,
+//! and nodes that this kernel does not understand arrive unchanged. The old tree came from firmware or
+//! another kernel and is untrusted: the pass ends for any bytes, with a tree or with an error that
+//! states the offset.
 
 use super::handoff_note as note;
 use core::fmt;
@@ -12,7 +13,8 @@ use granule_kexec::Extent;
 
 const MAGIC: u32 = 0xd00d_feed;
 const HEADER: usize = 40;
-/// The version that is written, and the oldest that readers of it know: those of the specification.
+/// The version of the written tree, and the oldest version that its readers must know; both are from
+/// the specification.
 const VERSION: u32 = 17;
 const LAST_COMPATIBLE: u32 = 16;
 
@@ -27,46 +29,46 @@ const INITRD_START: &[u8] = b"linux,initrd-start";
 const INITRD_END: &[u8] = b"linux,initrd-end";
 const KASLR_SEED: &[u8] = b"kaslr-seed";
 const RNG_SEED: &[u8] = b"rng-seed";
-/// What a kernel that left its memory to another one says of that memory, for that one alone: where it
-/// is and what of RAM may be used are not so for the next kernel.
+/// Properties that a previous kernel wrote for this kernel alone. They describe its memory and the RAM
+/// that may be used, which is not true for the next kernel.
 const LEFT_BEHIND: [&[u8]; 3] = [
     b"linux,elfcorehdr",
     b"linux,usable-memory-range",
     b"linux,ima-kexec-buffer",
 ];
 
-/// Bytes of a new `rng-seed`: as many as a reader's generator has of state.
+/// Bytes of a new `rng-seed`: the size of the state of a reader's generator.
 pub const SEED_BYTES: usize = 32;
 
-/// Random numbers for the next kernel, which are nobody else's.
+/// Random numbers for the next kernel only.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
-    /// For `kaslr-seed`, which the one of the tree as it is is stirred into: what firmware gave may be
-    /// better than what this kernel has.
+    /// For `kaslr-seed`. The old tree's seed is mixed in, because firmware's may be better than this
+    /// kernel's.
     pub kaslr: u64,
-    /// For `rng-seed`, from hardware: whoever reads it takes every bit of it for one that nobody knows,
-    /// so without hardware there is to be none.
+    /// For `rng-seed`, from hardware only: a reader trusts every bit of it as secret. Without hardware
+    /// the new tree has none.
     pub rng: Option<[u8; SEED_BYTES]>,
 }
 
-/// What is to be otherwise than in the tree as it is.
+/// The changes from the old tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Changes<'a> {
     /// The command line, without a NUL.
     pub command_line: &'a [u8],
-    /// Where the initramfs is to be, if there is one.
+    /// Destination of the initramfs, if there is one.
     pub initrd: Option<Extent>,
-    /// Where the note is.
+    /// The note's memory.
     pub note: Extent,
-    /// What else the next kernel is to keep, beside what is reserved already.
+    /// Memory that the next kernel must keep, beside the existing reservations.
     pub kept: &'a [Extent],
-    /// Where this kernel has the tree as it is: a reservation for it has no meaning any more.
+    /// This kernel's copy of the old tree: its reservation is dropped.
     pub old: Extent,
-    /// What is to be new in each kernel.
+    /// The seeds, new for each kernel.
     pub seeds: Seeds,
 }
 
-/// Why there is no tree for the next kernel.
+/// Why the tree for the next kernel cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeError {
     /// The machine's own tree cannot be read.
@@ -74,12 +76,12 @@ pub enum TreeError {
         /// Offset of the first byte that cannot be read.
         at: usize,
     },
-    /// The new tree does not fit the memory for it.
+    /// The new tree does not fit into its memory.
     Full {
-        /// Bytes that there are.
+        /// Bytes of that memory.
         room: usize,
     },
-    /// The new tree is not as long as it was measured before.
+    /// The new tree's length differs from the measured one.
     Length {
         /// Bytes as measured.
         measured: usize,
@@ -111,10 +113,10 @@ impl core::error::Error for TreeError {}
 
 type Done<T = ()> = Result<T, TreeError>;
 
-/// As many bytes as the new tree can have, or more.
+/// An upper bound for the bytes of the new tree.
 pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
     let tree = Old::read(old)?;
-    // A tree may have far more room than it uses; before version 17 only that is known of it.
+    // A tree may have much unused room. Before version 17 only the total size is known.
     let structure = match word(old, 20)? {
         VERSION => word(old, 36)? as usize,
         _ => old.len(),
@@ -124,12 +126,12 @@ pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
         used += 16;
         Ok(())
     })?;
-    // New: properties with their names, a node, the end of the reservations; aligned, each.
+    // New are some properties with their names, a node and the end of the reservations, each aligned.
     Ok(used + changes.command_line.len() + HEADER + 512)
 }
 
-/// Writes the new tree to `into` and says how many bytes it has, which does not depend on where
-/// things are.
+/// Writes the new tree to `into` and returns its length in bytes, which does not depend on any
+/// address.
 pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> {
     let old = Old::read(old)?;
     let mut new = New { into, at: 0 };
@@ -173,7 +175,7 @@ pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> 
     Ok(total)
 }
 
-/// Whether a tree is as long as it was when its place was looked for.
+/// Checks that a tree has the length for which its place was chosen.
 pub const fn same_length(measured: usize, written: usize) -> Done {
     if measured == written {
         Ok(())
@@ -182,7 +184,7 @@ pub const fn same_length(measured: usize, written: usize) -> Done {
     }
 }
 
-/// The names that are needed: those that the strings do not have stand behind them, in this order.
+/// The names that the new tree needs. Names missing from the old strings are appended in this order.
 const NAMES: [&[u8]; 6] = [
     BOOTARGS,
     INITRD_START,
@@ -192,7 +194,7 @@ const NAMES: [&[u8]; 6] = [
     note::PROPERTY.as_bytes(),
 ];
 
-/// The tree as it is.
+/// The old tree.
 struct Old<'a> {
     bytes: &'a [u8],
     structure: usize,
@@ -224,7 +226,7 @@ impl<'a> Old<'a> {
         })
     }
 
-    /// What the tree says to this kernel alone.
+    /// The parts of the tree that concern this kernel alone.
     fn was(&self, changes: &Changes<'_>) -> Done<Was> {
         let mut was = Was {
             tree: changes.old,
@@ -234,10 +236,10 @@ impl<'a> Old<'a> {
         Ok(was)
     }
 
-    /// What is to be reserved: what was, but for what only this kernel had there, and what is kept.
-    /// The note is always one more, wherever it is: as its place is not known when the tree is
-    /// measured, nothing may depend on it. It lies in memory that was free, so never where something
-    /// was reserved.
+    /// Calls `each` with the new reservations: the old ones without those for this kernel alone, then
+    /// the kept memory. The note always adds one reservation, wherever it is: its place is unknown
+    /// when the tree is measured, so the length must not depend on it. The note lies in memory that
+    /// was free, so never in an older reservation.
     fn reservations(&self, changes: &Changes<'_>, mut each: impl FnMut(Extent) -> Done) -> Done {
         let was = self.was(changes)?;
         let mut at = self.reservations;
@@ -255,8 +257,8 @@ impl<'a> Old<'a> {
         kept.copied().try_for_each(each)
     }
 
-    /// Goes through the structure. Every property is in a node, nodes are closed in order, and one is the
-    /// root of all: without it there is no place for `/chosen`.
+    /// Walks the structure. Every property must be in a node, nodes must be closed in order, and one
+    /// root must contain all: `/chosen` belongs there.
     fn structure(&self, visit: &mut impl Visit) -> Done {
         let mut at = self.structure;
         let mut depth = 0_usize;
@@ -302,7 +304,7 @@ impl<'a> Old<'a> {
         }
     }
 
-    /// Where a name stands among the strings.
+    /// Offset of a name in the old strings.
     fn place_of(&self, name: &[u8]) -> Option<usize> {
         let whole = |at: &[u8]| {
             at.strip_prefix(name)
@@ -316,7 +318,7 @@ impl<'a> Old<'a> {
         self.place_of(name).is_none()
     }
 
-    /// Where a name of [`NAMES`] stands among the new strings.
+    /// Offset of one of [`NAMES`] in the new strings.
     fn new_place_of(&self, name: &[u8]) -> usize {
         self.place_of(name).unwrap_or_else(|| {
             let before = NAMES.iter().take_while(|it| **it != name);
@@ -325,7 +327,7 @@ impl<'a> Old<'a> {
         })
     }
 
-    /// A name among the strings; empty for one that is not there.
+    /// The name at an offset in the strings; empty if there is none.
     fn name(&self, at: u32) -> &'a [u8] {
         let rest = self.strings.get(at as usize..).unwrap_or_default();
         let length = rest.iter().position(|byte| *byte == 0);
@@ -333,18 +335,18 @@ impl<'a> Old<'a> {
     }
 }
 
-/// What is done on the way through a structure.
+/// The callbacks of a walk over a structure.
 trait Visit {
     fn begin(&mut self, name: &[u8], chosen: bool) -> Done;
-    /// A property, with its name if its node is `/chosen`.
+    /// A property; `in_chosen` is its name if its node is `/chosen`.
     fn property(&mut self, in_chosen: Option<&[u8]>, name: u32, value: &[u8]) -> Done;
-    /// The end of a node; whether it is the root's and there was no `/chosen`.
+    /// The end of a node; `without_chosen` is set for a root that had no `/chosen`.
     fn end(&mut self, without_chosen: bool) -> Done;
     fn finish(&mut self) -> Done;
 }
 
-/// What only this kernel needs: the tree and initramfs that it was given and the note that was for it,
-/// whose reservations go, and its seed.
+/// Data that only this kernel needs: the tree, initramfs and note that it was given, whose
+/// reservations are dropped, and its seed.
 #[derive(Default)]
 struct Was {
     tree: Extent,
@@ -388,7 +390,7 @@ impl Visit for Was {
     }
 }
 
-/// Writes the structure anew.
+/// Writes the new structure.
 struct Rewriter<'n, 'b, 'o, 'c> {
     new: &'n mut New<'b>,
     old: &'o Old<'o>,
@@ -408,7 +410,7 @@ impl Rewriter<'_, '_, '_, '_> {
         self.new.align()
     }
 
-    /// What `/chosen` begins with.
+    /// Writes the properties that `/chosen` begins with.
     fn chosen(&mut self) -> Done {
         let changes = self.changes;
         self.own(BOOTARGS, &[changes.command_line, &[0]])?;
@@ -440,7 +442,7 @@ impl Visit for Rewriter<'_, '_, '_, '_> {
         if in_chosen.is_some_and(|name| NAMES.contains(&name) || LEFT_BEHIND.contains(&name)) {
             return Ok(());
         }
-        // A name that is not there would be one of the new ones.
+        // An offset behind the old strings would name one of the new strings.
         if name as usize >= self.old.strings.len() {
             let at = self.old.structure;
             return Err(TreeError::Malformed { at });

@@ -1,29 +1,29 @@
 //! The kexec request: a task asks the boot CPU to leave for the next kernel. There is one request at a
-//! time. This file decides until when a task that is killed may take its request back, and who thaws
-//! the other tasks. Tasks are behind the trait [`Asker`], so that a test on the host runs every order
-//! in which the boot CPU and a kill may come.
+//! time. This file decides how long a killed task may withdraw its request, and which code thaws the
+//! other tasks. The trait [`Asker`] stands for the tasks, so that a host test runs every order of the
+//! boot CPU and a kill.
 //!
-//! Tasks are frozen before the request becomes visible, and until it is answered or taken back. If the
-//! request were visible first, the boot CPU could answer and thaw before the asker freezes, and nothing
-//! would thaw the tasks afterwards.
+//! Tasks are frozen before the request becomes visible, and until it is answered or withdrawn. If the
+//! request were visible first, the boot CPU could answer and thaw before the asker freezes, and
+//! nothing would thaw the tasks afterwards.
 
 /// The state of the one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<W> {
-    /// No task asks.
+    /// There is no request.
     Nothing,
     /// A task waits for the boot CPU.
     Asked {
         /// The counter at the call.
         call: u64,
-        /// The task's place.
+        /// The number of the task.
         by: usize,
     },
-    /// The boot CPU has taken the request up: it can no longer be taken back.
+    /// The boot CPU has accepted the request: it can no longer be withdrawn.
     Leaving,
     /// The boot CPU did not leave.
     Answered {
-        /// The place of the task that asked.
+        /// The number of the task that asked.
         by: usize,
         /// Why the boot CPU did not leave.
         why: W,
@@ -36,7 +36,7 @@ impl<W: Copy> Request<W> {
         matches!(self, Self::Asked { .. })
     }
 
-    /// The boot CPU takes the request up: the counter at the call, and the place of the task.
+    /// The boot CPU accepts the request. Returns the counter at the call and the number of the task.
     pub fn take_up(&mut self) -> Option<(u64, usize)> {
         let Self::Asked { call, by } = *self else {
             return None;
@@ -45,7 +45,7 @@ impl<W: Copy> Request<W> {
         Some((call, by))
     }
 
-    /// It was asked for and nobody is at it: nobody will be.
+    /// Withdraws a request that the boot CPU has not accepted.
     fn take_back(&mut self) -> bool {
         let waits = self.is_asked();
         if waits {
@@ -54,14 +54,14 @@ impl<W: Copy> Request<W> {
         waits
     }
 
-    /// The boot CPU answers, and does not leave. The tasks are thawed before the answer is visible: the
-    /// next task that asks freezes them, and that must come after.
+    /// The boot CPU answers that it does not leave. The tasks are thawed before the answer becomes
+    /// visible, because the next asker freezes them again after it sees the request free.
     pub fn put_answer(&mut self, by: usize, why: W, thaw: impl FnOnce()) {
         thaw();
         *self = Self::Answered { by, why };
     }
 
-    /// The answer to who asked.
+    /// The answer to the task that asked.
     fn answer(&mut self, to: usize) -> Option<W> {
         match *self {
             Self::Answered { by, why } if by == to => {
@@ -73,24 +73,24 @@ impl<W: Copy> Request<W> {
     }
 }
 
-/// The task that asks, and all others.
+/// The task that asks, and its access to all other tasks.
 pub trait Asker {
     /// Why the boot CPU did not leave.
     type Why: Copy;
 
-    /// Its place among the tasks.
+    /// The task's number.
     fn place(&self) -> usize;
-    /// Looks at the request, or changes it; `work` must not sleep.
+    /// Reads or changes the request; `work` must not sleep.
     fn with<R>(&self, work: impl FnOnce(&mut Request<Self::Why>) -> R) -> R;
-    /// No task is taken up from here on.
+    /// Stops the scheduling of tasks.
     fn freeze(&self);
-    /// Tasks are taken up again.
+    /// Resumes the scheduling of tasks.
     fn thaw(&self);
-    /// Has the boot CPU look, and all others leave their CPUs.
+    /// Wakes the boot CPU, and makes all other tasks leave their CPUs.
     fn wake_boot_cpu(&self);
-    /// Sleeps until `ready` gives something; nothing if it is to end before.
+    /// Sleeps until `ready` returns a value; `None` if the task is killed before.
     fn sleep_until<R>(&self, ready: impl FnMut() -> Option<R>) -> Option<R>;
-    /// Away from its CPU, for as long as tasks are frozen.
+    /// Leaves the CPU for as long as tasks are frozen.
     fn step_aside(&self);
 }
 
@@ -99,9 +99,9 @@ pub trait Asker {
 pub enum Came<W> {
     /// The boot CPU did not leave, for this reason.
     Answer(W),
-    /// Another task has asked before.
+    /// Another task's request is pending.
     Another,
-    /// The task is to end, and took its request back.
+    /// The task was killed, and withdrew its request.
     TakenBack,
 }
 
@@ -124,7 +124,8 @@ pub fn ask<A: Asker>(asker: &A, call: u64) -> Came<A::Why> {
     if let Some(why) = asker.sleep_until(answer) {
         return Came::Answer(why);
     }
-    // It is to end: it takes back what it asked for, or sees what comes of it.
+    // The task was killed: it withdraws its request, or waits for the outcome if the boot CPU accepted
+    // it.
     if asker.with(Request::take_back) {
         asker.thaw();
         return Came::TakenBack;
@@ -148,7 +149,7 @@ mod tests {
     /// More points than the asker passes.
     const POINTS: u32 = 10;
 
-    /// The boot CPU comes at point `comes`, and answers as soon as it may. Somebody kills at `kills`.
+    /// The boot CPU comes at point `comes`, and answers as soon as it may. The kill comes at `kills`.
     #[derive(Clone, Copy, Debug)]
     struct Order {
         comes: u32,
@@ -178,7 +179,7 @@ mod tests {
             }
         }
 
-        /// What others do between two steps of the asker, which is on its CPU or not.
+        /// The actions of others between two steps of the asker, which is on its CPU or not.
         fn passes(&self, off_its_cpu: bool) {
             let point = self.point.get() + 1;
             self.point.set(point);
@@ -200,7 +201,7 @@ mod tests {
             }
         }
 
-        /// Off its CPU: it is not taken up again while all are frozen.
+        /// The asker is off its CPU and is not scheduled while tasks are frozen.
         fn leaves_its_cpu(&self) {
             self.passes(true);
             while self.frozen.get() {
@@ -252,8 +253,8 @@ mod tests {
         }
     }
 
-    /// Whoever comes when: it is answered if the boot CPU was at it, and taken back else; then the next
-    /// one can ask, and no task is frozen.
+    /// In every order the request is answered if the boot CPU accepted it, and withdrawn otherwise.
+    /// Then the next task can ask, and no task is frozen.
     #[test]
     fn in_every_order_it_is_answered_or_taken_back() {
         let (mut answered, mut taken_back, mut killed_in_between) = (0, 0, 0);

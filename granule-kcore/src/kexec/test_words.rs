@@ -1,40 +1,40 @@
-//! What a test makes go wrong with a next kernel: `granule.test=kexec:`, words with commas between them.
+//! Fault injection into a kexec: `granule.test=kexec:`, words separated by commas.
 //!
 //! | word | what it does |
 //! | --- | --- |
-//! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | the segment is to be there, whatever is there |
+//! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | forces the segment's destination, whatever is there |
 //! | `flip@BIT` | changes that bit of the list once it is complete |
-//! | `frees@PAGES` | so many pages where each segment is to be become free while the next kernel is loaded, the kernel's just before the transitional tables are made |
-//! | `map@PAGES` | so many more pages are in the transitional tables when it is left |
-//! | `loosen@1` | the list's first page may be written when it is left |
-//! | `decay@BYTE` | changes that byte of all that is copied, after the last look at anything |
+//! | `frees@PAGES` | frees so many pages in each segment's destination while the next kernel is loaded, the kernel's just before the transitional tables are made |
+//! | `map@PAGES` | maps so many more pages in the transitional tables when the kernel leaves |
+//! | `loosen@1` | makes the list's first page writable when the kernel leaves |
+//! | `decay@BYTE` | changes that byte of all that is copied, after the last check |
 //! | `stays@CPU` | firmware does not switch that CPU off |
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::handoff_note::NAMES;
 
-/// What the words ask for.
+/// The parsed words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestWords {
-    /// Where segments are to be, in the order of [`NAMES`].
+    /// Forced destinations, in the order of [`NAMES`].
     pub places: [Option<u64>; 3],
-    /// The bit of the list that changes.
+    /// The bit of the list to change.
     pub flip: Option<u64>,
-    /// Pages of places that become free meanwhile.
+    /// Pages of the destinations to free.
     pub frees: Option<u64>,
-    /// Pages too many in the transitional tables.
+    /// Surplus pages in the transitional tables.
     pub map: Option<u64>,
-    /// Whether a page of them is writable that is not to be.
+    /// Whether a read-only page is made writable.
     pub loosen: bool,
-    /// A byte of what is copied that changes.
+    /// The copied byte to change.
     pub decay: Option<u64>,
-    /// A CPU that does not go off.
+    /// The CPU that does not go off.
     pub stays: Option<u64>,
-    /// An interrupt that does not fall silent.
+    /// The interrupt that stays enabled.
     pub loud: Option<u64>,
 }
 
-/// Reads what follows `kexec:`; a word that is none is passed over.
+/// Parses the text after `kexec:`; unknown words are skipped.
 pub fn read(asked: &[u8]) -> TestWords {
     let mut read = TestWords::default();
     for word in asked.split(|byte| *byte == b',') {
@@ -61,7 +61,7 @@ pub fn read(asked: &[u8]) -> TestWords {
     read
 }
 
-/// Hexadecimal with `0x`, else decimal.
+/// A hexadecimal number with `0x`, otherwise decimal.
 fn number(text: &[u8]) -> Option<u64> {
     let text = str::from_utf8(text).ok()?;
     match text.strip_prefix("0x") {

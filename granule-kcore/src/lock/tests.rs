@@ -1,5 +1,5 @@
-//! The lock under every order of steps that shuttle draws, on CPUs that can be parked wherever
-//! interrupts are let in, and nowhere else.
+//! The lock under every order of steps that shuttle draws, on CPUs that can be parked wherever their
+//! interrupts are unmasked, and nowhere else.
 
 use super::{AnswersCalls, Cpu, Lock, Masked, Policy, RawLock, Unmasked};
 use granule_testing::cases::times;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const SCHEDULES: usize = 2_000;
 const CPUS: usize = 3;
-/// Steps of one schedule: far more than any that ends takes, so a deadlock is seen.
+/// The most steps of one schedule: far more than any schedule needs to end, so a deadlock is detected.
 const MOST_STEPS: usize = 100_000;
 
 shuttle::thread_local! {
@@ -23,27 +23,27 @@ shuttle::thread_local! {
     static MACHINE: Cell<Option<&'static Machine>> = Cell::new(None);
 }
 
-/// What the CPUs of one schedule share. Plain atomics: one thread runs at a time, and what is to
-/// come between two steps is said by a yield.
+/// The shared state of one schedule's CPUs. Plain atomics suffice: one thread runs at a time, and a
+/// yield marks each point where another may run.
 #[derive(Default)]
 struct Machine {
     parking: AtomicBool,
     parked: AtomicUsize,
-    /// CPUs that have ended, and so answer no call.
+    /// CPUs that have ended and answer no calls.
     gone: AtomicUsize,
 }
 
 struct Modelled;
 
 impl Modelled {
-    /// A place where an interrupt is taken if it is let in.
+    /// A point where an unmasked interrupt is taken.
     fn interrupt() {
         if !MASKED.with(Cell::get) {
             Self::answer();
         }
     }
 
-    /// Parked until all may go on, if that is asked for, whether or not interrupts are masked.
+    /// Parks if asked to, until all may continue, whether or not interrupts are masked.
     fn answer() {
         let Some(machine) = MACHINE.with(Cell::get) else {
             return;
@@ -107,7 +107,7 @@ fn be(number: usize, machine: Option<&'static Machine>) {
     MACHINE.with(|own| own.set(machine));
 }
 
-/// Reads, lets others run, writes: loses an addition unless it is alone.
+/// Reads, lets others run, and writes: an addition is lost unless the caller is alone.
 fn add(value: &mut u64) {
     let before = *value;
     shuttle::thread::yield_now();
@@ -150,7 +150,7 @@ fn one_cpu_at_a_time_has_the_value() {
     one_cpu_at_a_time::<Unmasked>();
 }
 
-/// Interrupts while the lock is held: masked, or as they were.
+/// Interrupts while the lock is held: masked or unchanged.
 #[test]
 fn a_holder_has_interrupts_as_its_policy_says() {
     fn masked_inside<P: Policy>() -> bool {
@@ -177,10 +177,10 @@ fn a_waiter_that_gives_up_may_take_the_lock_away() {
         assert!(!MASKED.with(Cell::get));
         let stuck = lock.acquire_or_give_up().unwrap_err();
         assert!(MASKED.with(Cell::get) && lock.holder() == Some(1));
-        // SAFETY: nothing is behind the lock.
+        // SAFETY: the lock protects nothing.
         unsafe { lock.seize() };
         assert_eq!(lock.holder(), Some(2));
-        // SAFETY: just taken.
+        // SAFETY: this CPU has just taken the lock.
         unsafe { lock.release(stuck.before) };
         assert_eq!((lock.holder(), MASKED.with(Cell::get)), (None, false));
     });
@@ -199,8 +199,8 @@ fn a_holder_that_is_stuck_is_named() {
     });
 }
 
-/// CPU 0 parks all others, and then takes both locks: it must find them free whatever the others
-/// were at, which take one inside the other.
+/// CPU 0 parks all others and then takes both locks. The others take one lock inside the other;
+/// wherever they were parked, both must be free.
 #[test]
 fn who_parks_the_others_finds_the_locks_free() {
     run(|| {

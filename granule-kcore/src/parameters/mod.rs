@@ -1,10 +1,10 @@
-//! The command line, parsed once: every word that the kernel knows, as one value.
+//! The command line, parsed once into one value that holds every word the kernel knows.
 //!
-//! The words of the command line are split in one place (`words`), which also serves the choice of page
-//! size and VA size before the MMU is on. Words that are read there are known here by name only. A word
-//! that looks like the kernel's and is none, and a value that is none, is a [`Problem`], which prints as
-//! one line; the boot goes on with what the line says. Where a key is given more than once the last
-//! one counts, but for `granule.test=` and `arm64.fake_cpu=`, of which each counts.
+//! `words` is the only place that splits the command line; the choice of page size and VA size before
+//! the MMU is on uses it too. The words that are read there are known here by name only. An invalid
+//! value, or an unknown word with one of the kernel's prefixes, is a [`Problem`], which prints as one
+//! line; the boot continues as that line says. The last occurrence of a key counts, except that every
+//! `granule.test=` and `arm64.fake_cpu=` counts.
 
 mod problem;
 #[cfg(any(test, feature = "test-image"))]
@@ -19,18 +19,18 @@ use granule::arch::errata::Errata;
 use granule::linear::{Barriers, Strategy};
 use granule_boot::words::{self, Word};
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Clone, Debug)]
 pub struct Parameters<'a> {
     /// `rodata=`.
     pub rodata: Rodata,
-    /// `arm64.bbm=`: no higher level of FEAT_BBM is used, whatever the CPUs have.
+    /// `arm64.bbm=`: an upper limit for the FEAT_BBM level, whatever the CPUs have.
     pub bbm: BbmLevel,
-    /// `arm64.errata=`: errata that all CPUs are taken to have.
+    /// `arm64.errata=`: errata that all CPUs are assumed to have.
     pub errata: Errata,
     /// `linear_map=`.
     pub strategy: Strategy,
-    /// `linear_map_barriers=`; by default those that the strategy was published with.
+    /// `linear_map_barriers=`; the default is the barriers that the strategy was published with.
     pub barriers: Barriers,
     /// `debug_pagealloc=on`: free pages are invalid in the linear map.
     pub debug_pagealloc: bool,
@@ -40,29 +40,29 @@ pub struct Parameters<'a> {
     pub counts_instructions: bool,
     /// `granule.bench=`.
     pub bench: Option<Bench>,
-    /// `granule.persist=`: RAM in which one boot leaves something for the next.
+    /// `granule.persist=`: RAM in which a boot leaves data for the next.
     pub persist: Option<Range<u64>>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
-    /// `rdinit=`: the first program's path in the initramfs.
+    /// `rdinit=`: the path of the first program in the initramfs.
     pub init: &'a [u8],
     /// The command line itself.
     line: &'a [u8],
-    /// Words of the test image.
+    /// The words of the test image.
     #[cfg(any(test, feature = "test-image"))]
     pub test: test::TestParameters<'a>,
 }
 
-/// What is read-only in the linear map once the kernel is placed, and whether single pages may
-/// change later.
+/// What is read-only in the linear map after the kernel is placed, and whether single pages may change
+/// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rodata {
-    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no
-    /// page is ever writable and executable.
+    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no page
+    /// is ever writable and executable.
     Off,
-    /// The kernel's text and constants and their alias in the linear map are read-only.
+    /// The kernel's text and constants, and their alias in the linear map, are read-only.
     NoAlias,
-    /// As `noalias`, and any page's permission can change later.
+    /// As `noalias`; in addition the permissions of any page can change later.
     On,
     /// The same as `on`.
     Full,
@@ -90,21 +90,21 @@ impl Rodata {
     }
 }
 
-/// `granule.bench=`: what is measured, and how much of it if the word says so.
+/// `granule.bench=`: the measurement, and its size if the word states one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bench {
-    /// So many changes of permissions.
+    /// The number of permission changes.
     Permissions(Option<u64>),
-    /// Copying so many bytes.
+    /// The number of bytes to copy.
     Copy(Option<u64>),
 }
 
-/// `granule.kexec=`, words with commas between them.
+/// `granule.kexec=`: options separated by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KexecOptions {
-    /// `uncached`: the MMU goes off before anything is copied.
+    /// `uncached`: the MMU goes off before the first copy.
     pub uncached: bool,
-    /// `digest`: this kernel digests what it was given, once it is up.
+    /// `digest`: this kernel computes digests of the segments it was given, once it is up.
     pub digest: bool,
 }
 
@@ -127,13 +127,13 @@ const KEYS: [&str; 12] = [
 /// The keys of the words that are read before the MMU is on.
 const READ_BEFORE: [&str; 3] = ["arm64.pagesize=", "arm64.vabits=", "granule.trace="];
 
-/// The keys of the words that the test image alone knows.
+/// The keys of the words that only the test image knows.
 const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
 
-/// How the kernel's own words begin; one that begins so and has no known key is told.
+/// The prefixes of the kernel's own words. A word with such a prefix and an unknown key is a problem.
 const PREFIXES: [&str; 3] = ["arm64.", "granule.", "linear_map"];
 
-/// Whether `word` has the key, which is given with its `=`.
+/// Whether `word` has `key`, which is given with its `=`.
 fn has_key(word: &Word<'_>, key: &str) -> bool {
     key.strip_suffix('=')
         .is_some_and(|key| key.as_bytes() == word.key)
@@ -143,7 +143,7 @@ fn has_key(word: &Word<'_>, key: &str) -> bool {
 type Values<'a> = [Option<&'a [u8]>; KEYS.len()];
 
 impl<'a> Parameters<'a> {
-    /// Parses `line`, and tells `problem` of each word that cannot be used.
+    /// Parses `line`, and calls `problem` for each word that cannot be used.
     pub fn parse(line: &'a [u8], mut problem: impl FnMut(Problem<'a>)) -> Self {
         let values = last_values(line, &mut problem);
         let [
@@ -193,13 +193,13 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// What follows `--`, word by word: further arguments of the first program.
+    /// The words after `--`: further arguments of the first program.
     pub fn init_arguments(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         words::init_arguments(self.line)
     }
 }
 
-/// The last value of each key, and a problem for each word that is none.
+/// Collects the last value of each key, and calls `problem` for each unknown word.
 fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Values<'a> {
     let mut values = Values::default();
     for word in words::words(line) {
@@ -228,11 +228,11 @@ fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Val
     values
 }
 
-/// Reads values, and tells of those that are none.
+/// Parses values, and reports invalid ones.
 struct Reader<'p, P>(&'p mut P);
 
 impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
-    /// Tells of a value.
+    /// Reports an invalid value.
     fn bad(
         &mut self,
         key: &'static str,
@@ -248,7 +248,7 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         });
     }
 
-    /// The choice that the value names; `default` without one, or if it names none.
+    /// The choice that the value names; `default` if there is no value or it names none.
     fn one_of<T: Copy + PartialEq, const N: usize>(
         &mut self,
         key: &'static str,
@@ -268,7 +268,7 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         default
     }
 
-    /// Whether the value is the only one that there is.
+    /// Whether the value is `only`, the one value that the key allows.
     fn is(&mut self, key: &'static str, value: Option<&'a [u8]>, only: &'static str) -> bool {
         let Some(value) = value else { return false };
         let is_it = value == only.as_bytes();
@@ -377,13 +377,13 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
     }
 }
 
-/// What stands between the commas of a value.
+/// The parts of a value between its commas.
 fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
     let parts = value.unwrap_or_default().split(|byte| *byte == b',');
     parts.filter(|part| !part.is_empty())
 }
 
-/// A decimal number, and nothing but digits.
+/// A decimal number without any other character.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

@@ -1,22 +1,22 @@
-//! A word of the command line that the kernel cannot use: what it is, what was expected, and what the
-//! kernel does instead, as one line.
+//! A word of the command line that the kernel cannot use, as one line: the word, what was expected,
+//! and what the kernel does instead.
 
 use core::fmt;
 
-/// Why a word cannot be used as it stands.
+/// Why a word cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem<'a> {
-    /// The word looks like one of the kernel's, and there is none with this key.
+    /// The word has one of the kernel's prefixes and an unknown key.
     UnknownWord {
         /// The key.
         key: &'a [u8],
     },
-    /// The word takes a value, and has none.
+    /// The word needs a value and has none.
     NoValue {
         /// The key.
         key: &'a [u8],
     },
-    /// The value is none that there is.
+    /// The value is not one that the key allows.
     BadValue {
         /// The key, with its `=`.
         key: &'static str,
@@ -27,21 +27,21 @@ pub enum Problem<'a> {
         /// What the kernel does instead.
         instead: Instead,
     },
-    /// Only the test image has what the word asks for.
+    /// The word needs the test image.
     TestImageOnly {
         /// The key.
         key: &'a [u8],
     },
 }
 
-/// What the kernel does with a word that it cannot use.
+/// The kernel's reaction to a word that it cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// It takes this value.
+    /// The kernel uses this value.
     Takes(&'static str),
-    /// It ignores the word, or the part of it.
+    /// The kernel ignores the word, or the part in question.
     Ignores,
-    /// It keeps nothing for the next boot.
+    /// The kernel stores nothing for the next boot.
     KeepsNothing,
 }
 

@@ -1,21 +1,22 @@
-//! Words of the test image: `granule.test=`, `arm64.fake_cpu=` and `arm64.inject_conflict=`. Self-tests,
-//! deliberate failures and fault injection read them here; what a test's own text means, the test knows.
+//! Words of the test image: `granule.test=`, `arm64.fake_cpu=` and `arm64.inject_conflict=`.
+//! Self-tests, deliberate failures and fault injection read them here; each test interprets its own
+//! text.
 
 use super::{Instead, Problem};
 use crate::cpus::fake::{self, Changes};
 use core::num::NonZeroU64;
 use granule_boot::words;
 
-/// What the command line says to the test image.
+/// The test image's part of the command line.
 #[derive(Clone, Debug)]
 pub struct TestParameters<'a> {
-    /// `arm64.inject_conflict=`: the number of the split that is to look like a TLB conflict.
+    /// `arm64.inject_conflict=`: the number of the split that imitates a TLB conflict.
     pub inject_conflict: Option<NonZeroU64>,
     line: &'a [u8],
 }
 
 impl<'a> TestParameters<'a> {
-    /// Parses `line`, and tells `problem` of each of these words that cannot be used.
+    /// Parses `line`, and calls `problem` for each of these words that cannot be used.
     pub(super) fn parse(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Self {
         fake::of_cpu(line, 0, |bad| {
             problem(Problem::BadValue {
@@ -44,19 +45,19 @@ impl<'a> TestParameters<'a> {
         }
     }
 
-    /// The values of all words `granule.test=`, in order.
+    /// The values of all `granule.test=` words, in order.
     pub fn tests(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let words = words::words(self.line).filter(|word| word.key == b"granule.test");
         words.filter_map(|word| word.value)
     }
 
-    /// Whether one of them is `name`.
+    /// Whether one of the tests is `name`.
     #[must_use]
     pub fn asks_for(&self, name: &[u8]) -> bool {
         self.tests().any(|test| test == name)
     }
 
-    /// What follows `prefix` in the last of them that begins so.
+    /// The text after `prefix` in the last test that begins with it.
     #[must_use]
     pub fn after(&self, prefix: &[u8]) -> Option<&'a [u8]> {
         self.tests()
@@ -64,7 +65,7 @@ impl<'a> TestParameters<'a> {
             .last()
     }
 
-    /// The ID fields that CPU `number` is to report in the place of its own.
+    /// The ID fields that CPU `number` reports instead of its own.
     #[must_use]
     pub fn fake_cpu(&self, number: usize) -> Changes {
         fake::of_cpu(self.line, number, |_| ())

@@ -1,10 +1,11 @@
-//! Every word is read back, the last one counts, and what cannot be used is told in one line each.
+//! Tests of the parser: every word is read back, the last one counts, and an unusable word gives one
+//! line.
 
 use super::*;
 use crate::cpus::fake::Changes;
 use granule_boot::words::words;
 
-/// What a line says, and the lines about it.
+/// The parsed line, and the problems as text.
 fn parse(line: &str) -> (Parameters<'_>, Vec<String>) {
     let mut problems = Vec::new();
     let read = Parameters::parse(line.as_bytes(), |problem| {
@@ -13,7 +14,7 @@ fn parse(line: &str) -> (Parameters<'_>, Vec<String>) {
     (read, problems)
 }
 
-/// A line with nothing to tell of.
+/// Parses a line that must have no problem.
 fn good(line: &str) -> Parameters<'_> {
     let (read, problems) = parse(line);
     assert!(problems.is_empty(), "{line}: {problems:?}");
@@ -198,7 +199,7 @@ fn words_of_tests_are_all_read() {
     assert_eq!(conflict.map(core::num::NonZeroU64::get), Some(3));
 }
 
-/// What an image without tests says of such words; here the parser has them.
+/// The problem that an image without tests reports for these words; this build parses them.
 #[test]
 fn the_test_image_is_named() {
     let problem = Problem::TestImageOnly {

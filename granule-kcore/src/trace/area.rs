@@ -1,35 +1,35 @@
-//! Where the records go: what the command line says, and what is wrong with it.
+//! The memory area for a trace's records: parsing its word of the command line, and checking the area.
 //!
 //! Pure, and run with the MMU off: nothing here formats or panics.
 
 use crate::layout;
 use granule_boot::words;
 
-/// RAM for the records; no bytes when none are wanted.
+/// RAM for the records; empty when no trace is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Area {
     /// Physical address of the first byte.
     pub start: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 /// Why an area cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaError {
-    /// Not two numbers.
+    /// The value is not a pair of numbers.
     Malformed,
-    /// Not whole pages of every size.
+    /// The area is not whole pages of every page size.
     Misaligned,
-    /// More than there is room for in the address space.
+    /// The area is larger than its window in the address space.
     TooLarge,
-    /// The image or the device tree is there.
+    /// The area overlaps the image or the device tree.
     Overlap,
 }
 
 impl AreaError {
-    /// One line for people.
+    /// The error as one line.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Malformed => {
@@ -47,7 +47,7 @@ impl AreaError {
 }
 
 impl Area {
-    /// What the command line asks for: no area where it has no word for it.
+    /// The area that the command line asks for; empty if it has no such word.
     pub fn of(line: &[u8]) -> Result<Self, AreaError> {
         let Some(value) = words::find(line, b"granule.trace=") else {
             return Ok(Self::default());
@@ -70,7 +70,7 @@ impl Area {
         self.bytes != 0
     }
 
-    /// Refuses an area that has a byte of one of `others`, each a start and a length.
+    /// Refuses an area that overlaps one of `others`, each a start and a length.
     pub fn keep_off(&self, others: &[(u64, u64)]) -> Result<(), AreaError> {
         for (start, bytes) in others {
             let apart = start.wrapping_sub(self.start) >= self.bytes
@@ -95,7 +95,7 @@ pub fn pair(text: &[u8]) -> Option<(u64, u64)> {
     }
 }
 
-/// A hexadecimal number at the start of `text`, and what follows it.
+/// A hexadecimal number at the start of `text`, and the text after it.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let (b'0', text) = text.split_first()? else {
         return None;

@@ -1,17 +1,17 @@
-//! What assembly does to translation, caches and order where it cannot be recorded as it happens, as
-//! lists: one for each routine, in the order of the addresses of its instructions.
+//! The effects of early assembly on translation, caches and ordering, which cannot be recorded as they
+//! happen. Each routine has a list, in the order of the addresses of its instructions.
 //!
-//! A trace tells these lists, and the check of the finished kernel (`cargo xtask image`) compares them
-//! with the instructions that are there. There are no values here: the kernel adds them.
+//! A trace emits these lists, and the check of the finished kernel (`cargo xtask image`) compares them
+//! with the actual instructions. The lists have no operand values: the kernel adds them.
 
 use granule_trace::{Barrier, System};
 
-/// An instruction that a trace has a record for. Those by address are in a loop over lines.
+/// An instruction that a trace has a record for. Operations by address are in a loop over lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A barrier.
     Barrier(Barrier),
-    /// A write of a register, a TLBI, or an operation on caches.
+    /// A register write, a TLBI, or a cache operation.
     System(System),
 }
 
@@ -21,26 +21,26 @@ const DSB_NSH: Step = Step::Barrier(Barrier::DSB_NSH);
 const DMB_SY: Step = Step::Barrier(Barrier::DMB_SY);
 const SCTLR_EL1: Step = Step::System(System::SCTLR_EL1);
 
-/// When a part of a routine is executed.
+/// The condition under which a part of a routine is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// By every CPU.
+    /// Every CPU.
     Always,
-    /// By a CPU that is entered at EL1.
+    /// A CPU that is entered at EL1.
     EnteredAtEl1,
-    /// By a CPU that is entered at EL2.
+    /// A CPU that is entered at EL2.
     EnteredAtEl2,
-    /// At EL2 of a CPU that has FEAT_VHE.
+    /// At EL2 of a CPU with FEAT_VHE.
     Vhe,
-    /// At EL2 of a CPU without.
+    /// At EL2 of a CPU without FEAT_VHE.
     NoVhe,
     /// On the way off the kernel's tables.
     Leaving,
     /// On the way back to them.
     Returning,
-    /// On some machines, or of no consequence, and left out of a trace: an ISB that only orders a register's reading, which
-    /// can make a checker stricter and never more lenient, or a register that a trace knows nothing
-    /// of.
+    /// Left out of a trace because the part runs on some machines only, or has no consequence. It is
+    /// an ISB that only orders a register's reading, which can make a checker stricter and never more
+    /// lenient, or a register that a trace does not model.
     Untold,
 }
 
@@ -53,18 +53,18 @@ pub struct Routine {
     pub parts: &'static [(When, &'static [Step])],
 }
 
-/// `head::entry`, all of it before its first call.
+/// `head::entry`, up to its first call.
 pub const ENTRY: Routine = Routine {
     symbol: "entry",
     parts: &[
         (When::EnteredAtEl1, &[SCTLR_EL1]),
         (When::EnteredAtEl2, &[Step::System(System::SCTLR_EL2)]),
-        // The second after VBAR.
+        // The second ISB follows VBAR.
         (When::Always, &[ISB, ISB]),
     ],
 };
 
-/// `head::secondary`, all of it before its first call.
+/// `head::secondary`, up to its first call.
 pub const SECONDARY_ENTRY: Routine = Routine {
     symbol: "secondary_entry",
     parts: ENTRY.parts,
@@ -74,7 +74,7 @@ pub const SECONDARY_ENTRY: Routine = Routine {
 pub const SETUP_EL2: Routine = Routine {
     symbol: "setup_el2",
     parts: &[
-        // Between ICC_SRE_EL2's writing and its reading.
+        // Between the write and the read of ICC_SRE_EL2.
         (When::Untold, &[ISB]),
         (
             When::Vhe,
@@ -105,7 +105,7 @@ pub const SETUP_EL2: Routine = Routine {
 pub const SETUP_RUN_LEVEL: Routine = Routine {
     symbol: "setup_run_level",
     parts: &[
-        // TCR2_EL1 (3 0 2 0 3), to what a CPU without it does.
+        // TCR2_EL1 (3 0 2 0 3): gets the value that behaves as on a CPU without it.
         (When::Untold, &[Step::System(System(3 << 14 | 2 << 7 | 3))]),
         (When::Always, &[ISB]),
     ],
@@ -179,14 +179,14 @@ pub const PARK_CODE: Routine = Routine {
     parts: &[
         (When::Leaving, &[Step::System(System::TTBR1_EL1), ISB]),
         (When::Leaving, &EMPTY_TLB),
-        // Between AT and the reading of PAR.
+        // Between AT and the read of PAR.
         (When::Untold, &[ISB]),
         (When::Returning, &[Step::System(System::TTBR1_EL1), ISB]),
         (When::Returning, &EMPTY_TLB),
     ],
 };
 
-/// All of them, for the check.
+/// All routines, for the check.
 pub const ALL: &[Routine] = &[
     ENTRY,
     SECONDARY_ENTRY,

@@ -1,5 +1,5 @@
-//! Where a trace's records go ([`area`]), and what the assembly does that a trace has to tell
-//! ([`entry_code`]). Recording itself is the kernel's; the records' format is the library's.
+//! The area for a trace's records ([`area`]), and the traced instructions of the assembly
+//! ([`entry_code`]). The kernel records; the library defines the record format.
 
 pub mod area;
 pub mod entry_code;

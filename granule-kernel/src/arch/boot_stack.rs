@@ -1,21 +1,21 @@
-//! How much of the boot CPU's stack was used: painted when there is an address space, looked at
-//! in the end.
+//! Measures how much of the boot CPU's stack was used: the stack is painted once an address space
+//! exists, and searched for the paint at the end.
 //!
-//! What ran on it before, with the MMU off, is below what the rest takes (`mmu_off_main`'s frames
-//! end before this begins), and what lies on it is not touched.
+//! The code with the MMU off used the same stack earlier, but less of it than the later boot does,
+//! and `mmu_off_main`'s frames end before painting starts. Frames in use are not painted.
 
 use crate::arch::image;
 use core::arch::asm;
 
-/// What no frame is likely to leave behind.
+/// A value that a stack frame is unlikely to contain.
 const PAINT: u64 = 0x57ac_c0de_5afe_57ac;
 
-/// Paints what lies below the caller's frame. Once, by the boot CPU, on its stack, with interrupts
-/// masked.
+/// Paints the stack below the caller's frame. The boot CPU calls this once, on its own stack, with
+/// interrupts masked.
 pub(crate) fn paint() {
     let stack = image::stack();
-    // SAFETY: from the stack's first byte up to the stack pointer, below which nothing lives: the
-    // target has no red zone, and nothing interrupts.
+    // SAFETY: the range runs from the stack's first byte up to the stack pointer. Nothing lives
+    // below it: the target has no red zone, and interrupts are masked.
     unsafe {
         asm!(
             "mov {end}, sp",
@@ -30,7 +30,7 @@ pub(crate) fn paint() {
     }
 }
 
-/// The most bytes of it that were ever used.
+/// The largest number of bytes of the stack that were in use at once.
 pub(crate) fn most_used() -> u64 {
     let stack = image::stack();
     let (start, end) = (image::start() + stack.start, image::start() + stack.end);
@@ -41,7 +41,7 @@ pub(crate) fn most_used() -> u64 {
     end - used.unwrap_or(end)
 }
 
-/// All there is of it.
+/// The size of the stack in bytes.
 pub(crate) fn bytes() -> u64 {
     let stack = image::stack();
     stack.end - stack.start

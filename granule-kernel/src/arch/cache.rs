@@ -1,4 +1,4 @@
-//! Cache maintenance by address, for Rust: what the assembly in `head::cache` does.
+//! Cache maintenance by address: the Rust interface to the assembly in `head::cache`.
 
 use core::ops::Range;
 
@@ -8,26 +8,25 @@ unsafe extern "C" {
     fn dcache_inval_poc(start: u64, end: u64);
 }
 
-/// Writes every dirty cache line that holds a byte of `range` back to the point
-/// of coherency, and waits for it. Works with the MMU on (virtual addresses) and
-/// off (physical ones). Cleaning changes no memory that software sees, but an
-/// address that nothing answers at may end in an abort.
+/// Cleans every cache line of `range` to the point of coherency, and waits for completion. Works
+/// with the MMU on (virtual addresses) and off (physical ones). Cleaning changes no memory that
+/// software sees, but may abort on an address that no device answers.
 pub(crate) fn clean_to_poc(range: Range<u64>) {
     dcache_clean_poc(range.start, range.end);
 }
 
-/// As [`clean_to_poc`], and the lines are in no cache any more.
+/// As [`clean_to_poc`], and also invalidates the lines in all caches.
 pub(crate) fn clean_and_invalidate_to_poc(range: Range<u64>) {
     dcache_clean_inval_poc(range.start, range.end);
 }
 
-/// Drops every cache line of `range` without writing it back, after stores to it that went past
-/// the caches.
+/// Invalidates every cache line of `range` without writing it back, after stores to the range that
+/// bypassed the caches.
 ///
 /// # Safety
 ///
-/// What was stored through the caches into any line of it is lost.
+/// Data that was stored through the caches to any of these lines is lost.
 pub(crate) unsafe fn invalidate_to_poc(range: Range<u64>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller accepts that dirty data in these lines is lost.
     unsafe { dcache_inval_poc(range.start, range.end) };
 }

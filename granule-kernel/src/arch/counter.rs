@@ -1,11 +1,11 @@
-//! Counts instructions, when `granule.count=instructions` asks for it.
+//! Counts instructions when `granule.count=instructions` asks for it.
 //!
-//! By the PMU's retired-instruction event where there is a PMU. Else by the virtual
-//! counter, which under QEMU's `-icount shift=0` advances by one nanosecond an
-//! instruction and is good to one tick. Either is first tried on a loop whose length
-//! is known: a counter that does not count it is an error, not a zero.
+//! The source is the PMU's retired-instruction event, or without a PMU the virtual counter, which
+//! advances by one nanosecond an instruction under QEMU's `-icount shift=0`. The virtual counter is
+//! exact to one tick. Each source is first tried on a loop of known length: a source that does not
+//! count the loop is an error, not a zero.
 //!
-//! Event counters have 32 bits before PMUv3p5. What they lose is put back from the virtual
+//! Event counters have 32 bits before PMUv3p5. Their overflow is corrected from the virtual
 //! counter, if the trial shows that it advances with the instructions ([`counter_wrap`]).
 
 use crate::arch::cpu;
@@ -15,12 +15,12 @@ use granule_kcore::counter_wrap::{self, Lost};
 
 /// PMU event: instruction architecturally executed.
 const INST_RETIRED: u64 = 0x08;
-/// PMEVTYPER.NSH: count at EL2 as well. At EL1 it stays 0.
+/// PMEVTYPER.NSH: count at EL2 too. At EL1 the bit stays 0.
 const COUNT_AT_EL2: u64 = 1 << 27;
-/// PMCR: on, event counters to 0, 64-bit counters where they exist.
+/// PMCR: enable, reset the event counters, 64-bit counters where they exist.
 const PMCR_ON: u64 = 1 << 0 | 1 << 1 | 1 << 7;
 
-/// The trial loop: two instructions an iteration.
+/// Iterations of the trial loop, of two instructions each.
 const TRIAL_ITERATIONS: u64 = 4096;
 const TRIAL_INSTRUCTIONS: u64 = 2 * TRIAL_ITERATIONS;
 
@@ -28,15 +28,15 @@ const TRIAL_INSTRUCTIONS: u64 = 2 * TRIAL_ITERATIONS;
 enum Source {
     /// Event counter 0; `wide` if it has 64 bits.
     Pmu { wide: bool },
-    /// The virtual counter, at so many nanoseconds, hence instructions, a tick.
+    /// The virtual counter; `per_tick` is nanoseconds a tick, and so instructions a tick.
     VirtualCounter { per_tick: u64 },
 }
 
-/// A counter that was seen to count.
+/// A counter that passed its trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InstructionCounter {
     source: Source,
-    /// What measuring nothing gives.
+    /// The count for an empty measurement.
     cost: u64,
     /// Instructions a tick of the virtual counter, if it advances with them.
     clock: Option<u64>,
@@ -83,8 +83,8 @@ impl fmt::Display for InstructionCounter {
 }
 
 impl InstructionCounter {
-    /// Sets a counter up and tries it. `dfr0` is ID_AA64DFR0_EL1; `at_el2` tells
-    /// where the kernel runs.
+    /// Sets up a counter and tries it. `dfr0` is ID_AA64DFR0_EL1. `at_el2` says whether the kernel
+    /// runs at EL2.
     pub(crate) fn new(dfr0: u64, at_el2: bool) -> Result<Self, NotCounting> {
         let source = choose(dfr0, at_el2);
         let mut counter = Self {
@@ -92,10 +92,11 @@ impl InstructionCounter {
             cost: 0,
             clock: None,
         };
-        // Too short to lose anything; what is lost all the same is no count of the trial either.
+        // The trial is too short for an overflow. If one is reported all the same, the trial fails
+        // too.
         let count = |counter: &Self, what: fn()| counter.measure(what).1.unwrap_or(u64::MAX);
-        // The second run of each: the first may meet cold code, and the smaller of
-        // two is what is always there.
+        // Each is run twice: the first run may meet cold code, so the smaller count is the constant
+        // part.
         let nothing = || count(&counter, || ());
         counter.cost = nothing().min(nothing());
         let before = cpu::counter_now();
@@ -108,7 +109,7 @@ impl InstructionCounter {
         if seen.abs_diff(TRIAL_INSTRUCTIONS) > slack {
             return Err(NotCounting { source, seen });
         }
-        // Reading the registers is in it too.
+        // The count includes reading the registers.
         let per_tick = nanoseconds_a_tick();
         if (ticks * per_tick).abs_diff(TRIAL_INSTRUCTIONS) <= 128 + 2 * per_tick {
             counter.clock = Some(per_tick);
@@ -116,15 +117,15 @@ impl InstructionCounter {
         Ok(counter)
     }
 
-    /// Runs `what` and says how many instructions it took, or why that is not known. Not to be
-    /// nested: there is one counter.
+    /// Runs `what` and returns the number of instructions it took, or why that number is unknown.
+    /// Calls must not nest, because there is one counter.
     pub(crate) fn measure<R>(&self, what: impl FnOnce() -> R) -> (R, Result<u64, Lost>) {
         let start = cpu::counter_now();
         if let Source::Pmu { .. } = self.source {
             pmu_restart();
         }
         let result = what();
-        // First the finer one: reading the other is not to be counted.
+        // The PMU is read first, so that reading the virtual counter is not counted.
         let pmu = match self.source {
             Source::Pmu { .. } => pmu_read(),
             Source::VirtualCounter { .. } => (0, false),
@@ -143,8 +144,8 @@ impl InstructionCounter {
         (result, count.map(|count| count.saturating_sub(self.cost)))
     }
 
-    /// The same counter without help from the virtual counter, as on a CPU with a clock of its
-    /// own.
+    /// The same counter without correction from the virtual counter, as on a CPU whose virtual
+    /// counter does not advance with the instructions.
     #[cfg(feature = "test-image")]
     pub(crate) const fn alone(self) -> Self {
         Self {
@@ -154,7 +155,7 @@ impl InstructionCounter {
     }
 }
 
-/// Whole ones, upward: nobody is to be believed for longer than the clock is known.
+/// Nanoseconds a tick, rounded up: an underestimated time could hide a second overflow.
 fn nanoseconds_a_tick() -> u64 {
     1_000_000_000_u64.div_ceil(cpu::cntfrq_el0().max(1))
 }
@@ -168,8 +169,8 @@ fn choose(dfr0: u64, at_el2: bool) -> Source {
         let wide = version >= 6;
         let pmcr = if wide { PMCR_ON } else { PMCR_ON & !(1 << 7) };
         let counters: u64;
-        // SAFETY: the PMU exists (PMUVer), and only this module uses it; its registers
-        // have no effect on memory.
+        // SAFETY: the PMU exists (PMUVer), and only this module uses it. Its registers do not
+        // affect memory.
         unsafe {
             asm!("mrs {}, pmcr_el0", out(reg) counters, options(nomem, nostack, preserves_flags));
         }
@@ -197,13 +198,13 @@ fn choose(dfr0: u64, at_el2: bool) -> Source {
     Source::VirtualCounter { per_tick }
 }
 
-/// Nothing counts on this CPU any more, and nothing interrupts for it.
+/// Stops every counter of this CPU and its overflow interrupt.
 pub(crate) fn stop() {
     // PMUVer: 0 none, 15 an implementation's own.
     if matches!(cpu::id_aa64dfr0_el1() >> 8 & 0xf, 0 | 15) {
         return;
     }
-    // SAFETY: the PMU exists; its registers have no effect on memory.
+    // SAFETY: the PMU exists; its registers do not affect memory.
     unsafe {
         asm!(
             "msr pmcr_el0, xzr",
@@ -217,11 +218,11 @@ pub(crate) fn stop() {
     }
 }
 
-/// Sets event counter 0 and its overflow flag to 0.
+/// Resets event counter 0 and its overflow flag.
 #[inline(never)]
 fn pmu_restart() {
-    // SAFETY: the PMU exists, or there would be no `Source::Pmu`; ISBs keep what is
-    // measured inside.
+    // SAFETY: the PMU exists, or there would be no `Source::Pmu`. ISBs keep the measured code
+    // inside.
     unsafe {
         asm!(
             "isb",
@@ -234,7 +235,7 @@ fn pmu_restart() {
     }
 }
 
-/// Event counter 0, and whether it overflowed its 32 bits, if it has no more.
+/// Reads event counter 0, and whether a 32-bit counter overflowed.
 #[inline(never)]
 fn pmu_read() -> (u64, bool) {
     let (count, overflow): (u64, u64);
@@ -252,9 +253,9 @@ fn pmu_read() -> (u64, bool) {
     (count, overflow & 1 == 1)
 }
 
-/// A loop of [`TRIAL_INSTRUCTIONS`], give or take its setting up.
+/// A loop of [`TRIAL_INSTRUCTIONS`] instructions, apart from its setup.
 fn trial() {
-    // SAFETY: counts a register down.
+    // SAFETY: the loop only counts a register down.
     unsafe {
         asm!(
             "1:",

@@ -1,7 +1,7 @@
-//! Typed reads of the system registers that the kernel looks at.
+//! Typed reads of the system registers that the kernel uses, and the short system instructions.
 //!
-//! One island of assembly per register, made by one macro. Under VHE the EL1 names
-//! reach the EL2 registers, so there is one set of names for both levels.
+//! One macro makes one island of assembly per register. Under VHE the EL1 names access the EL2
+//! registers, so one set of names serves both levels.
 
 use core::arch::asm;
 use granule_kcore::syndrome::FaultStatus;
@@ -11,8 +11,8 @@ macro_rules! readers {
         $(#[$doc])*
         pub(crate) fn $name() -> u64 {
             let value: u64;
-            // SAFETY: reads a register that exists at every level the kernel runs at;
-            // no effect on memory. Not `pure`: counters move.
+            // SAFETY: reads a register that exists at every level the kernel runs at, without an
+            // effect on memory. Not `pure`, because counters advance.
             unsafe {
                 asm!(
                     concat!("mrs {}, ", $register),
@@ -26,11 +26,11 @@ macro_rules! readers {
 }
 
 readers! {
-    /// Who made the CPU and which it is.
+    /// Implementer and model of the CPU.
     midr_el1 = "midr_el1";
-    /// Which CPU of the machine it is.
+    /// Affinity fields: which CPU of the machine this is.
     mpidr_el1 = "mpidr_el1";
-    /// The kernel's own: see `percpu`.
+    /// The kernel's per-CPU pointer: see `percpu`.
     tpidr_el1 = "tpidr_el1";
     /// Physical address range, granules.
     id_aa64mmfr0_el1 = "id_aa64mmfr0_el1";
@@ -48,11 +48,11 @@ readers! {
     id_aa64dfr0_el1 = "id_aa64dfr0_el1";
     /// Cache line sizes.
     ctr_el0 = "ctr_el0";
-    /// How both halves are translated.
+    /// Translation control of both VA ranges.
     tcr_el1 = "tcr_el1";
-    /// The upper half's tables.
+    /// The root of the upper VA range.
     ttbr1_el1 = "ttbr1_el1";
-    /// MMU, caches, alignment: the kernel's own level's.
+    /// MMU, caches and alignment checks of the kernel's own exception level.
     sctlr_el1 = "sctlr_el1";
     /// The virtual counter, unordered: see [`counter_now`].
     cntvct_el0 = "cntvct_el0";
@@ -60,28 +60,28 @@ readers! {
     cntfrq_el0 = "cntfrq_el0";
 }
 
-/// The virtual counter after everything before this call: without the ISB it may
-/// be read early.
+/// The virtual counter, read after everything before this call. Without the ISB the read may happen
+/// early.
 pub(crate) fn counter_now() -> u64 {
     isb();
     cntvct_el0()
 }
 
-/// Ticks of the counter as microseconds.
+/// Converts ticks of the counter to microseconds.
 pub(crate) fn microseconds(ticks: u64) -> u64 {
     let microseconds = u128::from(ticks) * 1_000_000 / u128::from(cntfrq_el0().max(1));
     u64::try_from(microseconds).unwrap_or(u64::MAX)
 }
 
-/// What stage 1 makes of reading `address`, from the CPU's own walker: the physical address, or
-/// PAR's fault status.
-// Once: with the flush for a conflict it is long, and asked in many places.
+/// Translates a read of `address` with the CPU's own stage 1 walker. Returns the physical address,
+/// or PAR's fault status.
+// Not inlined: the retry after a conflict makes it long, and it has many callers.
 #[inline(never)]
 pub(crate) fn translate(address: u64) -> Result<u64, u64> {
     asked(address, address_translation)
 }
 
-/// As [`translate`], for writing.
+/// As [`translate`], for a write.
 #[cfg(feature = "test-image")]
 pub(crate) fn translate_to_write(address: u64) -> Result<u64, u64> {
     asked(address, address_translation_to_write)
@@ -89,8 +89,8 @@ pub(crate) fn translate_to_write(address: u64) -> Result<u64, u64> {
 
 fn asked(address: u64, ask: fn(u64) -> u64) -> Result<u64, u64> {
     let mut par = ask(address);
-    // A TLB conflict that the question meets stands in PAR and is no exception. One retry: after
-    // it there is nothing left to be in conflict.
+    // A TLB conflict during address translation is reported in PAR and is no exception. One retry
+    // suffices, because the TLB is empty then.
     if FaultStatus::of_par(par).is_some_and(FaultStatus::is_tlb_conflict) {
         tlbi_vmalle1_local();
         par = ask(address);
@@ -106,10 +106,10 @@ macro_rules! address_translations {
         $(#[$doc])*
         fn $name(address: u64) -> u64 {
             let par: u64;
-            // An interrupt may ask, too, and PAR_EL1 is one.
+            // An interrupt handler may translate too and would overwrite PAR_EL1.
             let masked = mask_interrupts();
-            // SAFETY: asks the walker; changes PAR_EL1 only. With E2H and TGE set the instruction
-            // asks the EL2&0 regime, which is the one we run in.
+            // SAFETY: address translation changes PAR_EL1 only. With E2H and TGE set the
+            // instruction uses the EL2&0 regime, in which the kernel runs.
             unsafe {
                 asm!(
                     concat!("at ", $instruction, ", {}"),
@@ -127,14 +127,14 @@ macro_rules! address_translations {
 }
 
 address_translations! {
-    /// PAR_EL1 after asking for a read of `address`.
+    /// PAR_EL1 after translating a read of `address`.
     address_translation = "s1e1r";
-    /// PAR_EL1 after asking for a write of `address`.
+    /// PAR_EL1 after translating a write of `address`.
     #[cfg(feature = "test-image")]
     address_translation_to_write = "s1e1w";
 }
 
-/// Makes effects of earlier register writes, and only later instructions, wait.
+/// ISB: later instructions see the effects of earlier register writes.
 pub(crate) fn isb() {
     // SAFETY: a barrier.
     unsafe { asm!("isb", options(nostack, preserves_flags)) };
@@ -147,7 +147,7 @@ pub(crate) fn isb() {
 /// `vectors` must be the virtual address of a vector table, 2 KiB aligned, mapped
 /// executable for as long as it is set.
 pub(crate) unsafe fn set_vbar(vectors: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller answers for the vectors.
     unsafe { asm!("msr vbar_el1, {}", "isb", in(reg) vectors, options(nostack, preserves_flags)) };
 }
 
@@ -155,27 +155,27 @@ pub(crate) unsafe fn set_vbar(vectors: u64) {
 ///
 /// # Safety
 ///
-/// Only `percpu` may, which reads it as a pointer.
+/// Only `percpu` may call this, because it reads the register as a pointer.
 pub(crate) unsafe fn set_tpidr_el1(value: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `percpu` passes a valid pointer.
     unsafe { asm!("msr tpidr_el1, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Sets TTBR0. What the TLB holds of the tables before is the caller's affair.
+/// Sets TTBR0. The caller handles the TLB entries of the earlier tables.
 ///
 /// # Safety
 ///
-/// `value` must name tables of the shape that TCR says, and nothing be reached through the lower
-/// half that they do not map.
+/// `value` must name tables of the shape that TCR describes, and nothing may access an address in
+/// the lower VA range that they do not map.
 pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller answers for the tables.
     unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Empties this CPU's own TLB.
+/// Invalidates this CPU's whole TLB.
 pub(crate) fn tlbi_vmalle1_local() {
-    // SAFETY: what is removed is fetched again from the tables. DSB NSHST: the walker sees what
-    // was stored; DSB NSH completes a local TLBI.
+    // SAFETY: removed entries are fetched again from the tables. DSB NSHST makes earlier stores
+    // visible to the walker; DSB NSH completes a local TLBI.
     unsafe {
         asm!(
             "dsb nshst",
@@ -187,10 +187,10 @@ pub(crate) fn tlbi_vmalle1_local() {
     }
 }
 
-/// Empties the TLB of every CPU, once what was stored before is visible to their walkers.
+/// Invalidates the whole TLB of every CPU, after earlier stores are visible to their walkers.
 #[cfg(feature = "test-image")]
 pub(crate) fn tlbi_vmalle1_all() {
-    // SAFETY: what is removed is fetched again from the tables.
+    // SAFETY: removed entries are fetched again from the tables.
     unsafe {
         asm!(
             "dsb ishst",
@@ -202,18 +202,18 @@ pub(crate) fn tlbi_vmalle1_all() {
     }
 }
 
-/// Masks IRQs; what [`restore_interrupts`] needs to undo it.
+/// Masks IRQs. Returns the earlier state, for [`restore_interrupts`].
 pub(crate) fn mask_interrupts() -> u64 {
     let daif: u64;
-    // SAFETY: no interrupt is taken from here on; a compiler barrier, so that what is protected
-    // stays inside.
+    // SAFETY: no interrupt is taken from here on. The assembly is a compiler barrier, so protected
+    // accesses stay after it.
     unsafe {
         asm!("mrs {}, daif", "msr daifset, #2", out(reg) daif, options(nostack, preserves_flags));
     }
     daif
 }
 
-/// The state of interrupts, as [`mask_interrupts`] returns it.
+/// The present interrupt mask, in the form that [`mask_interrupts`] returns.
 pub(crate) fn interrupts() -> u64 {
     let daif: u64;
     // SAFETY: reads a register.
@@ -221,42 +221,43 @@ pub(crate) fn interrupts() -> u64 {
     daif
 }
 
-/// Goes back to what was before [`mask_interrupts`].
+/// Restores the state before [`mask_interrupts`].
 pub(crate) fn restore_interrupts(daif: u64) {
-    // SAFETY: a value that was read from the register.
+    // SAFETY: the value was read from the register.
     unsafe { asm!("msr daif, {}", in(reg) daif, options(nostack, preserves_flags)) };
 }
 
-/// Lets IRQs in.
+/// Unmasks IRQs.
 pub(crate) fn unmask_interrupts() {
-    // SAFETY: the vectors are set and save whatever they use.
+    // SAFETY: the vectors are set, and save every register that they use.
     unsafe { asm!("msr daifclr, #2", options(nostack, preserves_flags)) };
 }
 
 /// Waits for an interrupt, masked or not.
 pub(crate) fn wait_for_interrupt() {
-    // SAFETY: waits; stores before it are made first, so that nobody waits for them.
+    // SAFETY: only waits. The DSB completes earlier stores first, because another CPU may wait for
+    // them.
     unsafe { asm!("dsb sy", "wfi", options(nostack, preserves_flags)) };
 }
 
-/// Wakes who waits for an event, once what was stored before is visible.
+/// Wakes CPUs that wait for an event, after earlier stores are visible.
 pub(crate) fn send_event() {
     // SAFETY: a barrier and a hint.
     unsafe { asm!("dsb ishst", "sev", options(nostack, preserves_flags)) };
 }
 
-/// Once round a loop that waits for another CPU. YIELD beside `spin_loop`'s ISB: an emulator that
-/// runs all CPUs in one thread goes on with the next one.
+/// One round of a loop that waits for another CPU. Issues YIELD in addition to `spin_loop`'s ISB:
+/// an emulator that runs all CPUs in one thread then switches to the next CPU.
 pub(crate) fn relax() {
     // SAFETY: a hint.
     unsafe { asm!("yield", options(nomem, nostack, preserves_flags)) };
     core::hint::spin_loop();
 }
 
-/// Waits for an interrupt, for ever.
+/// Waits for interrupts for ever.
 pub(crate) fn halt() -> ! {
     loop {
-        // SAFETY: waits; nothing else.
+        // SAFETY: only waits.
         unsafe { asm!("wfi", options(nomem, nostack, preserves_flags)) };
     }
 }

@@ -1,8 +1,8 @@
-//! What the CPU was doing when an exception was taken, as the vectors store it.
+//! The register frame that the exception vectors store.
 
 use core::fmt;
 
-/// The registers, in the vectors' order.
+/// The interrupted registers, in the order that the vectors store them.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Frame {
@@ -10,20 +10,20 @@ pub(crate) struct Frame {
     pub(crate) x: [u64; 31],
     /// The stack pointer at the exception.
     pub(crate) sp: u64,
-    /// Where it happened.
+    /// The address at which the exception was taken.
     pub(crate) elr: u64,
-    /// The processor state it happened in.
+    /// The interrupted processor state.
     pub(crate) spsr: u64,
-    /// What it was.
+    /// The exception syndrome.
     pub(crate) esr: u64,
-    /// The address that faulted, for faults that have one.
+    /// The faulting address, for faults that have one.
     pub(crate) far: u64,
-    /// A frame record (x29, elr), so that a walk of frame pointers goes from the
-    /// handler into the code that was interrupted.
+    /// A frame record (x29, elr), so that a walk of frame pointers continues from the handler into
+    /// the interrupted code.
     pub(crate) record: [u64; 2],
 }
 
-/// Bytes of a frame; the stack pointer stays 16-byte aligned.
+/// Size of a frame in bytes, which keeps the stack pointer 16-byte aligned.
 pub(crate) const FRAME_BYTES: usize = size_of::<Frame>();
 const _: () = assert!(FRAME_BYTES.is_multiple_of(16));
 

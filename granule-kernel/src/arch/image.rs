@@ -1,7 +1,7 @@
-//! The edges of the kernel image, from the linker script.
+//! The boundaries of the kernel image, from the linker script.
 //!
-//! Offsets from the image's first byte, computed as differences of addresses:
-//! right before and after the MMU, wherever the image was loaded.
+//! They are offsets from the image's first byte, computed as differences of addresses. So they are
+//! correct with the MMU off and on, wherever the image was loaded.
 
 use core::ops::Range;
 
@@ -23,18 +23,18 @@ unsafe extern "C" {
     static __static_pool_end: u8;
 }
 
-/// What a part of the image may be used for once it is mapped.
+/// Permissions of a mapped part of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Permission {
-    /// Execute and read.
+    /// Read and execute.
     Text,
-    /// Read.
+    /// Read only.
     ReadOnly,
     /// Read and write, never execute.
     ReadWrite,
 }
 
-/// A part of the image with one permission; whole pages of every size that there is code for.
+/// A part of the image with one permission, in whole pages of every supported size.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// Offsets from the image's first byte.
@@ -44,28 +44,28 @@ pub(crate) struct Segment {
 
 macro_rules! offset {
     ($symbol:ident) => {
-        // No `unsafe`: only addresses are taken, nothing is read.
+        // No `unsafe`: this takes addresses and reads nothing.
         (&raw const $symbol as u64).wrapping_sub(&raw const __image_start as u64)
     };
 }
 
-/// The address of the image's first byte in the address space we run in now.
+/// The address of the image's first byte in the current address space.
 pub(crate) fn start() -> u64 {
     &raw const __image_start as u64
 }
 
-/// Bytes of the image in memory, everything included.
+/// Size of the whole image in memory, in bytes.
 pub(crate) fn bytes() -> u64 {
     offset!(__image_end)
 }
 
-/// The end of text and constants, which begin with the image and stay as they are.
+/// The end of text and constants, which begin with the image and never change.
 pub(crate) fn constants_end() -> u64 {
     offset!(__relro_end)
 }
 
-/// What is to be mapped, in address order. The stacks' guards belong to none of
-/// them: right below a stack nothing may be mapped.
+/// The parts to map, in address order. The stacks' guards are in none of them: the memory right
+/// below a stack must stay unmapped.
 pub(crate) fn segments() -> [Segment; 5] {
     let segment = |start, end, permission| Segment {
         range: start..end,
@@ -74,7 +74,7 @@ pub(crate) fn segments() -> [Segment; 5] {
     let (text_end, relro_end) = (offset!(__text_end), offset!(__relro_end));
     [
         segment(0, text_end, Permission::Text),
-        // Its end is relocated before the MMU is on, and constant from then on.
+        // Relocation writes the end of it with the MMU off; it is constant from then on.
         segment(text_end, relro_end, Permission::ReadOnly),
         segment(relro_end, offset!(__bss_end), Permission::ReadWrite),
         segment(
@@ -105,12 +105,12 @@ pub(crate) fn idmap_text() -> Range<u64> {
     offset!(__idmap_text_start)..offset!(__idmap_text_end)
 }
 
-/// What relocation writes.
+/// The range that relocation writes.
 pub(crate) fn relro() -> Range<u64> {
     offset!(__relro_start)..offset!(__relro_end)
 }
 
-/// What is zeroed at entry.
+/// The range that is zeroed at entry.
 pub(crate) fn bss() -> Range<u64> {
     offset!(__bss_start)..offset!(__bss_end)
 }
@@ -120,7 +120,7 @@ pub(crate) fn written() -> Range<u64> {
     offset!(__relro_start)..bytes()
 }
 
-/// Memory for the first tables. Not zeroed.
+/// Memory for the first tables. It is not zeroed.
 pub(crate) fn static_pool() -> Range<u64> {
     offset!(__static_pool_start)..offset!(__static_pool_end)
 }

@@ -1,5 +1,5 @@
 //! The CPU: its registers and instructions, as functions; the frame of an exception; the image that
-//! runs. Nothing here knows memory, devices or other CPUs.
+//! runs. Nothing here depends on memory management, devices or other CPUs.
 
 pub(crate) mod frame;
 

@@ -1,16 +1,15 @@
-//! What copying takes by the plainest fast loop there is, load pairs and store pairs, four lines a round:
-//! `granule.bench=copy[:BYTES]`, the yardstick of `granule bench kexec`. Not the relocation's own loop,
-//! which is measured against it.
+//! The cost of copying memory with the plainest fast loop, load pairs and store pairs, four lines a round:
+//! `granule.bench=copy[:BYTES]`. `granule bench kexec` compares the relocation's own loop with it.
 
 use super::support::{Block, ok};
 use crate::arch::counter::InstructionCounter;
 use crate::dev::console::println;
 use core::arch::asm;
 
-/// Copied unless another number is given: a multiple of what a round moves, and of every page.
+/// Default number of bytes to copy: a multiple of what a round moves, and of every page size.
 pub(super) const BYTES: u64 = 1 << 20;
 
-/// Copies `bytes`, a power of two, and says the instructions of it.
+/// Copies `bytes`, a power of two, and prints the number of instructions.
 pub(super) fn run(bytes: u64, counter: Option<&InstructionCounter>) {
     let Some(counter) = counter else {
         println!(
@@ -36,21 +35,21 @@ fn words(block: &Block) -> *mut u64 {
 
 fn fill(block: &Block) {
     for index in 0..block.bytes() as usize / 8 {
-        // SAFETY: inside the block, which is the caller's own and writable RAM.
+        // SAFETY: inside the block, which the caller owns and which is writable RAM.
         unsafe { words(block).add(index).write(index as u64 | 1 << 63) };
     }
 }
 
 fn same(one: &Block, other: &Block) -> bool {
     (0..one.bytes() as usize / 8).all(|index| {
-        // SAFETY: as in `fill`; the two are as long as each other.
+        // SAFETY: as in `fill`; both blocks have the same size.
         let pair = unsafe { (words(one).add(index).read(), words(other).add(index).read()) };
         pair.0 == pair.1
     })
 }
 
 fn copy(from: &Block, to: &Block) {
-    // SAFETY: both blocks are the caller's own, as long as each other, and a multiple of 256 bytes.
+    // SAFETY: the caller owns both blocks, which have the same size, a multiple of 256 bytes.
     unsafe {
         asm!(
             "2:",

@@ -1,6 +1,6 @@
-//! Benchmarks that the kernel runs on itself before its programs: `granule.bench=`.
+//! Benchmarks that the kernel runs on itself before user space: `granule.bench=`.
 //!
-//! [`support`] is what they and the self-tests work with.
+//! [`support`] is what they share with the self-tests.
 
 mod copy;
 mod permissions;

@@ -1,10 +1,10 @@
-//! What changes of the linear map take: `granule.bench=permissions[:CHANGES]`, for `granule bench
+//! The cost of changing the linear map: `granule.bench=permissions[:CHANGES]`, for `granule bench
 //! permissions`.
 //!
-//! One change of each size in the middle of a leaf, and so many random ones of that size everywhere
-//! (a million); after each of the two all is put back and merged, which must leave the map as it was.
-//! With `granule.count=instructions` the instructions of the calls are counted, and nothing round
-//! them.
+//! For each size the benchmark makes one change in the middle of a leaf, and then many random changes
+//! everywhere (a million by default). After each of the two it undoes all changes and merges, which must
+//! leave the map as it was. With `granule.count=instructions` it counts the instructions of the calls and
+//! nothing else.
 
 use super::copy;
 use super::support::{Block, Random, Snapshot, assert_as, ok};
@@ -20,14 +20,14 @@ use granule::arch::{Kind, VirtualAddress};
 use granule_kcore::parameters::Bench;
 
 const GIB: u64 = 1 << 30;
-/// Blocks of 1 GiB that are changed at most: the random changes reach as far.
+/// Most blocks of 1 GiB that are changed. The random changes stay within them.
 const MOST_BLOCKS: usize = 128;
 const CHANGES: u64 = 1_000_000;
 const SEED: u64 = 1;
-/// What is changed: its name, and its bytes (0 for one page).
+/// The sizes of a change: name and bytes (0 for one page).
 const SIZES: [(&str, u64); 4] = [("page", 0), ("k64", 64 << 10), ("m2", 2 << 20), ("g1", GIB)];
 
-/// Measures what `granule.bench=` asks for.
+/// Runs the benchmark that `granule.bench=` requests.
 #[inline(never)]
 pub(crate) fn run(asked: Bench, counter: Option<&InstructionCounter>) {
     match asked {
@@ -46,7 +46,7 @@ fn bench(changes: u64, counter: Option<&InstructionCounter>) {
     {
         blocks.push(Block::of(frame, order));
     }
-    // Not the last: leaves larger than it reach as far as there is memory.
+    // Not the last block, because the largest leaves reach to the end of memory.
     let Some(middle) = blocks.get(blocks.len() / 2) else {
         panic!("no free block of 1 GiB: the machine is too small for this benchmark");
     };
@@ -56,7 +56,7 @@ fn bench(changes: u64, counter: Option<&InstructionCounter>) {
     println!("@granule bench.changes={changes}");
     println!("@granule bench.blocks={}", blocks.len());
     for (name, bytes) in SIZES {
-        // A size that is no more than a page is the first one again.
+        // A size of at most one page repeats the first one.
         if bytes > 0 && bytes <= kernel.page() {
             continue;
         }
@@ -64,7 +64,7 @@ fn bench(changes: u64, counter: Option<&InstructionCounter>) {
         println!("@granule bench.{name}.bytes={bytes}");
         leaves.remember();
         let pages = bytes / kernel.page();
-        // A third of the way, where only the change's own boundary is.
+        // A third of the way in, so that no boundary of a larger leaf coincides with the change.
         let start = VirtualAddress(middle.start + (GIB / 3) / bytes * bytes);
         let single = meter.took(|| permissions::set_memory_ro(start, pages));
         say(name, "single", &single, leaves.split());
@@ -111,7 +111,7 @@ fn bench(changes: u64, counter: Option<&InstructionCounter>) {
     assert_as(&whole, "after the benchmark");
 }
 
-/// What something took.
+/// The cost of a series of changes.
 struct Cost {
     taken: Taken,
     instructions: u64,
@@ -122,7 +122,7 @@ struct Meter<'c> {
 }
 
 impl Meter<'_> {
-    /// Does it, and gives the instructions of that alone, 0 where they are not counted.
+    /// Runs `work` and returns the instructions of `work` alone, or 0 if they are not counted.
     fn instructions(&self, work: impl FnOnce() -> Result<(), LinearError>) -> u64 {
         let (result, count) = match self.counter {
             Some(counter) => {
@@ -149,7 +149,7 @@ fn say(size: &str, kind: &str, cost: &Cost, split: u64) {
     let counts = &cost.taken.counts;
     for (key, value) in [
         ("leaves_split", split),
-        // Those that were given back, for merging.
+        // Merging frees tables, so the number is negative there.
         ("tables", (counts.tables as i64).unsigned_abs()),
         ("stores", counts.stores),
         ("tlbi", counts.tlbi),
@@ -162,15 +162,15 @@ fn say(size: &str, kind: &str, cost: &Cost, split: u64) {
     }
 }
 
-/// The leaves of the map at some time, a contiguous group being one.
+/// A list of the map's leaves at one time. A contiguous group counts as one leaf.
 struct Leaves {
     block: Block,
     count: usize,
-    /// From the first address of all to the last.
+    /// From the first listed address to the last.
     range: RangeInclusive<u64>,
 }
 
-/// In the word of a leaf's bytes: it is a group, of entries of so many bytes.
+/// Flag in the word that holds a leaf's size: the leaf is a group, and the size is that of its entries.
 const GROUP: u64 = 1;
 
 impl Leaves {
@@ -182,7 +182,7 @@ impl Leaves {
         }
     }
 
-    /// Merges as far round an address as the largest leaf reaches.
+    /// Merges around an address, as far as the largest leaf reaches.
     fn merge_round(&self, address: VirtualAddress) -> Result<(), LinearError> {
         let kernel = live::kernel();
         let largest = kernel.and_then(|k| k.geometry.leaf_sizes().map(|size| size.bytes).max());
@@ -190,7 +190,7 @@ impl Leaves {
         self.merge(address.0 & !mask, address.0 | mask)
     }
 
-    /// Merges between two addresses, as far as there is memory.
+    /// Merges between two addresses, where memory exists.
     fn merge(&self, first: u64, last: u64) -> Result<(), LinearError> {
         let page = live::kernel().map_or(1, |kernel| kernel.page());
         let first = first.max(*self.range.start());
@@ -200,7 +200,7 @@ impl Leaves {
 
     fn words(&mut self) -> &mut [[u64; 2]] {
         let room = self.block.bytes() as usize / size_of::<[u64; 2]>();
-        // SAFETY: the block is this value's own and writable RAM, in which any bytes are words.
+        // SAFETY: this value owns the block, which is writable RAM, and any bytes are valid words.
         unsafe { core::slice::from_raw_parts_mut(self.block.start as *mut [u64; 2], room) }
     }
 
@@ -236,7 +236,7 @@ impl Leaves {
         self.range = low..=high;
     }
 
-    /// How many of those remembered are no leaves any more.
+    /// How many of the listed leaves have been split.
     fn split(&mut self) -> u64 {
         let count = self.count;
         let remembered = self.words().get(..count).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What benchmarks and self-tests of the linear map work with: a snapshot of it, blocks of memory to
-//! change, and numbers without a pattern.
+//! Shared by benchmarks and self-tests of the linear map: a snapshot of the map, blocks of memory to change,
+//! and pseudo-random numbers.
 
 use crate::mm::live;
 use crate::mm::pages::{self, Pages};
@@ -7,17 +7,17 @@ use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 
-/// The linear map as it is: every leaf, and what it takes.
+/// A summary of the linear map: all leaves and the memory used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Of every leaf's address and descriptor, in order.
+    /// Digest of every leaf's address and descriptor, in order.
     pub(crate) digest: u64,
     pub(crate) leaves: u64,
     pub(crate) hidden: u64,
-    /// Those of them in contiguous groups.
+    /// How many of the leaves are in contiguous groups.
     pub(crate) grouped: u64,
     pub(crate) tables: u64,
-    /// Bytes mapped, hidden ones included.
+    /// Bytes mapped, present-invalid ones included.
     pub(crate) bytes: u64,
     /// Free frames of the page allocator.
     pub(crate) free: u64,
@@ -35,7 +35,7 @@ impl Snapshot {
             free: Pages.with(|frames| frames.free_frames()),
         };
         live::look(|kernel, _, tree| {
-            // Which free pages there are, and so which are invalid, changes with each table page.
+            // Each allocation of a table page changes which pages are free, and so which are invalid.
             let kept = if kernel.debug_pagealloc {
                 !(Descriptor::VALID | Descriptor::HIDDEN)
             } else {
@@ -52,7 +52,7 @@ impl Snapshot {
                     seen.bytes += entry.bytes;
                     seen.grouped += u64::from(entry.descriptor.is_contiguous());
                     for word in [entry.start.0, entry.bytes, entry.descriptor.0 & kept] {
-                        // FNV-1a, a word at a time.
+                        // FNV-1a, one word at a time.
                         seen.digest = (seen.digest ^ word).wrapping_mul(0x100_0000_01b3);
                     }
                 }
@@ -65,20 +65,20 @@ impl Snapshot {
 
 #[cfg(feature = "test-image")]
 impl Snapshot {
-    /// Free frames if all tables of the linear map were given back.
+    /// The number of free frames if all tables of the linear map were freed.
     pub(crate) const fn frames(&self) -> u64 {
         self.free + self.tables
     }
 }
 
-/// Panics unless the map is as `before`.
+/// Panics unless the map equals `before`.
 #[track_caller]
 pub(crate) fn assert_as(before: &Snapshot, what: &str) {
     let now = Snapshot::take();
     assert!(now == *before, "{what}: {now:?}, expected {before:?}");
 }
 
-/// Panics, saying which call, unless it went well.
+/// Panics with the name of the call if `result` is an error.
 #[track_caller]
 pub(crate) fn ok<T, E: core::fmt::Display>(what: &str, result: Result<T, E>) -> T {
     match result {
@@ -87,7 +87,7 @@ pub(crate) fn ok<T, E: core::fmt::Display>(what: &str, result: Result<T, E>) -> 
     }
 }
 
-/// Memory of the page allocator's, for a test.
+/// A block of memory from the page allocator, for a test.
 pub(crate) struct Block {
     pub(crate) frame: Frame,
     pub(crate) order: u32,
@@ -96,7 +96,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// `bytes` bytes, a power of two of pages, naturally aligned.
+    /// Allocates `bytes` bytes, a power of two of pages, naturally aligned.
     pub(crate) fn new(bytes: u64) -> Self {
         let Some(kernel) = live::kernel() else {
             panic!("the tables do not change yet");
@@ -109,7 +109,7 @@ impl Block {
         Self::of(frame, order)
     }
 
-    /// `2^order` pages that were allocated.
+    /// Wraps `2^order` pages that were allocated.
     pub(crate) fn of(frame: Frame, order: u32) -> Self {
         let Some(kernel) = live::kernel() else {
             panic!("the tables do not change yet");
@@ -150,7 +150,7 @@ pub(crate) fn size() -> PageSize {
     live::kernel().map_or(PageSize::MIN, |kernel| kernel.geometry.page_size())
 }
 
-/// xorshift64*: any spread will do, and the seed is in the record.
+/// xorshift64*: any even spread serves, and the seed is in the boot record.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -165,12 +165,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end.max(1)
     }
 
-    /// From 1 to `most`, each power of two about as often as any other.
+    /// A number from 1 to `most`. Each power of two is about equally likely.
     #[cfg(feature = "test-image")]
     pub(crate) fn length(&mut self, most: u64) -> u64 {
         let bits = u64::from(most.max(1).ilog2()) + 1;

@@ -1,12 +1,12 @@
-//! Calls between CPUs: a function that runs on other CPUs, in their interrupt handler, while the
-//! caller waits.
+//! Calls between CPUs: runs a function on other CPUs, in their interrupt handler, while the caller
+//! waits.
 //!
 //! Each CPU has an inbox for one call. The caller puts its call, which lies on its own stack, into
-//! the inboxes, sends the interrupt, and waits until each CPU has crossed itself off. Whoever waits
-//! answers calls to itself meanwhile, so that two CPUs may call each other.
+//! the inboxes, sends the interrupt, and waits until each CPU has cleared its bit. A waiting CPU
+//! answers calls to itself, so two CPUs may call each other.
 //!
-//! What a call runs must not take a lock that a caller may hold, must not call other CPUs itself,
-//! and should be short. It runs with interrupts masked.
+//! A called function must not take a lock that a caller may hold, must not call other CPUs, and
+//! should be short. It runs with interrupts masked.
 
 use crate::arch::cpu;
 use crate::dev::gic;
@@ -16,11 +16,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 
-/// Seconds that a CPU may take to answer. Answers take microseconds; this is for a machine that is
-/// emulated and starved.
+/// Seconds that a CPU may take to answer. Answers take microseconds; the limit allows for an
+/// emulated machine with little CPU time.
 const PATIENCE_S: u64 = 10;
 
-/// What to run, and who has not run it yet.
+/// A function to run, and the set of CPUs that have not run it yet.
 pub(crate) struct Call<'a> {
     work: &'a (dyn Fn(&'static PerCpu) + Sync),
     left: AtomicU64,
@@ -32,24 +32,24 @@ impl fmt::Debug for Call<'_> {
     }
 }
 
-/// The call that another CPU wants answered.
+/// The call that each CPU is asked to answer.
 static INBOXES: Local<AtomicPtr<Call<'static>>> =
     Local([const { Aligned(AtomicPtr::new(core::ptr::null_mut())) }; MOST_CPUS]);
 
-/// Calls that each CPU has answered.
+/// The number of calls that each CPU has answered.
 static ANSWERED: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
 
-/// Calls that CPU `number` has answered.
+/// The number of calls that CPU `number` has answered.
 pub(crate) fn answered(number: usize) -> u64 {
     ANSWERED
         .of(number)
         .map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Runs `work` on `cpus`, this CPU among them if it is in the set, and returns when all have.
+/// Runs `work` on `cpus`, which may include this CPU, and returns when all have finished.
 ///
-/// Panics, naming the CPU, when one does not answer. Interrupts must not be masked here, unless
-/// nobody else can be calling.
+/// Panics, naming the CPU, when one does not answer. Interrupts must not be masked here, unless no
+/// other CPU can be calling.
 pub(crate) fn call(cpus: CpuSet, work: &(dyn Fn(&'static PerCpu) + Sync)) {
     let this = percpu::this();
     call_while(cpus.without(this.number()), work, || {
@@ -59,8 +59,8 @@ pub(crate) fn call(cpus: CpuSet, work: &(dyn Fn(&'static PerCpu) + Sync)) {
     });
 }
 
-/// Starts `work` on `others`, which this CPU must not be among, runs `meanwhile` here, and returns
-/// what that returned when all others are done.
+/// Starts `work` on `others`, which must not include this CPU, and runs `meanwhile` here. Returns
+/// the result of `meanwhile` when all others are done.
 pub(crate) fn call_while<R>(
     others: CpuSet,
     work: &(dyn Fn(&'static PerCpu) + Sync),
@@ -73,20 +73,20 @@ pub(crate) fn call_while<R>(
     };
     post(&call, others);
     let result = meanwhile();
-    // Not returned from before: the others have pointers to the call, and a panic ends the kernel
-    // without unwinding.
+    // The function must not return earlier, because the other CPUs hold pointers to the call. A
+    // panic ends the kernel without unwinding.
     wait(others, || call.left.load(Ordering::Acquire));
     result
 }
 
 fn post(call: &Call<'_>, others: CpuSet) {
-    // The pointers' lifetime ends when `left` is empty, for which `call_while` waits.
+    // The pointers are not used once `left` is empty, for which `call_while` waits.
     let pointer = (&raw const *call).cast_mut().cast::<Call<'static>>();
     for number in others.iter() {
         let Some(inbox) = INBOXES.of(number) else {
             continue;
         };
-        // Occupied by another CPU's call until this one gets to it.
+        // The inbox may hold another CPU's call until its owner answers that.
         wait(CpuSet::one(number), || {
             let put = inbox.compare_exchange(
                 core::ptr::null_mut(),
@@ -106,7 +106,7 @@ fn post(call: &Call<'_>, others: CpuSet) {
     }
 }
 
-/// Waits until `left` says that nobody is left of `cpus`, answering calls meanwhile.
+/// Waits until `left` has no CPU of `cpus` left, and answers calls meanwhile.
 fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
     if cpus.is_empty() {
         return;
@@ -123,7 +123,8 @@ fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
         answer();
         let now = ANSWERED.this().load(Ordering::Relaxed);
         if now != answered {
-            // We were away, maybe parked: the others may have been too.
+            // This CPU was away, perhaps parked, and the others may have been too, so the wait
+            // starts again.
             answered = now;
             since = cpu::counter_now();
         }
@@ -137,7 +138,8 @@ fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
     }
 }
 
-/// Runs the call in this CPU's inbox, if there is one: by interrupt, and while waiting.
+/// Runs the call in this CPU's inbox, if there is one. Called by the interrupt handler, and while
+/// waiting.
 pub(crate) fn answer() {
     let this = percpu::this();
     let masked = cpu::mask_interrupts();
@@ -145,7 +147,7 @@ pub(crate) fn answer() {
         .this()
         .swap(core::ptr::null_mut(), Ordering::Acquire);
     if !call.is_null() {
-        // SAFETY: the caller keeps the call alive until this CPU crosses itself off, below.
+        // SAFETY: the caller keeps the call alive until this CPU clears its bit, below.
         let call = unsafe { &*call };
         (call.work)(this);
         ANSWERED.this().fetch_add(1, Ordering::Relaxed);

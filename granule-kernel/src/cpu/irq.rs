@@ -1,20 +1,20 @@
-//! What a CPU does with an interrupt: it answers a call, or calls whoever asked for the interrupt.
+//! Handles a CPU's interrupts: answers a call from another CPU, or calls the interrupt's handler.
 
 use super::ipi;
 use crate::dev::{gic, timer};
 
-/// What the timer's interrupt calls, with interrupts masked.
+/// The handler of the timer's interrupt, called with interrupts masked.
 static TICK: spin::Once<fn()> = spin::Once::new();
 
-/// From here on the timer's interrupt calls `tick`.
+/// Installs `tick` as the handler of the timer's interrupt.
 pub(crate) fn on_tick(tick: fn()) {
     TICK.call_once(|| tick);
 }
 
-/// Deals with one interrupt; its number if it is one that nobody asked for. Called by the vectors,
-/// with interrupts masked.
+/// Handles one interrupt. An interrupt without a handler is an error, with its number. Called by
+/// the vectors, with interrupts masked.
 pub(crate) fn handle() -> Result<(), u32> {
-    // None: it went away between being signalled and now.
+    // `None`: the interrupt went away after it was signalled.
     let Some(taken) = gic::acknowledge() else {
         return Ok(());
     };

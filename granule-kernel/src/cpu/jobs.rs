@@ -1,8 +1,8 @@
-//! Jobs: work for the secondary CPUs outside of interrupts. Each looks for its job in its idle loop
+//! Jobs: work for the secondary CPUs outside of interrupts. Each CPU looks for its job in its idle loop
 //! (`init::idle`).
 //!
-//! A job may take long, may be interrupted and parked in its middle, and may call other CPUs. There
-//! is one at a time, from one CPU, which goes on with something else meanwhile.
+//! A job may take long, may be interrupted and parked, and may call other CPUs. One CPU gives out one job at
+//! a time, and continues with something else meanwhile.
 
 use super::ipi;
 use crate::arch::cpu;
@@ -12,13 +12,13 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 
-/// Work, and who has not ended it yet.
+/// A piece of work, and the set of CPUs that have not finished it.
 pub(crate) struct Job<'a> {
     work: &'a (dyn Fn(&'static PerCpu) + Sync),
     left: AtomicU64,
 }
 
-/// What each CPU is to do outside of interrupts.
+/// Each CPU's job.
 static JOBS: Local<AtomicPtr<Job<'static>>> =
     Local([const { Aligned(AtomicPtr::new(core::ptr::null_mut())) }; MOST_CPUS]);
 
@@ -28,9 +28,9 @@ impl fmt::Debug for Job<'_> {
     }
 }
 
-/// Runs `work` on `others`, none of which may have a job, and `meanwhile` here; returns what that
-/// returned once all are done. `work` must end by itself, or because `meanwhile` told it to: one that
-/// takes `patience_s` seconds longer is a panic that names its CPU.
+/// Runs `work` on `others`, none of which may have a job, and `meanwhile` here. Returns the result of
+/// `meanwhile` once all are done. `work` must end by itself or because `meanwhile` told it to. A CPU that
+/// still runs `work` `patience_s` seconds after `meanwhile` returned causes a panic that names it.
 #[cfg_attr(
     not(feature = "test-image"),
     allow(dead_code, reason = "the jobs there are today are self-tests")
@@ -50,7 +50,7 @@ pub(crate) fn run_while<R>(
         work,
         left: AtomicU64::new(others.0),
     };
-    // The pointers' lifetime ends when `left` is empty, for which we wait below.
+    // The pointers are not used once `left` is empty, for which this function waits below.
     let pointer = (&raw const job).cast_mut().cast::<Job<'static>>();
     for number in others.iter() {
         let old = JOBS
@@ -61,7 +61,7 @@ pub(crate) fn run_while<R>(
             "CPU {number} has a job already"
         );
     }
-    // Wakes them.
+    // An empty call wakes the CPUs from their idle loop.
     ipi::call(others, &|_| ());
     let result = meanwhile();
     let start = cpu::counter_now();
@@ -85,15 +85,15 @@ pub(crate) fn is_free(number: usize) -> bool {
     job.is_some_and(|job| job.load(Ordering::Relaxed).is_null())
 }
 
-/// The job of the CPU that asks, if it has one.
+/// The calling CPU's job, if it has one.
 pub(crate) fn mine() -> Option<&'static Job<'static>> {
     let job = JOBS.this().load(Ordering::Acquire);
-    // SAFETY: who gave the job keeps it until this CPU crosses itself off, in `Job::run`.
+    // SAFETY: the CPU that gave the job keeps it until this CPU clears its bit, in `Job::run`.
     unsafe { job.as_ref() }
 }
 
 impl Job<'_> {
-    /// Does this CPU's part of it. Not used any more from then on.
+    /// Runs this CPU's part of the job. The job must not be used afterwards.
     pub(crate) fn run(&self) {
         let this = percpu::this();
         (self.work)(this);

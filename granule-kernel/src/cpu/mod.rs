@@ -1,5 +1,5 @@
-//! What a CPU does for the others: calls and jobs, interrupts, parking, and the identity map that a CPU
-//! stands on while it is off the kernel's tables. Bringing CPUs up and switching them off is `smp`'s.
+//! Services between running CPUs: calls and jobs, interrupts, parking, and the identity map that a CPU runs
+//! on while it is off the kernel's tables. `smp` starts CPUs and switches them off.
 
 pub(crate) mod identity;
 pub(crate) mod ipi;

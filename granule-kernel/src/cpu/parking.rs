@@ -1,9 +1,9 @@
-//! Taking all other CPUs off the kernel's tables: for changes that no CPU may see half-done, and
-//! that the rules for live entries (RWHZWS) do not allow.
+//! Takes all other CPUs off the kernel's tables, for changes that no CPU may see half-done and that the rules
+//! for live entries (RWHZWS) do not allow.
 //!
-//! A parked CPU runs in the identity map, TTBR1 set to a root in which nothing is mapped, its TLB
-//! emptied, interrupts masked, and waits at a flag in the identity map's writable page. It comes
-//! back with an empty TLB.
+//! A parked CPU runs in the identity map with interrupts masked, TTBR1 set to an empty root, and its TLB
+//! emptied. It waits for a flag in the identity map's writable page. It returns to the kernel's tables with
+//! an empty TLB.
 
 use super::identity;
 use crate::arch::{cpu, image};
@@ -15,21 +15,21 @@ use crate::trace::bring_up;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 
-/// Seconds for the others to get there, as for any call.
+/// Seconds that the other CPUs may take to park, as for any call.
 const PATIENCE_S: u64 = 10;
 
-/// Whether programs run, so that CPUs cannot be parked.
+/// Whether user programs run, which forbids parking.
 static PROGRAMS_RUN: AtomicBool = AtomicBool::new(false);
 
-/// Times that each CPU was parked, and came back.
+/// How often each CPU was parked and came back.
 static PARKINGS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
 
-/// Says whether programs run.
+/// Sets whether user programs run.
 pub(crate) fn programs_run(run: bool) {
     PROGRAMS_RUN.store(run, Ordering::Release);
 }
 
-/// Times that CPU `number` was parked.
+/// How often CPU `number` was parked.
 #[cfg(feature = "test-image")]
 pub(crate) fn parkings(number: usize) -> u64 {
     PARKINGS
@@ -37,7 +37,7 @@ pub(crate) fn parkings(number: usize) -> u64 {
         .map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Held by the CPU that is parking the others.
+/// The CPU that parks the others holds this lock.
 static BUSY: RawUnmaskedLock = RawUnmaskedLock::new();
 
 unsafe extern "C" {
@@ -46,19 +46,19 @@ unsafe extern "C" {
     static park_identity_code: u8;
 }
 
-/// Runs `work` here with interrupts masked while every other CPU is parked, and returns what it
-/// returned when all are back.
+/// Runs `work` here with interrupts masked while every other CPU is parked. Returns the result of `work` when
+/// all are back.
 ///
-/// Panics, naming the CPU, when one does not get there or does not come back. `work` must not call
-/// other CPUs. It may do to the kernel's tables what it likes, if it flushes this CPU's own TLB:
-/// the others come back with an empty one. Not while there is user space: they come back without
-/// their programs' tables in TTBR0, and the identity map has another shape.
+/// Panics, naming the CPU, when one does not park or does not come back. `work` must not call other CPUs. It
+/// may change the kernel's tables in any way, if it invalidates this CPU's own TLB: the others come back with
+/// an empty one. Not allowed while user programs run: parked CPUs come back without the programs' tables in
+/// TTBR0, and the identity map has another shape.
 pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
     assert!(
         !PROGRAMS_RUN.load(Ordering::Acquire),
         "CPUs cannot be parked while they run programs"
     );
-    // The CPU that is parking the others parks this one too, with interrupts masked or not.
+    // While this CPU waits for the lock, its holder may park this CPU too, with interrupts masked or not.
     let before = loop {
         match BUSY.try_acquire() {
             Some(before) => break before,
@@ -67,7 +67,7 @@ pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
         cpu::relax();
     };
     let others = percpu::online().without(percpu::this().number());
-    // Only the CPU that is busy changes it.
+    // Only the CPU that holds `BUSY` changes the epoch.
     let epoch = CONTROL.released.load(Ordering::Relaxed) + 1;
     let result = ipi::call_while(others, &|cpu| park(cpu, epoch), || {
         let masked = cpu::mask_interrupts();
@@ -80,8 +80,9 @@ pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
         };
         bring_up::parked(others, roots);
         let result = work();
-        // The walkers of the others see what was stored before they see the flag: no load-acquire of
-        // theirs orders their walks, and no barrier of `work` need have reached them.
+        // The other CPUs' walkers must see the stores of `work` before those CPUs see the flag. A
+        // load-acquire there does not order walks, and `work` need not have issued a barrier that reaches
+        // them.
         bring_up::dsb_ishst();
         bring_up::returning(others, roots);
         CONTROL.released.store(epoch, Ordering::Release);
@@ -89,12 +90,12 @@ pub(crate) fn with_others_parked<R>(work: impl FnOnce() -> R) -> R {
         cpu::restore_interrupts(masked);
         result
     });
-    // SAFETY: taken above.
+    // SAFETY: this function took the lock above.
     unsafe { BUSY.release(before) };
     result
 }
 
-/// The other side: on the CPU that is parked, in its interrupt handler.
+/// Parks this CPU, in its interrupt handler.
 fn park(cpu: &PerCpu, epoch: u64) {
     let Some(slot) = CONTROL.slots.get(cpu.number()) else {
         return;
@@ -108,8 +109,8 @@ fn park(cpu: &PerCpu, epoch: u64) {
         epoch,
         probe: image::start(),
     };
-    // SAFETY: calls are answered with interrupts masked; the code and the page of the flags are in
-    // the identity map, and TTBR1 comes back as it was.
+    // SAFETY: calls are answered with interrupts masked. The code and the page of the flags are in the
+    // identity map, and TTBR1 is restored before the return.
     unsafe { park_on_identity(&arguments) };
     PARKINGS.this().fetch_add(1, Ordering::Relaxed);
 }

@@ -14,12 +14,12 @@ use granule_kcore::console_output::Guard;
 struct Console {
     lock: RawMaskedLock,
     uart: UnsafeCell<Option<Pl011>>,
-    /// What programs write.
+    /// Filters what programs write.
     guard: UnsafeCell<Guard>,
 }
 
-// SAFETY: `uart` and `guard` are reached only by the CPU that holds `lock`, or by the panicking CPU,
-// beside which no other CPU prints any more.
+// SAFETY: only the CPU that holds `lock` accesses `uart` and `guard`, or the panicking CPU, after which no
+// other CPU prints.
 unsafe impl Sync for Console {}
 
 static CONSOLE: Console = Console {
@@ -28,14 +28,14 @@ static CONSOLE: Console = Console {
     guard: UnsafeCell::new(Guard::NEW),
 };
 
-/// The CPU that panics, to which the console belongs from then on; `NOBODY` as a rule.
+/// The CPU that panics and owns the console from then on; `NOBODY` otherwise.
 static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 const NOBODY: usize = usize::MAX;
 
-/// Takes `uart` for the console.
+/// Gives `uart` to the console.
 pub(crate) fn init(uart: Pl011) {
     uart.enable();
-    // SAFETY: called once, at boot, by the only CPU that runs.
+    // SAFETY: called once, at boot, while only one CPU runs.
     unsafe { *CONSOLE.uart.get() = Some(uart) };
 }
 
@@ -48,19 +48,20 @@ impl Write for Writer {
     }
 }
 
-/// Prints `text`, whole, against other CPUs. Interrupts wait: what they run may print, too.
+/// Prints all of `text` without output of other CPUs in between. Interrupts are masked, because their
+/// handlers may print too.
 pub(crate) fn write(text: fmt::Arguments<'_>) {
     with(|uart, guard| {
         if guard.is_in_line() {
             uart.put(b'\n');
         }
         *guard = Guard::NEW;
-        // The writer never fails; a failing Display loses the rest of its text.
+        // The writer never fails. If a `Display` fails, the rest of its text is lost.
         let _ = Writer(uart).write_fmt(text);
     });
 }
 
-/// Sends what a program writes, as it is but for lines that could be taken for the kernel's own.
+/// Sends what a program writes. Only lines that could be mistaken for the kernel's own are changed.
 pub(crate) fn write_user(bytes: &[u8]) {
     with(|uart, guard| {
         for byte in bytes {
@@ -74,28 +75,28 @@ pub(crate) fn write_user(bytes: &[u8]) {
 
 fn with(work: impl FnOnce(Pl011, &mut Guard)) {
     let before = CONSOLE.lock.acquire_or_give_up().unwrap_or_else(|stuck| {
-        // SAFETY: an exception may have stopped the holder, and then it does not come back. If it
-        // does, output is mixed up, which is better than none.
+        // SAFETY: an exception may have stopped the holder for good. If the holder does return, output is
+        // mixed up, which is better than none.
         unsafe { CONSOLE.lock.seize() };
         stuck.before
     });
     let owner = PANICKING.load(Ordering::Relaxed);
     if owner != NOBODY && owner != percpu::this().number() {
-        // SAFETY: taken above.
+        // SAFETY: this function took the lock above.
         unsafe { CONSOLE.lock.release(before) };
         let _ = cpu::mask_interrupts();
         cpu::halt();
     }
-    // SAFETY: read only; written once before there was anything to print.
+    // SAFETY: read only; written once, before anything could print.
     if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
-        // SAFETY: this CPU has the lock, or panics alone.
+        // SAFETY: this CPU holds the lock, or is the only one left, in a panic.
         work(uart, unsafe { &mut *CONSOLE.guard.get() });
     }
-    // SAFETY: taken above.
+    // SAFETY: this function took the lock above.
     unsafe { CONSOLE.lock.release(before) };
 }
 
-/// Waits until everything printed has left the UART.
+/// Waits until the UART has sent everything.
 pub(crate) fn flush() {
     // SAFETY: as in `write`.
     if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
@@ -103,13 +104,13 @@ pub(crate) fn flush() {
     }
 }
 
-/// Gives the console to this CPU, which panics, for good: any other CPU that prints stops. If
-/// another one panics already, this one stops.
+/// Gives the console to this panicking CPU for good. Any other CPU that prints from then on stops. If another
+/// CPU panics already, this one stops.
 pub(crate) fn take_over() {
     let this = percpu::this().number();
     match PANICKING.compare_exchange(NOBODY, this, Ordering::Relaxed, Ordering::Relaxed) {
-        // The holder of the lock is this CPU, which will not come back to it, or another one, which
-        // gets the time to end its line.
+        // The lock's holder is this CPU, which will not return to it, or another one, which gets time to end
+        // its line.
         Ok(_) => {
             let start = cpu::cntvct_el0();
             while CONSOLE.lock.holder().is_some()
@@ -121,7 +122,7 @@ pub(crate) fn take_over() {
         Err(owner) if owner == this => {}
         Err(_) => cpu::halt(),
     }
-    // SAFETY: a holder that is still there is put up with, as in `with`; interrupts stay as they are.
+    // SAFETY: a holder that is still active is tolerated, as in `with`; the interrupt mask stays as it is.
     unsafe {
         CONSOLE.lock.seize();
         CONSOLE.lock.release(cpu::interrupts());

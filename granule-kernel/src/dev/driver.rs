@@ -1,12 +1,12 @@
-//! What a driver is to the rest of the kernel: a name, the page sizes that it works with, and whether it
-//! was asked. Devices and the console are elsewhere, so that they can be drivers.
+//! The description of a driver: its name, the page sizes that it supports, and whether it was probed. Devices
+//! and the console are in other files, so that they can be drivers.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::PageSize;
 use granule_boot::driver::{Mismatch, Requirement};
 use granule_boot::sizes::SizeSet;
 
-/// A driver: what it is called, and which page sizes it can work with.
+/// A driver: its name, and the page sizes that it supports.
 pub(crate) struct Driver {
     pub(crate) name: &'static str,
     requirement: Requirement,
@@ -22,13 +22,13 @@ impl Driver {
         }
     }
 
-    /// Whether the driver works with pages of this size. From here on it counts as probed.
+    /// Whether the driver supports this page size. The driver counts as probed from here on.
     pub(super) fn ask(&self, running: PageSize) -> Result<(), Mismatch<'static>> {
         self.probed.store(true, Ordering::Relaxed);
         self.requirement.check(self.name, running)
     }
 
-    /// What became of it, if it was probed.
+    /// The driver's result, if it was probed.
     pub(super) fn probed(&self, running: PageSize) -> Option<Probed> {
         self.probed.load(Ordering::Relaxed).then(|| Probed {
             name: self.name,
@@ -38,10 +38,10 @@ impl Driver {
     }
 }
 
-/// What became of a driver that was probed.
+/// The result of probing a driver.
 pub(crate) struct Probed {
     pub(crate) name: &'static str,
     pub(crate) sizes: SizeSet,
-    /// Why it is left out, if it is.
+    /// Why the driver is left out, if it is.
     pub(crate) mismatch: Option<Mismatch<'static>>,
 }

@@ -1,5 +1,5 @@
-//! Devices: the UART and the console on it, the interrupt controller, the timer, firmware; and the
-//! question which of their drivers work with the chosen page size.
+//! Device drivers: the UART and the console on it, the interrupt controller, the timer, firmware
+//! calls; and the check that a driver supports the chosen page size.
 
 pub(crate) mod pl011;
 

@@ -1,5 +1,5 @@
-//! The PL011 UART, as far as a console needs it: write a byte, wait until it has left.
-//! Shared by the console before the MMU and after it; no locks, no formatting.
+//! The parts of the PL011 UART that a console needs: send a byte, wait until it has left. Used with
+//! the MMU off and on. No locks and no formatting.
 
 #[cfg(target_os = "none")]
 pub(crate) static DRIVER: super::driver::Driver =
@@ -12,15 +12,15 @@ const CR: usize = 0x30;
 
 /// FR: transmit FIFO full.
 const FR_TXFF: u32 = 1 << 5;
-/// FR: still sending.
+/// FR: busy sending.
 const FR_BUSY: u32 = 1 << 3;
 /// CR: UART, transmitter and receiver enabled.
 const CR_ENABLED: u32 = 1 << 0 | 1 << 8 | 1 << 9;
 /// LCR_H: 8 bits, FIFOs on.
 const LCRH_8N1_FIFO: u32 = 3 << 5 | 1 << 4;
 
-/// Looks at a flag at most this often. A UART that never drains loses output but
-/// does not hang the boot.
+/// Most reads of a flag in one wait. A UART that never drains loses output but does not hang the
+/// boot.
 const PATIENCE: u32 = 1_000_000;
 
 /// A PL011 at an address.
@@ -30,20 +30,20 @@ pub(crate) struct Pl011 {
 }
 
 impl Pl011 {
-    /// The PL011 whose registers are at `base` in the present address space.
+    /// The PL011 whose registers are at `base` in the current address space.
     ///
     /// # Safety
     ///
-    /// For as long as the value is used, 4 KiB of PL011 registers must be reachable
-    /// at `base`, 4-byte aligned, as Device memory.
+    /// As long as the value is used, `base` must be the address of 4 KiB of PL011 registers, 4-byte
+    /// aligned and mapped as Device memory.
     pub(crate) unsafe fn new(base: u64) -> Self {
         Self {
             base: base as *mut u32,
         }
     }
 
-    /// Turns the UART on if the firmware left it off. Line speed is left alone: the
-    /// firmware knows the clock, and an emulated one has none.
+    /// Enables the UART if the firmware left it off. The line speed stays as it is: the firmware
+    /// knows the clock, and an emulated UART has none.
     pub(crate) fn enable(self) {
         if self.read(CR) & CR_ENABLED != CR_ENABLED {
             self.write(LCRH, LCRH_8N1_FIFO);
@@ -85,7 +85,7 @@ impl Pl011 {
     }
 
     fn read(self, offset: usize) -> u32 {
-        // SAFETY: a register of the PL011 that `new`'s caller vouches for.
+        // SAFETY: a register of the PL011, for which `new`'s caller answers.
         unsafe { self.base.byte_add(offset).read_volatile() }
     }
 
@@ -99,7 +99,7 @@ impl Pl011 {
 mod tests {
     use super::*;
 
-    /// Registers in memory: nothing consumes, FR stays as it is set.
+    /// Registers in memory: sent bytes are not consumed, and FR keeps its value.
     fn uart(flags: u32) -> [u32; 0x400] {
         let mut registers = [0u32; 0x400];
         registers[FR / 4] = flags;

@@ -1,4 +1,5 @@
-//! Power of machine and CPUs by PSCI, through the conduit that the device tree names.
+//! Power control of the machine and its CPUs by PSCI, through the conduit that the device tree
+//! names.
 
 use crate::handover::Conduit;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -6,12 +7,12 @@ use smccc::{Hvc, Smc, psci};
 
 static CONDUIT: AtomicU32 = AtomicU32::new(Conduit::Unknown as u32);
 
-/// Takes the conduit.
+/// Sets the conduit.
 pub(crate) fn init(conduit: Conduit) {
     CONDUIT.store(conduit as u32, Ordering::Relaxed);
 }
 
-/// Whether there is a way to call it.
+/// Whether PSCI can be called.
 pub(crate) fn is_there() -> bool {
     CONDUIT.load(Ordering::Relaxed) != Conduit::Unknown as u32
 }
@@ -28,7 +29,7 @@ pub(crate) fn cpu_on(affinity: u64, entry: u64, argument: u64) -> Result<(), psc
     }
 }
 
-/// Powers this CPU off. Returns only if that is refused.
+/// Powers this CPU off. Returns only if firmware refuses.
 pub(crate) fn cpu_off() {
     let conduit = CONDUIT.load(Ordering::Relaxed);
     if conduit == Conduit::Smc as u32 {
@@ -38,7 +39,7 @@ pub(crate) fn cpu_off() {
     }
 }
 
-/// Whether the CPU with these affinity fields is off, as far as firmware knows.
+/// Whether firmware reports the CPU with these affinity fields as off.
 pub(crate) fn is_off(affinity: u64) -> Result<bool, psci::Error> {
     let conduit = CONDUIT.load(Ordering::Relaxed);
     let level = psci::LowestAffinityLevel::All;
@@ -52,10 +53,10 @@ pub(crate) fn is_off(affinity: u64) -> Result<bool, psci::Error> {
     Ok(state? == psci::AffinityState::Off)
 }
 
-/// Powers the machine off. Returns if that cannot be done: without a conduit, or
-/// with a firmware that refuses.
+/// Powers the machine off. Returns if that is impossible: without a conduit, or if firmware
+/// refuses.
 pub(crate) fn system_off() {
-    // What an error would say does not matter to a caller that can only stop.
+    // The error is ignored: the caller can only stop.
     let conduit = CONDUIT.load(Ordering::Relaxed);
     if conduit == Conduit::Smc as u32 {
         let _ = psci::system_off::<Smc>();

@@ -1,8 +1,8 @@
-//! The drivers there are, and the question that each is asked before it touches its device: does it
-//! work with the page size that was chosen?
+//! The list of drivers. Before a driver touches its device, the kernel asks whether it supports the
+//! page size that was chosen.
 //!
-//! One that does not is left out, with a line that says what to do; the boot goes on without it.
-//! What a driver requires it declares beside its code; here is the list of them.
+//! A driver that does not is left out, with a line that says what to do, and the boot continues
+//! without it. Each driver declares its requirements beside its own code.
 
 use super::console::println;
 use super::driver::{Driver, Probed};
@@ -11,7 +11,7 @@ use crate::hook::Hook;
 use granule::arch::PageSize;
 use granule_kcore::parameters::Parameters;
 
-/// All of the kernel's, in the order of the record.
+/// The kernel's drivers, in the order of the boot record.
 static DRIVERS: [&Driver; 4] = [
     &pl011::DRIVER,
     &gic::V2_DRIVER,
@@ -19,7 +19,7 @@ static DRIVERS: [&Driver; 4] = [
     &timer::DRIVER,
 ];
 
-/// To be asked before a device is touched: whether its driver may go on. Says why not.
+/// Whether `driver` supports the page size. Prints why not. Call it before touching the device.
 #[must_use]
 pub(crate) fn probe(driver: &Driver, running: PageSize) -> bool {
     let asked = driver.ask(running);
@@ -29,19 +29,19 @@ pub(crate) fn probe(driver: &Driver, running: PageSize) -> bool {
     asked.is_ok()
 }
 
-/// Drivers of the test image's own, which have no device.
+/// The test image's own drivers, which have no device.
 pub(crate) trait DriverHook: Sync {
-    /// Probes those that the command line asks for.
+    /// Probes the drivers that the command line names.
     fn probe(&self, parameters: &Parameters<'_>, running: PageSize);
 
-    /// All of them, for the record.
+    /// All of these drivers, for the boot record.
     fn drivers(&self) -> &'static [Driver];
 }
 
-/// The hook of drivers.
+/// The installed hook over drivers.
 pub(crate) static MORE_DRIVERS: Hook<dyn DriverHook> = Hook::new();
 
-/// Those that were probed; of the others there is no device, or no need.
+/// The drivers that were probed. The others have no device, or were not needed.
 pub(crate) fn probed(running: PageSize) -> impl Iterator<Item = Probed> {
     let more = MORE_DRIVERS.get().map(DriverHook::drivers);
     let all = DRIVERS.iter().copied().chain(more.into_iter().flatten());

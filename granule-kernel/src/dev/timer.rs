@@ -1,7 +1,7 @@
-//! The physical timer of each CPU, which ends turns and wakes sleepers.
+//! The physical timer of each CPU, which ends time slices and wakes sleeping tasks.
 //!
-//! CNTP's names: at EL2 with E2H they reach the EL2 physical timer, whose interrupt is another one
-//! (the device tree names both, see `granule_kcore::devicetree::gic::timer`).
+//! The register names are CNTP's. At EL2 with E2H they access the EL2 physical timer, which has
+//! another interrupt (the device tree names both, see `granule_kcore::devicetree::gic::timer`).
 
 use crate::arch::cpu;
 use crate::dev::driver::Driver;
@@ -11,21 +11,21 @@ use granule_boot::driver::Requirement;
 
 pub(crate) static DRIVER: Driver = Driver::new("arm-timer", Requirement::Any);
 
-/// The interrupt's number; 0 while there is none.
+/// The interrupt's number, or 0 for none.
 static INTERRUPT: AtomicU32 = AtomicU32::new(0);
 
-/// Turns in a second.
+/// Time slices a second.
 const TURNS: u64 = 100;
 
 /// CNTP_CTL.ENABLE.
 const ENABLE: u64 = 1;
 
-/// The interrupt is this one, from when the interrupt controller is set up for each CPU.
+/// Sets the interrupt's number, when the interrupt controller is set up for each CPU.
 pub(crate) fn use_interrupt(number: u32) {
     INTERRUPT.store(number, Ordering::Relaxed);
 }
 
-/// The interrupt's number, if there is one.
+/// The interrupt's number, if the timer has one.
 pub(crate) fn interrupt() -> Option<u32> {
     match INTERRUPT.load(Ordering::Relaxed) {
         0 => None,
@@ -33,23 +33,23 @@ pub(crate) fn interrupt() -> Option<u32> {
     }
 }
 
-/// Ticks of the counter that a turn has.
+/// Length of a time slice in ticks of the counter.
 fn turn() -> u64 {
     (cpu::cntfrq_el0() / TURNS).max(1)
 }
 
-/// Asks for an interrupt on this CPU when a turn is over.
+/// Programs this CPU's timer to interrupt at the end of a time slice.
 pub(crate) fn begin_turn() {
     set(Some(now().saturating_add(turn())));
 }
 
-/// Asks for an interrupt on this CPU at `time`, or for none.
+/// Programs this CPU's timer to interrupt at `time`, or disables it.
 pub(crate) fn set(time: Option<u64>) {
     if interrupt().is_none() {
         return;
     }
     match time {
-        // SAFETY: this CPU's timer, which nobody else uses; its interrupt is enabled.
+        // SAFETY: only this module uses this CPU's timer, and the interrupt is enabled.
         Some(time) => unsafe {
             asm!("msr cntp_cval_el0, {}", "msr cntp_ctl_el0, {}", "isb",
                 in(reg) time, in(reg) ENABLE, options(nostack, preserves_flags));
@@ -58,8 +58,8 @@ pub(crate) fn set(time: Option<u64>) {
     }
 }
 
-/// No interrupt from this CPU's timer: what firmware left on, and once it has come (it stays
-/// pending for as long as its condition holds).
+/// Disables this CPU's timer interrupt, which firmware may have left on. Also used after each
+/// interrupt, because it stays pending as long as its condition holds.
 pub(crate) fn off() {
     // SAFETY: as above.
     unsafe {
@@ -71,10 +71,10 @@ pub(crate) fn off() {
     }
 }
 
-/// The time that the timer compares with.
+/// The counter that the timer compares with.
 pub(crate) fn now() -> u64 {
     let now: u64;
-    // SAFETY: reads a counter; in order with what came before.
+    // SAFETY: reads a counter, in order with earlier instructions.
     unsafe {
         asm!("isb", "mrs {}, cntpct_el0", out(reg) now, options(nostack, preserves_flags));
     }

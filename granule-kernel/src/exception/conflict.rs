@@ -1,13 +1,13 @@
-//! TLB conflict aborts: what a CPU of FEAT_BBM level 1 or 2 may take after a live leaf changed its
-//! size, as long as it still has an entry of the old size beside one of the new (RNGLXZ, IHYQMB).
+//! Handles TLB conflict aborts. A CPU of FEAT_BBM level 1 or 2 may take one after a live leaf changed its
+//! size, as long as its TLB holds entries of both sizes (RNGLXZ, IHYQMB).
 //!
-//! The CPU's own TLB is emptied, which is what surely removes both (RBLRKC, IJCCRT; by address it
-//! is not, RGRVDR), and the access is tried again.
+//! The handler invalidates the CPU's own TLB, which is sure to remove both entries (RBLRKC, IJCCRT; a TLBI by
+//! address is not, RGRVDR), and the access is retried.
 //!
-//! What is ever split is the linear map. So all that this takes lies elsewhere, in the last 4 GiB
-//! of the address space: the vectors and this code, the stack they run on (another one if the
-//! interrupted one lies in the linear map), the frame, and the CPU's own slot. Nothing here takes a
-//! lock, prints, or follows a pointer into the linear map: a conflict in here would never end.
+//! Only the linear map is ever split. So everything that the handler uses lies elsewhere, in the last 4 GiB
+//! of the address space: the vectors and this code, the stack (another one if the interrupted one lies in the
+//! linear map), the frame, and the CPU's own slot. The handler takes no lock, does not print, and follows no
+//! pointer into the linear map, because a conflict inside it would recur for ever.
 
 use super::hook::ABORTS;
 use crate::arch::cpu;
@@ -18,23 +18,24 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::syndrome;
 
-/// Whether each CPU is dealing with a TLB conflict abort.
+/// Whether each CPU is handling a TLB conflict abort.
 static BUSY: Local<AtomicBool> = Local([const { Aligned(AtomicBool::new(false)) }; MOST_CPUS]);
-/// TLB conflict aborts that each CPU has dealt with.
+/// TLB conflict aborts that each CPU has handled.
 static CONFLICTS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
 
-/// TLB conflict aborts that all CPUs have dealt with.
+/// TLB conflict aborts that all CPUs have handled.
 pub(crate) fn count() -> u64 {
     CONFLICTS.sum()
 }
 
-/// Those that this CPU has dealt with.
+/// TLB conflict aborts that this CPU has handled.
 #[cfg(feature = "test-image")]
 pub(crate) fn of_this_cpu() -> u64 {
     CONFLICTS.this().load(Ordering::Relaxed)
 }
 
-/// Deals with `frame` if it is a TLB conflict abort; true if what was interrupted is to try again.
+/// Handles `frame` if it is a TLB conflict abort. Returns true if the interrupted instruction must be
+/// retried.
 pub(super) fn handle(frame: &Frame) -> bool {
     let Some(abort) = syndrome::own_abort(frame.esr) else {
         return false;
@@ -58,7 +59,7 @@ pub(super) fn handle(frame: &Frame) -> bool {
     if let Some(hook) = hook {
         hook.before_conflict();
     }
-    // At EL2 with E2H and TGE set the instruction is for EL2&0, the regime that we run in.
+    // At EL2 with E2H and TGE set the instruction applies to EL2&0, the regime of this kernel.
     cpu::tlbi_vmalle1_local();
     CONFLICTS.this().fetch_add(1, Ordering::Relaxed);
     busy.store(false, Ordering::Relaxed);

@@ -1,22 +1,22 @@
-//! The hook of data and instruction aborts: what looks like a TLB conflict abort, and what comes before
-//! a translation fault is looked at.
+//! The hook over data and instruction aborts: simulated TLB conflict aborts, and a call before a translation
+//! fault is examined.
 //!
-//! An implementation keeps the rule of `conflict`: it takes no lock, and touches nothing that is ever
-//! split.
+//! An implementation follows the rule of `conflict`: it takes no lock, and accesses no memory whose mapping
+//! is ever split.
 
 use crate::hook::Hook;
 
-/// Changes how aborts are dealt with.
+/// Changes how aborts are handled.
 pub(crate) trait AbortHook: Sync {
-    /// Whether a translation fault at `address` is to be taken for a TLB conflict abort.
+    /// Whether a translation fault at `address` is treated as a TLB conflict abort.
     fn is_conflict(&self, address: u64) -> bool;
 
-    /// Comes before the TLB is emptied for such a fault.
+    /// Called before the TLB is invalidated for such a fault.
     fn before_conflict(&self);
 
-    /// Comes before the walker is asked whether a translation fault is one still.
+    /// Called before the walker is asked whether the address translates now.
     fn before_translation_fault(&self);
 }
 
-/// The hook of aborts.
+/// The installed hook over aborts.
 pub(crate) static ABORTS: Hook<dyn AbortHook> = Hook::new();

@@ -1,9 +1,8 @@
-//! Exceptions with the MMU on: the vectors, the frame they leave, and what is told.
+//! Exceptions with the MMU on: the vectors, the register frame, and the handlers.
 //!
-//! Interrupts, TLB conflict aborts and translation faults that are none any more are dealt with and
-//! returned from; every other exception of the kernel's own ends in a report. What comes from EL0 is
-//! `user::entry`'s. Nothing here that runs before an exception is dealt with may touch memory whose
-//! mapping is ever split: see `conflict`.
+//! Interrupts, TLB conflict aborts and spurious translation faults are handled and return. Every other
+//! exception of the kernel ends in a fatal report. `user::entry` handles exceptions from EL0. Code here that
+//! runs before an exception is handled must not access memory whose mapping is ever split: see `conflict`.
 
 #[cfg(target_os = "none")]
 pub(crate) mod conflict;
@@ -17,8 +16,8 @@ mod vectors;
 #[cfg(target_os = "none")]
 pub(crate) use vectors::task_start;
 
-/// Makes this CPU's exceptions come here. Until it is called VBAR holds the early vectors'
-/// physical address, at which nothing is mapped.
+/// Sets this CPU's vectors. Before this call VBAR holds the early vectors' physical address, where nothing is
+/// mapped.
 #[cfg(target_os = "none")]
 pub(crate) fn init() {
     // SAFETY: the vectors are part of the image's text, which stays mapped.

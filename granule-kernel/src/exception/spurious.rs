@@ -1,12 +1,12 @@
-//! Translation faults on what another CPU has made valid.
+//! Handles translation faults on an address that another CPU has just made valid.
 //!
-//! Nothing orders a CPU's walk for an access behind the load that told it that the address may be used
-//! (only FEAT_ETS2 does). So a page that one CPU made valid, published by its DSB and told of may
-//! fault once on another, which walked too early. Taking the exception is the event after which it
-//! walks anew, so it is tried again, if
-//! the walker now says that there is a translation.
+//! Without FEAT_ETS2, nothing orders a CPU's walk for an access after the load that told it that the address
+//! is valid. So a page that another CPU made valid, and published with a DSB, may fault once here because
+//! this CPU walked too early. Taking the exception forces a new walk, so the access is retried if the walker
+//! now finds a translation.
 //!
-//! Like [`conflict`](super::conflict) this takes no lock and touches nothing that is ever split.
+//! Like [`conflict`](super::conflict) this file takes no lock and accesses no memory whose mapping is ever
+//! split.
 
 use super::hook::ABORTS;
 use crate::arch::cpu;
@@ -16,16 +16,16 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::syndrome;
 
-/// Translation faults of each CPU that were none any more.
+/// Spurious translation faults of each CPU.
 static FAULTS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
 
-/// Translation faults of all CPUs that were none any more.
+/// Spurious translation faults of all CPUs.
 pub(crate) fn count() -> u64 {
     FAULTS.sum()
 }
 
-/// Deals with `frame` if it is a translation fault where there is a translation; true if what was
-/// interrupted is to try again.
+/// Handles `frame` if it is a translation fault on an address that now translates. Returns true if the
+/// interrupted instruction must be retried.
 pub(super) fn handle(frame: &Frame) -> bool {
     if !syndrome::own_abort(frame.esr).is_some_and(|abort| abort.status.is_translation_fault()) {
         return false;

@@ -1,4 +1,4 @@
-//! The exception vectors with the MMU on.
+//! The exception vectors with the MMU on. The handlers are in the other files of this module.
 
 use super::{conflict, spurious};
 use crate::arch::frame::{FRAME_BYTES, Frame};
@@ -9,22 +9,22 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::syndrome;
 
-// Vectors 4-7 are the kernel's own (current level, SP_ELx). 0-3 would be SP_EL0,
-// which the kernel never selects; 12-15 EL0 in AArch32, in which nothing is ever started.
-// All of those are stored and told alike, with their number. 8-11, EL0's, are further down.
+// Vectors 4-7 are for exceptions of the kernel (current level, SP_ELx). Vectors 0-3 are for SP_EL0,
+// which the kernel never selects, and 12-15 for EL0 in AArch32, which is never started. All of
+// these store a frame and report their number. Vectors 8-11, for EL0, are further down.
 //
-// Before the first store the vector makes sure of the stack, by two questions:
+// Before the first store the vector checks the stack in two ways:
 //
-// - Does it lie in the last 4 GiB of the address space (bits 63:32 all ones)? Only what
-//   lies outside, the linear map, is ever split live, and a store there might take a TLB
-//   conflict abort, before ELR and SPSR are saved.
-// - Is there room? Bit 16 of the pointer less the frame is 0 within a stack and 1 in the
+// - Does the stack lie in the last 4 GiB of the address space (bits 63:32 all ones)? Only memory
+//   outside, in the linear map, is ever split live. A store there might take a TLB conflict abort
+//   before ELR and SPSR are saved.
+// - Is there room? Bit 16 of the stack pointer less the frame is 0 within a stack and 1 in the
 //   guard below it (see the linker script).
 //
-// If not, the frame goes to this CPU's exception stack, which is like that, so that an
-// exception taken while it is in use finds room below. TPIDRRO_EL0, which no one uses while
-// the kernel runs, holds x0 meanwhile; the two stack pointers change places by sums in x0, so
-// that nothing is lost and no other register or memory is touched. The flags are in SPSR.
+// If a check fails, the frame goes to this CPU's exception stack. That stack has the same layout,
+// so an exception taken while it is in use finds room below. Meanwhile TPIDRRO_EL0, which has no
+// other use while the kernel runs, holds x0. The two stack pointers are exchanged by sums in x0, so
+// no value is lost and no other register or memory is touched. The flags are in SPSR.
 global_asm!(
     r#"
     .macro elsewhere number, more
@@ -237,7 +237,7 @@ unsafe extern "C" {
     static exception_vectors: u8;
 }
 
-/// Where a new task begins, with the frame that it goes to EL0 by at its stack pointer.
+/// The start address of a new task. The stack pointer must be at the frame by which it goes to EL0.
 pub(crate) fn task_start() -> u64 {
     unsafe extern "C" {
         static user_task_begins: u8;
@@ -250,11 +250,11 @@ pub(super) fn address() -> u64 {
     &raw const exception_vectors as u64
 }
 
-/// The vectors of the kernel's own synchronous exceptions and IRQs.
+/// Numbers of the vectors for the kernel's own synchronous exceptions and IRQs.
 const SYNCHRONOUS: u64 = 4;
 const IRQ: u64 = 5;
 
-/// Returns if what was interrupted is to go on.
+/// Handles an exception of the kernel. Returns only if the interrupted code can continue.
 #[unsafe(no_mangle)]
 extern "C" fn exception_taken(frame: &Frame, vector: u64) {
     if vector == SYNCHRONOUS && (conflict::handle(frame) || spurious::handle(frame)) {

@@ -1,4 +1,4 @@
-//! The ways to end badly: a refusal, which says in one line why the boot cannot go on, and a panic.
+//! The two fatal ends: a refusal, which says in one line why the boot cannot continue, and a panic.
 
 pub(crate) mod panic;
 pub(crate) mod refuse;

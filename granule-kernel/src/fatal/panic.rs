@@ -1,5 +1,4 @@
-//! The last words: what happened, registers, backtrace, the record for programs,
-//! power off.
+//! The fatal report: cause, registers, backtrace and boot record, then power off.
 
 use crate::arch::frame::Frame;
 use crate::arch::{cpu, image};
@@ -15,25 +14,25 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use granule_kcore::line::Line;
 use granule_kcore::syndrome;
 
-/// What is known of an address that faulted; it must wait for no lock.
+/// Explains a faulting address. The function must not wait for a lock.
 pub(crate) static EXPLAIN: spin::Once<fn(u64) -> Option<&'static str>> = spin::Once::new();
-/// Whether 16 bytes at an address lie where a task's stack may be.
+/// Whether 16 bytes at an address may be part of a task's stack.
 pub(crate) static TASK_STACKS: spin::Once<fn(u64) -> bool> = spin::Once::new();
 
-/// How far a panic came: 0 none, 1 telling, 2 another one happened while telling.
+/// State of the report: 0 none, 1 started, 2 another failure during the report.
 static STAGE: AtomicU32 = AtomicU32::new(0);
 
-/// Frames that a backtrace shows at most.
+/// Most frames in a backtrace.
 const MAX_FRAMES: usize = 32;
 
-/// The BRK that the panic handler runs: `gk`.
+/// The immediate of the panic handler's BRK: `gk`.
 const PANIC_BRK: u64 = 0x676b;
 
-/// Takes a breakpoint exception, whose frame then has the registers as they were.
+/// Takes a breakpoint exception, whose frame holds the registers at the panic.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    // SAFETY: the vectors, set before anything can panic, lead to `exception`, which
-    // does not return; `info` lives as long as this frame.
+    // SAFETY: the vectors, set before anything can panic, lead to `exception`, which does not return; `info`
+    // lives as long as this frame.
     unsafe {
         asm!(
             "brk #{number}",
@@ -44,11 +43,11 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     }
 }
 
-/// Ends because of an exception; among them is the panic handler's own.
+/// Reports an exception and ends the kernel. A panic arrives here too, by its BRK.
 pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
     if syndrome::is_brk(frame.esr, PANIC_BRK) && image_address(frame.elr).is_some() {
-        // SAFETY: this BRK is run by the panic handler only, with x0 = its argument,
-        // which lies further up the stack.
+        // SAFETY: only the panic handler runs this BRK, with x0 = its argument, which lies further up the
+        // stack.
         let info = unsafe { &*(frame.x[0] as *const PanicInfo<'static>) };
         match info.location() {
             Some(at) => end(
@@ -78,16 +77,16 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
     let again = STAGE.load(Ordering::Relaxed);
     STAGE.store(again + 1, Ordering::Relaxed);
     if again >= 2 {
-        // Not even telling that telling failed works.
+        // Even the report of the failed report failed.
         cpu::halt();
     }
     let mut line = Line::<200>::new();
-    // A text that fails to format ends early; the rest of the record stands.
+    // A text that fails to format is cut off; the rest of the report is kept.
     let _ = match again {
         0 => line.write_fmt(what),
         _ => write!(line, "panic within a panic: {what}"),
     };
-    // Before the first access to the console, which may be what fails.
+    // Before the first access to the console, which may be the cause.
     record::finished(Some((Reason::Panic, line.bytes())));
     if again == 0 {
         println!("\ngranule: panic: {what}");
@@ -109,14 +108,14 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
     cpu::halt()
 }
 
-/// What `address` is in the ELF file, which is linked at 0, if it is in the image.
+/// The offset of `address` in the ELF file, which is linked at 0, if it is in the image.
 fn image_address(address: u64) -> Option<u64> {
     let offset = address.wrapping_sub(image::start());
     (offset < image::bytes()).then_some(offset)
 }
 
-/// Whether 16 bytes at `address` are mapped and may be a stack's: in the image's writable part, or in
-/// a stack of this CPU.
+/// Whether 16 bytes at `address` are mapped and may belong to a stack: in the image's writable part, or in a
+/// stack of this CPU.
 fn is_stack(address: u64) -> bool {
     let Some(offset) = image_address(address) else {
         let holds = |of: &fn(u64) -> bool| of(address);
@@ -130,16 +129,15 @@ fn is_stack(address: u64) -> bool {
     })
 }
 
-/// Follows the frame records from `frame_pointer`. Each must be where a stack
-/// can be, and nothing but the first may lie lower than the one before, unless the stack
-/// changed.
+/// Prints the frame records from `frame_pointer` on. Each must lie where a stack can be. Each record but the
+/// first must lie higher than the one before, unless the stack changed.
 fn backtrace(mut frame_pointer: u64) {
     println!("backtrace (addresses in the ELF file):");
     for _ in 0..MAX_FRAMES {
         if !frame_pointer.is_multiple_of(8) || !is_stack(frame_pointer) {
             break;
         }
-        // SAFETY: 16 mapped bytes, aligned, checked above; no one else writes stacks now.
+        // SAFETY: 16 mapped bytes, aligned, checked above. No other code writes stacks now.
         let [next, return_address] =
             unsafe { core::ptr::read_volatile(frame_pointer as *const [u64; 2]) };
         match image_address(return_address) {

@@ -1,4 +1,4 @@
-//! The orderly end of a boot that cannot go on with the MMU on: one line says why.
+//! Ends a boot that cannot continue with the MMU on. One line says why.
 
 use crate::arch::cpu;
 use crate::dev::console::{self, println};
@@ -8,21 +8,21 @@ use crate::trace::recorder;
 use core::fmt::{self, Write};
 use granule_kcore::line::Line;
 
-/// Tells why, and powers off.
+/// Prints why, and powers off.
 pub(crate) fn refuse(why: fmt::Arguments<'_>) -> ! {
     end("refused", Reason::Refused, why)
 }
 
-/// Tells what the self-check found, and powers off.
+/// Prints what the self-check found, and powers off.
 pub(crate) fn self_check_failed(what: fmt::Arguments<'_>) -> ! {
     end("self-check-failed", Reason::SelfCheck, what)
 }
 
 fn end(outcome: &str, reason: Reason, why: fmt::Arguments<'_>) -> ! {
     let mut line = Line::<200>::new();
-    // What does not fit is cut off; the console has it whole.
+    // Text that does not fit is cut off here; the console has all of it.
     let _ = line.write_fmt(why);
-    // Before the first access to the console, which may be what fails.
+    // Before the first access to the console, which may be the cause.
     record::finished(Some((reason, line.bytes())));
     println!("granule: {outcome}: {why}");
     println!("@granule outcome={outcome}");

@@ -1,10 +1,10 @@
-//! What the boot CPU leaves for a CPU that it starts, and what that CPU leaves for the boot CPU:
-//! plain data in memory, one side with its MMU off.
+//! Messages between the boot CPU and a CPU that it starts: plain data in memory, because one of the two has
+//! its MMU off.
 //!
-//! Commands are written by the boot CPU only and cleaned to the point of coherency before the CPU is
-//! started, which reads them past the caches. Reports are written past the caches; the boot CPU
-//! never writes them, and drops its lines before each look. So no dirty line can ever cover either,
-//! even where two CPUs share a line (arm-rules section 9).
+//! Only the boot CPU writes commands. It cleans them to the point of coherency before it starts the CPU,
+//! which reads them with its caches bypassed. Reports are written with the caches bypassed; the boot CPU
+//! never writes them, and drops its lines before each read. So no dirty line can ever cover either, even
+//! where two CPUs share a line (arm-rules section 9).
 
 use crate::arch::cache;
 use crate::handover::MmuConfig;
@@ -13,12 +13,12 @@ use granule::arch::IdRegisters;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
 
-/// What a CPU reports in the place of its own ID fields: in the test image what
-/// `arm64.fake_cpu=` says, as data, since a CPU with its MMU off can follow no hook.
+/// Values that a CPU reports in place of its own ID fields. In the test image they come from
+/// `arm64.fake_cpu=`. They are data, since a CPU with its MMU off cannot call a hook.
 #[cfg(feature = "test-image")]
 pub(crate) use granule_kcore::cpus::fake::Changes as Disguise;
 
-/// Nothing: a CPU reports what it is.
+/// Nothing to replace: a CPU reports its own ID fields.
 #[cfg(not(feature = "test-image"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disguise;
@@ -32,7 +32,7 @@ impl Disguise {
     }
 }
 
-/// For a CPU that comes up. Its physical address is what PSCI hands over in x0.
+/// The command for a starting CPU. PSCI passes its physical address in x0.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Command {
@@ -42,40 +42,40 @@ pub(crate) struct Command {
     pub(crate) stack_bottom: u64,
     pub(crate) stack_top: u64,
     pub(crate) stack_top_virtual: u64,
-    /// Virtual address of the first function of the kernel, and its argument.
+    /// Virtual address of the first kernel function, and its argument.
     pub(crate) entry: u64,
     pub(crate) argument: u64,
-    /// The boot CPU's.
+    /// The boot CPU's values.
     pub(crate) mmu: MmuConfig,
-    /// What the tables ask for. `None` only before the command is written.
+    /// What the tables require of the CPU. `None` only before the command is written.
     pub(crate) needs: Option<Needs>,
-    /// What the CPU is to report in the place of what it is.
+    /// ID fields that the CPU reports in place of its own.
     pub(crate) disguise: Disguise,
 }
 
-/// Nothing was heard of it.
+/// The CPU has not reported.
 pub(crate) const NOT_ENTERED: u64 = 0;
-/// It reads its command.
+/// The CPU reads its command.
 pub(crate) const ENTERED: u64 = 1;
-/// It can live with the tables, and turns its MMU on next.
+/// The CPU is compatible with the tables, and turns its MMU on next.
 pub(crate) const FITS: u64 = 2;
-/// It cannot, and waits for ever.
+/// The CPU is incompatible and parks permanently.
 pub(crate) const PARKED: u64 = 3;
 
-/// From a CPU that comes up.
+/// A starting CPU's report.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Report {
     /// One of the states above; written last.
     pub(crate) state: u64,
-    /// A [`Reason`]'s number, and what it is about.
+    /// A [`Reason`]'s number, and its detail.
     pub(crate) reason: u64,
     pub(crate) needs: u64,
     pub(crate) has: u64,
     /// Exception levels at entry and of the kernel.
     pub(crate) entry_el: u64,
     pub(crate) run_el: u64,
-    /// MIDR, MMFR0 to MMFR2, ISAR0; as faked.
+    /// MIDR, MMFR0 to MMFR2, ISAR0, after replacement by the disguise.
     pub(crate) registers: [u64; 5],
 }
 
@@ -105,12 +105,12 @@ impl Report {
     }
 }
 
-/// Aligned so that no line of any cache (at most 2 KiB, CTR_EL0.CWG) holds anything else.
+/// Aligned so that no cache line (at most 2 KiB, CTR_EL0.CWG) holds anything else.
 #[repr(C, align(2048))]
 struct Boxes<T>([UnsafeCell<T>; MOST_CPUS]);
 
-// SAFETY: commands are written by the boot CPU before their reader runs, reports by one CPU each
-// and read as bytes that may still change.
+// SAFETY: the boot CPU writes commands before their reader runs. One CPU writes each report, and the boot CPU
+// reads it as bytes that may still change.
 unsafe impl<T> Sync for Boxes<T> {}
 
 const NO_COMMAND: Command = Command {
@@ -147,20 +147,20 @@ static REPORTS: Boxes<Report> = Boxes(
     }; MOST_CPUS],
 );
 
-/// Leaves `command` for CPU `number`; the command's virtual address.
+/// Writes `command` for CPU `number` and returns the command's virtual address.
 pub(crate) fn leave(number: usize, command: &Command) -> Option<u64> {
     let Boxes(commands) = &COMMANDS;
     let slot = commands.get(number)?.get();
-    // SAFETY: only the boot CPU writes here, and the CPU that reads is not started yet.
+    // SAFETY: only the boot CPU writes here, and the CPU that reads has not started yet.
     unsafe { slot.write(*command) };
     let start = slot as u64;
     cache::clean_to_poc(start..start + size_of::<Command>() as u64);
-    // Whatever this CPU has of the report must not be written back over what the other writes.
+    // This CPU's cached lines of the report must not be written back over the other CPU's stores.
     drop_lines(report_address(number)?);
     Some(start)
 }
 
-/// What was left for CPU `number`, which asks for itself.
+/// The command of CPU `number`, which calls this itself.
 pub(crate) fn command(number: usize) -> Option<Command> {
     let Boxes(commands) = &COMMANDS;
     let slot = commands.get(number)?.get();
@@ -168,7 +168,7 @@ pub(crate) fn command(number: usize) -> Option<Command> {
     Some(unsafe { slot.read() })
 }
 
-/// The virtual address of what was left for CPU `number`.
+/// The virtual address of CPU `number`'s command.
 pub(crate) fn command_address(number: usize) -> Option<u64> {
     let Boxes(commands) = &COMMANDS;
     Some(commands.get(number)?.get() as u64)
@@ -180,13 +180,13 @@ pub(crate) fn report_address(number: usize) -> Option<u64> {
     Some(reports.get(number)?.get() as u64)
 }
 
-/// What CPU `number` has reported by now.
+/// The present state of CPU `number`'s report.
 pub(crate) fn look(number: usize) -> Option<Report> {
     let address = report_address(number)?;
     drop_lines(address);
     let report = address as *const Report;
-    // SAFETY: a report of the array. The fields other than the state are taken only if the state
-    // says that they are complete, and the state is the first to be read.
+    // SAFETY: a report of the array. The state is read first, and the other fields are used only if the state
+    // says that they are complete.
     unsafe {
         let state = (&raw const (*report).state).read_volatile();
         if state == NOT_ENTERED || state == ENTERED {
@@ -201,6 +201,6 @@ pub(crate) fn look(number: usize) -> Option<Report> {
 }
 
 fn drop_lines(report: u64) {
-    // This CPU never writes it, so cleaning writes nothing back.
+    // This CPU never writes the report, so cleaning writes nothing back.
     cache::clean_and_invalidate_to_poc(report..report + size_of::<Report>() as u64);
 }

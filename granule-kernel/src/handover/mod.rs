@@ -1,11 +1,11 @@
-//! What the code that runs with the MMU off leaves for the code that runs with
-//! it on: plain data, laid out for the assembly that fills part of it.
+//! The data that the code with the MMU off leaves for the code with the MMU on, laid out for the assembly
+//! that fills part of it. No code that acts on it lives here.
 //!
-//! Addresses in here are physical. Bytes of the device tree are told by offset,
-//! since the tree is at one address now and at another later.
+//! Addresses are physical. Positions in the device tree are offsets, since the tree moves to another address
+//! later.
 //!
-//! [`record`] is the boot record, [`mailbox`] what the boot CPU and a CPU that starts leave for each
-//! other, [`parking`] the same for a CPU that is parked.
+//! [`record`] is the boot record, [`mailbox`] the messages between the boot CPU and a starting CPU,
+//! [`parking`] the same for a parked CPU.
 
 #[cfg(target_os = "none")]
 pub(crate) mod mailbox;
@@ -18,7 +18,7 @@ use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
 use granule_kcore::trace::area::Area;
 
-/// How and where the CPU entered the image. The first six are stored by `entry`.
+/// How and where the CPU entered the image. `entry` stores the first six fields.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct EntryInfo {
@@ -49,7 +49,7 @@ pub(crate) struct EntryInfo {
 }
 
 impl EntryInfo {
-    /// What this CPU can do.
+    /// The features of this CPU.
     pub(crate) fn features(&self) -> CpuFeatures {
         let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
         CpuFeatures::new(IdRegisters {
@@ -62,7 +62,7 @@ impl EntryInfo {
     }
 }
 
-/// The page size and the VA size, each with who chose it and what could not be granted.
+/// The page size and the VA size, each with its origin and what could not be granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BootChoice {
     pub(crate) page: PageSizeChoice,
@@ -81,34 +81,34 @@ pub(crate) struct MmuConfig {
     pub(crate) virt_offset: u64,
 }
 
-/// The trees that the boot built: where their roots are and what shape they have.
+/// The trees that the boot built: their roots and their shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BootRoots {
     /// The identity map.
     pub(crate) identity: PhysicalAddress,
     pub(crate) lower: Geometry,
-    /// Image, device tree and console; the kernel's own from then on.
+    /// Image, device tree and console. The kernel keeps using this tree.
     pub(crate) kernel: PhysicalAddress,
     pub(crate) upper: Geometry,
 }
 
-/// How PSCI is called.
+/// The conduit by which PSCI is called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Conduit {
-    /// The device tree names none.
+    /// The device tree names no conduit.
     #[default]
     Unknown,
     /// By HVC.
     Hvc,
     /// By SMC.
     Smc,
-    /// The device tree says HVC, but the kernel was entered at EL2: an HVC would come to the
-    /// kernel itself, and no firmware would hear of it.
+    /// The device tree says HVC, but the kernel was entered at EL2: an HVC would trap to the kernel itself
+    /// and never reach firmware.
     OwnHvc,
 }
 
-/// What was read from the device tree with the MMU off.
+/// Data that was read from the device tree with the MMU off.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct TreeInfo {
@@ -123,19 +123,19 @@ pub(crate) struct TreeInfo {
     pub(crate) psci: Conduit,
 }
 
-/// All of it. The one instance is `HANDOVER`, in `.bss`.
+/// The whole handover. The one instance is `HANDOVER`, in `.bss`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Handover {
     pub(crate) entry: EntryInfo,
     pub(crate) tree: TreeInfo,
     pub(crate) mmu: MmuConfig,
-    /// `None` until it was made; the kernel never sees that.
+    /// `None` until the choice is made. The kernel never sees `None`.
     pub(crate) choice: Option<BootChoice>,
-    /// Made with the choice.
+    /// Set with the choice.
     pub(crate) roots: Option<BootRoots>,
     /// The first page of the static pool that is not a boot table.
     pub(crate) pool_next: u64,
-    /// Where a trace goes, if one is wanted.
+    /// Memory for the trace, if one is requested.
     pub(crate) trace: Area,
 }

@@ -1,24 +1,24 @@
-//! What a CPU that parks the others shares with them while they are off the kernel's tables, and what
-//! the code that parks them is given. `cpu::parking` does it; `early::head::parked` is that code.
+//! Data shared between a CPU that parks the others and the parked CPUs, which are off the kernel's tables,
+//! and the arguments of the parking code. `cpu::parking` uses it; the code is `early::head::parked`.
 
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 use granule_kcore::cpus::MOST_CPUS;
 
-/// The flags, alone in a page of the smallest size. Mapped 1:1 too.
+/// The flags, alone in a page of the smallest size, which is also mapped 1:1.
 #[repr(C, align(4096))]
 pub(crate) struct Control {
-    /// The number of the parking that is over.
+    /// The number of the last parking that is over.
     pub(crate) released: AtomicU64,
     pub(crate) slots: [Slot; MOST_CPUS],
 }
 
-/// What a parked CPU says: one cache line, written from the identity map.
+/// A parked CPU's report: one cache line, written from the identity map.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// The number of the parking that it is in, or was in last.
+    /// The number of the parking that the CPU is in, or was in last.
     pub(crate) parked: AtomicU64,
-    /// PAR_EL1 after asking for a kernel address: bit 0 says that it does not translate.
+    /// PAR_EL1 of translating a kernel address: bit 0 says that it does not translate.
     pub(crate) translation: AtomicU64,
 }
 
@@ -32,12 +32,12 @@ pub(crate) static CONTROL: Control = Control {
     }; MOST_CPUS],
 };
 
-/// For `head::parked`.
+/// Offset for `head::parked`.
 pub(crate) const SLOT_PARKED: usize = offset_of!(Slot, parked);
-/// For `head::parked`.
+/// Offset for `head::parked`.
 pub(crate) const SLOT_TRANSLATION: usize = offset_of!(Slot, translation);
 
-/// What the code in the identity map needs; it cannot reach any other memory.
+/// The arguments of the code in the identity map, which can access no other memory.
 #[repr(C)]
 pub(crate) struct Arguments {
     /// Physical addresses of the slot, of the flag and of the code.
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     pub(crate) probe: u64,
 }
 
-/// The address of the page that parking needs mapped 1:1, writable.
+/// The address of the page that parking needs mapped 1:1 and writable.
 pub(crate) fn page() -> u64 {
     &raw const CONTROL as u64
 }

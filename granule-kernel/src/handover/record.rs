@@ -1,20 +1,19 @@
-//! The boot record: 256 bytes in the image's data through which a kernel that
-//! cannot print says how far it came.
+//! The boot record: 256 bytes in the image's data by which a kernel that cannot print reports how
+//! far it came.
 //!
-//! Little endian; found in the image file by its magic, of which there is one.
+//! Little endian; found in the image file by its magic, which occurs once.
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 16 | `GRANULE-BOOTREC` and a NUL |
 //! | 16 | 4 | version, 1 |
 //! | 20 | 4 | state: 0 not entered, 1 MMU off, 2 MMU on, 3 parked, 4 finished |
-//! | 24 | 4 | reason, see [`Reason`]; 0 if nothing is wrong |
+//! | 24 | 4 | reason, see [`Reason`]; 0 for none |
 //! | 28 | 4 | bytes of message |
 //! | 32 | 224 | message, ASCII |
 //!
-//! It is read by who looks at memory past this CPU's caches, so every change is
-//! cleaned to the point of coherency. The state is written last. `head::park`
-//! writes it too, in assembly.
+//! The reader looks at memory past this CPU's caches, so every change is cleaned to the point of
+//! coherency. The state is written last. `head::park` writes the record too, in assembly.
 
 use crate::arch::cache;
 use core::cell::UnsafeCell;
@@ -22,14 +21,14 @@ use core::ops::Range;
 
 /// `state` once `mmu_off_main` runs.
 pub(crate) const STATE_MMU_OFF: u32 = 1;
-/// `state` from when the boot tables are ready; the switch is next.
+/// `state` once the boot tables are ready, right before the MMU is turned on.
 pub(crate) const STATE_MMU_ON: u32 = 2;
-/// `state` of a CPU that refused to go on and waits for ever.
+/// `state` of a CPU that refused to continue and waits for ever.
 pub(crate) const STATE_PARKED: u32 = 3;
 /// `state` of a kernel that ended by itself.
 pub(crate) const STATE_FINISHED: u32 = 4;
 
-/// Why a kernel parked or failed; the message says the same in words.
+/// Why a kernel parked or failed. The message says the same in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Reason {
@@ -45,23 +44,23 @@ pub(crate) enum Reason {
     Exception = 5,
     /// The device tree is missing or broken.
     DeviceTree = 6,
-    /// The CPU has no page size.
+    /// The CPU supports no page size of this kernel.
     PageSize = 7,
     /// The boot tables could not be built.
     Tables = 8,
     /// A panic or an exception with the MMU on.
     Panic = 9,
-    /// The kernel cannot go on, with the MMU on.
+    /// The kernel refused to continue, with the MMU on.
     Refused = 10,
     /// The kernel found its own tables wrong.
     SelfCheck = 11,
     /// The device tree is sound but names no console.
     NoConsole = 12,
-    /// There is no memory for the trace that is asked for.
+    /// There is no memory for the requested trace.
     Trace = 13,
     /// The device tree lies in the memory of the image.
     Overlap = 14,
-    /// What must be mapped shares a page with memory that must not be.
+    /// Memory that must be mapped shares a page with memory that must not be.
     NoMap = 15,
 }
 
@@ -77,8 +76,8 @@ struct Record {
     message: UnsafeCell<[u8; MESSAGE_BYTES]>,
 }
 
-// SAFETY: written only through `write`, whose callers are the boot CPU's boot code
-// and its last words; others only look at the memory from outside.
+// SAFETY: written only through `write`, by the boot CPU's boot code and the fatal report. The
+// readers are outside the program.
 unsafe impl Sync for Record {}
 
 #[unsafe(no_mangle)]
@@ -106,8 +105,8 @@ fn write(state: u32, reason: u32, message: &[u8]) {
     let record = &BOOT_RECORD;
     let mut length = 0;
     for (offset, byte) in message.iter().take(MESSAGE_BYTES).enumerate() {
-        // SAFETY: `take` keeps the offset inside the message field; volatile because
-        // the reader is outside the program.
+        // SAFETY: `take` keeps the offset inside the message field. Volatile, because the reader is
+        // outside the program.
         unsafe {
             record
                 .message
@@ -118,18 +117,18 @@ fn write(state: u32, reason: u32, message: &[u8]) {
         };
         length = offset as u32 + 1;
     }
-    // SAFETY: fields of a static, reached through their cells; one CPU writes.
+    // SAFETY: fields of a static, accessed through their cells; only one CPU writes.
     unsafe {
         record.length.get().write_volatile(length);
         record.reason.get().write_volatile(reason);
-        // The state last, in memory and not only in program order.
+        // The state is written last, in memory and not only in program order.
         clean();
         record.state.get().write_volatile(state);
     }
     clean();
 }
 
-/// The record's bytes, at the addresses we run at now.
+/// The record's bytes, at the current addresses.
 pub(crate) fn range() -> Range<u64> {
     let start = &raw const BOOT_RECORD as u64;
     start..start + 256
@@ -139,29 +138,29 @@ fn clean() {
     cache::clean_to_poc(range());
 }
 
-/// The image was entered and Rust runs.
+/// Records that the image was entered and Rust runs.
 pub(crate) fn entered() {
     write(STATE_MMU_OFF, 0, b"");
 }
 
-/// The boot tables stand.
+/// Records that the boot tables are ready.
 pub(crate) fn mmu_on() {
     write(STATE_MMU_ON, 0, b"");
 }
 
-/// The CPU refuses to go on.
+/// Records that the CPU refuses to continue.
 pub(crate) fn parked(reason: Reason, message: &[u8]) {
     write(STATE_PARKED, reason as u32, message);
 }
 
-/// Whether the CPU parked: what comes after that is not what happened.
+/// Whether the CPU has parked. A later event is then not the cause.
 pub(crate) fn is_parked() -> bool {
     // SAFETY: as in `write`.
     unsafe { BOOT_RECORD.state.get().read_volatile() == STATE_PARKED }
 }
 
-/// The kernel ended by itself: well, or with a reason. The first reason stands: what fails
-/// while it is told on the console must not hide it.
+/// Records that the kernel ended, well or with a reason. The first reason is kept: a failure while
+/// printing it must not hide it.
 pub(crate) fn finished(failure: Option<(Reason, &[u8])>) {
     // SAFETY: as in `write`.
     let told = unsafe { BOOT_RECORD.reason.get().read_volatile() != 0 };

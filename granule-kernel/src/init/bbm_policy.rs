@@ -1,6 +1,6 @@
-//! How far this machine's CPUs are trusted to change the sizes of live leaves: the library's
-//! decision, asked for the boot CPU before the linear map is made, and for all CPUs once they are
-//! up.
+//! Decides how far this machine's CPUs are trusted to change the sizes of live leaves. The rules
+//! are the library's; this file asks for the boot CPU before the linear map is built, and for all
+//! CPUs once they are up.
 
 use crate::dev::console::println;
 use crate::mm::map::Request;
@@ -11,11 +11,11 @@ use granule::arch::errata::Errata;
 use granule::arch::trust::{Decision, System, decide};
 use granule_kcore::parameters::Rodata;
 
-/// TLB conflict aborts are dealt with where exceptions are: the handler, its stack and all it
-/// touches lie in the image's own mapping, which is never split.
+/// This kernel handles TLB conflict aborts: the handler, its stack and all memory that it accesses
+/// lie in the image's own mapping, which is never split.
 const HANDLES_CONFLICTS: bool = true;
 
-/// What counts besides the CPUs: `limit` and `forced` are told on the command line.
+/// The inputs besides the CPUs. `limit` and `forced` come from the command line.
 pub(crate) const fn system(limit: BbmLevel, forced: Errata) -> System {
     System {
         limit,
@@ -24,7 +24,7 @@ pub(crate) const fn system(limit: BbmLevel, forced: Errata) -> System {
     }
 }
 
-/// The boot CPU's, by which the linear map is made; the console has why.
+/// The decision for the boot CPU, by which the linear map is built. Prints the reason.
 pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &System, rodata: Rodata) -> Decision {
     let decision = decide([(0, *cpu)], system);
     let map = match (rodata.changes_pages(), decision.splits_blocks()) {
@@ -36,7 +36,8 @@ pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &System, rodata: Rodata) ->
     decision
 }
 
-/// That of all CPUs that are up. The console has why, if it is less than the map was made by.
+/// The decision for all CPUs that are up. Prints the reason if it grants less than the map was
+/// built by.
 pub(crate) fn of_all(facts: &[Facts], system: &System, request: &Request<'_>) -> Decision {
     let cpus = facts.iter().map(|facts| (facts.number, facts.features));
     let decision = decide(cpus, system);

@@ -1,6 +1,7 @@
-//! The boot from the choice of page size on: memory, linear map, self-check, record.
+//! The boot after the choice of page size: memory, linear map, self-check, boot record.
 //!
-//! Nothing here is compiled for each page size: what is, `mm::walker` opens.
+//! No code here is compiled for each page size: `mm::walker` opens the tables behind an interface without
+//! one.
 
 use super::hook::BOOT;
 use super::{bbm_policy, idle};
@@ -32,10 +33,10 @@ use granule_boot::memblock::{self, LeftOut};
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::parameters::Parameters;
 
-/// How user space ended, if it did not end well; well, too, if there was none.
+/// The result of user space. `Ok` if it ended well or did not exist.
 pub(crate) type Ended = Result<(), init::Failure>;
 
-/// Boots on what was handed over, and runs the programs that there are.
+/// Boots from the handover, and runs the user programs.
 pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     let (Some(choice), Some(roots)) = (&handover.choice, &handover.roots) else {
         refuse::refuse(format_args!(
@@ -45,12 +46,12 @@ pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
         println!("granule: {note}");
     }
-    // SAFETY: the one call; the boot tables map the area, as it is in the handover.
+    // SAFETY: this is the only call, and the boot tables map the area that the handover names.
     unsafe { recorder::begin(handover.trace) };
     boot(handover, choice, roots, parameters)
 }
 
-// Its own frame, as what follows has large ones of its own.
+// Not inlined: later functions have large stack frames of their own.
 #[inline(never)]
 fn boot(
     handover: &Handover,
@@ -67,7 +68,7 @@ fn boot(
         geometry,
         range: cpu.tlbi() >= TlbiFeature::Range,
         level_hint: cpu.tlbi_level_hint(),
-        // While this CPU is the only one that runs, few errata ask for it; a test may ask for all.
+        // While only this CPU runs, few errata require repetition. A test may force all.
         repeat: errata.repeats_tlbi(true) || forced.repeats_tlbi(false),
     };
     let system = bbm_policy::system(parameters.bbm, forced);
@@ -76,8 +77,8 @@ fn boot(
     read_memory(handover, parameters, &mut memory);
     let placement = place(&geometry, &mut memory);
     let persist = persist::find(parameters, &mut memory);
-    // SAFETY: the image is mapped at its distance; the linear map gets the other one before a
-    // table there is used.
+    // SAFETY: the image is mapped at its distance. The linear map's distance is set before a table there is
+    // used.
     let reach = unsafe {
         KernelReach::new(
             handover.entry.load,
@@ -104,8 +105,8 @@ fn boot(
         parameters,
         counter: counter.as_ref(),
     };
-    // SAFETY: the pool's part from `pool_next` on is nobody else's, and the reach knows the image;
-    // RAM that is added is taken from early memory.
+    // SAFETY: nothing else uses the pool from `pool_next` on, and `reach` covers the image. Additional RAM is
+    // taken from early memory.
     let mut arena = unsafe { Arena::new(request.pool.0, request.pool.1, page_size) };
     let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
         Ok(made) => made,
@@ -142,7 +143,7 @@ fn boot(
             idle: idle::serve,
         })
     });
-    // From here on tables change under several CPUs: what each of them can do.
+    // From here on tables change while several CPUs run, so the common capabilities count.
     let common = cpus.common;
     request.capabilities.range = common.tlbi_range;
     request.capabilities.level_hint = common.level_hint;
@@ -198,7 +199,7 @@ fn boot(
         Ok(pages) => pages,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
-    // What holds for all CPUs, and so for what the map may become.
+    // The trust that holds for all CPUs limits how the map may change.
     request.trust = trust;
     live::begin(&request);
     pagealloc::hide_free_pages();
@@ -242,7 +243,7 @@ fn boot(
     ended
 }
 
-/// Early memory: the device tree's, less the image and the tree itself.
+/// Early memory: the device tree's RAM, less the image and the tree itself.
 fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
     firmware::memory(handover, parameters, memory);
@@ -256,7 +257,7 @@ fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Me
         if let Err(error) = memory.reserve(start, bytes) {
             refuse::refuse(format_args!("the {what} cannot be reserved: {error}"));
         }
-        // It is mapped, so the range's owner is not the only one that reaches it.
+        // The range is mapped, so its owner is not the only one that can access it.
         let meets = |range: &&memblock::Region| {
             range.start() < start.saturating_add(bytes) && start < range.end()
         };
@@ -280,12 +281,13 @@ fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Me
     }
 }
 
-/// Where the linear map goes, and which RAM it and the CPU can reach; the rest is left out.
+/// Chooses the place of the linear map, and drops RAM that the map or the CPU cannot reach.
 fn place(geometry: &Geometry, memory: &mut Memory) -> Placement {
     memory.truncate(1 << geometry.pa_bits(), LeftOut::BeyondPhysical);
     let start = memory.banks().first().map_or(0, |bank| bank.start());
     let end = memory.banks().last().map_or(0, |bank| bank.end());
-    // The lower half of TTBR1's space; image, device tree and fixmap lie at the top of the other.
+    // The lower half of TTBR1's range. The image, the device tree and the fixmap are at the top of the upper
+    // half.
     let placement = Placement::choose(
         geometry,
         geometry.base(),
@@ -355,7 +357,7 @@ fn tell_memory(memory: &Memory, geometry: &Geometry) {
     }
 }
 
-/// The instruction counter, if the command line asks for one.
+/// The instruction counter, if the command line requests one.
 fn instruction_counter(
     handover: &Handover,
     parameters: &Parameters<'_>,
@@ -371,8 +373,8 @@ fn instruction_counter(
             }
             Some(counter)
         }
-        // Asked for and not to be had is an error: a figure that is missing must not look like
-        // one that was not wanted.
+        // A requested counter that is unavailable is an error: a missing figure must not look like one that
+        // was not requested.
         Err(error) => refuse::refuse(format_args!("{error}")),
     }
 }

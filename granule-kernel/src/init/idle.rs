@@ -1,5 +1,5 @@
-//! What a secondary CPU does outside of interrupts: jobs, tasks, merging of what became alike in the
-//! linear map, going off; and what it does otherwise, which is to wait.
+//! The idle loop of a secondary CPU outside of interrupts: it runs jobs and tasks, merges leaves of the
+//! linear map, goes off, and otherwise waits.
 
 use crate::arch::cpu;
 use crate::cpu::jobs;
@@ -8,14 +8,14 @@ use crate::percpu::PerCpu;
 use crate::smp::off;
 use crate::user::sched;
 
-/// Works, and waits in between, with interrupts let in.
+/// Works and waits for ever, with interrupts unmasked in between.
 pub(super) fn serve(this: &'static PerCpu) -> ! {
     loop {
-        // Masked, so that a job that comes between the look and the wait is not slept over: a
-        // pending interrupt ends the wait whether or not it is masked.
+        // Interrupts are masked between the check and the wait, so that a job that arrives there is not
+        // missed: a pending interrupt ends the wait even while masked.
         let masked = cpu::mask_interrupts();
         let job = jobs::mine();
-        // With a job, too: whoever notes something must not take this CPU for one that merges.
+        // Asked even with a job: a CPU that notes a range must not take this one for a CPU that merges.
         let nothing_noted = merge::may_sleep();
         let goes_off = off::is_asked(this);
         if job.is_none() && nothing_noted && !goes_off && sched::may_sleep() {

@@ -1,4 +1,5 @@
-//! The kernel from its first instruction at a virtual address.
+//! The kernel from its first instruction at a virtual address: console, hooks, command line, and
+//! the end.
 
 use super::boot::{self, Ended};
 use super::hook::BOOT;
@@ -20,14 +21,14 @@ use crate::{exception, fatal, kexec, lock, report, user};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
-/// Runs the kernel: on the boot stack, in the boot tables, with the identity map still in TTBR0.
+/// Runs the kernel on the boot stack and the boot tables. The identity map is still in TTBR0.
 pub(crate) fn run(handover: &'static Handover) -> ! {
     boot_stack::paint();
     percpu::init_boot_cpu();
     exception::init();
     register();
     psci::init(handover.tree.psci);
-    // Without a page size the boot ends before it begins, and says so here.
+    // Without a page size the boot cannot continue. The reason is printed here.
     let choice = handover.choice.as_ref();
     let works = choice.is_none_or(|choice| registry::probe(&pl011::DRIVER, choice.page.size));
     if handover.tree.uart != 0 && works {
@@ -49,7 +50,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     finish(boot::run(handover, &parameters))
 }
 
-/// Says what lower parts of the kernel call in upper ones.
+/// Registers the upper layers' functions that lower layers call.
 fn register() {
     lock::answer_calls_by(ipi::answer);
     irq::on_tick(sched::tick);
@@ -59,16 +60,16 @@ fn register() {
     user::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
 }
 
-/// Bytes of command line that are kept, as in Linux.
+/// Most bytes of the command line that are kept, as in Linux.
 const MOST_BOOTARGS: usize = 2048;
 
-/// The kernel's command line, copied out of the device tree, whose window is dropped later.
+/// Copies the kernel's command line out of the device tree, whose mapping is dropped later.
 fn bootargs<'a>(handover: &Handover, into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [u8] {
     let tree = &handover.tree;
     let length = firmware::with_tree(handover, |bytes| {
         let start = tree.bootargs_offset as usize;
         let all = start..start.saturating_add(tree.bootargs_bytes as usize);
-        // Both were checked against the tree's size with the MMU off.
+        // Offset and length were checked against the tree's size with the MMU off.
         let line = bytes.get(all).unwrap_or_default();
         if line.len() > into.len() {
             println!(
@@ -113,7 +114,7 @@ fn no_way_to_power_off(handover: &Handover) {
     println!("granule: no way to power off: {why}; the kernel will halt at its end");
 }
 
-/// The good end, of the kernel if not of the programs.
+/// Ends the kernel in order. User programs may have failed.
 fn finish(ended: Ended) -> ! {
     report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
     match ended {
@@ -124,7 +125,7 @@ fn finish(ended: Ended) -> ! {
         }
     }
     record::finished(None);
-    // Other CPUs may be merging: not in the midst of it.
+    // Under the lock: other CPUs may be merging, and the trace must not end inside a change.
     live::hold(|| recorder::finish(true));
     console::flush();
     psci::system_off();

@@ -1,8 +1,8 @@
-//! The boot in order, from the first virtual address to the end of the programs.
+//! The boot in order, from the first virtual address to the end of the user programs.
 //!
-//! [`kmain`] is the first code, [`boot`] the boot from the choice of page size on, [`idle`] what the other
-//! CPUs do from when they are up. [`bbm_policy`] decides how far CPUs may split live leaves. [`hook`] is
-//! where the test image comes in.
+//! [`kmain`] is the first code, [`boot`] the boot after the choice of page size, and [`idle`] the loop of the
+//! other CPUs. [`bbm_policy`] decides how far CPUs may split live leaves. [`hook`] is the test image's way
+//! into the boot.
 
 mod bbm_policy;
 mod boot;

@@ -1,7 +1,7 @@
-//! Arriving: a kernel that was begun by another one says what that one did, and what it was given.
+//! Reports how an earlier kernel started this one, and what that kernel handed over.
 //!
-//! The tree is looked at while its window is there, the note once there is a linear map. Nothing of
-//! it decides anything: where there is no note, or none that can be read, the boot is like any other.
+//! The device tree is read while its window is mapped; the note is read once the linear map exists. The
+//! report decides nothing: without a readable note the boot proceeds as usual.
 
 use crate::arch::{cpu, image};
 use crate::dev::console::println;
@@ -18,21 +18,21 @@ use granule_kexec::Digest;
 /// The counter just before the first line on the console.
 static CONSOLE: AtomicU64 = AtomicU64::new(0);
 
-/// The first line on the console comes next.
+/// Records the time just before the first line on the console.
 pub(crate) fn console_comes() {
     CONSOLE.store(cpu::counter_now(), Ordering::Relaxed);
 }
 
-/// What the tree says of it.
+/// What the device tree says about an earlier kernel.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     note: Option<u64>,
     initrd: Option<Range<u64>>,
-    /// The tree's own digest, if digests are asked for.
+    /// The digest of the device tree, if digests were requested.
     tree: Option<u64>,
 }
 
-/// Looks at the tree, before its window goes; digests it if that is asked for.
+/// Reads the device tree before its window is unmapped, and computes its digest if `digest_asked`.
 pub(crate) fn look(handover: &Handover, digest_asked: bool) -> Arrival {
     with_tree(handover, |bytes| {
         let note = note::address(bytes);
@@ -51,7 +51,7 @@ fn digest(bytes: &[u8]) -> u64 {
     digest.value()
 }
 
-/// Bytes of memory that another kernel left, through the linear map.
+/// Memory that the earlier kernel left, through the linear map. `None` unless all of it is mapped.
 fn left<'a>(placement: &Placement, geometry: &Geometry, range: &Range<u64>) -> Option<&'a [u8]> {
     let page = geometry.page_size().bytes();
     let start = placement.virtual_address(PhysicalAddress(range.start))?.0;
@@ -60,12 +60,12 @@ fn left<'a>(placement: &Placement, geometry: &Geometry, range: &Range<u64>) -> O
     if bytes == 0 || !pages.all(|at| cpu::translate(at).is_ok()) {
         return None;
     }
-    // SAFETY: just seen to be mapped; the tree reserves it, so that nobody writes it.
+    // SAFETY: the range was just seen to be mapped. The device tree reserves it, so nothing writes it.
     Some(unsafe { core::slice::from_raw_parts(start as *const u8, bytes as usize) })
 }
 
-/// Says in the record what there is to say, if the tree named a note.
-// Its own frame: the boot's lies under all that follows.
+/// Prints the handoff in the boot record, if the device tree named a note.
+// A frame of its own keeps the boot's stack small: every later call of the boot lies below it.
 #[inline(never)]
 pub(crate) fn report(
     arrival: &Arrival,
@@ -74,7 +74,7 @@ pub(crate) fn report(
     geometry: &Geometry,
 ) {
     let Some(at) = arrival.note else { return };
-    // All that a boot does before its first process is done; what is said here is not part of it.
+    // The boot's duration before the first process; the report itself must not count.
     let up = cpu::counter_now();
     let running = geometry.page_size();
     let page = left(
@@ -104,9 +104,9 @@ pub(crate) fn report(
         {
             say("arrived.initrd.digest", Hex(digest(bytes)));
         }
-        // Relocation writes what is behind it, and nothing what is before.
+        // Relocation writes only memory from here on.
         let bytes = image::relro().start;
-        // SAFETY: the image's text and constants, which are mapped for good and never written.
+        // SAFETY: the image's text and constants stay mapped and are never written.
         let kernel =
             unsafe { core::slice::from_raw_parts(image::start() as *const u8, bytes as usize) };
         say("arrived.kernel.bytes", bytes);
@@ -142,7 +142,7 @@ fn report_note(read: &Read, entry: u64, up: u64) {
     }
 }
 
-/// As digests are told.
+/// A digest, as 16 hexadecimal digits.
 struct Hex(u64);
 
 impl core::fmt::Display for Hex {

@@ -1,10 +1,10 @@
-//! Whether the transitional tables map exactly what they must, seen by walking them, before they are
-//! relied on: what the relocation code writes by mistake then faults, and reaches nothing else.
+//! Walks the transitional tables and checks that they map exactly the required memory, before the kernel
+//! relies on them. A wrong write of the relocation code then faults and damages nothing else.
 //!
-//! What must be there comes from the list, whose records say what is copied and cleaned, from the
-//! segments' places and from the list's own pages; not from what the tables were made from. All of
-//! that is disjoint, which was checked when the list was made. So if each page of it is mapped as it
-//! must be, and all leaves together have no more bytes, then nothing else is mapped.
+//! The required memory comes from the list (its records name what is copied and cleaned), the segments'
+//! places and the list's own pages, not from the input of the tables. All these ranges are disjoint; the
+//! making of the list checked that. So if each required page is mapped correctly, and the bytes of all
+//! leaves equal the bytes required, then nothing else is mapped.
 
 use super::loaded::Loaded;
 use super::pages;
@@ -18,7 +18,7 @@ use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, Vi
 use granule::table::{Counters, Entry, TableError};
 use granule_kexec::{Extent, Record};
 
-/// What the relocation does with memory.
+/// How the relocation code uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
@@ -27,7 +27,7 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// As what memory for it must be mapped, and not otherwise.
+    /// The only attributes that memory for this use may be mapped with.
     pub(crate) const fn attributes(self) -> Attributes {
         Attributes::normal(match self {
             Self::Read => Permissions::READ,
@@ -47,23 +47,23 @@ impl fmt::Display for Use {
     }
 }
 
-/// What is mapped otherwise than it must be.
+/// A difference between the tables and the required mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inexact {
-    /// An address translates to another one, or not at all, or may be used for something else.
+    /// An address is unmapped, translates to another address, or has other attributes.
     Page {
-        /// The physical address whose mapping it is.
+        /// The physical address that should be mapped.
         address: u64,
-        /// What the relocation does there.
+        /// How the relocation code uses that address.
         used: Use,
     },
-    /// More, or less, is mapped than the list and the segments come to.
+    /// The tables map more or fewer bytes than the list and the segments require.
     Bytes {
-        /// Which half.
+        /// The half of the address space.
         half: &'static str,
         /// Bytes of all leaves.
         mapped: u64,
-        /// Bytes that must be.
+        /// Bytes required.
         needed: u64,
     },
     /// The tables cannot be walked.
@@ -91,12 +91,12 @@ impl fmt::Display for Inexact {
     }
 }
 
-/// Extents that are remembered of the upper half, at most: by far enough where memory is not in pieces.
+/// The most extents of the upper half that are remembered; ample unless memory is badly fragmented.
 const MOST_SEEN: usize = 64;
 
-/// Memory that the tables map where the linear map has it, ascending, as one walk over all leaves
-/// found it. What is not among it, because there was no room for it or because it is mapped otherwise,
-/// is asked for address by address, which takes a walk from the root for each page.
+/// Memory mapped where the linear map has it, ascending, collected in one walk over all leaves. An
+/// extent that is missing here (no room, or other attributes) is checked by address, with a walk from
+/// the root for each mapping.
 struct Seen {
     all: [(Extent, Use); MOST_SEEN],
     used: usize,
@@ -110,7 +110,7 @@ impl Seen {
         }
     }
 
-    /// Some that lie behind all before.
+    /// Appends an extent that lies after all others.
     fn push(&mut self, new: Extent, used: Use) {
         let last = self.used.checked_sub(1);
         if let Some((last, before)) = last.and_then(|last| self.all.get_mut(last))
@@ -132,7 +132,7 @@ impl Seen {
     }
 }
 
-/// What has been seen so far.
+/// A check in progress.
 pub(super) struct Exact<'a> {
     kernel: &'a Kernel,
     loaded: &'a Loaded,
@@ -152,7 +152,7 @@ impl<'a> Exact<'a> {
         }
     }
 
-    /// Walks the upper half; `records` gives all of the list's.
+    /// Walks the upper half. `records` calls its argument with each record of the list.
     pub(super) fn run(
         mut self,
         records: impl FnOnce(&mut dyn FnMut(&Record)),
@@ -172,7 +172,7 @@ impl<'a> Exact<'a> {
         });
         let page = self.kernel.page();
         let list = self.loaded.list;
-        // It was verified: it leads nowhere else.
+        // The list was verified, so its links lead to its own pages.
         let _ = list.each_page(&pages::Words, |at| {
             self.maps(&*tables, at.0, page, Use::Read);
         });
@@ -192,7 +192,7 @@ impl<'a> Exact<'a> {
         self.wrong.map_or(Ok(()), Err)
     }
 
-    /// Remembers what is mapped, and gives the bytes of all leaves.
+    /// Remembers the mapped extents and returns the bytes of all leaves.
     fn look(&mut self, tables: &(dyn Tree + '_)) -> u64 {
         let distance = self.loaded.tables.transition.distance;
         mapped_bytes(tables, |entry| {
@@ -208,7 +208,7 @@ impl<'a> Exact<'a> {
         })
     }
 
-    /// Memory is mapped where the linear map has it, for this and nothing else.
+    /// Checks that memory is mapped at its linear address, with exactly the attributes of `used`.
     fn maps(&mut self, tables: &(dyn Tree + '_), start: u64, bytes: u64, used: Use) {
         let page = self.kernel.page();
         let bytes = bytes.next_multiple_of(page);
@@ -241,7 +241,7 @@ impl<'a> Exact<'a> {
     }
 }
 
-/// The bytes of all leaves, which are given to `each`, ascending, in runs of one table.
+/// Calls `each` with every leaf, ascending, in runs of one table. Returns the bytes of all leaves.
 fn mapped_bytes(tables: &(dyn Tree + '_), mut each: impl FnMut(&Entry)) -> u64 {
     let mut mapped = 0u64;
     tables.visit_runs(&mut |entry| {
@@ -265,10 +265,10 @@ pub(crate) fn open<'a>(
         geometry,
         ..kernel.capabilities
     };
-    // SAFETY: the tables are pages of the page allocator, which the linear map shows.
+    // SAFETY: the tables are pages of the page allocator, which the linear map covers.
     let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
     let parts = walker::parts(capabilities, reach, counters, supply, Flush::Now);
-    // SAFETY: a tree that was made for this root and geometry, which no CPU walks, and which nobody else
-    // looks at or changes now: no task runs, and this CPU is the one that leaves.
+    // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
+    // changes it now: no task runs, and this CPU is the one that leaves.
     unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)
 }

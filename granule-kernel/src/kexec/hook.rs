@@ -1,5 +1,5 @@
-//! The hook of loading and leaving: segments in other places, pages that are in use, and damage to what
-//! was loaded, which the checks before the jump must find.
+//! The test hook of loading and leaving. A hook moves segments, holds pages in use, and damages a loaded
+//! kernel; the checks before the jump must find the damage.
 
 use super::loaded::Loaded;
 use super::pages::Held;
@@ -8,24 +8,24 @@ use crate::mm::live::Kernel;
 use crate::mm::pages::NoMemory;
 use granule_kexec::{Extent, List};
 
-/// Changes what is loaded and how it is left for.
+/// Changes how a next kernel is loaded and left for.
 pub(crate) trait KexecHook: Sync {
-    /// Where the segment of this name is to be, whatever is there.
+    /// A forced place for the segment `name`, whatever lies there.
     fn place(&self, name: &str) -> Option<u64>;
 
-    /// Pages of a segment's place to be held while the segments are read, if any.
+    /// Pages of a segment's place to hold while the segments are read, if any.
     fn in_use(&self, place: &Extent) -> Option<Result<Held, NoMemory>>;
 
-    /// Comes once the list is sealed.
+    /// Called once the list is sealed.
     fn sealed(&self, list: &List);
 
-    /// Comes before the tables are checked.
+    /// Called before the tables are checked.
     fn before_check(&self, kernel: &Kernel, loaded: &Loaded);
 
-    /// Comes after the last check, before the jump.
+    /// Called after the last check, before the jump.
     fn before_jump(&self, loaded: &Loaded);
 
-    /// An interrupt that stays enabled, whatever is written.
+    /// An interrupt to report as still enabled.
     fn loud(&self) -> Option<u32>;
 }
 

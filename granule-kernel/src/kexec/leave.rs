@@ -1,9 +1,10 @@
-//! Leaving: from a program's call to the jump, by the boot CPU, from its own loop.
+//! Leaving: the steps from a program's call to the jump, taken by the boot CPU in its own loop.
 //!
-//! Whoever calls ([`execute`]) sleeps, and no task is taken up any more ([`asking`]). The boot CPU
-//! finds the call in its loop ([`serve`]), waits until no task runs anywhere, looks once more at all
-//! that will be relied on, switches the other CPUs off, makes devices quiet, and jumps. Up to the jump
-//! all can be undone: then the caller is told why, and the kernel goes on as it was.
+//! The calling task sleeps ([`execute`]), and CPUs take up no more tasks ([`asking`]). The boot CPU
+//! finds the call in its loop ([`serve`]) and waits until no task runs on any CPU. The boot CPU then
+//! verifies the list, the tables and the code, switches the other CPUs off, silences the devices, and
+//! jumps. Every step before the jump can be undone: the caller then gets the reason as an error, and the
+//! kernel goes on unchanged.
 
 use super::exact::{Exact, Inexact};
 use super::hook::KEXEC;
@@ -36,33 +37,33 @@ const PATIENCE_S: u64 = 10;
 /// Why this kernel goes on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stays {
-    /// There is no next kernel.
+    /// No next kernel is loaded.
     NothingLoaded,
     /// Another process has asked already.
     Busy,
-    /// The process that asked is to end.
+    /// The calling process is about to end.
     Interrupted,
-    /// The list is not as it was written.
+    /// The list differs from the list that was sealed.
     List(ListError),
-    /// The tables are not as they were made.
+    /// The tables differ from the tables that were made.
     Tables(Inexact),
-    /// The relocation code's copy is not that.
+    /// The copy of the relocation code is damaged.
     Code,
-    /// A process stays on its CPU.
+    /// A process does not leave its CPU.
     Runs {
         /// The CPU.
         cpu: usize,
         /// The process.
         pid: u32,
     },
-    /// A CPU stays on.
+    /// A CPU does not switch off.
     Cpu(off::StillOn),
-    /// An interrupt stays on.
+    /// An interrupt stays enabled.
     Interrupt(crate::dev::gic::quiet::StillOn),
 }
 
 impl Stays {
-    /// What the program is told.
+    /// The error that the program gets.
     pub(crate) const fn errno(&self) -> Errno {
         match self {
             Self::Interrupted => Errno::EINTR,
@@ -99,7 +100,7 @@ impl fmt::Display for Stays {
 
 static REQUEST: Lock<Request<Stays>> = Lock::new(Request::Nothing);
 
-/// Leaves for the next kernel. Comes back only if that is refused; for a task, in a system call.
+/// Leaves for the next kernel, in a system call. Returns only if leaving is refused.
 pub(crate) fn execute(_busy: &Busy) -> Stays {
     let call = cpu::counter_now();
     let Some(task) = sched::current() else {
@@ -112,7 +113,7 @@ pub(crate) fn execute(_busy: &Busy) -> Stays {
     }
 }
 
-/// The task that calls.
+/// The calling task.
 struct Caller(&'static Task);
 
 impl Asker for Caller {
@@ -135,7 +136,7 @@ impl Asker for Caller {
     }
 
     fn wake_boot_cpu(&self) {
-        // Nobody waits for the end of a turn.
+        // This call only ends the turns of running tasks; the boot CPU waits for them.
         let _ = sched::still_runs();
         sched::wake_boot_cpu();
     }
@@ -154,7 +155,7 @@ pub(crate) fn is_asked() -> bool {
     REQUEST.with(|request| request.is_asked())
 }
 
-/// In the boot CPU's loop: leaves, if a process has asked for it.
+/// Leaves if a process has asked for it. The boot CPU's loop calls this.
 pub(crate) fn serve() {
     let Some((call, by)) = REQUEST.with(Request::take_up) else {
         return;
@@ -164,9 +165,9 @@ pub(crate) fn serve() {
     task::at(by).map(sched::wake);
 }
 
-/// Comes back with why not.
+/// Leaves for the next kernel; returns only with the reason against leaving.
 fn leave(loaded: &Loaded, call: u64) -> Stays {
-    // Before anything is looked at: no program runs from then on that could change it.
+    // Stop all tasks before any check, so that no program can change what was checked.
     let stood = match stand_still() {
         Ok(()) => sched::switches(),
         Err(why) => return why,
@@ -183,7 +184,7 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
     }
 }
 
-/// All that may be refused while this kernel still has everything.
+/// Does every check that can fail while this kernel still has all CPUs and devices.
 fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
     loaded.verify().map_err(Stays::List)?;
@@ -192,7 +193,7 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     }
     Exact::new(kernel, loaded)
         .run(|records| {
-            // The list was just seen to be whole.
+            // The list was just verified, so this pass cannot fail.
             let _ = verify(&Words, loaded.list.head, records);
         })
         .map_err(Stays::Tables)?;
@@ -202,7 +203,7 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     off::all_others().map_err(Stays::Cpu)
 }
 
-/// Waits until no task runs.
+/// Waits until no task runs on any CPU.
 fn stand_still() -> Result<(), Stays> {
     let start = cpu::counter_now();
     let runs = |(cpu, task): (usize, &Task)| Stays::Runs {
@@ -218,8 +219,8 @@ fn stand_still() -> Result<(), Stays> {
     Ok(())
 }
 
-/// No interrupt will come, and nothing of programs is in this CPU's registers; the list is completed
-/// for that. Undone if some interrupt cannot be silenced.
+/// Silences interrupts, takes program state out of this CPU's registers and reseals the list for the
+/// resulting TCR. Undoes all of it on failure.
 fn silence(loaded: &Loaded) -> Result<Header, Stays> {
     let masked = cpu::mask_interrupts();
     let quiet = quiet::devices().map_err(Stays::Interrupt);
@@ -238,12 +239,12 @@ fn silence(loaded: &Loaded) -> Result<Header, Stays> {
     sealed
 }
 
-/// Bytes of the smallest data cache line: CTR_EL0.DminLine, log2 of words.
+/// Bytes of the smallest data cache line: CTR_EL0.DminLine is log2 of words.
 fn data_line() -> u64 {
     4 << (cpu::ctr_el0() >> 16 & 0xf)
 }
 
-/// The point of no return. `stood`: how often a CPU had taken up a task when all stood still.
+/// The point of no return. `stood` is the count of task switches when all tasks stood still.
 fn go(loaded: &Loaded, header: &Header, call: u64, stood: u64) -> ! {
     if let Some(hook) = KEXEC.get() {
         hook.before_jump(loaded);
@@ -270,7 +271,7 @@ fn go(loaded: &Loaded, header: &Header, call: u64, stood: u64) -> ! {
     let running = loaded.list.page;
     let header_at = virtual_address(loaded, loaded.list.head);
     let note_at = virtual_address(loaded, loaded.note);
-    // SAFETY: a page that was taken for the note, which the linear map shows; nobody else runs.
+    // SAFETY: the page was taken for the note, and the linear map covers it; nothing else runs.
     note.write(running, unsafe {
         &mut *(note_at.0 as *mut [u8; note::BYTES])
     });
@@ -286,10 +287,10 @@ fn go(loaded: &Loaded, header: &Header, call: u64, stood: u64) -> ! {
     recorder::finish(true);
     console::flush();
     last_count(note_at.0);
-    // SAFETY: all other CPUs are off and interrupts masked; the list was verified, its tables were
-    // made for this kernel's linear map, and nothing has changed since; the code is where the header
-    // says, cleaned and in no instruction cache, as are the list's pages for the uncached way. The
-    // vectors of EL2 are `head::el2`'s, which know hypervisor call 0.
+    // SAFETY: all other CPUs are off and interrupts are masked. The list was verified, its tables were
+    // made for this kernel's linear map, and nothing has changed since. The code is where the header
+    // says, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
+    // uncached. The vectors of EL2 are `head::el2`'s, which serve hypervisor call 0.
     unsafe { relocate::leave(header_at) }
 }
 
@@ -297,17 +298,17 @@ fn virtual_address(loaded: &Loaded, at: PhysicalAddress) -> VirtualAddress {
     VirtualAddress(at.0.wrapping_add(loaded.tables.transition.distance))
 }
 
-/// Stores the counter, for whoever reads memory past the caches, as the last thing.
+/// Stores the counter as the last step, and cleans it for a reader without caches.
 fn last_count(note_at: u64) {
     let at = note_at + note::LEAVE as u64;
     let words = note::leave_words(cpu::counter_now());
-    // SAFETY: behind the note's data, in its page.
+    // SAFETY: the words lie behind the note's data, in the note's page.
     unsafe { (at as *mut [u64; 2]).write_volatile(words) };
     cache::clean_to_poc(at..at + 16);
 }
 
-/// The end of this kernel's record.
-// Its own frame.
+/// Prints the end of this kernel's record.
+// A frame of its own keeps the caller's stack small.
 #[inline(never)]
 fn tell(note: &Note, taken_up: u64) {
     report::exceptions();
@@ -320,7 +321,7 @@ fn tell(note: &Note, taken_up: u64) {
     say("tlbi", note.tlbi);
     say("taken_up", taken_up);
     println!("@granule kexec.leaving.uncached={}", note.uncached);
-    // Where the next kernel's boot record will be found if it parks without a word.
+    // Names where to find the next kernel's boot record if that kernel parks silently.
     for (name, given) in note::NAMES.iter().zip(&note.given) {
         if given.bytes != 0 {
             println!(

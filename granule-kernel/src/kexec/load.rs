@@ -1,6 +1,6 @@
-//! From files to a next kernel that is ready: where each segment is to be, pages for its bytes, the
-//! list, the tables. Everything that is taken on the way is owned by a value that gives it back, so
-//! what is refused at any point leaves nothing.
+//! Loads a next kernel from files: finds each segment's place, takes pages for its bytes, and makes the
+//! list and the tables. An owner holds every allocation and frees it on drop, so a refusal at any point
+//! leaks nothing.
 
 use super::Request;
 use super::hook::KEXEC;
@@ -30,24 +30,25 @@ use granule_kexec::{
 
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
-/// The smallest free blocks among which places are looked for, and how many stretches of them: with
-/// more, places may be found later in memory than they could.
+/// The search for places considers free blocks of at least this size, and at most this many free
+/// ranges. If memory has more ranges, a place may be found at a higher address than necessary.
 const LEAST_FREE: u64 = IMAGE_ALIGN;
 const MOST_FREE: usize = 256;
 
-/// How often tables are made anew as others free memory where it must not be.
+/// The most rebuilds of the tables. A rebuild is needed if a page of a table lies in a segment's place,
+/// in memory that other code freed meanwhile.
 const MOST_TRIES: u32 = 64;
 
-/// Where segments may be.
+/// Where segments may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
-    /// In memory that is free, so that nothing need be copied.
+    /// In free memory, so that no copy is needed.
     Free,
-    /// Over this kernel and its programs as well.
+    /// Over this kernel and its programs too.
     Anywhere,
 }
 
-/// Loads what is asked for.
+/// Loads the requested kernel.
 pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
     let unnoted = "memory is in too many pieces, or the device tree cannot be read";
     let machine = machine().ok_or(Refused::Machine(unnoted))?;
@@ -66,8 +67,8 @@ pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
         .run(at)
     };
     match request.copy {
-        // Over what is in use: copies take pages of their own, and places that are free take as many
-        // again.
+        // Copies take pages of their own. Free places would hold as many pages again, so the segments go
+        // over memory in use.
         true => attempt(Where::Anywhere),
         false => attempt(Where::Free).or_else(|why| {
             if why.wants_memory() {
@@ -79,14 +80,14 @@ pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
     }
 }
 
-/// The next kernel's command line: what is asked for, behind the word for the memory that is handed
-/// over, unless it has one of its own.
+/// The next kernel's command line: the requested line, preceded by `granule.persist=` for the memory
+/// handed over, unless the line has such a word itself.
 fn command_line(machine: &Machine, asked: &[u8]) -> Result<Array<u8>, Refused> {
     let mut word = Line::<64>::new();
     if let Some(persist) = machine.persist
         && words::find(asked, b"granule.persist=").is_none()
     {
-        // A line never fails, and this one fits.
+        // Writing to a `Line` never fails, and this word fits.
         let _ = write!(
             word,
             "granule.persist={:#x},{:#x} ",
@@ -115,7 +116,7 @@ struct Loader<'a> {
     line: &'a [u8],
 }
 
-/// A device tree that is not in its place yet.
+/// A device tree not yet copied to its place.
 struct Tree {
     bytes: Array<u8>,
     used: usize,
@@ -125,20 +126,22 @@ impl Loader<'_> {
     fn run(&self, at: Where) -> Result<Loaded, Refused> {
         let page = self.kernel.geometry.page_size();
         let seeds = seeds();
-        // Its length does not depend on what is where, of which nothing is known yet.
+        // Measures the tree before any place is known: its length does not depend on the places.
         let nowhere = self.request.initrd.map(|_| Extent::default());
         let mut tree = self.tree(nowhere, Extent::default(), seeds)?;
-        // Before it is asked what is free: nothing may be taken between that and taking the places.
+        // Allocate all bookkeeping first: no allocation may come between reading the free memory and
+        // taking the places.
         let mut held = Held::new()?;
         let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
         let mut segments = self.places(tree.used as u64, at)?;
         let mut in_use = self.in_use(&segments)?;
-        // The kernel's own become free only when nothing but the tables is left to be taken.
+        // The hook's pages in the kernel's place become free only when just the tables remain to be
+        // allocated.
         let in_use_for_long = in_use.pop_at(0);
         held.keep_out_of(&segments);
-        // What is free in the places is taken, all of it, so that little that is taken later can be in
-        // the way; of what is to be copied over, it is free again at the end.
+        // Take all free memory in the places, so that later allocations rarely land there. The part that
+        // is to be copied over is given back at the end.
         for (segment, in_place) in segments.iter_mut().zip(&mut in_place) {
             self.take_free(segment, in_place, &mut held)?;
         }
@@ -150,8 +153,8 @@ impl Loader<'_> {
         let note = Extent::new(held.take_page()?.0, page.bytes());
         let initrd = segments.iter().find(|it| it.name == INITRD);
         let initrd = initrd.map(|it| Extent::new(it.destination, it.bytes));
-        // The first one's storage may be in a place that it was in the way of: it goes last, or
-        // something else would be there.
+        // Drop the measured tree last: its storage may lie in a segment's place, and another allocation
+        // would take that memory.
         let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
         next_tree::same_length(measured.used, tree.used)?;
 
@@ -217,7 +220,7 @@ impl Loader<'_> {
         }
     }
 
-    /// The tree for the next kernel, with the initramfs and the note there.
+    /// The device tree for the next kernel, which names the initramfs and the note.
     fn tree(&self, initrd: Option<Extent>, note: Extent, seeds: Seeds) -> Result<Tree, Refused> {
         let why = "its device tree is not in RAM that is mapped";
         let (old, bytes) = self.machine.tree().ok_or(Refused::Machine(why))?;
@@ -236,13 +239,13 @@ impl Loader<'_> {
         Ok(Tree { bytes: into, used })
     }
 
-    /// Where each segment is to be. None has pages yet.
+    /// The place of each segment. No segment has pages yet.
     fn places(&self, tree_bytes: u64, at: Where) -> Result<Segments<'static>, Refused> {
         let page = self.kernel.geometry.page_size();
         let mut free = Runs::with_room(MOST_FREE)?;
         let mut free = Ranges::new(free.slots());
         if at == Where::Free {
-            // What does not fit into the storage counts as in use.
+            // A range that does not fit into the storage counts as in use.
             each_free_block(LEAST_FREE, |start, bytes| {
                 let _ = free.insert(Extent::new(start.0, bytes));
             });
@@ -280,8 +283,8 @@ impl Loader<'_> {
             })?;
             let free = match forced {
                 Some(_) => &all,
-                // As near to RAM's first byte as can be, and not as is free: it may not be able to use
-                // what is below it.
+                // Such an image may be unable to use memory below itself. So it goes as close to the
+                // start of RAM as possible, even over memory in use.
                 None if kernel && !self.header.anywhere => &all,
                 None => &ground,
             };
@@ -293,8 +296,8 @@ impl Loader<'_> {
                     let within = self.usable(&segments, true);
                     find_place(name, memory, (page.bytes(), 0), &within, &segments, free)?
                 }
-                // All of the block in which it is mapped, so that nothing else is in there that must not
-                // be; if there is no such block, where it is seen to be well.
+                // Take the whole block that maps the tree, so that the block holds nothing which must
+                // not be mapped. Without such a block, any place that passes the checks will do.
                 (None, _) => {
                     let within = self.usable(&segments, false);
                     let find = |memory, align| {
@@ -311,9 +314,9 @@ impl Loader<'_> {
                 memory,
                 pages: &[],
                 clean: match name {
-                    // Its reader has the caches on.
+                    // The reader of the initramfs has the caches on.
                     INITRD => Clean::Nothing,
-                    // In place means cleaned here.
+                    // Segments in place are cleaned here.
                     _ => Clean::Moved,
                 },
             }]);
@@ -326,7 +329,7 @@ impl Loader<'_> {
         Ok(segments)
     }
 
-    /// Where the next kernel can use memory, once its place is known.
+    /// The memory that the next kernel can use, given the kernel's place.
     fn usable(&self, segments: &Segments<'_>, initrd: bool) -> Extent {
         let Some(kernel) = segments.first().map(Segment::place) else {
             return ANYWHERE;
@@ -340,8 +343,9 @@ impl Loader<'_> {
         within
     }
 
-    /// Takes what is free in a segment's place and holds it: what its bytes come to is told, and what is
-    /// behind them cleaned if that is all of it. All is only put aside if the bytes are to be copied.
+    /// Takes the free memory in a segment's place. Pages for the segment's bytes go to `in_place`. The
+    /// rest of the place is cleaned here if all of it was free. If the request asks for copies, all of
+    /// it is only put aside.
     fn take_free(
         &self,
         segment: &mut Segment<'_>,
@@ -357,8 +361,8 @@ impl Loader<'_> {
         if copies {
             return held.put_aside(rest);
         }
-        // What is behind the bytes stays taken: nobody writes to it any more, so that it need not be
-        // cleaned when the kernel leaves.
+        // The memory behind the bytes stays taken. Nothing writes it any more, so the kernel need not
+        // clean it on leaving.
         let mut behind = 0;
         held.take_free_in(rest, |run| {
             behind += run.bytes;
@@ -371,7 +375,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Pages of the places that somebody uses still, if a hook says so.
+    /// Pages in the places that a hook holds as still in use.
     fn in_use(&self, segments: &[Segment<'_>]) -> Result<ArrayVec<Held, MOST_SEGMENTS>, NoMemory> {
         let Some(hook) = KEXEC.get() else {
             return Ok(ArrayVec::new());
@@ -413,8 +417,8 @@ impl Loader<'_> {
             read: read.all(),
             segments,
         };
-        // Their pages come from where all tables' do. If one is in the way, what became free in the
-        // places is put aside: each time there is less of it.
+        // The pages of the tables come from the common allocator. If one lies in a segment's place, put
+        // aside the memory freed there and retry; each retry finds less of it.
         let mut tries = MOST_TRIES;
         loop {
             match Tables::build(self.kernel, &needs) {
@@ -426,7 +430,7 @@ impl Loader<'_> {
     }
 }
 
-/// Drawn once, so that the tree is as long when it is written as when it was measured.
+/// Random seeds, drawn once so that the measured tree and the written tree have the same length.
 fn seeds() -> Seeds {
     let mut rng = [0; SEED_BYTES];
     Seeds {
@@ -438,8 +442,7 @@ fn seeds() -> Seeds {
 const KERNEL: &str = NAMES[0];
 const INITRD: &str = NAMES[1];
 
-/// The pages that a segment's bytes come to, in order: those that are in place, and others for what is
-/// between them.
+/// The pages for a segment's bytes, in order: pages in place, and other pages for the gaps between them.
 fn complete(
     segment: &Segment<'_>,
     page: u64,

@@ -1,5 +1,5 @@
-//! A next kernel that is loaded: the list, the tables and the pages that it takes, which are all given
-//! back when it goes; and what it says of itself.
+//! A loaded next kernel: its list, tables and pages, all freed when it is dropped, and the text of
+//! `/sys/kernel/kexec_segments`.
 
 use super::pages::{self, Held, Words};
 use super::refused::Refused;
@@ -11,38 +11,38 @@ use granule::table::Counters;
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
 
-/// One thing that it is given. Without bytes it is not.
+/// One segment for the next kernel. Without bytes the segment is absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
-    /// Where it is to be: its bytes, and what it takes behind them.
+    /// The segment's place: its bytes and the memory reserved behind them.
     pub(crate) place: Extent,
-    /// Its bytes.
+    /// Bytes of the segment.
     pub(crate) bytes: u64,
-    /// Bytes of pages that are where they are to be already.
+    /// Bytes of pages that are in place already.
     pub(crate) in_place: u64,
-    /// The digest of its bytes.
+    /// The digest of the segment's bytes.
     pub(crate) digest: u64,
 }
 
-/// See the module.
+/// A loaded next kernel.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// The list, which was sealed.
+    /// The sealed list.
     pub(crate) list: List,
     /// The transitional tables.
     pub(crate) tables: Tables,
     pub(crate) way: Way,
-    /// Kernel, initramfs, device tree, as [`NAMES`] has them.
+    /// Kernel, initramfs and device tree, in the order of [`NAMES`].
     pub(crate) given: [Given; 3],
-    /// The page for the note, which the tree names. There is nothing but zeros in it.
+    /// The page for the note, which the device tree names; zeroed until the kernel leaves.
     pub(crate) note: PhysicalAddress,
-    /// All pages but the tables'.
+    /// All pages except those of the tables.
     #[allow(dead_code, reason = "given back when it is dropped")]
     pub(super) held: Held,
 }
 
 impl Loaded {
-    /// Completes the list for a CPU whose TCR is `tcr` when it leaves.
+    /// Completes the list for a CPU that leaves with `tcr` in TCR.
     pub(crate) fn seal(&self, tcr: u64) -> Result<Header, ListError> {
         let tables = &self.tables.transition;
         let header = self.list.seal(&mut Words, &self.way, tables, tcr)?;
@@ -54,19 +54,19 @@ impl Loaded {
         Ok(header)
     }
 
-    /// Whether the list is as it was sealed.
+    /// Checks that the list is unchanged since it was sealed.
     pub(crate) fn verify(&self) -> Result<Header, ListError> {
         verify(&Words, self.list.head, |_| {})
     }
 
-    /// Completes the list anew, for a TCR that changed since, if it is as it was sealed.
+    /// Verifies the list and completes it again for a changed TCR.
     pub(crate) fn seal_again(&self, tcr: u64) -> Result<Header, ListError> {
         self.verify()?;
         self.seal(tcr)
     }
 }
 
-/// A line a segment, then one for all of it: `/sys/kernel/kexec_segments`.
+/// One line for each segment, then one for the whole: `/sys/kernel/kexec_segments`.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, given) in NAMES.iter().zip(&self.given).filter(|(_, it)| it.bytes > 0) {
@@ -90,10 +90,10 @@ impl fmt::Display for Loaded {
     }
 }
 
-/// Transitional tables, given back when they are dropped.
+/// Transitional tables, freed on drop.
 pub(crate) struct Tables {
     pub(crate) transition: Transition,
-    /// How many pages they have.
+    /// Pages of the tables.
     pub(crate) count: u64,
     kernel: &'static Kernel,
 }

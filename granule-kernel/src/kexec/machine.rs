@@ -1,5 +1,5 @@
-//! What of the machine loading must know, noted while the boot still has it: RAM, what in it is not
-//! this kernel's to overwrite, the device tree, and what the command line says of leaving.
+//! Facts about the machine that loading needs, recorded while the boot still has them: RAM, the ranges
+//! that must not be overwritten, the device tree, and the kexec options of the command line.
 
 use crate::handover::Handover;
 use crate::mm::firmware;
@@ -12,40 +12,41 @@ use granule_kexec::{Extent, Ground};
 
 type Extents = ArrayVec<Extent, MOST_RANGES>;
 
-/// See the module.
+/// Facts about the machine, recorded at boot.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// What the boot CPU can do.
+    /// Features of the boot CPU.
     pub(super) cpu: CpuFeatures,
-    /// RAM that the linear map reaches.
+    /// RAM that the linear map covers.
     ram: Extents,
-    /// What of it firmware has reserved, or is not mapped.
+    /// RAM that firmware reserves or that is not mapped.
     reserved: Extents,
-    /// What of it must not be mapped, which is reserved too.
+    /// RAM that must not be mapped; `reserved` includes it.
     pub(super) unmapped: Extents,
-    /// Records of a trace, and what is handed over by request: the next kernel finds both as they are.
+    /// The memory of the trace and the memory handed over on request: the next kernel gets both
+    /// unchanged.
     kept: ArrayVec<Extent, 2>,
-    /// What of that the command line names.
+    /// The range of `kept` that the command line names.
     pub(super) persist: Option<Extent>,
-    /// The machine's device tree, if it is in RAM that is mapped.
+    /// The machine's device tree, if it lies in mapped RAM.
     tree: Option<Extent>,
     /// Whether the machine began at EL2 and this kernel runs at EL1.
     pub(super) returns_to_el2: bool,
     pub(crate) options: KexecOptions,
-    /// Whether there was room for all of it.
+    /// Whether the storage had room for every range.
     is_whole: bool,
 }
 
 static MACHINE: spin::Once<Machine> = spin::Once::new();
 
-/// What was noted, if all of it could be.
+/// The recorded facts, if all of them fitted.
 pub(crate) fn machine() -> Option<&'static Machine> {
     MACHINE.get().filter(|machine| machine.is_whole)
 }
 
-/// Notes it all, while the device tree is in its window and early memory tells of RAM. Not if there
-/// is more of it than there is room for.
-// Its own frame, as that of the boot is under all that follows.
+/// Records the facts while the device tree is in its window and early memory knows RAM. The record is
+/// marked incomplete if the ranges exceed the storage.
+// A frame of its own keeps the boot's stack small: every later call of the boot lies below it.
 #[inline(never)]
 pub(crate) fn begin(
     handover: &Handover,
@@ -53,11 +54,10 @@ pub(crate) fn begin(
     persist: Option<Extent>,
     parameters: &Parameters<'_>,
 ) {
-    // Made where it stays: as one of several on the way there it would take much of the boot's stack.
+    // Built in place: copies on the way there would take much of the boot's stack.
     MACHINE.call_once(|| {
         let (entry, trace) = (&handover.entry, &handover.trace);
-        // The trace goes on in the next kernel's, if that is told so: its memory is not for anything
-        // else.
+        // The next kernel may continue the trace, so the memory of the trace is used for nothing else.
         let trace = Extent::new(trace.start, trace.bytes);
         let kept = [persist, (trace.bytes != 0).then_some(trace)];
         let mut machine = Machine {
@@ -97,22 +97,22 @@ pub(crate) fn begin(
 }
 
 impl Machine {
-    /// The machine's device tree and where it is.
+    /// The machine's device tree and its place.
     pub(super) fn tree(&self) -> Option<(Extent, &'static [u8])> {
         let place = self.tree?;
         let start = pointer(PhysicalAddress(place.start))?;
-        // SAFETY: in a bank that the linear map shows, where the boot refuses no-map ranges; reserved
-        // since before anything was allocated, and nobody writes it.
+        // SAFETY: the tree lies in a bank that the linear map covers, where the boot refuses no-map
+        // ranges. The range was reserved before the first allocation, and nothing writes it.
         let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), place.bytes as usize) };
         Some((place, bytes))
     }
 
-    /// What the next kernel is to find as it is, but for the note.
+    /// Ranges that the next kernel must find unchanged, apart from the note.
     pub(super) fn kept(&self) -> &[Extent] {
         &self.kept
     }
 
-    /// Where segments may be, with what is kept, in which `kept` of here is.
+    /// The memory that segments may use. `kept` includes the ranges of `Self::kept`.
     pub(super) fn ground<'a>(&'a self, page: PageSize, kept: &'a [Extent]) -> Ground<'a> {
         Ground {
             page,

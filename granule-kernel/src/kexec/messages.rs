@@ -1,39 +1,39 @@
-//! The lines about kexec that a program can cause, each kind under a limit of its own, so that a line
-//! that is caused without end does not hide the others.
+//! The console lines about kexec that a program can cause. Each kind has its own rate limit, so an
+//! endless repetition of one line does not hide the others.
 
 use crate::arch::cpu;
 use crate::dev::console::println;
 use crate::lock::Lock;
 use granule_kcore::rate_limit::RateLimit;
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A next kernel is loaded.
+    /// A next kernel was loaded.
     Loaded,
-    /// The call itself: descriptors, flags, numbers, the command line.
+    /// The call itself: descriptors, flags, magic numbers, the command line.
     Call,
-    /// The image is none.
+    /// The image is invalid.
     Image,
-    /// A segment's place.
+    /// The place of a segment.
     Place,
-    /// No memory for what is to be known.
+    /// No memory for bookkeeping.
     Memory,
     /// No pages for the segments.
     Pages,
-    /// No pages for what leads over.
+    /// No pages for the transition.
     Over,
-    /// The machine's tree or the machine itself.
+    /// The machine's device tree, or the machine itself.
     Machine,
-    /// Somebody else is at it.
+    /// Another caller is loading or leaving.
     Busy,
-    /// It is loaded, and not left for.
+    /// The next kernel is loaded, but leaving for it was refused.
     Stays,
 }
 
 const KINDS: usize = Kind::Stays as usize + 1;
 
-/// Prints a line of a kind, if its limit allows that.
+/// Prints a line of `kind`, if its rate limit allows it.
 pub(crate) fn say(kind: Kind, say: impl FnOnce()) {
     static LIMITS: Lock<[RateLimit; KINDS]> = Lock::new([RateLimit::NEW; KINDS]);
 

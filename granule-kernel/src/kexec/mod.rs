@@ -1,12 +1,12 @@
 //! Leaving for the next kernel, and arriving in it.
 //!
-//! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) of files, with pages from [`pages`], on a
-//! [`machine`] noted at boot. This file holds the kernel that is loaded, and says who may change it.
+//! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) from files, with pages from [`pages`],
+//! on the [`machine`] recorded at boot. This file holds the loaded kernel and the lock for changing it.
 //! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
-//! Leaving: [`leave`](mod@leave) has the order of steps, from the call to the jump. [`exact`] verifies the
-//! tables once more, and [`quiet`] makes devices fall silent. Arriving: [`arrive`] reports the handoff note.
-//! Device tree, note, options and the request to the boot CPU are in `granule_kcore::kexec`.
+//! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`exact`] verifies the
+//! tables once more, and [`quiet`] silences the devices. Arriving: [`arrive`] reports the handoff note.
+//! The device tree, the note, the options and the request to the boot CPU are in `granule_kcore::kexec`.
 
 pub(crate) mod arrive;
 pub(crate) mod exact;
@@ -36,15 +36,15 @@ mod state {
     static LOADED: Lock<Option<Loaded>> = Lock::new(None);
     static BUSY: AtomicBool = AtomicBool::new(false);
 
-    /// Who has this is the only one that loads, unloads or leaves.
+    /// The exclusive right to load, unload or leave.
     #[derive(Debug)]
     pub(crate) struct Busy(());
 
     impl Busy {
-        /// `None` while somebody else has it: whoever loads may take seconds.
+        /// Takes the right; `None` while another caller has it. A load may take seconds.
         pub(crate) fn take() -> Option<Self> {
-            // Made only if nobody has it: one that is made and dropped again would give back what the
-            // other has.
+            // Build the value only after the swap succeeds: dropping a spare value would release the
+            // other caller's right.
             (!BUSY.swap(true, Ordering::Acquire)).then(|| Self(()))
         }
     }
@@ -55,7 +55,7 @@ mod state {
         }
     }
 
-    /// Loads a next kernel in the place of the one that is loaded. If it is refused, that one stays.
+    /// Loads a next kernel in place of the loaded one. On refusal the loaded one stays.
     pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
         let new = super::load::load(request)?;
         messages::say(Kind::Loaded, || {
@@ -66,14 +66,14 @@ mod state {
         Ok(())
     }
 
-    /// Gives back what is loaded, if anything is.
+    /// Frees the loaded kernel, if any.
     pub(crate) fn unload(_busy: &Busy) {
         let old = LOADED.with(Option::take);
         drop(old);
     }
 
-    /// Calls `work` with what is loaded, if something is; while it lasts nothing is. Not under the
-    /// lock, as `work` waits for other CPUs. Whoever waits for it has the right to.
+    /// Calls `work` with the loaded kernel, if any. The slot is empty meanwhile: `work` waits for other
+    /// CPUs, so it runs outside the lock. The waiting caller holds `Busy`.
     pub(super) fn begin<R>(work: impl FnOnce(&Loaded) -> R) -> Option<R> {
         let loaded = LOADED.with(Option::take)?;
         let result = work(&loaded);
@@ -82,21 +82,21 @@ mod state {
         Some(result)
     }
 
-    /// Looks at what is loaded.
+    /// Calls `look` with the loaded kernel.
     pub(crate) fn with_loaded<R>(look: impl FnOnce(Option<&Loaded>) -> R) -> R {
         LOADED.with(|slot| look(slot.as_ref()))
     }
 }
 
-/// What is to be loaded.
+/// A request to load a next kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
-    /// The image's file.
+    /// The content of the image file.
     pub(crate) kernel: &'a [u8],
-    /// The initramfs, if there is to be one.
+    /// The initramfs, if any.
     pub(crate) initrd: Option<&'a [u8]>,
     /// The command line, without a NUL.
     pub(crate) command_line: &'a [u8],
-    /// Nothing is put where it is to be at once: for measuring, and for tests.
+    /// Load no segment directly into its place: for measurements and tests.
     pub(crate) copy: bool,
 }

@@ -1,5 +1,5 @@
-//! Pages for the next kernel: taken where they are to be or elsewhere, filled, and given back all
-//! together when their owner goes. The only place of loading that touches memory by address.
+//! Pages for the next kernel: taken in a segment's place or elsewhere, filled, and freed together when
+//! their owner is dropped. Only this file of the loading code accesses memory by address.
 
 use crate::arch::cache;
 use crate::arch::cpu;
@@ -14,15 +14,15 @@ use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{Digest, Extent, ListMemory, Segment, relocate};
 
-/// Kernel, initramfs, device tree.
+/// Segments: kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();
 
-/// The bytes of a page of this kernel's.
+/// The bytes of a page of this kernel.
 pub(crate) fn page_bytes() -> u64 {
     live::kernel().map_or(0, live::Kernel::page)
 }
 
-/// Extents in the order in which they came, neighbours joined: as many as there is memory for.
+/// Extents in order of insertion, neighbours joined. The storage grows as long as memory lasts.
 #[derive(Debug)]
 pub(crate) struct Runs {
     slots: Array<Extent>,
@@ -37,7 +37,7 @@ impl Runs {
         Self::with_room(Self::FIRST)
     }
 
-    /// None yet, with room for so many.
+    /// An empty value with room for `room` extents.
     pub(super) fn with_room(room: usize) -> Result<Self, NoMemory> {
         let slots = Array::new(room, |_| Extent::default()).ok_or(NoMemory)?;
         Ok(Self { slots, used: 0 })
@@ -65,20 +65,21 @@ impl Runs {
         Ok(())
     }
 
-    /// The storage, all of it.
+    /// The whole storage.
     pub(super) fn slots(&mut self) -> &mut [Extent] {
         &mut self.slots
     }
 
-    /// What is in it.
+    /// The stored extents.
     pub(crate) fn all(&self) -> &[Extent] {
         self.slots.get(..self.used).unwrap_or_default()
     }
 }
 
-/// Pages that are given back when this is dropped. Those that lie where a segment is to be are put
-/// aside: others free memory while a kernel is loaded, also in the places, and what is taken there would
-/// be written over. They are held until all is taken, as they would be taken again.
+/// Pages that are freed when the owner is dropped. Pages in a segment's place are put aside instead of
+/// used: other code frees memory during a load, also in the places, and relocation would overwrite a
+/// page taken there. They stay held until all pages are taken; otherwise the allocator would return them
+/// again.
 #[derive(Debug)]
 pub(crate) struct Held {
     own: Runs,
@@ -87,7 +88,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// None yet, for segments that are to be there.
+    /// An empty value, before any segment has a place.
     pub(crate) fn new() -> Result<Self, NoMemory> {
         Ok(Self {
             own: Runs::new()?,
@@ -96,13 +97,13 @@ impl Held {
         })
     }
 
-    /// Where segments are to be, from here on.
+    /// Sets the segments' places, which later allocations avoid.
     pub(super) fn keep_out_of(&mut self, segments: &[Segment<'_>]) {
         let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
         self.places = places.collect();
     }
 
-    /// Takes all pages of an extent that are free, and tells of them in ascending order.
+    /// Takes all free pages of an extent and calls `each` with them in ascending order.
     pub(crate) fn take_free_in(
         &mut self,
         extent: Extent,
@@ -111,25 +112,25 @@ impl Held {
         take_free(&mut self.own, extent, each)
     }
 
-    /// Puts aside what of an extent is free.
+    /// Puts aside the free pages of an extent.
     pub(super) fn put_aside(&mut self, extent: Extent) -> Result<(), NoMemory> {
         take_free(&mut self.aside, extent, |_| Ok(()))
     }
 
-    /// Puts aside what has become free in the places by now, for who takes pages without this.
+    /// Puts aside the pages freed in the places so far, for allocations that bypass this owner.
     pub(super) fn put_places_aside(&mut self) -> Result<(), NoMemory> {
         let Self { aside, places, .. } = self;
         let mut places = places.iter();
         places.try_for_each(|place| take_free(aside, *place, |_| Ok(())))
     }
 
-    /// Gives back what was put aside: nothing more is taken.
+    /// Frees the pages put aside; no more pages will be taken.
     pub(super) fn complete(&mut self) {
         let aside = core::mem::take(&mut self.aside.used);
         release_all(self.aside.slots.get(..aside).unwrap_or_default());
     }
 
-    /// Takes one page or more, together at most so many bytes, wherever they are but in a place.
+    /// Takes at least one page and at most `most` bytes, in one run outside the places.
     pub(super) fn take(&mut self, most: u64) -> Result<Extent, NoMemory> {
         loop {
             let run = pages::allocate_run(most / page_bytes().max(1))?;
@@ -141,7 +142,7 @@ impl Held {
         }
     }
 
-    /// Takes one page, wherever it is.
+    /// Takes one page outside the places.
     pub(super) fn take_page(&mut self) -> Result<PhysicalAddress, NoMemory> {
         let page = self.take(page_bytes())?;
         Ok(PhysicalAddress(page.start))
@@ -185,10 +186,10 @@ fn release_all(runs: &[Extent]) {
     }
 }
 
-// SAFETY: pages of the page allocator, nobody else's until they are dropped; the linear map shows them
-// all, and they lie below the kernel's physical address size.
+// SAFETY: the pages come from the page allocator, and `Held` alone owns them until it is dropped. The
+// linear map covers all of them, and they lie below the kernel's physical address size.
 unsafe impl TableAllocator for Held {
-    /// Others may be faster: that there are enough is seen as they are taken.
+    /// Nothing is reserved: other allocations may come first. A shortage shows in `allocate`.
     fn reserve(&mut self, _: usize) -> bool {
         true
     }
@@ -201,33 +202,34 @@ unsafe impl TableAllocator for Held {
         })
     }
 
-    /// They go with all others: so what a list says of its pages need not be believed.
+    /// Tables are freed with all other pages, so a damaged list cannot free a wrong page.
     fn free(&mut self, _: FreedTable) {}
 }
 
-/// The list's words, through the linear map.
+/// The words of the list, through the linear map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words;
 
 impl ListMemory for Words {
     fn load(&self, address: u64) -> Option<u64> {
         let at = pointer(PhysicalAddress(address)).filter(|_| address.is_multiple_of(8))?;
-        // Only RAM that is mapped: where a list leads that was written over is anybody's guess.
+        // Only mapped RAM: the links of an overwritten list may lead anywhere.
         cpu::translate(at.as_ptr() as u64).ok()?;
-        // SAFETY: aligned, and just seen to be mapped; any word is valid.
+        // SAFETY: the address is aligned and was just seen to be mapped; any word is valid.
         Some(unsafe { at.cast::<u64>().as_ptr().read_volatile() })
     }
 
     fn store(&mut self, address: u64, word: u64) {
         if let Some(at) = pointer(PhysicalAddress(address)) {
-            // SAFETY: a word of a page that `Held` gave for the list, which only its owner writes.
+            // SAFETY: the word lies in a page that `Held` took for the list, and only the list's owner
+            // writes it.
             unsafe { at.cast::<u64>().as_ptr().write_volatile(word) };
         }
     }
 }
 
-/// Puts `bytes` into pages, in order, with zeros behind them up to the last page's end, and gives
-/// their digest.
+/// Writes `bytes` to pages, in order, fills the rest of the last page with zeros, and returns the digest
+/// of `bytes`.
 pub(super) fn fill(pages: &[Extent], bytes: &[u8]) -> u64 {
     let mut digest = Digest::new();
     let mut rest = bytes;
@@ -235,7 +237,8 @@ pub(super) fn fill(pages: &[Extent], bytes: &[u8]) -> u64 {
         let Some(start) = pointer(PhysicalAddress(run.start)) else {
             continue;
         };
-        // SAFETY: pages that `Held` gave, which the linear map shows writable and nobody else has.
+        // SAFETY: `Held` took these pages; the linear map maps them writable, and nothing else uses
+        // them.
         let to = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), run.bytes as usize) };
         let (piece, behind) = rest.split_at(rest.len().min(to.len()));
         let (head, tail) = to.split_at_mut(piece.len());
@@ -247,7 +250,7 @@ pub(super) fn fill(pages: &[Extent], bytes: &[u8]) -> u64 {
     digest.value()
 }
 
-/// Cleans what is in a page to the point of coherency.
+/// Cleans an extent to the point of coherency.
 pub(crate) fn clean(extent: &Extent) {
     if let Some(start) = pointer(PhysicalAddress(extent.start)) {
         let start = start.as_ptr() as u64;
@@ -255,7 +258,7 @@ pub(crate) fn clean(extent: &Extent) {
     }
 }
 
-/// Copies the relocation code to a page from which it can be executed, with the MMU on and off.
+/// Copies the relocation code to a page and makes it executable with the MMU on and off.
 pub(super) fn put_code(page: PhysicalAddress) {
     let place = Extent::new(page.0, page_bytes());
     fill(&[place], relocate::code());

@@ -1,7 +1,6 @@
-//! What must be still when the next kernel begins: nothing that this kernel has turned on may
-//! interrupt it, count for it, or write to its memory.
+//! Silences what this kernel turned on: in the next kernel it must not interrupt, count or write memory.
 //!
-//! No device writes to memory here: the UART and the interrupt controller are all that is driven.
+//! No device here writes memory: the kernel drives only the UART and the interrupt controller.
 
 use super::hook::{KEXEC, KexecHook};
 use crate::arch::counter;
@@ -11,8 +10,8 @@ use crate::dev::gic::quiet::StillOn;
 use crate::dev::timer;
 use crate::percpu;
 
-/// Makes this CPU, which is the last one, and what all share quiet; all but the counting of instructions is
-/// as it was if something of it is not. Interrupts must be masked.
+/// Silences this CPU, which is the last one, and the shared interrupt controller. On failure all of it
+/// is restored except the instruction counter. Interrupts must be masked.
 pub(super) fn devices() -> Result<(), StillOn> {
     let this = percpu::this();
     timer::off();
@@ -27,7 +26,7 @@ pub(super) fn devices() -> Result<(), StillOn> {
     quiet
 }
 
-/// This CPU takes interrupts again.
+/// Lets this CPU take interrupts again.
 pub(super) fn undo() {
     if let Err(error) = gic::restore(percpu::this()) {
         println!("granule: the interrupt controller cannot be set up again: {error}");

@@ -7,22 +7,22 @@ use granule_kcore::kexec::next_tree::TreeError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
 use granule_linux_abi::abi::Errno;
 
-/// What is wrong with a call itself.
+/// A fault of the call itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
-    /// The command line is too long, or has a NUL in it.
+    /// The command line is too long or contains a NUL.
     Line { bytes: u64 },
-    /// The command line is not in memory that the program can read.
+    /// The program cannot read the memory of the command line.
     Address { at: u64, bytes: u64, error: Errno },
-    /// A descriptor of no file.
+    /// The descriptor is not an open file.
     File {
         what: &'static str,
         descriptor: u64,
         error: Errno,
     },
-    /// Flags that there are not.
+    /// Unknown flags.
     Flags { flags: u64 },
-    /// Not the numbers that mean leaving.
+    /// The numbers do not mean "leave for the next kernel".
     Reboot {
         magic: u32,
         second: u32,
@@ -30,31 +30,31 @@ pub(crate) enum Call {
     },
 }
 
-/// See the module. The running kernel is as it was, and so is what was loaded before.
+/// Why a next kernel is refused. The running kernel and an earlier loaded kernel are unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refused {
-    /// The file is no image that can be booted here.
+    /// The file is not an image that can boot here.
     Image(ImageError),
-    /// A segment, or a page of the transition, cannot be where it is to be.
+    /// A segment, or a page of the transition, cannot have its place.
     Segment(Refusal),
-    /// There are no transitional tables.
+    /// The transitional tables cannot be made.
     Transition(TransitionError),
-    /// There is no tree to give to it.
+    /// The device tree for the next kernel cannot be made.
     Tree(TreeError),
-    /// The machine could not be noted when it was booted.
+    /// The machine could not be recorded at boot.
     Machine(&'static str),
-    /// There is no memory for what is to be known of it.
+    /// No memory for bookkeeping.
     Memory { what: &'static str },
-    /// What the program asked for cannot be asked for.
+    /// The call is invalid.
     Call(Call),
-    /// Somebody else is loading, or leaving.
+    /// Another caller is loading or leaving.
     Busy,
-    /// The list changed as it was completed.
+    /// The list changed while it was completed.
     List(ListError),
 }
 
 impl Refused {
-    /// What the program is told.
+    /// The error that the program gets.
     pub(crate) const fn errno(&self) -> Errno {
         match self {
             Self::Image(ImageError::NotAnImage(_) | ImageError::Short { .. }) => Errno::ENOEXEC,
@@ -71,7 +71,7 @@ impl Refused {
         }
     }
 
-    /// Of which kind its line is.
+    /// The kind of its console line.
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Call(_) => Kind::Call,
@@ -85,7 +85,7 @@ impl Refused {
         }
     }
 
-    /// Whether a table's page is where a segment is to be.
+    /// Whether a page of a table lies in a segment's place.
     pub(super) const fn in_the_way(&self) -> bool {
         matches!(
             self,
@@ -93,7 +93,7 @@ impl Refused {
         )
     }
 
-    /// Whether more memory would help, so that it is worth trying where less of it is needed.
+    /// Whether a retry with a smaller need for memory may succeed.
     pub(super) const fn wants_memory(&self) -> bool {
         matches!(self.errno(), Errno::ENOMEM | Errno::EADDRNOTAVAIL)
     }

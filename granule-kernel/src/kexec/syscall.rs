@@ -1,4 +1,4 @@
-//! Calls that load a next kernel and leave for it.
+//! The system calls that load a next kernel and leave for it.
 
 use super::leave;
 use super::messages::{self, Kind};
@@ -18,13 +18,13 @@ use granule_linux_abi::files::open::What;
 
 const UNLOAD: u64 = 1;
 const NO_INITRAMFS: u64 = 4;
-/// Linux's, which says more then; here all is said as it is.
+/// The flag of Linux for more messages. This kernel always prints them, so the flag changes nothing.
 const DEBUG: u64 = 8;
-/// Linux's, which then takes no memory of its contiguous areas. Here: nothing is put where it is to be
-/// at once, so that all of it is copied.
+/// The flag of Linux that forbids memory of contiguous areas (CMA). Here the flag puts no segment in its
+/// place directly, so that every byte is copied.
 const NO_CMA: u64 = 0x10;
 
-/// This kernel's way to the next one.
+/// The `NextKernel` of this kernel.
 pub(crate) struct Kexec;
 
 impl NextKernel for Kexec {
@@ -51,7 +51,7 @@ impl NextKernel for Kexec {
     }
 }
 
-/// `kexec_file_load`. Who panics is not left for another kernel: the flag for that is none.
+/// `kexec_file_load`. The flag for a crash kernel is refused: a panic does not start another kernel.
 fn load(
     current: &mut Current<'_>,
     [kernel, initrd, line_bytes, line, flags, _]: Arguments,
@@ -85,7 +85,7 @@ fn load(
     Ok(0)
 }
 
-/// What is in the file of a descriptor: the archive's own bytes, which stay where they are.
+/// The content of a descriptor's file: bytes of the archive, which never move.
 fn content(
     current: &Current<'_>,
     what: &'static str,
@@ -112,7 +112,7 @@ fn content(
     })
 }
 
-/// The command line, whose last byte is a NUL, if there is one.
+/// The command line; a non-empty one must end with a NUL.
 fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<u8>, Errno> {
     let refused = Call::Line { bytes }.into();
     if bytes > MOST_COMMAND_LINE as u64 {
@@ -130,7 +130,7 @@ fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<
     }
 }
 
-/// Says what is loaded now, for programs to read.
+/// Publishes the loaded kernel as a file for programs.
 fn publish(current: &mut Current<'_>) {
     let text = with_loaded(|loaded| loaded.map_or(Shown::NONE, Shown::of));
     current.with(|processes, _| processes.files.kexec = text);
@@ -151,7 +151,7 @@ const MAGIC: u64 = 0xfee1_dead;
 const MAGICS: [u64; 4] = [0x2812_1969, 0x0512_1996, 0x1604_1998, 0x2011_2000];
 const KEXEC: u64 = 0x4558_4543;
 
-/// `reboot`, of which there is only leaving for the next kernel.
+/// `reboot`, of which only leaving for the next kernel is implemented.
 fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> Outcome {
     let word = |value: u64| u64::from(value as u32);
     if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {

@@ -1,4 +1,5 @@
-//! Table pages from early memory, while the boot has no page allocator; and memory given back to it.
+//! Table pages from early memory, while the boot has no page allocator, and the return of memory to early
+//! memory.
 
 use crate::dev::console::println;
 use crate::fatal::refuse;
@@ -7,17 +8,18 @@ use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_boot::memblock::{Direction, Error};
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 
-/// Table pages straight from early memory, wherever it is: mapped or not.
+/// A table allocator that takes pages from early memory, mapped or not.
 #[derive(Debug)]
 pub(crate) struct EarlyTables<'m> {
     memory: &'m mut Memory,
     page_bytes: u64,
-    /// What firmware reserved, where tables may come back that early memory did not give out.
+    /// Firmware's reservations. Needed when tables of the static pool may be freed here, because early memory
+    /// did not give those out.
     firmware: Option<&'m Memory>,
 }
 
 impl<'m> EarlyTables<'m> {
-    /// Table pages of `page_bytes` from `memory`.
+    /// Allocates table pages of `page_bytes` bytes from `memory`.
     pub(crate) const fn new(memory: &'m mut Memory, page_bytes: u64) -> Self {
         Self {
             memory,
@@ -26,8 +28,8 @@ impl<'m> EarlyTables<'m> {
         }
     }
 
-    /// The same, where tables of the static pool come back too: of them `memory` gets only what
-    /// `firmware` has not reserved.
+    /// As [`new`](Self::new), for use when tables of the static pool are freed too: `memory` gets back only
+    /// the parts of them that `firmware` has not reserved.
     pub(crate) const fn keeping(
         memory: &'m mut Memory,
         page_bytes: u64,
@@ -41,7 +43,7 @@ impl<'m> EarlyTables<'m> {
     }
 }
 
-// SAFETY: early memory gives each range out once and knows only RAM that is mapped or about to be.
+// SAFETY: early memory gives each range out once. It contains only RAM that is mapped, or will be.
 unsafe impl TableAllocator for EarlyTables<'_> {
     fn reserve(&mut self, tables: usize) -> bool {
         let needed = tables as u64 * self.page_bytes;
@@ -70,9 +72,9 @@ unsafe impl TableAllocator for EarlyTables<'_> {
     }
 }
 
-/// Gives memory back that was reserved: part of the image, or a table that is none any more. What
-/// `firmware` reserved of it stays reserved; none is named for memory that early memory gave out,
-/// where nothing can be.
+/// Returns reserved memory to early memory: a part of the image, or a table that is no longer used. Ranges
+/// that `firmware` reserved stay reserved. `firmware` is `None` for memory that early memory itself gave out,
+/// because such memory holds no reservation.
 pub(super) fn give_back(memory: &mut Memory, firmware: Option<&Memory>, start: u64, end: u64) {
     let Some(firmware) = firmware else {
         free(memory, start, end);
@@ -87,7 +89,7 @@ fn free(memory: &mut Memory, start: u64, end: u64) {
     let bytes = end - start;
     match memory.free(start, bytes) {
         Ok(()) => {}
-        // Tearing a range in two found no room: the pages stay reserved, which harms nothing.
+        // The list of regions had no room to split one in two. The pages stay reserved, which is safe.
         Err(Error::TooManyRegions { .. }) => {
             println!(
                 "granule: {bytes} bytes at {start:#x} stay reserved: memory is in too many pieces"

@@ -1,23 +1,23 @@
-//! Why a change of the linear map was refused: one error for all that changes it.
+//! The error of every function that changes the linear map.
 
 use core::fmt;
 use granule::arch::VirtualAddress;
 use granule::table::TableError;
 
-/// Why a change of the linear map was refused. Nothing has changed then.
+/// Why a change of the linear map was refused. The map is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinearError {
-    /// The tables do not change at run time yet.
+    /// The page allocator has not taken over yet, so the tables cannot change.
     TooEarly,
-    /// A range is not one of whole pages of the linear map.
+    /// The range is not whole pages of the linear map.
     Outside { start: u64, bytes: u64 },
-    /// The kernel's image is among the range.
+    /// The range contains a part of the kernel's image.
     Image { start: VirtualAddress, bytes: u64 },
-    /// Guard pages are among the range.
+    /// The range contains guard pages.
     Guarded { start: VirtualAddress, bytes: u64 },
-    /// A page would be writable and executable.
+    /// The page would become writable and executable.
     WritableExecutable { address: VirtualAddress },
-    /// The tables refuse.
+    /// The page-table library refused the operation.
     Table(TableError),
 }
 

@@ -1,13 +1,13 @@
-//! What is known of an address in the linear map at which an access faulted: for the last words.
+//! Explains a fault in the linear map, for the fatal report.
 //!
-//! Whoever asks may have been interrupted anywhere, so nothing here waits for a lock: what cannot be
-//! told is not told.
+//! The faulting code may have held any lock, so nothing here waits for one. A cause that needs a held lock is
+//! left out of the report.
 
 use super::{live, pages};
 use granule::arch::{Kind, VirtualAddress};
 use granule_kcore::frames::Frame;
 
-/// Why an access to `address` faults, where it is one of the reasons made here.
+/// The reason why an access to `address` faults, if this module knows it.
 pub(crate) fn why(address: u64) -> Option<&'static str> {
     live::try_look(|kernel, live, tree| {
         let page = kernel.page();

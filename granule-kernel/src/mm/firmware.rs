@@ -1,4 +1,4 @@
-//! What firmware tells of memory: the device tree, read in its window while the boot has one.
+//! Reads memory information from the device tree, through the tree's boot-time mapping.
 
 use crate::fatal::refuse;
 use crate::handover::Handover;
@@ -6,8 +6,8 @@ use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
-/// Shows `look` the device tree, in its window. A closure, because the window goes: nothing that
-/// borrows from the tree can get out and be used after `release::boot_leftovers`.
+/// Calls `look` with the device tree's bytes. The mapping goes away, so access is by closure: no
+/// borrow of the tree can outlive the call and be used after `release::boot_leftovers`.
 pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
     // `release::boot_leftovers` unmaps it, which comes after every call of this function; the
@@ -20,8 +20,8 @@ pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -
     })
 }
 
-/// Memory as the device tree tells of it: reserved is what firmware and boot loader reserved, and
-/// nothing of ours.
+/// Adds to `memory` the RAM and the reservations that the device tree describes. The kernel's own
+/// reservations are not included.
 pub(crate) fn memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
     let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory);
     if let Err(error) = with_tree(handover, read) {

@@ -1,9 +1,9 @@
-//! Guard pages that are moved from anywhere: pools of pages in memory that was split beforehand.
+//! Pools of guard pages, which any context may make invalid and valid again.
 //!
-//! Making a page of a pool invalid is one store and one TLBI, making it valid one store, without a
-//! lock and without memory, so it may be done in an interrupt, or with any lock held. For that
-//! the pages stay pages: nothing merges them, and no other call changes them, as long as the pool
-//! lives.
+//! The memory of a pool is split to pages when the pool is made. Making a page invalid is then one
+//! store and one TLBI, and making it valid is one store. Neither takes a lock or allocates memory,
+//! so both are allowed in an interrupt and with any lock held. While the pool lives, nothing merges
+//! its pages and no other call changes them.
 
 use super::error::LinearError;
 use super::live::{self, Flush};
@@ -16,14 +16,14 @@ use granule::arch::page_size::Level;
 use granule::table::{Counts, TableError};
 use granule_kcore::frames::Frame;
 
-/// Why there is no pool.
+/// Why a pool could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolError {
-    /// There is no free block of so many pages.
+    /// No free block has this many pages.
     NoMemory { pages: u64 },
-    /// There are as many pools as there can be.
+    /// The largest number of pools already exists.
     TooMany,
-    /// The memory cannot be split.
+    /// The memory could not be split to pages.
     Linear(LinearError),
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// Pages, all valid at first, each of which can be made invalid and valid again.
+/// A block of pages, all valid at first. Each page can be made invalid and valid again.
 #[derive(Debug)]
 pub(crate) struct Pool {
     range: Range<u64>,
@@ -53,12 +53,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool of `2^order` pages, split from whatever leaf they are in. Takes the lock once.
+    /// Allocates a pool of `2^order` pages and splits the leaves that contain them. Takes the
+    /// tables' lock once.
     ///
     /// # Errors
     ///
-    /// When there is no memory for pages or tables, no room for one more pool, or the CPUs do not
-    /// allow the split. Nothing has changed then.
+    /// When there is no memory for pages or tables, when the largest number of pools exists, or
+    /// when the CPUs do not allow the split. Nothing has changed then.
     pub(crate) fn new(order: u32) -> Result<Self, PoolError> {
         let pages = 1u64 << order;
         let first = pages::allocate(order).ok_or(PoolError::NoMemory { pages })?;
@@ -73,7 +74,8 @@ impl Pool {
             if live.pools.is_full() {
                 return Err(PoolError::TooMany);
             }
-            // All or nothing: so many tables suffice for both ends and all between.
+            // Reserve every table before the first change, so that the split cannot fail halfway.
+            // This number suffices for both ends and everything between.
             let size = kernel.geometry.page_size();
             let start_level = kernel.geometry.start_level();
             let levels = Level::ALL.into_iter().filter(|level| *level >= start_level);
@@ -84,8 +86,8 @@ impl Pool {
                 let error = LinearError::Table(TableError::OutOfTables { needed });
                 return Err(PoolError::Linear(error));
             }
-            // A page that becomes invalid is split from what lies on either side; so when each has
-            // been, none is in a leaf with another. Nobody uses them yet.
+            // Making a page invalid splits it from the pages on both sides. When each page has been
+            // invalid once, no page shares a leaf with another. The pages are not in use yet.
             let mut done = 0;
             let mut split = || {
                 while done < pages {
@@ -125,14 +127,14 @@ impl Pool {
         (address < self.range.end).then_some(VirtualAddress(address))
     }
 
-    /// Makes page `index` valid or not, and gives what it took: one store and, when it becomes
-    /// invalid, one TLBI before this returns, after which every access by any CPU faults; nothing
-    /// if it was so already. From anywhere; two calls for the same page at once are the caller's
-    /// affair.
+    /// Makes page `index` valid or invalid, and returns the operations that this took. Making it
+    /// invalid takes one store and one TLBI, after which every access by any CPU faults. Making it
+    /// valid takes one store. A page that is in the requested state already takes nothing. Callable
+    /// from any context. The caller must not run two calls for the same page at once.
     ///
     /// # Errors
     ///
-    /// When there is no such page.
+    /// When the pool has no such page.
     pub(crate) fn flip(&self, index: u64, valid: bool) -> Result<Counts, LinearError> {
         let outside = LinearError::Outside {
             start: self.range.start.wrapping_add(index.wrapping_mul(self.page)),
@@ -145,12 +147,13 @@ impl Pool {
         Ok(unsafe { live::set_valid(kernel, address, self.page, valid)? })
     }
 
-    /// Gives the pages back to the page allocator, valid, and lets their leaves be merged again.
+    /// Makes the pages valid, frees them to the page allocator, and allows their leaves to be
+    /// merged again.
     pub(crate) fn release(self) {
         let bytes = self.range.end - self.range.start;
         let start = VirtualAddress(self.range.start);
         live::change(Flush::Now, |kernel, live, tree| {
-            // Pages: nothing is split.
+            // The range is in pages already, so nothing is split.
             let shown = tree.show(start, bytes);
             debug_assert!(shown.is_ok(), "the pages of a pool: {shown:?}");
             live.pools.retain(|pool| *pool != self.range);

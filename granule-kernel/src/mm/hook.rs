@@ -1,35 +1,35 @@
-//! The hooks of memory: table entries as they are stored, and allocations that may be refused.
+//! Two hooks for tests and traces: one over the entries of live tables, one over allocations.
 //!
-//! [`Hooked`] stands under every operation on the kernel's tables. Where no hook is installed it is
-//! its inner memory and nothing more.
+//! [`Hooked`] lies under every operation on the kernel's tables. With no hook installed it only
+//! forwards to its inner memory.
 
 use super::reach::KernelReach;
 use crate::hook::Hook;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::table::{BitChange, Reached, TableMemory, Visibility};
 
-/// Table memory as the kernel reaches it.
+/// The kernel's table memory without a hook.
 pub(crate) type KernelMemory = Reached<KernelReach>;
 
-/// Changes how entries of live tables are stored. Private tables are never asked about.
+/// Intercepts reads and writes of the entries of live tables. Private tables do not reach the hook.
 pub(crate) trait TableHook: Sync {
-    /// Whether entries are watched now. The other functions are called only while they are.
+    /// Whether the hook watches entries now. The other functions are called only while it does.
     fn is_on(&self) -> bool;
 
-    /// What an entry that was read as `stored` means.
+    /// The descriptor to report for an entry that was read as `stored`.
     fn as_meant(&self, table: PhysicalAddress, index: usize, stored: Descriptor) -> Descriptor;
 
-    /// Comes before `count` entries are read in one go.
+    /// Called before `count` entries are read at once.
     fn before_read(&self, table: PhysicalAddress, first: usize, count: usize);
 
-    /// Comes before `count` entries are written by `fill` or `exchange`.
+    /// Called before `count` entries are written by `fill` or `exchange`.
     fn before_write(&self, table: PhysicalAddress, first: usize, count: usize);
 
-    /// [`TableMemory::store`].
+    /// Replaces [`TableMemory::store`].
     ///
     /// # Safety
     ///
-    /// As for that.
+    /// As for that function.
     unsafe fn store(
         &self,
         memory: &mut KernelMemory,
@@ -39,11 +39,11 @@ pub(crate) trait TableHook: Sync {
         visibility: Visibility,
     );
 
-    /// [`TableMemory::update`].
+    /// Replaces [`TableMemory::update`].
     ///
     /// # Safety
     ///
-    /// As for that.
+    /// As for that function.
     unsafe fn update(
         &self,
         memory: &mut KernelMemory,
@@ -55,25 +55,25 @@ pub(crate) trait TableHook: Sync {
     ) -> usize;
 }
 
-/// The hook of table entries.
+/// The installed hook over table entries.
 pub(crate) static TABLES: Hook<dyn TableHook> = Hook::new();
 
-/// Refuses allocations, as if memory had run out.
+/// Makes allocations fail as if memory had run out.
 pub(crate) trait AllocationHook: Sync {
-    /// Whether the allocation that is about to be made fails.
+    /// Whether the next allocation must fail.
     fn refuses(&self) -> bool;
 }
 
-/// The hook of frames, blocks of frames and reservations for tables.
+/// The installed hook over allocations of frames, of blocks of frames and of reserved tables.
 pub(crate) static ALLOCATIONS: Hook<dyn AllocationHook> = Hook::new();
 
-/// Whether the allocation that is about to be made is refused.
+/// Whether the hook makes the next allocation fail.
 #[inline(always)]
 pub(crate) fn refuses_allocation() -> bool {
     ALLOCATIONS.get().is_some_and(AllocationHook::refuses)
 }
 
-/// The kernel's table memory, with the hook of table entries before it.
+/// The kernel's table memory with the hook over table entries in front.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hooked(pub(crate) KernelMemory);
 
@@ -87,12 +87,13 @@ fn watching_live(visibility: Visibility) -> Option<&'static dyn TableHook> {
     watching().filter(|_| visibility != Visibility::Private)
 }
 
-// SAFETY: every access goes to the inner memory, whose implementer vouched for it. A hook is handed
-// the caller's promise with the call, and answers for the entries that it changes on purpose.
+// SAFETY: every access goes to the inner memory, whose implementer keeps the invariant. The
+// caller's promise is passed to the hook with each call, and the hook answers for the entries that
+// it changes on purpose.
 unsafe impl TableMemory for Hooked {
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         let stored = unsafe { self.0.load(table, index) };
         match watching() {
             Some(hook) => hook.as_meant(table, index, stored),
@@ -109,7 +110,7 @@ unsafe impl TableMemory for Hooked {
         if let Some(hook) = watching() {
             hook.before_read(table, first, count);
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.0.find_mapped(table, first, count) }
     }
 
@@ -121,7 +122,7 @@ unsafe impl TableMemory for Hooked {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             match watching_live(visibility) {
                 Some(hook) => hook.store(&mut self.0, table, index, descriptor, visibility),
@@ -141,7 +142,7 @@ unsafe impl TableMemory for Hooked {
         if let Some(hook) = watching_live(visibility) {
             hook.before_write(table, index, 1);
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.0.exchange(table, index, descriptor, visibility) }
     }
 
@@ -158,7 +159,7 @@ unsafe impl TableMemory for Hooked {
         if let Some(hook) = watching_live(visibility) {
             hook.before_write(table, first, count);
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             self.0
                 .fill(table, first, count, descriptor, step, visibility);
@@ -174,7 +175,7 @@ unsafe impl TableMemory for Hooked {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             match watching_live(visibility) {
                 Some(hook) if count > 0 => {

@@ -1,12 +1,13 @@
-//! Memory that comes and goes while the kernel runs.
+//! Adds RAM to the running kernel and removes it.
 //!
-//! A range is in the linear map and with the page allocator, or in neither: each call does both or,
-//! when it fails, none. Taking frames out of the allocator happens at once, so nobody gets one of
-//! memory that is about to go; giving them in is the last step. Where an edge falls inside a leaf
-//! the leaf is split, as for permissions, and may be merged again later.
+//! A range is in both the linear map and the page allocator, or in neither. Each call does both steps or,
+//! when it fails, none. Removal first takes all frames out of the allocator at once, so no caller can
+//! allocate memory that is about to go. Addition gives the frames to the allocator last. Where the edge of a
+//! range falls inside a leaf, the leaf is split, as for a permission change, and may be merged again later.
 //!
-//! What the boot found may be removed as well, if nothing of it is in use: what the kernel has for
-//! good (its image, the boot's tables, what is known of each frame) is not the allocator's.
+//! Memory that was present at boot can be removed too, if none of it is in use. Memory that the kernel keeps
+//! for good (its image, the boot's tables, the frame metadata) does not belong to the allocator and cannot be
+//! removed.
 
 use super::error::LinearError;
 use super::live::{self, Flush, Kernel, Live, Tree};
@@ -19,16 +20,16 @@ use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
 use granule_kcore::frames::tables::Source;
 use granule_kcore::frames::{Frame, FrameError};
 
-/// Why memory was not added or removed. Nothing has changed then.
+/// Why memory was not added or removed. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HotplugError {
-    /// The linear map cannot have it, or cannot be without.
+    /// The linear map cannot add or drop the range.
     Linear(LinearError),
-    /// The page allocator refuses.
+    /// The page allocator refused.
     Frames(FrameError),
-    /// The range lies partly among memory that there was before, and partly not.
+    /// The range is partly memory that was present before and partly new.
     Mixed { start: PhysicalAddress, bytes: u64 },
-    /// There is no block of free pages for what is to be known of the new frames.
+    /// No free block of pages is large enough for the metadata of the new frames.
     Metadata { bytes: u64 },
 }
 
@@ -69,7 +70,7 @@ impl From<FrameError> for HotplugError {
     }
 }
 
-/// Frames from `start`, in pages, and where the linear map has them.
+/// The first frame, the number of frames, and their address in the linear map.
 fn place(
     kernel: &Kernel,
     live: &Live,
@@ -99,20 +100,20 @@ fn place(
     Ok((address, frame, bytes / page))
 }
 
-/// Adds `bytes` bytes of RAM from physical `start`: maps them in the linear map with the largest
-/// leaves there may be, writable and not executable, and gives the frames to the page allocator.
-/// What was there before is overwritten as the pages are used.
+/// Adds `bytes` bytes of RAM from physical address `start`. Maps them in the linear map with the largest
+/// leaves allowed, writable and not executable, and gives the frames to the page allocator. Their contents
+/// are overwritten as the pages are used.
 ///
-/// With `debug_pagealloc=on` they are pages, and invalid until they are allocated.
+/// With `debug_pagealloc=on` the range is mapped in pages, each invalid until it is allocated.
 ///
 /// # Errors
 ///
-/// [`LinearError::Outside`] when the linear map cannot reach it; [`TableError::AlreadyMapped`],
+/// [`LinearError::Outside`] when the linear map cannot reach the range; [`TableError::AlreadyMapped`],
 /// [`TableError::OutOfTables`]; [`HotplugError::Mixed`], [`HotplugError::Metadata`].
 ///
 /// # Safety
 ///
-/// The range must be RAM, and used by nobody.
+/// The range must be RAM that nothing uses.
 pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<(), HotplugError> {
     let (known, count, page) = live::look(|kernel, live, _| {
         let (_, frame, count) = place(kernel, live, start, bytes)?;
@@ -121,8 +122,8 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         Ok::<_, HotplugError>((known, count, kernel.page()))
     })
     .unwrap_or(Err(LinearError::TooEarly.into()))?;
-    // Frames that come back are known already; what is to be known of new ones comes out of the
-    // memory there is, so that all of the new can go again. It stays for when they come back.
+    // Frames that come back have metadata already. The metadata of new frames is allocated from existing
+    // memory, so that the whole new range can be removed again. It is kept for the range's return.
     let metadata = if known {
         None
     } else {
@@ -131,7 +132,7 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         let block = pages::allocate(order).ok_or(HotplugError::Metadata { bytes })?;
         Some((block, order))
     };
-    // A span that was added keeps its metadata for good, also if it then gets no frames.
+    // A span that was added keeps its metadata for good, even if it gets no frames afterwards.
     let mut kept = false;
     let added = live::change(Flush::Now, |kernel, live, tree| {
         let (address, frame, count) = place(kernel, live, start, bytes)?;
@@ -142,12 +143,13 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
                 let block = block.address(kernel.geometry.page_size());
                 let words = kernel.placement.virtual_address(block);
                 let words = words.map_or(0, |words| words.0) as *mut Word;
-                // SAFETY: just allocated, for good if this is kept; the linear map shows it.
+                // SAFETY: the block was just allocated, and is never freed if it is kept. The linear map
+                // shows it writable.
                 let metadata = unsafe { metadata_at(words, count) };
                 frames.add_span(frame, count, metadata)?;
                 kept = true;
             }
-            // Nobody can allocate them before they are invalid.
+            // Make the pages invalid before the allocator can hand them out.
             if kernel.debug_pagealloc {
                 let hidden = tree.hide(address, bytes);
                 debug_assert!(hidden.is_ok(), "pages that were just mapped: {hidden:?}");
@@ -161,7 +163,7 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
                 Ok(())
             }
             Err(error) => {
-                // What was just mapped is unmapped without splitting anything.
+                // The range was just mapped as a whole, so unmapping it splits no leaf.
                 let _ = tree.unmap(address, bytes);
                 Err(HotplugError::from(error))
             }
@@ -177,21 +179,21 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
     added
 }
 
-/// Removes `bytes` bytes of RAM from physical `start`: takes the frames out of the page allocator,
-/// all of which must be free, and unmaps them; tables that get empty are given back. When this
-/// returns no CPU has a translation to the range.
+/// Removes `bytes` bytes of RAM from physical address `start`. Takes the frames out of the page allocator,
+/// all of which must be free, and unmaps them. Empty tables are freed. When this function returns, no CPU has
+/// a translation to the range.
 ///
 /// # Errors
 ///
-/// [`FrameError::InUse`] names the first frame that is allocated or not the allocator's;
-/// [`LinearError::Image`]; [`TableError::InsideLeaf`] when a leaf would have to be split and the
-/// CPUs do not allow it, [`TableError::OutOfTables`].
+/// [`FrameError::InUse`] names the first frame that is allocated or does not belong to the allocator;
+/// [`LinearError::Image`]; [`TableError::InsideLeaf`] when a leaf would have to be split and the CPUs do not
+/// allow it; [`TableError::OutOfTables`].
 pub(crate) fn remove_memory(start: PhysicalAddress, bytes: u64) -> Result<(), HotplugError> {
     let removed = live::change(Flush::Now, |kernel, live, tree| {
         let (address, frame, count) = place(kernel, live, start, bytes)?;
         pages::Pages.with(|frames| frames.take_out(frame, count))?;
         if let Err(error) = unmap(tree, address, bytes) {
-            // They were given in before, and nobody else has given them in meanwhile.
+            // The allocator had these frames before, and nothing else can have given them back meanwhile.
             let back = pages::Pages.with(|frames| frames.add_range(frame, count));
             debug_assert!(back.is_ok(), "frames that were just taken out: {back:?}");
             return Err(error);

@@ -1,5 +1,5 @@
-//! What the kernel's tables are: root, shape, what the CPUs can do with them. Set once, at the end of the
-//! boot, and read without a lock from then on. Nothing here opens or changes a table.
+//! The facts about the kernel's tables: root, geometry and the CPUs' capabilities. They are set once, at the
+//! end of the boot, and read without a lock from then on. This file does not open or change a table.
 
 use super::error::LinearError;
 use core::ops::Range;
@@ -10,19 +10,19 @@ use granule::arch::{Geometry, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
 use granule::table::Leaves;
 
-/// What the kernel's tables are, for good.
+/// The constant facts about the kernel's tables.
 pub(crate) struct Kernel {
     pub(crate) root: PhysicalAddress,
     pub(crate) geometry: Geometry,
-    /// Of all CPUs together.
+    /// Capabilities that all CPUs share.
     pub(crate) capabilities: TlbCapabilities,
     pub(crate) placement: Placement,
-    /// How far sizes may change in place, on all CPUs.
+    /// BBM level that all CPUs support: how far a leaf's size may change in place.
     pub(crate) bbm: BbmLevel,
-    /// How large the linear map's leaves may be.
+    /// Largest leaves allowed in the linear map.
     pub(crate) leaves: Leaves,
-    /// Physical addresses of the image. Parts of its static storage that the boot needs no more
-    /// are with the page allocator: see [`is_image`](Self::is_image).
+    /// Physical addresses of the image. Parts of its static storage that the boot no longer needs belong to
+    /// the page allocator: see [`is_image`](Self::is_image).
     pub(crate) image: Range<u64>,
     /// Whether free pages are invalid.
     pub(crate) debug_pagealloc: bool,
@@ -30,29 +30,29 @@ pub(crate) struct Kernel {
 
 static KERNEL: spin::Once<Kernel> = spin::Once::new();
 
-/// Sets it; the first call counts.
+/// Sets the facts. Only the first call has an effect.
 pub(super) fn set(kernel: impl FnOnce() -> Kernel) {
     KERNEL.call_once(kernel);
 }
 
-/// The tables, once they change here.
+/// The facts about the kernel's tables; `None` during the boot.
 pub(crate) fn kernel() -> Option<&'static Kernel> {
     KERNEL.get()
 }
 
-/// Where the linear map shows `address`, if it is RAM that it reaches.
+/// A pointer to `address` in the linear map, if it is RAM that the map reaches.
 pub(crate) fn pointer(address: PhysicalAddress) -> Option<NonNull<u8>> {
     let address = kernel()?.placement.virtual_address(address)?;
     NonNull::new(core::ptr::with_exposed_provenance_mut(address.0 as usize))
 }
 
 impl Kernel {
-    /// The bytes of a page.
+    /// The page size in bytes.
     pub(crate) fn page(&self) -> u64 {
         self.geometry.page_size().bytes()
     }
 
-    /// The bytes of `pages` pages from `start`, if they are whole pages of the linear map.
+    /// The size of `pages` pages from `start` in bytes, if they are whole pages of the linear map.
     pub(super) fn bytes_in(&self, start: VirtualAddress, pages: u64) -> Result<u64, LinearError> {
         let page = self.page();
         let bytes = pages.saturating_mul(page);

@@ -1,10 +1,10 @@
-//! The one place through which the kernel's tables change once it is up.
+//! Every change of the kernel's live tables goes through this module.
 //!
-//! What they are ([`Kernel`]) never changes again and is read without a lock; whoever changes
-//! entries holds [`LIVE`]'s lock, has the tables opened for as long, and does there all that
-//! belongs together. Only [`set_valid`] goes without, in pages that nothing else changes.
+//! The constant facts ([`Kernel`]) are read without a lock. A change of entries takes [`LIVE`]'s lock, opens
+//! the tables for as long as it holds the lock, and completes all its steps there. Only [`set_valid`] works
+//! without the lock, on pages that nothing else changes.
 //!
-//! Callers know no page size: [`walker`] does.
+//! Callers do not depend on the page size; [`walker`] resolves it.
 
 use super::kernel;
 use super::map::Request;
@@ -30,16 +30,16 @@ use granule_kcore::merge_candidates::MergeCandidates;
 pub(crate) use super::kernel::{Kernel, kernel, pointer};
 pub(crate) use super::walker::{Done, Flush, Tree};
 
-/// Pools of guard pages at most.
+/// The largest number of guard-page pools.
 pub(crate) const MOST_POOLS: usize = 8;
 
-/// What is known of the tables while they change; behind the lock.
+/// The state beside the tables that the lock protects.
 pub(crate) struct Live {
-    /// What may be merged again.
+    /// Ranges that may be merged again.
     pub(super) candidates: MergeCandidates,
-    /// Guard pages: what else nobody may change, nor merge.
+    /// Ranges of guard pages. No other call may change or merge them.
     pub(super) pools: ArrayVec<Range<u64>, MOST_POOLS>,
-    /// Where a TLBI is still to come.
+    /// Ranges whose TLBI was deferred (`_noflush`).
     pub(super) deferred: DeferredTlbi,
     counters: Counters,
 }
@@ -51,16 +51,16 @@ static LIVE: Lock<Live> = Lock::new(Live {
     counters: Counters::new(),
 });
 
-/// Times that the lock was taken to change something.
+/// How often a change took the lock.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// From here on the tables change through this module only; `bbm` is the level to rely on.
+/// Starts changes through this module. `bbm` is the BBM level to rely on.
 pub(crate) fn begin(request: &Request<'_>) {
     kernel::set(|| Kernel {
         root: request.root,
         geometry: request.geometry,
-        // Without level hints: where a leaf was split and its TLBI put off, the leaf of before may
-        // still be cached, and an operation that names the level of the small ones would leave it
+        // TLBIs carry no level hint: where a leaf was split with its TLBI deferred, the old, larger leaf may
+        // still be cached, and a TLBI that names the level of the smaller leaves would not invalidate it
         // (RSQXYZ).
         capabilities: TlbCapabilities {
             level_hint: false,
@@ -75,8 +75,8 @@ pub(crate) fn begin(request: &Request<'_>) {
 }
 
 impl Live {
-    /// From here on the caller's caller relies on what is in the tables for the range: makes the TLBIs
-    /// that were put off there.
+    /// Makes the TLBIs that were deferred in the range, because the caller relies on the range's entries from
+    /// here on.
     pub(super) fn rely(&mut self, tree: &mut dyn Tree, start: VirtualAddress, bytes: u64) {
         if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
             tree.flush(VirtualAddress(start), bytes);
@@ -86,7 +86,7 @@ impl Live {
 }
 
 impl Kernel {
-    /// Whether some of `bytes` bytes from physical `start` are the kernel image's, and not with the
+    /// Whether some of `bytes` bytes from physical address `start` belong to the kernel image and not to the
     /// page allocator.
     pub(crate) fn is_image(&self, start: u64, bytes: u64) -> bool {
         let from = start.max(self.image.start) & !(self.page() - 1);
@@ -97,9 +97,10 @@ impl Kernel {
         pages.any(own)
     }
 
-    /// Whether TLBIs may come later. Leaves that are invalid may be split on any CPU, as nothing of
-    /// them is cached: so below level 2, where no entry may meet one of another size (RWHZWS), they must
-    /// not be invalid and cached.
+    /// Whether TLBIs may be deferred. An invalid leaf may be split on any CPU, as the TLB does not hold it. A
+    /// deferred TLBI breaks that: the leaf is invalid and still cached. Below BBM level 2, where the TLB must
+    /// not hold entries of two sizes for one address (RWHZWS), TLBIs may therefore be deferred only in a map
+    /// of pages.
     pub(super) fn may_put_off(&self) -> bool {
         self.bbm >= BbmLevel::Level2 || self.leaves == Leaves::PAGES
     }
@@ -110,18 +111,17 @@ impl Kernel {
         supply: Supply<'a>,
         flush: Flush,
     ) -> KernelParts<'a> {
-        // SAFETY: every table lies in memory that the linear map shows writable: the image's
-        // alias, which never changes (`permissions` refuses it), what the boot reserved, and
-        // frames that are allocated.
+        // SAFETY: every table lies in memory that the linear map shows writable: the image's alias, which
+        // never changes (`permissions` refuses it), the boot's reservations, and allocated frames.
         let reach = unsafe { KernelReach::linear(self.placement.distance()) };
         walker::parts(self.capabilities, reach, counters, supply, flush)
     }
 
-    /// The tables, with pages from the page allocator or from `supply`.
+    /// Opens the tables. New tables come from the page allocator or from `supply`.
     ///
     /// # Safety
     ///
-    /// Who has them is the only one who changes them, but for what `set_valid` changes.
+    /// While the caller has the tables open, nothing else may change them, except `set_valid`.
     unsafe fn open<'a>(
         &'a self,
         counters: &'a Counters,
@@ -130,7 +130,7 @@ impl Kernel {
     ) -> Result<Opened<'a>, TableError> {
         let pages = || Supply::Pages(table_pages(self));
         let parts = self.parts(counters, supply.unwrap_or_else(pages), flush);
-        // SAFETY: the tree that TTBR1 holds, in all CPUs; the rest is the caller's promise.
+        // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away.
         let mut tables = unsafe { walker::open(self.root, parts)? };
         tables.set_bbm(self.bbm);
         if flush == Flush::Later {
@@ -140,19 +140,19 @@ impl Kernel {
     }
 }
 
-/// Pages for tables, and for what no table is but is kept as they are.
+/// An allocator of table pages, also for pages that are not tables but are tracked like them.
 pub(crate) fn table_pages(kernel: &Kernel) -> TablePages<'_> {
     // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
     unsafe { TablePages::new(kernel) }
 }
 
-/// What tables stand on that are made apart from the kernel's, with pages from the page allocator.
+/// The environment of tables that are separate from the kernel's, with pages from the page allocator.
 pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelParts<'a> {
     kernel.parts(counters, Supply::Pages(table_pages(kernel)), Flush::Now)
 }
 
-/// The kernel's tables without their lock, for a self-test that waits for other CPUs while it changes
-/// what it alone uses.
+/// Opens the kernel's tables without their lock, for a self-test that waits for other CPUs while it changes a
+/// range that it alone uses.
 #[cfg(feature = "test-image")]
 pub(crate) fn open_unlocked<'a>(
     counters: &'a Counters,
@@ -160,12 +160,12 @@ pub(crate) fn open_unlocked<'a>(
     supply: Option<Supply<'a>>,
 ) -> Result<Opened<'a>, TableError> {
     let none = TableError::OutOfTables { needed: 0 };
-    // SAFETY: tests run when the boot is done, and nothing else then changes tables.
+    // SAFETY: tests run after the boot, when nothing else changes tables.
     unsafe { kernel().ok_or(none)?.open(counters, flush, supply) }
 }
 
-/// Calls `work` with the kernel's tables, under the lock, counted as one taking of it. `work` runs
-/// with interrupts masked and must not print. `None` before the tables are here.
+/// Calls `work` with the kernel's tables, under the lock, and counts one taking of the lock. `work` runs with
+/// interrupts masked and must not print. Returns `None` before the tables are ready.
 pub(crate) fn change<R>(
     flush: Flush,
     work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
@@ -180,7 +180,7 @@ pub(crate) fn change<R>(
     LIVE.with(|live| run(kernel, live, flush, work))
 }
 
-/// As [`change`], if nobody else has the tables now.
+/// As [`change`], but only if the lock is free now.
 pub(super) fn try_change<R>(
     work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {
@@ -191,7 +191,7 @@ pub(super) fn try_change<R>(
     })?
 }
 
-/// Calls `look` with the kernel's tables, under the lock, not counted.
+/// Calls `look` with the kernel's tables, under the lock, without counting.
 pub(crate) fn look<R>(
     look: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {
@@ -199,7 +199,7 @@ pub(crate) fn look<R>(
     LIVE.with(|live| run(kernel, live, Flush::Now, look))
 }
 
-/// As [`look`], if nobody has the tables now.
+/// As [`look`], but only if the lock is free now.
 pub(super) fn try_look<R>(
     look: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {
@@ -214,8 +214,8 @@ fn run<R>(
     work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let counters = Counters::new();
-    // SAFETY: here only, under the lock; what `set_valid` changes meanwhile are entries that
-    // nobody else does. The geometry is of a page size that this build has: the boot has used it.
+    // SAFETY: only this function opens the tables, and it holds the lock. `set_valid` changes only entries
+    // that nothing else changes. This build has code for the geometry's page size, as the boot has used it.
     let tables = unsafe { kernel.open(&counters, flush, None) };
     let result = tables
         .ok()
@@ -231,14 +231,13 @@ fn run<R>(
     result
 }
 
-/// Makes pages valid or not beside everyone else, without the lock and without memory, and gives
-/// what it took, which [`counted`] does not have. The TLB is invalidated, once, when they become
-/// invalid.
+/// Makes pages valid or invalid without the lock and without allocating memory. Returns the operations that
+/// this took, which [`counted`] does not include. Invalidates the TLB once if the pages become invalid.
 ///
 /// # Safety
 ///
-/// The pages must have been split, and nobody else may change their entries or merge them, nor use
-/// what is made invalid.
+/// The pages must have been split. Nothing else may change or merge their entries, or use a page that becomes
+/// invalid.
 pub(super) unsafe fn set_valid(
     kernel: &Kernel,
     start: VirtualAddress,
@@ -247,13 +246,13 @@ pub(super) unsafe fn set_valid(
 ) -> Result<Counts, TableError> {
     let counters = Counters::new();
     let parts = kernel.parts(&counters, Supply::Nothing, Flush::Now);
-    // SAFETY: the tree that TTBR1 holds; for the pages the caller vouched.
+    // SAFETY: the root is the tree in TTBR1; the caller keeps the rules for the pages.
     unsafe { walker::set_valid(kernel.root, parts, start, bytes, valid)? };
     Ok(counters.get())
 }
 
 impl Live {
-    /// Whether guard pages are among `bytes` bytes from `start`.
+    /// Whether the `bytes` bytes from `start` contain guard pages.
     pub(super) fn meets_pool(&self, start: u64, bytes: u64) -> bool {
         let last = start + (bytes - 1);
         self.pools
@@ -262,17 +261,17 @@ impl Live {
     }
 }
 
-/// What changing the tables took so far.
+/// What all changes of the tables took so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Stores, tables (less those given back), TLBIs and barriers.
+    /// Stores, tables (allocated less freed), TLBIs and barriers.
     pub(crate) counts: Counts,
-    /// Takings of the lock.
+    /// How often the lock was taken.
     pub(crate) locks: u64,
 }
 
 impl Taken {
-    /// What came since `before`.
+    /// The difference to `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         let (now, then) = (self.counts, before.counts);
         Self {
@@ -288,13 +287,13 @@ impl Taken {
     }
 }
 
-/// Calls `work` while nobody changes anything under the lock.
+/// Calls `work` under the lock, so that nothing else changes the tables meanwhile.
 pub(crate) fn hold<R>(work: impl FnOnce() -> R) -> R {
     LIVE.with(|_| work())
 }
 
-/// What changing the tables took so far, by anyone.
-// Once: tests ask all the time.
+/// What all changes of the tables took so far, on all CPUs.
+// Not inlined: tests call it everywhere.
 #[inline(never)]
 pub(crate) fn counted() -> Taken {
     LIVE.with(|live| Taken {

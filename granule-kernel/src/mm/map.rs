@@ -1,7 +1,7 @@
-//! Making the linear map: which regions, by which strategy, and what it took.
+//! Builds the linear map: chooses the regions and the strategy, and counts the cost.
 //!
-//! What is counted begins before the first instruction that plans and ends when this CPU can use
-//! the whole map. Nothing here is undone: when it fails the boot ends.
+//! Counting begins before the first instruction that plans the map and ends when this CPU can use all of it.
+//! Nothing is undone on failure, because the boot ends there.
 
 use super::early_tables::EarlyTables;
 use super::reach::KernelReach;
@@ -27,24 +27,25 @@ use granule_kcore::parameters::Parameters;
 use granule_kcore::sizes;
 use granule_recorder::TracedWindows;
 
-/// Banks and holes between them, and the two edges of the protected part of the image.
+/// Most pieces of a linear map: banks, the holes between them, and the two edges of the image's protected
+/// part.
 pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;
 
 /// The pieces of the linear map, ascending.
 pub(crate) type Pieces = ArrayVec<Piece, MOST_PIECES>;
 
-/// Why there is no linear map.
+/// Why the linear map could not be built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapError {
-    /// RAM is in more pieces than there is room for.
+    /// RAM is in more pieces than the list holds.
     TooManyPieces,
-    /// There is no memory for its tables.
+    /// There is no memory for the map's tables.
     NoTableMemory {
         pages: u64,
         page_bytes: u64,
         error: memblock::Error,
     },
-    /// The walker refused.
+    /// The page-table library refused.
     Table(TableError),
 }
 
@@ -73,8 +74,8 @@ impl From<TableError> for MapError {
     }
 }
 
-/// What `memory` says is to be mapped, with the image's text and constants read-only there too if
-/// `rodata` says so.
+/// Lists the regions of `memory` that the map covers. With `rodata`, the alias of the image's text and
+/// constants is read-only.
 fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(), MapError> {
     let rodata = request.parameters.rodata;
     let constants = request.image_start..request.image_start + image::constants_end();
@@ -106,7 +107,7 @@ fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(
     Ok(())
 }
 
-/// What it takes to make the map.
+/// The inputs of building the map.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) geometry: Geometry,
@@ -116,15 +117,15 @@ pub(crate) struct Request<'a> {
     pub(crate) placement: Placement,
     pub(crate) image_start: u64,
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
-    /// How far the boot CPU is trusted to split live blocks: a map whose pages must be able to
-    /// change has blocks only then.
+    /// How far the boot CPU is trusted to split live blocks. A map whose pages must be able to change has
+    /// blocks only if this CPU may split them.
     pub(crate) trust: Decision,
     pub(crate) parameters: &'a Parameters<'a>,
     pub(crate) counter: Option<&'a InstructionCounter>,
 }
 
 impl Request<'_> {
-    /// How large the linear map's leaves may be.
+    /// Largest leaves allowed in the linear map.
     pub(crate) const fn leaves(&self) -> Leaves {
         let split_never = self.parameters.rodata.changes_pages() && !self.trust.splits_blocks();
         if split_never || self.parameters.debug_pagealloc {
@@ -134,7 +135,7 @@ impl Request<'_> {
         }
     }
 
-    /// What the tables of the kernel's half stand on during the boot.
+    /// The environment of the kernel's tables during the boot.
     pub(crate) fn parts<'a>(
         &self,
         supply: Supply<'a>,
@@ -144,45 +145,45 @@ impl Request<'_> {
         walker::parts(self.capabilities, self.reach, counters, supply, flush)
     }
 
-    /// Opens the tables of the kernel's half during the boot.
+    /// Opens the kernel's tables during the boot.
     pub(crate) fn open<'a>(
         &self,
         supply: Supply<'a>,
         counters: &'a Counters,
     ) -> Result<Opened<'a>, TableError> {
         let parts = self.parts(supply, counters, Flush::Now);
-        // SAFETY: the root is what TTBR1 holds, all tables below it lie in the static pool or came
-        // from early memory, and only the boot CPU changes them, in one place at a time.
+        // SAFETY: the root is in TTBR1, all tables below it lie in the static pool or came from early memory,
+        // and only the boot CPU changes them, through one opened tree at a time.
         unsafe { walker::open(self.root, parts) }
     }
 }
 
-/// What was made, and what it took.
+/// The linear map that was built, and its cost.
 #[derive(Debug)]
 pub(crate) struct LinearMap {
     pub(crate) pieces: Pieces,
     pub(crate) census: Census,
     pub(crate) counts: Counts,
-    /// `None` if nobody asked.
+    /// Instructions that were counted; `None` if counting was not requested.
     pub(crate) instructions: Option<Result<u64, Lost>>,
     pub(crate) time_us: u64,
-    /// SCTLR when the counting began: M and C are set.
+    /// SCTLR at the start of counting: M and C are set.
     pub(crate) sctlr: u64,
-    /// The tables that were added when all blocks were split for a CPU that does not allow live
-    /// splits, if they were.
+    /// Number of tables added when all blocks were split for a CPU that does not allow live splits; `None` if
+    /// that did not happen.
     pub(crate) rewritten: Option<u64>,
 }
 
 impl LinearMap {
-    /// The tables that it has now.
+    /// The number of tables that the map has now.
     pub(crate) fn tables(&self) -> u64 {
         self.counts.tables + self.rewritten.unwrap_or(0)
     }
 }
 
-/// Makes the linear map of all that `memory` says is to be mapped, with tables out of `arena` if it
-/// is to be `direct`. The tables of the kernel's half are left open.
-// Its own frame, as that of the boot is under all that follows.
+/// Builds the linear map of the regions in `memory`, with tables from `arena` if the strategy is `direct`.
+/// The kernel's tables stay open.
+// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of it.
 #[inline(never)]
 pub(crate) fn map_mem<'c>(
     request: &Request<'_>,
@@ -198,7 +199,7 @@ pub(crate) fn map_mem<'c>(
             Some((strategy, FixmapPlace::find(&mut *tables, constants)?))
         }
     };
-    // The fixmap is not the linear map's: counting begins here.
+    // Setting up the fixmap is not part of the linear map's cost, so counting begins here.
     counters.add(|counts| *counts = Counts::default());
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
@@ -246,7 +247,7 @@ fn create(
         if pages > 0 {
             let page_bytes = request.geometry.page_size().bytes();
             let bytes = pages * page_bytes;
-            // One piece, so that tables follow each other and are linked in runs.
+            // All tables in one piece: consecutive tables are linked in runs.
             let start = memory
                 .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
                 .map_err(|error| MapError::NoTableMemory {
@@ -279,7 +280,7 @@ fn create(
     made.map_err(MapError::Table)
 }
 
-/// A map by one of the published strategies.
+/// A map built by one of the published strategies.
 struct Stepwise<'a, 'r, W> {
     request: &'a Request<'r>,
     strategy: Published,

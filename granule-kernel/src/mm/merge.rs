@@ -1,11 +1,11 @@
-//! Large leaves again where permissions agree: on demand, and by CPUs that have nothing else to do.
+//! Merges leaves of the linear map into larger ones where permissions agree, on demand and on idle CPUs.
 //!
-//! Whatever changes the linear map notes the range ([`note`]), as far as the largest leaf reaches
-//! that could come of it. A secondary CPU that waits for work looks at what was noted ([`idle`]) once
-//! it has been left alone for a while, in steps that each hold the tables for the entries of a few
-//! tables; the boot CPU without others does it when the boot has nothing else to do ([`settle`]).
-//! Whether this happens is `granule.merge=idle|off`. Merging breaks nothing first, so nobody
-//! notices; tables are given back once no CPU can walk them, which the library sees to.
+//! Each change of the linear map notes its range ([`note`]), widened to the largest leaf that could result. A
+//! secondary CPU that waits for work examines the noted ranges ([`idle`]) once they have not changed for a
+//! while. It works in steps, each of which holds the tables for the entries of a few tables. On a single CPU,
+//! the boot CPU does this when the boot has nothing else to do ([`settle`]). `granule.merge=idle|off` turns
+//! this on or off. Merging breaks no translation first, so no access is disturbed. The library frees a table
+//! only once no CPU can walk it.
 
 use super::error::LinearError;
 use super::live::{self, Flush, Kernel, Live, Tree};
@@ -23,18 +23,18 @@ use granule::arch::{Kind, VirtualAddress};
 use granule::table::{Leaves, Merged, TableError};
 use granule_kcore::cpus::set::CpuSet;
 
-/// Parts of a second that a range is left alone before it is merged: who changes one page changes
-/// others soon, or the same one back.
+/// Merging waits until a range has not changed for 1/`QUIET` second, because a caller that changes one page
+/// soon changes others, or changes the same one back.
 const QUIET: u64 = 500;
 
-/// Entries and tables that are passed over in one step at most, before the tables are let go.
+/// Most entries and tables that one step passes over before it lets go of the tables.
 const MOST_SKIPPED: u32 = 64;
 
 /// Whether idle CPUs merge.
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 /// Whether a CPU was woken, or woke, and has not gone to sleep since.
 static AWAKE: AtomicBool = AtomicBool::new(false);
-/// Whether anything is noted.
+/// Whether any range is noted.
 static NOTED: AtomicBool = AtomicBool::new(false);
 /// Tables and groups that idle CPUs merged.
 static TABLES: AtomicU64 = AtomicU64::new(0);
@@ -45,9 +45,9 @@ pub(crate) fn configure(when_idle: bool) {
     IN_BACKGROUND.store(when_idle, Ordering::Relaxed);
 }
 
-/// Merges all that agrees among `pages` pages from `start` in the linear map, into leaves as large as
-/// the boot's may be, and gives what came of it. Guard pages stay pages. Leaves and groups that reach
-/// across the ends of the range stay as they are. Takes the lock once, for as long as it takes.
+/// Merges the leaves of `pages` pages from `start` in the linear map, up to the largest leaves that the boot
+/// may use, and returns what was merged. Guard pages stay pages. Leaves and groups that reach across the ends
+/// of the range stay as they are. Takes the lock once and holds it for the whole range.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub(crate) fn merge_linear_map(start: VirtualAddress, pages: u64) -> Result<Merg
     .unwrap_or(Err(LinearError::TooEarly))
 }
 
-/// Merges everything that is noted, without waiting.
+/// Merges every noted range at once, however recently it changed.
 pub(crate) fn merge_noted() -> Merged {
     let mut all = Merged::default();
     while let Some(Some(merged)) = live::change(Flush::Now, |kernel, live, tree| {
@@ -73,7 +73,7 @@ pub(crate) fn merge_noted() -> Merged {
     all
 }
 
-/// What CPUs merged when they had nothing else to do.
+/// What idle CPUs have merged.
 pub(crate) fn in_background() -> Merged {
     Merged {
         tables: TABLES.load(Ordering::Relaxed),
@@ -81,25 +81,26 @@ pub(crate) fn in_background() -> Merged {
     }
 }
 
-/// Whether anything is ever merged.
+/// Whether merging is possible with this map.
 fn merges(kernel: &Kernel) -> bool {
     kernel.bbm >= BbmLevel::Level1 && kernel.leaves != Leaves::PAGES
 }
 
-/// Remembers that something among `bytes` bytes from `start` changed.
+/// Notes that a part of the `bytes` bytes from `start` changed.
 pub(super) fn note(kernel: &Kernel, live: &mut Live, start: VirtualAddress, bytes: u64) {
     if !merges(kernel) {
         return;
     }
     let largest = kernel.geometry.leaf_sizes().map(|size| size.bytes).max();
     let mask = largest.unwrap_or(1) - 1;
-    // What lies outside the linear map is not merged: a step keeps off it.
+    // The widened range may extend beyond the linear map. That is harmless: a step skips addresses outside
+    // the map.
     let (first, last) = (start.0 & !mask, (start.0 + (bytes - 1)) | mask);
     live.candidates.add(first, last, cpu::cntvct_el0());
     NOTED.store(true, Ordering::SeqCst);
 }
 
-/// Wakes a CPU that may have slept since something was noted, if there is one. Without the lock.
+/// Wakes a CPU that may have slept since a range was noted, if there is one. Call it without the lock.
 pub(crate) fn wake() {
     if !IN_BACKGROUND.load(Ordering::Relaxed) || AWAKE.load(Ordering::SeqCst) {
         return;
@@ -113,7 +114,7 @@ pub(crate) fn wake() {
     }
 }
 
-/// For a CPU that has nothing else to do: one step.
+/// One step of merging, for an idle CPU.
 pub(crate) fn idle() {
     if may_sleep() {
         return;
@@ -121,26 +122,26 @@ pub(crate) fn idle() {
     AWAKE.store(true, Ordering::SeqCst);
     let quiet = cpu::cntfrq_el0() / QUIET;
     let stepped = live::try_change(|kernel, live, tree| step(kernel, live, tree, Some(quiet)));
-    // Else someone else changes something, or has looked at all there was.
+    // Otherwise another CPU holds the tables, or every noted range has been examined.
     if let Some(Some(merged)) = stepped {
         TABLES.fetch_add(merged.tables, Ordering::Relaxed);
         GROUPS.fetch_add(merged.groups, Ordering::Relaxed);
     }
 }
 
-/// Whether nothing is noted. Who notes something after this was asked, or before it was answered,
-/// sends an interrupt unless it saw another CPU awake: so this is to be asked with interrupts
-/// masked, right before sleeping.
+/// Whether no range is noted, so that this CPU may sleep. Call it with interrupts masked, right before
+/// sleeping: a CPU that notes a range after this call began sends an interrupt, unless it sees another CPU
+/// awake.
 pub(crate) fn may_sleep() -> bool {
     if !IN_BACKGROUND.load(Ordering::Relaxed) {
         return true;
     }
-    // In this order: who notes something stores NOTED first and looks at AWAKE then.
+    // This order matters: a CPU that notes a range stores NOTED first and reads AWAKE afterwards.
     AWAKE.store(false, Ordering::SeqCst);
     !NOTED.load(Ordering::SeqCst)
 }
 
-/// For the only CPU, when it has nothing else to do.
+/// Merges all noted ranges on a system with one CPU, when that CPU is idle.
 pub(crate) fn settle() {
     if IN_BACKGROUND.load(Ordering::Relaxed) && percpu::online().len() == 1 {
         let merged = merge_noted();
@@ -149,8 +150,8 @@ pub(crate) fn settle() {
     }
 }
 
-/// Looks at the beginning of what was noted longest ago, if nobody noted it for `quiet` ticks, and
-/// merges there. `None` if nothing is noted.
+/// Examines the beginning of the oldest noted range, if it has not changed for `quiet` ticks, and merges
+/// there. Returns `None` if no range is noted.
 fn step(
     kernel: &Kernel,
     live: &mut Live,
@@ -190,19 +191,19 @@ fn step(
 }
 
 fn add(all: &mut Merged, more: Result<Merged, TableError>) {
-    // The ranges are whole pages of the kernel's half.
+    // The noted ranges are whole pages of the upper VA range, so this cannot fail.
     if let Ok(more) = more {
         all.tables += more.tables;
         all.groups += more.groups;
     }
 }
 
-/// How many bytes from `start`, which nothing reaches across, are one last-level table (true), or
-/// one leaf or nothing above that (false).
+/// The size in bytes of the chunk at `start`, which no leaf straddles. The flag is true for the range of one
+/// last-level table, and false for one leaf or hole above the last level.
 fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
     let size = kernel.geometry.page_size();
     let mut level = kernel.geometry.start_level();
-    // An entry that is a table goes on below.
+    // For an entry that points to a table, the walk goes on below.
     let seen = tree.visit(VirtualAddress(start), kernel.page(), &mut |entry| {
         if entry.kind == Kind::Table {
             level = entry.level.next();
@@ -212,14 +213,14 @@ fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
     match (seen, level.is_last()) {
         (Ok(()), true) => (size.entry_bytes(Level::L2), true),
         (Ok(()), false) => (size.entry_bytes(level), false),
-        // Not an address of this half: no table is there.
+        // The address is not in the upper VA range, so no table is there.
         (Err(_), _) => (u64::MAX - start, false),
     }
 }
 
-/// Merges what ends where a chunk ended, from the smallest on: blocks of a whole table, groups of
-/// blocks. It may begin before what is left of the note, but not before the note: notes are whole
-/// leaves of the largest size.
+/// Merges the larger leaves that end where a chunk ended, from the smallest size up: blocks of a whole table,
+/// and groups of blocks. Such a leaf may begin before the rest of the noted range, but not before the noted
+/// range itself, because that consists of whole leaves of the largest size.
 fn larger(
     kernel: &Kernel,
     live: &Live,
@@ -236,15 +237,15 @@ fn larger(
             continue;
         }
         let start = end.wrapping_sub(leaf.bytes);
-        // It is, or is in, a leaf of that size.
+        // The range lies in the chunk: in one leaf or hole, or in one table, which the step has merged.
         if start >= chunk && leaf.bytes <= end - chunk {
             continue;
         }
         if live.meets_pool(start, leaf.bytes) {
             continue;
         }
-        // A block comes of one table that holds no table, a group of leaves beside each other:
-        // where there are tables below those there is nothing to merge, and much to look at.
+        // A block comes from one table that points to no table, and a group from adjacent leaves. Where
+        // tables lie below those levels, nothing can be merged, and the search would be long.
         let below = size.entry_bytes(leaf.level);
         let mut tables = 0u32;
         let seen = tree.visit(VirtualAddress(start), leaf.bytes, &mut |entry| {
@@ -259,8 +260,7 @@ fn larger(
     }
 }
 
-/// Merges in a range of the linear map, which ends below the last address, but not across guard
-/// pages.
+/// Merges in a range of the linear map, which ends below the last address, around the guard pages in it.
 fn around_pools(
     kernel: &Kernel,
     live: &Live,

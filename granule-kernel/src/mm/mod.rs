@@ -1,19 +1,19 @@
-//! Memory once the MMU is on: how tables are reached, the linear map, and what is given out.
+//! Memory management once the MMU is on: the linear map, the kernel's live tables, and the page allocator.
 //!
-//! [`walker`] has the library's walker for each page size, and operations that know none; [`supply`] where
-//! its pages come from.
+//! [`walker`] instantiates the library's walker for each page size, behind an interface without a page size.
+//! [`supply`] is its table allocator.
 //!
-//! While the kernel boots: [`firmware`] reads the device tree in its window; [`reach`] is where a table's physical address becomes a pointer;
-//! [`window`] reaches tables through the fixmap; [`map`] makes the linear map and counts what it
-//! took; [`rewrite`] splits all its blocks for a CPU that does not allow live splits; [`release`]
-//! drops what only the boot needed.
+//! During the boot: [`firmware`] reads the device tree. [`reach`] turns a table's physical address into a
+//! pointer. [`window`] accesses tables through the fixmap. [`map`] builds the linear map and counts the cost.
+//! [`rewrite`] splits all its blocks for a CPU that does not allow live splits. [`release`] drops the
+//! mappings that only the boot needed.
 //!
-//! From then on: [`pages`] is the page allocator that took over from early memory, [`live`] the one
-//! place through which the kernel's tables change. On that stand [`permissions`] (what each page
-//! of the linear map allows), [`merge`] (large leaves again), [`hotplug`] (memory that comes and
-//! goes), [`guard`] (pages made invalid from anywhere) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` remembers
-//! what may be merged again, and where a TLBI is still to come. [`transition`] makes the tables that lead out of it all.
-//! [`fault`] says what all of them know of an address that faulted.
+//! After the boot: [`pages`] is the page allocator, which took over from early memory. Every change of the
+//! kernel's tables goes through [`live`]. The users of [`live`] are [`permissions`] (page attributes of the
+//! linear map), [`merge`] (large leaves again), [`hotplug`] (adding and removing memory), [`guard`] (guard
+//! pages, changed from any context) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` keeps the merge
+//! candidates and the ranges whose TLBI is deferred. [`transition`] builds the tables for leaving this
+//! kernel. [`fault`] explains a faulting address.
 
 pub(crate) mod early_tables;
 pub(crate) mod error;

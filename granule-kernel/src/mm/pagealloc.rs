@@ -1,16 +1,16 @@
-//! `debug_pagealloc=on`: free pages are invalid in the linear map, so that whoever uses one faults.
+//! `debug_pagealloc=on`: free pages are invalid in the linear map, so that an access to one faults.
 //!
-//! The map is in pages then, and nothing is merged, so a page is made valid when it is allocated and
-//! invalid when it is freed by one store in its own entry, under no lock and without memory: that
-//! may happen anywhere, in the midst of a change of the tables too, which gets its table pages so.
+//! The map is then in pages and nothing is merged. Allocation makes a page valid and freeing makes it
+//! invalid, each by one store to the page's own entry, without a lock and without memory. So both are allowed
+//! in any context, even during a change of the tables, which allocates its own table pages this way.
 
 use super::live::{self, Flush, Kernel};
 use super::pages::{self, PageWatch, Pages};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::frames::tables::Source;
 
-/// Makes every page invalid that is free now, and from here on every page that becomes free, if the
-/// command line asked for it. Nobody may allocate yet.
+/// Makes every free page invalid, and from here on every page when it is freed, if the command line asked for
+/// it. No CPU may allocate during this call.
 pub(crate) fn hide_free_pages() {
     let Some(kernel) = live::kernel().filter(|kernel| kernel.debug_pagealloc) else {
         return;
@@ -51,8 +51,8 @@ fn set(kernel: &Kernel, start: PhysicalAddress, bytes: u64, valid: bool) {
     let Some(address) = address(kernel, start) else {
         return;
     };
-    // SAFETY: the whole map is in pages and nothing is merged. Entries of pages are changed by who
-    // has the pages, which is the caller.
+    // SAFETY: the whole map is in pages and nothing is merged. Only the owner of a page changes its entry,
+    // and the caller owns these pages.
     let set = unsafe { live::set_valid(kernel, address, bytes, valid) };
     assert!(
         set.is_ok(),

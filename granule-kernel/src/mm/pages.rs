@@ -1,6 +1,6 @@
-//! The kernel's pages: the frame allocator over all RAM, behind one lock, from when early memory
-//! hands over. Interrupts may take that lock: it masks them. What takes it for many pages at once, or
-//! seldom, stands once in the image and not in each caller.
+//! The kernel's page allocator: the frame allocator over all RAM behind one lock, used once early memory has
+//! handed over. The lock masks interrupts, so interrupt handlers may take it too. Functions that take it for
+//! many pages, or seldom, are not inlined, so that the image has one copy of each.
 
 use super::hook::refuses_allocation;
 use crate::lock::Lock;
@@ -16,14 +16,14 @@ use granule_kcore::frames::tables::Source;
 use granule_kcore::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use granule_kcore::sizes;
 
-/// In its place from the start, since it is too large to be moved through the boot stack. Nobody
-/// has a page before the hand-over: an allocator without any.
+/// The allocator is too large to be moved through the boot stack, so it is built in place. It has no page
+/// before [`take_over`].
 static PAGES: Lock<Frames<'static>> = Lock::new(Frames::new(sizes::MIN));
 
-/// Why the frame allocator cannot take over.
+/// Why the frame allocator could not take over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TakeOverError {
-    /// There is no room for what is to be known of each frame.
+    /// There is no room for the frames' metadata.
     Metadata { bytes: u64 },
     /// The frame allocator refused a span or a range.
     Frames(FrameError),
@@ -47,18 +47,18 @@ impl From<FrameError> for TakeOverError {
     }
 }
 
-/// What was handed over.
+/// The result of taking over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandedOver {
-    /// Frames that can be allocated.
+    /// Number of frames that can be allocated.
     pub(crate) free: u64,
-    /// Bytes of RAM for what is known of the frames; little of it is touched.
+    /// Bytes of RAM for the frames' metadata. Most of it is not touched.
     pub(crate) metadata_bytes: u64,
 }
 
-/// Gives all RAM that is free in `memory` to the frame allocator. From here on `memory` only
-/// tells what there was: it must not allocate any more.
-// Its own frame, as that of the boot is under all that follows.
+/// Gives all free RAM in `memory` to the frame allocator. From here on `memory` is a description only and
+/// must not allocate any more.
+// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of it.
 #[inline(never)]
 pub(crate) fn take_over(
     memory: &Memory,
@@ -80,15 +80,16 @@ fn fill(
         let count = (end - start) >> page_size.shift();
         let bytes = metadata_bytes(count);
         let whole = bytes.next_multiple_of(page_size.bytes());
-        // Where it is told of, so that a bank carries its own; else wherever there is room.
+        // Prefer the span that the metadata describes, so that each bank carries its own; else any free
+        // range.
         let at = room(memory, &taken, start..end, whole)
             .or_else(|| room(memory, &taken, 0..u64::MAX, whole))
             .filter(|&at| taken.try_push((at, at + whole)).is_ok())
             .ok_or(TakeOverError::Metadata { bytes })?;
         all_metadata += whole;
         let pointer = at.wrapping_add(placement.distance()) as *mut Word;
-        // SAFETY: the range is free and in `taken` from here on, so nobody else gets it, and it
-        // never goes back; the linear map shows all of early memory writable, whole pages.
+        // SAFETY: the range is free and recorded in `taken`, so nothing else gets it, and it is never freed.
+        // The linear map shows all of early memory writable, in whole pages.
         let metadata = unsafe { metadata_at(pointer, count) };
         frames.add_span(Frame(start >> page_size.shift()), count, metadata)?;
     }
@@ -104,19 +105,19 @@ fn fill(
     })
 }
 
-/// Hears of pages, before they are used and before they can be allocated again.
+/// Receives each page after it is allocated, before its first use, and each page that is freed, before it can
+/// be allocated again.
 pub(super) trait PageWatch: Sync {
-    /// `bytes` bytes from `start` were just allocated; nobody uses them yet.
+    /// `bytes` bytes from `start` were just allocated and are not in use yet.
     fn allocated(&self, start: PhysicalAddress, bytes: u64);
 
-    /// `bytes` bytes from `start` are about to be free, or just became so and nobody can allocate
-    /// them yet.
+    /// `bytes` bytes from `start` are about to be free, or have just become free and cannot be allocated yet.
     fn freed(&self, start: PhysicalAddress, bytes: u64);
 }
 
 static WATCH: spin::Once<&'static dyn PageWatch> = spin::Once::new();
 
-/// From here on `watch` hears of pages.
+/// Installs `watch`.
 pub(super) fn watch_by(watch: &'static dyn PageWatch) {
     WATCH.call_once(|| watch);
 }
@@ -133,8 +134,8 @@ pub(super) fn tell_freed(start: PhysicalAddress, bytes: u64) {
     }
 }
 
-/// Allocates `2^order` frames in one block, whose memory the linear map shows writable; `None` if
-/// there is no such block.
+/// Allocates `2^order` frames in one block, which the linear map shows writable. Returns `None` if there is
+/// no such block.
 #[inline(never)]
 pub(crate) fn allocate(order: u32) -> Option<Frame> {
     if refuses_allocation() {
@@ -145,29 +146,29 @@ pub(crate) fn allocate(order: u32) -> Option<Frame> {
     Some(frame)
 }
 
-/// Frees the block of `2^order` frames that [`allocate`] gave, which must be in the linear map as
-/// it was then.
+/// Frees the block of `2^order` frames that [`allocate`] returned. The linear map must show it as it did
+/// then.
 #[inline(never)]
 pub(crate) fn free(frame: Frame, order: u32) -> Result<(), FrameError> {
     PAGES.with(|frames| {
         let size = frames.page_size();
         frames.free(frame, order)?;
-        // Still under the lock, so nobody else has it yet.
+        // Under the lock, so no other CPU can have allocated the block yet.
         tell_freed(frame.address(size), size.bytes() << order);
         Ok(())
     })
 }
 
-/// Whether `frame` is free, if that can be told without waiting.
+/// Whether `frame` is free; `None` if the lock is taken.
 #[inline(never)]
 pub(crate) fn is_free(frame: Frame) -> Option<bool> {
     PAGES.try_with(|frames| frames.is_free(frame))
 }
 
-/// What was taken from early memory's free ranges, always from the end of one.
+/// The ranges taken from early memory, each from the end of a free range.
 type Taken = ArrayVec<(u64, u64), MOST_SPANS>;
 
-/// The end of what is left of a free range.
+/// The end of the untaken part of a free range.
 fn untaken_end(taken: &Taken, range: Region) -> u64 {
     taken
         .iter()
@@ -176,7 +177,7 @@ fn untaken_end(taken: &Taken, range: Region) -> u64 {
         .fold(range.end(), u64::min)
 }
 
-/// Room for `bytes` bytes at the end of a free range that begins in `within`.
+/// Finds `bytes` bytes at the end of a free range that begins in `within`.
 fn room(memory: &Memory, taken: &Taken, within: Range<u64>, bytes: u64) -> Option<u64> {
     memory
         .free_pages()
@@ -188,8 +189,8 @@ fn room(memory: &Memory, taken: &Taken, within: Range<u64>, bytes: u64) -> Optio
         })
 }
 
-/// The stretches of RAM that get metadata of their own: the pieces that are mapped, neighbours
-/// joined across ever larger holes until they are few enough.
+/// The spans of RAM that get metadata of their own. Starts from the mapped pieces and joins neighbours across
+/// ever larger holes until the spans are few enough.
 fn spans(memory: &Memory) -> ArrayVec<(u64, u64), MOST_SPANS> {
     let mut hole = 0;
     loop {
@@ -210,7 +211,7 @@ fn spans(memory: &Memory) -> ArrayVec<(u64, u64), MOST_SPANS> {
     }
 }
 
-/// The frame allocator, for table pages: locked for each call.
+/// The frame allocator as a source of table pages. Each call takes the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pages;
 
@@ -220,12 +221,12 @@ impl Source for Pages {
     }
 }
 
-/// A frame by itself, with one owner; `None` if there is none.
+/// Allocates a single frame with one owner; `None` if there is none.
 pub(crate) fn allocate_one() -> Option<PhysicalAddress> {
     single(|frames| frames.allocate(0))
 }
 
-/// The frame at `address` by itself, if it is free.
+/// Allocates the frame at `address` as a single frame, if it is free.
 #[inline(never)]
 pub(crate) fn allocate_exactly(address: PhysicalAddress) -> Option<PhysicalAddress> {
     single(|frames| {
@@ -234,8 +235,8 @@ pub(crate) fn allocate_exactly(address: PhysicalAddress) -> Option<PhysicalAddre
     })
 }
 
-/// The frame number `index` of `count` free ones that begin at a multiple of that, a power of two,
-/// by itself.
+/// Allocates one frame of a free group: number `index` of `count` frames. The group begins at a multiple of
+/// `count`, a power of two.
 pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddress> {
     single(|frames| frames.allocate_in_group(count.checked_ilog2()?, index))
 }
@@ -250,11 +251,11 @@ fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<Ph
     Some(address)
 }
 
-/// Frames that are shared or released under one taking of the lock at most: interrupts wait for it.
+/// Most frames that are shared or released under one taking of the lock, because interrupts wait for it.
 const MOST_AT_ONCE: u64 = 512;
 
-/// Calls `what` with so many frames from `first` on, some at a time: up to multiples of
-/// [`MOST_AT_ONCE`], so that what becomes free in one is one block, wherever in memory it began.
+/// Calls `what` with parts of the `count` frames from `first`. Parts end at multiples of [`MOST_AT_ONCE`], so
+/// that the frames freed in one part form one block, wherever the range begins.
 fn in_parts(
     first: PhysicalAddress,
     count: u64,
@@ -271,11 +272,11 @@ fn in_parts(
     }
 }
 
-/// Frames that were free, each by itself.
+/// The address and number of frames of a run of single frames.
 pub(crate) type Run = (PhysicalAddress, u64);
 
-/// The first run of frames of a range that are free, each by itself; `Ok(None)` once none is. Long
-/// runs come in parts.
+/// Allocates the first run of free frames in a range, as single frames. Returns `Ok(None)` once no frame is
+/// free. Long runs come in parts.
 pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemory> {
     if refuses_allocation() {
         return Err(NoMemory);
@@ -307,7 +308,7 @@ pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemor
     Ok(None)
 }
 
-/// Between one frame and `most` in one run, each by itself, wherever they are.
+/// Allocates one run of 1 to `most` single frames, anywhere.
 #[inline(never)]
 pub(crate) fn allocate_run(most: u64) -> Result<Run, NoMemory> {
     if refuses_allocation() {
@@ -328,11 +329,11 @@ pub(crate) fn allocate_run(most: u64) -> Result<Run, NoMemory> {
     Ok((first, count))
 }
 
-/// There are no frames left.
+/// No frame is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoMemory;
 
-/// Calls `what` with each free block of `least` bytes or more: where it begins, and its bytes.
+/// Calls `what` with the address and size in bytes of each free block of at least `least` bytes.
 pub(crate) fn each_free_block(least: u64, mut what: impl FnMut(PhysicalAddress, u64)) {
     PAGES.with(|frames| {
         let size = frames.page_size();
@@ -345,30 +346,30 @@ pub(crate) fn each_free_block(least: u64, mut what: impl FnMut(PhysicalAddress, 
     });
 }
 
-/// One owner more for each of `count` frames from `first`, each allocated by itself.
+/// Adds one owner to each of `count` single frames from `first`.
 #[inline(never)]
 pub(crate) fn share(first: PhysicalAddress, count: u64) {
     in_parts(first, count, |frames, first, count| {
-        // The frames count what they refuse.
+        // The frame allocator counts the calls that it refuses.
         let _ = frames.share(first, count);
     });
 }
 
-/// One owner less for each of `count` frames from `first`, each allocated by itself.
+/// Removes one owner from each of `count` single frames from `first`.
 #[inline(never)]
 pub(crate) fn release(first: PhysicalAddress, count: u64) {
     in_parts(first, count, |frames, first, count| {
         let size = frames.page_size();
-        // Still under the lock, so nobody else has what became free. The frames count what they
-        // refuse.
+        // Under the lock, so no other CPU can have allocated the freed frames yet. The frame allocator counts
+        // the calls that it refuses.
         let _ = frames.release(first, count, |frame, count| {
             tell_freed(frame.address(size), count << size.shift());
         });
     });
 }
 
-/// Whether a frame that is allocated by itself has more than one owner, and of how many among `count`
-/// from it on the same holds: not more than are looked at under one taking of the lock.
+/// Whether a single frame has more than one owner, and for how many frames from `first` the same answer
+/// holds: at most `count`, and at most as many as one taking of the lock examines.
 #[inline(never)]
 pub(crate) fn sharing(first: PhysicalAddress, count: u64) -> (bool, u64) {
     PAGES.with(|frames| {
@@ -378,16 +379,16 @@ pub(crate) fn sharing(first: PhysicalAddress, count: u64) -> (bool, u64) {
     })
 }
 
-/// What the allocator has counted.
+/// The allocator's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Frames that are allocated.
     pub(crate) allocated: u64,
-    /// Calls that it refused.
+    /// Calls that were refused.
     pub(crate) refused: u64,
 }
 
-/// Counts.
+/// Reads the allocator's counters.
 #[inline(never)]
 pub(crate) fn counted() -> Counted {
     PAGES.with(|frames| Counted {

@@ -1,41 +1,40 @@
-//! What each page of the linear map allows, and changing it: the names that Linux uses.
+//! Changes the permissions of pages in the linear map (pageattr). The functions have Linux's names.
 //!
-//! All of them take the address of a page in the linear map and a number of pages, and do all or
-//! nothing: what stands in the way is found before anything changes. A leaf that the range begins or
-//! ends in is split, on CPUs whose level of FEAT_BBM allows that; elsewhere it is an error, unless
-//! the map is in pages (`rodata=on|full` without such CPUs, `debug_pagealloc=on`). No pages at all
-//! is no error, and changes nothing.
+//! Each function takes the linear-map address of a page and a number of pages. It changes all of them or
+//! none: obstacles are found before the first change. A leaf that straddles an end of the range is split if
+//! the CPUs' BBM level allows that, and is an error otherwise, unless the map is in pages (`rodata=on|full`
+//! without such CPUs, `debug_pagealloc=on`). An empty range is no error and changes nothing.
 //!
 //! | call | afterwards |
 //! |---|---|
 //! | [`set_memory_ro`], [`set_memory_rw`] | not writable, writable |
 //! | [`set_memory_nx`], [`set_memory_x`] | not executable, executable |
-//! | [`set_memory_valid`] | every access faults, or what was allowed before is allowed again |
+//! | [`set_memory_valid`] | every access faults, or the earlier permissions apply again |
 //! | [`set_direct_map_invalid`] | every access faults |
-//! | [`set_direct_map_default`] | valid, writable, not executable, as all RAM began |
+//! | [`set_direct_map_default`] | valid, writable, not executable, the initial state of RAM |
 //!
-//! Rules, whatever `rodata=` says; that word only decides how the boot makes the map:
+//! The rules do not depend on `rodata=`, which only decides how the boot builds the map:
 //!
-//! - The pages are the caller's: allocated to it, not a table's, not in use for what they are to
-//!   lose.
-//! - No page is ever writable and executable: [`set_memory_x`] wants pages that are read-only
-//!   already, [`set_memory_rw`] pages that are not executable. Invalid pages count as what they will
-//!   be.
-//! - The alias of the kernel's image never changes: text and constants could be written there, and
-//!   the tables themselves are reached through it. The part of the image's storage that the boot
-//!   gave back is memory like any other.
-//! - Guard pages ([`guard`](super::guard)) only change through their pool.
+//! - The caller owns the pages: it has allocated them, no table is among them, and nothing uses the
+//!   permission that they lose.
+//! - No page is ever writable and executable. [`set_memory_x`] requires read-only pages, and
+//!   [`set_memory_rw`] requires pages that are not executable. An invalid page counts with the permissions
+//!   that it would have when valid.
+//! - The alias of the kernel's image never changes: text and constants could be written through it, and the
+//!   kernel accesses its own tables through it. The part of the image's storage that the boot freed is
+//!   ordinary memory.
+//! - Guard pages ([`guard`](super::guard)) change only through their pool.
 //! - A hole in the range, or an end outside the linear map, is an error.
 //!
-//! When one returns, every CPU sees the change: the TLB was invalidated for the range (not when
-//! pages only became valid, which takes none, IWZCBG). The two that end in `_noflush` leave that to
-//! [`flush_direct_map`], or to whichever call that does not end so meets their range next; but where there
-//! are large leaves that may not be split live they leave nothing. Making memory executable says nothing of
-//! instruction caches: who writes code cleans and invalidates them.
+//! When a function returns, every CPU sees the change: the TLB was invalidated for the range. Pages that only
+//! become valid need no invalidation (IWZCBG). The two functions that end in `_noflush` leave the TLBI to
+//! [`flush_direct_map`], or to the next other call that covers their range. Where large leaves exist that may
+//! not be split live, they defer nothing. Making memory executable does not maintain instruction caches: the
+//! writer of the code cleans and invalidates them.
 //!
-//! They may be called wherever the page allocator may: with interrupts masked or in an interrupt,
-//! on any CPU, also while others are parked; they mask interrupts for as long as they take. Not
-//! from within each other, and not before the page allocator has taken over.
+//! The functions may be called wherever the page allocator may: with interrupts masked, in an interrupt, on
+//! any CPU, and while other CPUs are parked. They mask interrupts while they run. They must not be called
+//! from within each other, nor before the page allocator has taken over.
 
 use super::error::LinearError;
 use super::live::{self, Done, Flush, Kernel, Live, Tree};
@@ -56,8 +55,8 @@ const NO_CHANGE: PermissionChange = PermissionChange {
 ///
 /// # Errors
 ///
-/// See the module's rules; [`TableError::OutOfTables`] when a leaf cannot be split for want of
-/// memory, [`TableError::InsideLeaf`] when the CPUs do not allow it.
+/// See the module's rules; [`TableError::OutOfTables`] when there is no memory to split a leaf,
+/// [`TableError::InsideLeaf`] when the CPUs do not allow the split.
 pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         writable: Some(false),
@@ -107,8 +106,8 @@ pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), Lin
     protect(start, pages, change, None)
 }
 
-/// Makes every access to pages fault, or lets those through again that were before: permissions
-/// are kept meanwhile, and may be changed.
+/// Makes every access to pages fault, or makes the pages valid again. Invalid pages keep their permissions,
+/// which may be changed meanwhile.
 ///
 /// # Errors
 ///
@@ -139,7 +138,7 @@ pub(crate) fn set_direct_map_invalid(start: VirtualAddress, pages: u64) -> Resul
     })
 }
 
-/// As [`set_direct_map_invalid`], but accesses may go on succeeding until [`flush_direct_map`].
+/// As [`set_direct_map_invalid`], but CPUs may still access the pages until [`flush_direct_map`].
 ///
 /// # Errors
 ///
@@ -153,7 +152,7 @@ pub(crate) fn set_direct_map_invalid_noflush(
     })
 }
 
-/// Makes pages what all RAM was to begin with: valid, writable, not executable.
+/// Gives pages the initial state of RAM: valid, writable, not executable.
 ///
 /// # Errors
 ///
@@ -164,8 +163,7 @@ pub(crate) fn set_direct_map_default(start: VirtualAddress, pages: u64) -> Resul
     })
 }
 
-/// As [`set_direct_map_default`], but CPUs may go by what was allowed before, or not allowed, until
-/// [`flush_direct_map`].
+/// As [`set_direct_map_default`], but CPUs may use the earlier permissions until [`flush_direct_map`].
 ///
 /// # Errors
 ///
@@ -180,8 +178,8 @@ pub(crate) fn set_direct_map_default_noflush(
 }
 
 fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes: u64) -> Done {
-    // The second operation may have to split where the first had nothing to change: an invalid leaf
-    // with the permissions already. It must not run out of memory then.
+    // The second operation may have to split a leaf that the first did not change: an invalid leaf that has
+    // the permissions already. It must not run out of memory then.
     let page = kernel.page();
     let mut cut = 0;
     for edge in [start.0, start.0 + (bytes - page)] {
@@ -200,8 +198,8 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
         privileged_execute: Some(false),
         ..NO_CHANGE
     };
-    // In this order: never valid with what was allowed before. Most pages were never anything else,
-    // and then there is nothing to invalidate.
+    // Permissions first: a page must never be valid with its earlier permissions. Most pages have the default
+    // permissions, and then no invalidation is needed.
     let other: Refused = |permissions| !permissions.writable || permissions.privileged_execute;
     if first_refused(kernel, tree, start, bytes, other)?.is_some() {
         tree.protect(start, bytes, default)?;
@@ -209,7 +207,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     tree.show(start, bytes)
 }
 
-/// Invalidates the TLB for pages that were changed without.
+/// Invalidates the TLB for pages that were changed by a `_noflush` call.
 ///
 /// # Errors
 ///
@@ -226,7 +224,7 @@ pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), 
     .unwrap_or(Err(LinearError::TooEarly))
 }
 
-/// Whether the page that `address` lies in is in the linear map and valid.
+/// Whether the page that contains `address` is valid in the linear map.
 pub(crate) fn kernel_page_present(address: VirtualAddress) -> bool {
     live::look(|kernel, _, tree| {
         kernel.placement.physical_address(address).is_some() && tree.query(address).is_some()
@@ -234,7 +232,7 @@ pub(crate) fn kernel_page_present(address: VirtualAddress) -> bool {
     .unwrap_or(false)
 }
 
-/// Whether a page with these permissions stands in the way.
+/// Whether a page with these permissions forbids the change.
 type Refused = fn(&Permissions) -> bool;
 
 fn protect(
@@ -253,7 +251,7 @@ fn protect(
     })
 }
 
-/// The first address in the range that is in a leaf which stands in the way.
+/// The first address in the range whose leaf forbids the change.
 fn first_refused(
     kernel: &Kernel,
     tree: &mut dyn Tree,
@@ -278,7 +276,8 @@ fn first_refused(
     Ok(first)
 }
 
-/// Whether the range keeps off what nobody may change here; in physical addresses.
+/// Checks that no part of the range is protected from changes here (image, guard pages). Takes physical
+/// addresses.
 pub(super) fn check_free(
     kernel: &Kernel,
     live: &Live,
@@ -299,8 +298,8 @@ pub(super) fn check_free(
     Ok(physical)
 }
 
-/// Does `work` to the pages under the lock, once they may be changed, and notes that something there
-/// may be merged.
+/// Checks that the pages may change, calls `work` on them under the lock, and notes the range as a merge
+/// candidate.
 fn in_range(
     start: VirtualAddress,
     pages: u64,

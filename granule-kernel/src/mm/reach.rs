@@ -1,12 +1,12 @@
-//! Physical addresses of tables as pointers, with the MMU on: those in the image through the
-//! image's mapping, all others through the linear map.
+//! Turns physical addresses of tables into pointers, with the MMU on. Tables in the image are accessed
+//! through the image's mapping, all others through the linear map.
 
 use granule::arch::PhysicalAddress;
 use granule::table::Reach;
 
-/// How this kernel reaches tables while it boots. Not after the leftovers of the boot are dropped:
-/// the unused part of the static pool is then in no mapping of the image any more, and tables may
-/// come from it; from there on all tables are reached through the linear map ([`linear`](Self::linear)).
+/// The boot's way to tables. It must not be used after `release::boot_leftovers`: the image's mapping then no
+/// longer covers the unused part of the static pool, and new tables may lie there. From there on all tables
+/// are accessed through the linear map ([`linear`](Self::linear)).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelReach {
     image_start: u64,
@@ -16,12 +16,12 @@ pub(crate) struct KernelReach {
 }
 
 impl KernelReach {
-    /// For an image at physical `image_start`, seen at that plus `image_distance`, and a linear
-    /// map at `linear_distance`.
+    /// For an image at physical address `image_start`, mapped at that plus `image_distance`, and a linear map
+    /// at `linear_distance`.
     ///
     /// # Safety
     ///
-    /// The image must be mapped there, and a table outside it handed to the walker only once the
+    /// The image must be mapped there. A table outside the image must not be given to the walker before the
     /// linear map covers it.
     pub(crate) const unsafe fn new(
         image_start: u64,
@@ -37,7 +37,7 @@ impl KernelReach {
         }
     }
 
-    /// All through the linear map at `distance`, once the boot is done.
+    /// Accesses all tables through the linear map at `distance`, once the boot is done.
     ///
     /// # Safety
     ///
@@ -52,7 +52,7 @@ impl KernelReach {
     }
 }
 
-// SAFETY: the caller of `new` vouched for both mappings; tables are whole pages of them.
+// SAFETY: the caller of `new` answers for both mappings; tables are whole pages of them.
 unsafe impl Reach for KernelReach {
     #[inline(always)]
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {

@@ -1,5 +1,5 @@
-//! Dropping what only the boot needed: the identity map, the device tree's window, and the part
-//! of the static table pool that holds no table.
+//! Drops the mappings that only the boot needed: the identity map, the device tree's mapping, and
+//! the unused part of the static table pool.
 
 use super::early_tables::{EarlyTables, give_back};
 use super::map::Request;
@@ -12,9 +12,10 @@ use granule::table::{Counters, TableError};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 
-/// Unmaps them and gives their memory to `memory`; the bytes of static storage among it. The
-/// identity map is not among them if it is still needed.
-// Its own frame, as that of the boot is under all that follows.
+/// Unmaps these mappings and gives their memory to `memory`. Returns the number of bytes of static storage
+/// in it. The identity map stays if it is still needed.
+// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of
+// it.
 #[inline(never)]
 pub(crate) fn boot_leftovers(
     request: &Request<'_>,
@@ -27,13 +28,13 @@ pub(crate) fn boot_leftovers(
     let size = request.geometry.page_size();
     let page = size.bytes();
     let before = memory.totals().free;
-    // The window that it is read from goes further down.
+    // Read firmware's reservations now: the device tree's mapping is dropped below.
     let mut firmware = Memory::new(size);
     super::firmware::memory(handover, request.parameters, &mut firmware);
     let (entry, tree_info) = (&handover.entry, &handover.tree);
 
-    // The identity map goes; its root stays in TTBR0 as a table in which nothing is mapped. Where
-    // other CPUs are parked on it, it stays, and TTBR0 has another root.
+    // The identity map is dropped, and its root stays in TTBR0 as an empty table. While other CPUs
+    // are parked on the identity map, it stays, and TTBR0 gets another root.
     let lower = roots.lower;
     if !keep_identity {
         let mut capabilities = request.capabilities;
@@ -41,8 +42,8 @@ pub(crate) fn boot_leftovers(
         let supply = Supply::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
         let parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
-        // SAFETY: this is the tree that TTBR0 holds, in the static pool, and nobody else
-        // changes it.
+        // SAFETY: this is the tree in TTBR0; it lies in the static pool, and nothing else changes
+        // it.
         let mut tables = unsafe { walker::open(roots.identity, parts)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
         let mut leaves = 0;

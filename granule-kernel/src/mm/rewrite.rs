@@ -1,12 +1,12 @@
-//! Rewriting the linear map to pages, for a system in which not all CPUs allow live splits.
+//! Splits the whole linear map to pages, for a system in which not all CPUs allow live splits.
 //!
-//! The boot CPU decides by itself how large leaves are, before it knows of others. If one of those
-//! then turns out weaker, a permission of a page could no longer be changed; so all blocks are
-//! split at once, by the boot CPU, which by its own level may, while no other CPU uses the tables.
+//! The boot CPU chooses the size of leaves before it knows the other CPUs. If one of those has a lower BBM
+//! level, the permission of a single page could no longer change. So the boot CPU splits all blocks at once.
+//! Its own level allows that, and no other CPU uses the tables meanwhile.
 //!
-//! This is done before the frame allocator takes over: the tables can then come from early memory
-//! in one piece, as those of the map did, so that most are linked in runs; and before the other
-//! CPUs check their translations, which then are those of the map that stays.
+//! The split is done before the frame allocator takes over, so that its tables come from early memory in one
+//! piece, like those of the map, and most are linked in runs. It is also done before the other CPUs check
+//! their translations, so that they check the final map.
 
 use super::map::{LinearMap, Request};
 use super::walker::Tree;
@@ -20,7 +20,7 @@ use granule::table::{Leaves, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::devicetree::memory::Memory;
 
-/// Why the map cannot be rewritten. The tables are as they were; the plan of them is not.
+/// Why the map could not be rewritten. The tables are unchanged, but the plan of the map is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     /// There is no memory for the tables.
@@ -29,9 +29,9 @@ pub(crate) enum Failure {
         page_bytes: u64,
         error: memblock::Error,
     },
-    /// The walker refused.
+    /// The page-table library refused.
     Table(TableError),
-    /// What was made is not what was planned.
+    /// The result differs from the plan.
     SelfCheck(Fault),
 }
 
@@ -58,16 +58,16 @@ impl From<TableError> for Failure {
     }
 }
 
-/// Whether a map made for `request` must be rewritten on a system that is trusted like `all`.
+/// Whether a map built for `request` must be rewritten, given the trust `all` in all CPUs.
 pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
     request.parameters.rodata.changes_pages()
         && request.trust.splits_blocks()
         && !all.splits_blocks()
 }
 
-/// Splits all that is larger than a page. Every CPU but this one is parked meanwhile. `map` and
-/// `looked` then tell of the map as it is.
-// Its own frame: the boot's lies under all that follows, and what it holds is large.
+/// Splits every leaf larger than a page. Every other CPU is parked meanwhile. Updates `map` and `looked` to
+/// describe the new map.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn to_pages(
     request: &Request<'_>,
@@ -77,8 +77,8 @@ pub(crate) fn to_pages(
     seed: u64,
     looked: &mut Looked,
 ) -> Result<(), Failure> {
-    // In place: a second list of them is a quarter of the boot's stack, and where this fails the
-    // boot ends.
+    // The pieces are changed in place: a second list takes a quarter of the boot's stack. A failure ends the
+    // boot, so the old list is not needed.
     for piece in &mut map.pieces {
         piece.leaves = Leaves::PAGES;
     }
@@ -97,7 +97,7 @@ pub(crate) fn to_pages(
                 error,
             })?;
         let end = PhysicalAddress(start + bytes);
-        // The linear map has all of early memory.
+        // The linear map covers all of early memory.
         if let Some(arena) = tables.arena() {
             arena.extend_mapped(PhysicalAddress(start), end);
         }
@@ -106,16 +106,17 @@ pub(crate) fn to_pages(
     let (Some(lowest), Some(highest)) = (pieces.first(), pieces.last()) else {
         return Ok(());
     };
-    // Holes between the pieces are passed over.
+    // Holes between the pieces are skipped.
     let window = (highest.start.0 + highest.bytes).wrapping_sub(lowest.start.0);
-    // The invalidation at the end of it leaves this CPU no block; the others come back with an
+    // The TLBI at the end of the split removes every block from this CPU's TLB. The other CPUs return with an
     // empty TLB.
     let added =
         parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
     map.rewritten = Some(added as u64);
     map.census = census;
 
-    // What was walked before is no more; what the CPU was asked counts on.
+    // The walk's counts describe the old tables and are replaced. The count of the CPU's translations
+    // continues.
     *looked = Looked {
         patterns: looked.patterns,
         translations: looked.translations,

@@ -1,7 +1,7 @@
-//! The kernel checks its own tables after boot: by the CPU's walker, by memory itself, and by a
-//! walk of every entry.
+//! Checks the kernel's own tables after boot, in three ways: by the CPU's translations, by patterns in
+//! memory, and by a walk of every entry.
 //!
-//! Each check counts what it looked at, so that one that looked at nothing is seen.
+//! Each check counts what it examined, so that an empty check is visible.
 
 use crate::arch::cpu;
 use crate::mm::map::LinearMap;
@@ -14,43 +14,43 @@ use granule::table::{Entry, Leaves, Piece, TableError};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 
-/// Random addresses that are translated, and pages at most that are written and read.
+/// Number of random addresses to translate, and most pages to write and read.
 const SAMPLES: u64 = 4096;
 
-/// What is wrong.
+/// What a check found wrong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// The CPU translates an address otherwise than planned.
+    /// The CPU's translation of an address differs from the plan.
     Translation {
         address: VirtualAddress,
         expected: PhysicalAddress,
         seen: Result<u64, u64>,
     },
-    /// A pattern written through the linear map is not there through another mapping.
+    /// A pattern written through the linear map is not read back through another mapping.
     Pattern {
         page: PhysicalAddress,
         expected: u64,
         seen: u64,
     },
-    /// A leaf is not where the plan has one, or points elsewhere.
+    /// A leaf is not where the plan has one, or has another output address.
     Leaf {
         address: VirtualAddress,
         output: PhysicalAddress,
     },
-    /// A page can be written and executed.
+    /// A page is writable and executable.
     WritableExecutable { address: VirtualAddress },
-    /// There are more or fewer leaves of a size than planned.
+    /// The number of leaves of a size differs from the plan.
     LeafCount {
         bytes: u64,
         contiguous: bool,
         expected: u64,
         seen: u64,
     },
-    /// The leaves found cover more or less than planned.
+    /// The leaves cover more or less than planned.
     Coverage { expected: u64, seen: u64 },
-    /// The tables found are not those that were allocated.
+    /// The number of tables differs from the number allocated.
     TableCount { expected: u64, seen: u64 },
-    /// A mapping for the check itself was refused.
+    /// The check's own mapping was refused.
     Table(TableError),
 }
 
@@ -117,30 +117,30 @@ impl From<TableError> for Fault {
     }
 }
 
-/// What was looked at.
+/// What the checks examined.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looked {
     pub(crate) translations: u64,
     pub(crate) patterns: u64,
     pub(crate) leaves: u64,
     pub(crate) tables: u64,
-    /// Bytes of the linear map that were found read-only.
+    /// Bytes of the linear map that are read-only.
     pub(crate) read_only_bytes: u64,
 }
 
-/// The checks, in their order.
+/// The checks, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// All entries against the plan.
+    /// Compares all entries with the plan.
     Walk,
-    /// The CPU's translations.
+    /// Checks the CPU's translations.
     Translations,
-    /// Memory through two mappings.
+    /// Reads memory through two mappings.
     Patterns,
 }
 
-/// All checks; `before` hears of each stage, so that tests can make it fail.
-// Its own frame: the boot's lies under all that follows.
+/// Runs all checks. `before` is called ahead of each stage, so that tests can make it fail.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(
     tables: &mut dyn Tree,
@@ -176,7 +176,7 @@ fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) ->
     }
 }
 
-/// Random addresses; the ends of the runs of leaves are the walk's.
+/// Translates random addresses. The walk checks the ends of the runs of leaves.
 pub(crate) fn translations(
     map: &LinearMap,
     placement: &Placement,
@@ -185,7 +185,7 @@ pub(crate) fn translations(
 ) -> Result<(), Fault> {
     let mut random = seed | 1;
     for _ in 0..SAMPLES {
-        // xorshift64: any spread will do, and the seed is in the record.
+        // xorshift64: any even spread serves, and the seed is in the boot record.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -201,8 +201,7 @@ pub(crate) fn translations(
     Ok(())
 }
 
-/// Writes a pattern into free pages through the linear map and reads it through a page of the
-/// fixmap.
+/// Writes a pattern to free pages through the linear map and reads it back through a page of the fixmap.
 fn patterns(
     tables: &mut dyn Tree,
     placement: &Placement,
@@ -225,7 +224,7 @@ fn patterns(
             let output = PhysicalAddress(range.start() + at * page);
             let expected = output.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let first = output.0.wrapping_add(placement.distance()) as *mut u64;
-            // SAFETY: a free page of RAM, mapped writable by the linear map, used by nobody.
+            // SAFETY: a free page of RAM, mapped writable by the linear map and not in use.
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;
@@ -248,14 +247,14 @@ fn patterns(
     Ok(())
 }
 
-/// The walk over the leaves of the linear map, entry after entry.
+/// A walk over the linear map's leaves, entry by entry.
 struct LeafWalk<'a> {
     placement: &'a Placement,
     geometry: Geometry,
-    /// What is planned from here on: leaves and pieces both ascend.
+    /// The rest of the plan. Leaves and pieces both ascend.
     pieces: &'a [Piece],
     bytes: u64,
-    /// Entries of single leaves and of groups, by level.
+    /// Counts of single leaves and of groups, by level.
     seen: [[u64; 2]; Level::ALL.len()],
     last: Option<Entry>,
 }
@@ -306,7 +305,7 @@ impl LeafWalk<'_> {
         Ok(())
     }
 
-    /// Asks the CPU for the last byte of the run of like leaves that ends here.
+    /// Asks the CPU to translate the last byte of the run of like leaves that ends here.
     fn end_of_run(&self, looked: &mut Looked) -> Result<(), Fault> {
         match self.last {
             Some(last) => check_translation(
@@ -319,8 +318,8 @@ impl LeafWalk<'_> {
     }
 }
 
-/// Every entry of the kernel's half: the linear map against the plan, both ends of each run of
-/// like leaves against the CPU, and nothing anywhere that is writable and executable.
+/// Checks every entry of the upper VA range: the linear map against the plan, both ends of each run of like
+/// leaves against the CPU, and that no leaf is writable and executable.
 pub(crate) fn walk(
     tables: &dyn Tree,
     map: &LinearMap,

@@ -1,5 +1,5 @@
-//! Where pages for tables come from: one type for all there are, so that the walker is compiled once for
-//! each page size and not once more for each of these. What hands the pages out is elsewhere.
+//! The kernel's table allocator: one type for all sources of table pages, so that the walker is compiled once
+//! for each page size. The sources themselves are elsewhere.
 
 use super::early_tables::EarlyTables;
 use super::table_pages::TablePages;
@@ -8,22 +8,23 @@ use granule::arch::PhysicalAddress;
 use granule::linear::{Arena, direct};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 
-/// Where pages for tables come from.
+/// A source of table pages.
 pub(crate) enum Supply<'a> {
-    /// There are none, and none are needed.
+    /// No pages, for operations that need none.
     Nothing,
-    /// The boot's, for the linear map.
+    /// The boot's arena, for the linear map.
     Arena(&'a mut Arena),
     /// Early memory.
     Early(EarlyTables<'a>),
-    /// The page allocator, and what is to be heard of its pages.
+    /// The page allocator, with its watch on pages.
     Pages(TablePages<'a>),
-    /// A range, each page given once and never again.
+    /// A range. Each page is given out once and never reused.
     #[cfg(feature = "test-image")]
     Range { next: PhysicalAddress, page: u64 },
 }
 
-// SAFETY: each implementer vouched for its own pages; a range is promised to `parts`.
+// SAFETY: each source's implementer answers for its own pages; the caller of `parts` promises the pages of a
+// range.
 unsafe impl TableAllocator for Supply<'_> {
     #[inline(never)]
     fn reserve(&mut self, tables: usize) -> bool {

@@ -1,5 +1,5 @@
-//! Pages for the kernel's tables once it is up: from the page allocator, and back to it, those that
-//! the boot took elsewhere included.
+//! Allocates the kernel's table pages from the page allocator after the boot, and frees them to it,
+//! including tables that the boot allocated elsewhere.
 
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
@@ -8,7 +8,7 @@ use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::{Source, Tables};
 
-/// Gives and takes back pages for the kernel's tables.
+/// The allocator of the kernel's table pages.
 pub(crate) struct TablePages<'k> {
     inner: Tables<Pages>,
     kernel: &'k Kernel,
@@ -20,14 +20,14 @@ impl<'k> TablePages<'k> {
     /// As for [`Tables::new`], with the kernel's own pages.
     pub(crate) const unsafe fn new(kernel: &'k Kernel) -> Self {
         Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the rules of `Tables::new`.
             inner: unsafe { Tables::new(Pages) },
             kernel,
         }
     }
 }
 
-// SAFETY: gives what `Tables` gives, once it is valid where free pages are not.
+// SAFETY: gives out what `Tables` gives out, made valid first where free pages are invalid.
 unsafe impl TableAllocator for TablePages<'_> {
     fn reserve(&mut self, tables: usize) -> bool {
         if tables as u64 > self.inner.held() && refuses_allocation() {
@@ -50,13 +50,13 @@ unsafe impl TableAllocator for TablePages<'_> {
         let page = self.kernel.page();
         let frame = Frame::containing(table.address(), self.kernel.geometry.page_size());
         let given = Pages.with(|frames| frames.is_given(frame));
-        // Before another CPU can get it.
+        // Before another CPU can allocate the page.
         tell_freed(table.address(), page);
         if given {
             self.inner.free(table);
         } else {
-            // The boot had it from early memory, which is no more, or from the static pool. Outside
-            // of all spans it stays reserved.
+            // The boot took the page from early memory, which is gone, or from the static pool. A
+            // page outside all spans stays reserved.
             let _ = Pages.with(|frames| frames.add_range(frame, 1));
         }
     }

@@ -1,5 +1,5 @@
-//! The tables that lead out of this kernel, for the page size that was chosen at boot: made apart from
-//! the kernel's own, by the library, and given back. What they map is told by the caller.
+//! Builds and frees the tables for leaving this kernel, for the page size chosen at boot. The tables are
+//! separate from the kernel's own. The caller names the ranges to map.
 
 use super::walker::KernelParts;
 use granule::arch::Dispatch;
@@ -8,7 +8,7 @@ use granule::table::Maintenance;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 
-/// Makes them. See [`kexec::build`].
+/// Builds the tables. See [`kexec::build`].
 pub(crate) fn build(
     parts: KernelParts<'_>,
     needs: &Needs<'_>,
@@ -31,7 +31,7 @@ impl Dispatch for Build<'_> {
     }
 }
 
-/// Gives them back. See [`kexec::free`].
+/// Frees the tables. See [`kexec::free`].
 pub(crate) fn free(parts: KernelParts<'_>, transition: &Transition) {
     let size = parts.maintenance.capabilities().geometry.page_size();
     sizes::dispatch(size, Free { parts, transition });

@@ -1,13 +1,12 @@
-//! The kernel's one instance of the library's walker for each page size, and the way to it by a
-//! page size that is a value.
+//! Instantiates the library's walker once for each page size, and selects the instance by a page
+//! size known at run time.
 //!
-//! Whoever works on tables once the MMU is on says what they stand on ([`parts`]), opens them
-//! ([`open`]) and goes on with [`Tree`], which knows no page size. So the code that is compiled for
-//! each page size is compiled for one kind of environment, and what calls it is compiled once:
-//! hot loops see a page size as a constant, all others cost one indirect call an operation. Nobody
-//! else in the kernel names a type of page size but the strategies of the linear map
-//! ([`super::map`]), whose loops are over entries, and the code that runs with the MMU off, which
-//! may not call indirectly.
+//! Code that works on tables once the MMU is on describes their environment ([`parts`]), opens them
+//! ([`open`]) and uses [`Tree`], which has no page size. So the code for each page size is compiled
+//! for one kind of environment, and its callers are compiled once. Hot loops see the page size as a
+//! constant; every operation costs one indirect call. Only two other places in the kernel name a
+//! type of page size: the strategies of the linear map ([`super::map`]), whose loops run over
+//! entries, and the code that runs with the MMU off, which must not call indirectly.
 
 use super::hook::Hooked;
 use super::reach::KernelReach;
@@ -40,38 +39,38 @@ use granule::{
 use granule_kcore::sizes;
 use granule_recorder::{Sink, Traced};
 
-/// Whether, and where, the TLB is invalidated before an operation returns.
+/// Where the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
     /// On all CPUs.
     Now,
-    /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`]): for those the caller does it
-    /// ([`Tree::flush`]), before it relies on the change. To `mm::live` the same as
+    /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`]). The caller invalidates those
+    /// ([`Tree::flush`]) before it relies on the change. `mm::live` treats this as
     /// [`Now`](Self::Now) where large leaves may not be split live.
     Later,
-    /// On this CPU only, and all of its TLB.
+    /// All of this CPU's TLB, and no other CPU's.
     #[cfg(feature = "test-image")]
     ThisCpu,
-    /// On no CPU, ever.
+    /// Nowhere.
     #[cfg(feature = "test-image")]
     Nobody,
 }
 
 impl Flush {
-    /// Whether the barriers and TLBIs of an operation are those that the library chooses.
+    /// Whether an operation uses the barriers and TLBIs that the library chooses.
     const fn reaches_all(self) -> bool {
         matches!(self, Self::Now | Self::Later)
     }
 }
 
-/// Barriers and TLBIs, or less for a self-test.
+/// Barriers and TLBIs. A self-test can reduce them.
 pub(crate) struct Upkeep<T> {
     inner: T,
     flush: Flush,
 }
 
 impl<T: Maintenance> Upkeep<Traced<T, Recorder>> {
-    /// All of it, on all CPUs, for who has seen that nothing is recorded.
+    /// All barriers and TLBIs, on all CPUs, for a caller that has checked that nothing is recorded.
     pub(super) const fn unrecorded(&mut self) -> &mut T {
         self.inner.inner()
     }
@@ -107,7 +106,7 @@ impl<T: Maintenance> Maintenance for Upkeep<T> {
     }
 }
 
-/// What the kernel's tables stand on: one type, whoever opens them.
+/// The environment of the kernel's tables. One type serves every caller.
 pub(crate) type KernelParts<'a> = Parts<
     Traced<Counted<'a, Hooked>, Recorder>,
     Traced<Counted<'a, Supply<'a>>, Recorder>,
@@ -117,7 +116,7 @@ pub(crate) type KernelParts<'a> = Parts<
 /// The tables of one page size.
 type Walker<'a, P> = PageTables<P, KernelParts<'a>>;
 
-/// What tables of `capabilities`' geometry stand on.
+/// The environment of tables with `capabilities`' geometry.
 pub(crate) fn parts<'a>(
     capabilities: TlbCapabilities,
     reach: KernelReach,
@@ -139,10 +138,10 @@ pub(crate) fn parts<'a>(
     }
 }
 
-/// What most operations return.
+/// The result of most operations.
 pub(crate) type Done = Result<(), TableError>;
 
-/// Operations on tables, of whatever page size.
+/// Operations on tables of any page size.
 pub(crate) trait Tree {
     /// See [`PageTables::geometry`].
     fn geometry(&self) -> &Geometry;
@@ -189,21 +188,21 @@ pub(crate) trait Tree {
     fn visit_all(&self, visit: &mut dyn FnMut(&Entry) -> bool);
     /// See [`PageTables::visit_runs`].
     fn visit_runs(&self, visit: &mut dyn FnMut(&Entry) -> bool);
-    /// Sets pages for so many tables aside, for several operations that are all to succeed.
+    /// Reserves pages for this many tables, for several operations that must all succeed.
     fn reserve(&mut self, tables: usize) -> bool;
-    /// The boot's arena, where tables come from it.
+    /// The boot's arena, if the tables come from it.
     fn arena(&mut self) -> Option<&mut Arena>;
     /// Invalidates the TLB for a range in which leaves of any size were changed with
     /// [`Flush::Later`].
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
-    /// From here on a range is used as the tables say: for the trace.
+    /// Records for the trace that a range is used as the tables say from here on.
     fn relied(&mut self, start: VirtualAddress, bytes: u64);
-    /// Puts `descriptor` in the place of an entry that was met by
-    /// [`visit_all`](Self::visit_all), and invalidates the TLB for it.
+    /// Replaces an entry that [`visit_all`](Self::visit_all) visited with `descriptor`, and
+    /// invalidates the TLB for it.
     ///
     /// # Safety
     ///
-    /// What is mapped then is the caller's to answer for.
+    /// The caller answers for the new mapping.
     #[cfg(feature = "test-image")]
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor);
 }
@@ -305,13 +304,14 @@ impl<P: Page> Tree for Walker<'_, P> {
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor) {
         let (start, bytes) = (entry.start, entry.bytes);
         let environment = self.environment();
-        // SAFETY: an entry of the tables, which nobody else changes; the rest is the caller's.
+        // SAFETY: the entry belongs to the tables, which nothing else changes; the caller answers
+        // for the mapping.
         unsafe { environment.store(entry.table, entry.index, descriptor, Visibility::Live) };
         flush(environment, start, bytes, bytes);
     }
 }
 
-/// Invalidates the TLB for the leaves of a range, of which none is smaller than `stride`.
+/// Invalidates the TLB for the leaves of a range, none of which is smaller than `stride`.
 #[inline(never)]
 fn flush(parts: &mut KernelParts<'_>, start: VirtualAddress, bytes: u64, stride: u64) {
     let what = Invalidation {
@@ -325,7 +325,7 @@ fn flush(parts: &mut KernelParts<'_>, start: VirtualAddress, bytes: u64, stride:
     table::invalidate(parts, &what);
 }
 
-/// Tables of the page size that was chosen at boot.
+/// Opened tables of the page size chosen at boot.
 pub(crate) enum Opened<'a> {
     #[cfg(page_4k)]
     K4(Walker<'a, Page4K>),
@@ -335,7 +335,7 @@ pub(crate) enum Opened<'a> {
     K64(Walker<'a, Page64K>),
 }
 
-/// Opens the tables below `root`, which are live.
+/// Opens the live tables below `root`.
 ///
 /// # Errors
 ///
@@ -349,7 +349,7 @@ pub(crate) unsafe fn open(
     parts: KernelParts<'_>,
 ) -> Result<Opened<'_>, TableError> {
     let geometry = parts.maintenance.capabilities().geometry;
-    // SAFETY: the caller's promise, in each.
+    // SAFETY: the caller keeps the rules of `from_root`, which each arm calls.
     unsafe {
         match geometry.page_size() {
             #[cfg(page_4k)]
@@ -417,7 +417,7 @@ impl DerefMut for Opened<'_> {
 ///
 /// # Safety
 ///
-/// As for that.
+/// As for that function.
 pub(crate) unsafe fn set_valid(
     root: PhysicalAddress,
     parts: KernelParts<'_>,
@@ -459,7 +459,7 @@ impl Dispatch for Flip<'_> {
             valid,
         } = self;
         let geometry = parts.maintenance.capabilities().geometry;
-        // SAFETY: the promise to `set_valid`, which alone makes these.
+        // SAFETY: only `set_valid` makes a `Flip`, and its caller keeps the rules.
         unsafe { table::flip::set_valid::<P, _>(root, geometry, parts, start, bytes, valid) }
     }
 }

@@ -1,9 +1,9 @@
-//! Tables through fixmap slots: what the published strategies stand on.
+//! Accesses tables through fixmap slots, for the published strategies of the linear map.
 //!
-//! One slot a level and a series for last-level tables, each a page of the fixmap. Opening stores
-//! the slot's descriptor with the barriers a kernel mapping takes; closing clears it and
-//! invalidates the TLB for the page. What is stored, and the instructions for it, are in
-//! [`Fixmap`]; in which order is the library's.
+//! There is one slot for each level and a series of slots for last-level tables. Each is a page of the
+//! fixmap. Opening a slot stores its descriptor with the barriers of a kernel mapping; closing clears the
+//! descriptor and invalidates the TLB for the page. The descriptors and the instructions that store them are
+//! in [`Fixmap`]; the library chooses the order.
 
 use super::walker::{KernelParts, Tree};
 use crate::trace::recorder::Recorder;
@@ -23,24 +23,24 @@ use granule::table::{
 use granule_kcore::layout;
 use granule_recorder::Sink;
 
-/// The slots; the table that translates them is reached, table pages are had (from early memory,
-/// mapped or not) and the TLB is kept by `parts`.
+/// The fixmap's slots. `parts` provides the table that translates them, table pages (from early memory,
+/// mapped or not), and the TLB maintenance.
 pub(crate) struct Fixmap<'c> {
     parts: KernelParts<'c>,
-    /// Whether anything is recorded. Looked at once for opening and closing: for each store, barrier
-    /// and TLBI of it, it would be seen in what is measured.
+    /// Whether a trace is recorded. Read once for each opening and closing: a read for each store, barrier
+    /// and TLBI would show in the measured cost.
     recorded: bool,
     counters: &'c Counters,
     place: FixmapPlace,
     attributes: u64,
-    /// What slots show, and the barriers between the entries of a run. Those are counted a run at
-    /// a time, from how many entries were written, or the counting would be a good part of what is
-    /// measured; that they are issued is seen from the instructions, two an entry, which a test
-    /// holds against the form without them.
+    /// The tables in the slots, and the barriers between the entries of a run. Barriers are counted once for
+    /// each run, from the number of entries written, because counting each would be a large part of the
+    /// measured cost. A test compares the instructions, two an entry, with the form without barriers to see
+    /// that they are issued.
     shown: Shown,
 }
 
-/// Where the slots' own entries are.
+/// The location of the slots' own entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixmapPlace {
     /// The last-level table that translates the slots.
@@ -49,9 +49,9 @@ pub(crate) struct FixmapPlace {
 }
 
 impl FixmapPlace {
-    /// Finds the table that translates the slots, making it if the console's slot did not. Part
-    /// of setting the fixmap up, not of making a linear map. `constant` is a page that nobody
-    /// writes.
+    /// Finds the table that translates the slots, and allocates it if the console's slot did not. This
+    /// belongs to the fixmap's setup, not to the cost of a linear map. `constant` is a page that is never
+    /// written.
     pub(crate) fn find(
         tables: &mut dyn Tree,
         constant: PhysicalAddress,
@@ -61,7 +61,7 @@ impl FixmapPlace {
         let start = VirtualAddress(layout::FIXMAP_ANCHOR_VADDR);
         let size = tables.geometry().page_size();
         let page = size.bytes();
-        // It stays mapped, so that the table stays too.
+        // The page stays mapped, so that the table is kept.
         tables.map(start, constant, page, attributes, Leaves::PAGES)?;
         let mut table = None;
         tables.visit(start, page, &mut |entry| {
@@ -80,13 +80,13 @@ impl FixmapPlace {
             Slot::Series(index) => {
                 layout::FIXMAP_SERIES_VADDR + ((index % Slot::SERIES) << self.page_shift) as u64
             }
-            // Each of the others by its number. The console's slot comes first.
+            // The other slots by number. The console's slot is first.
             _ => layout::FIXMAP_VADDR + (slot.number() as u64 + 1) * layout::FIXMAP_SLOT_BYTES,
         })
     }
 
-    /// The index of the slot's own entry: the fixmap begins where a last-level table of any page
-    /// size does or where a whole number of slots has gone by, so masking is enough.
+    /// The index of the slot's own entry. Masking is enough: the fixmap begins at a last-level table of every
+    /// page size, or after a whole number of slots.
     fn index(self, slot: Slot) -> usize {
         let entries = 1usize << (self.page_shift - 3);
         (self.address(slot).0 >> self.page_shift) as usize & (entries - 1)
@@ -94,7 +94,7 @@ impl FixmapPlace {
 }
 
 impl<'c> Fixmap<'c> {
-    /// Slots at `place`.
+    /// The slots at `place`.
     pub(crate) fn new(
         place: FixmapPlace,
         counters: &'c Counters,
@@ -116,7 +116,7 @@ impl<'c> Fixmap<'c> {
         }
     }
 
-    /// Closes `count` slots from `first` on, which follow each other.
+    /// Closes `count` consecutive slots from `first`.
     fn close_all(&mut self, first: Slot, count: usize) {
         let place = self.place;
         let stride = 1 << place.page_shift;
@@ -140,12 +140,11 @@ impl<'c> Fixmap<'c> {
 
 #[inline(always)]
 fn set(memory: &mut impl TableMemory, place: FixmapPlace, slot: Slot, descriptor: Descriptor) {
-    // SAFETY: the entry is this slot's in the fixmap's table, which `find` found; this CPU is the
-    // only one that runs.
+    // SAFETY: the entry is this slot's in the fixmap's table, which `find` found. Only this CPU runs.
     unsafe { memory.store(place.table, place.index(slot), descriptor, Visibility::Live) };
 }
 
-/// Empties `count` slots from `first` on.
+/// Clears the entries of `count` slots from `first`.
 #[inline(always)]
 fn empty(memory: &mut impl TableMemory, place: FixmapPlace, first: Slot, count: usize) {
     set(memory, place, first, Descriptor::INVALID);
@@ -154,11 +153,11 @@ fn empty(memory: &mut impl TableMemory, place: FixmapPlace, first: Slot, count: 
     }
 }
 
-/// Entries zeroed a round, enough that they are stored in pairs.
+/// Entries zeroed in each round, enough for paired stores.
 const ZERO_CHUNK: usize = 64;
 
-// SAFETY: a slot's address translates to the table it was last opened for, because opening stores
-// its descriptor where nothing was valid, and closing invalidates the TLB for it.
+// SAFETY: a slot's address translates to the table that it was last opened for, because opening stores the
+// descriptor over an invalid one, and closing invalidates the TLB for it.
 unsafe impl Windows for Fixmap<'_> {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
@@ -185,13 +184,13 @@ unsafe impl Windows for Fixmap<'_> {
     }
 
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.shown.load(slot, index) }
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
         self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.shown.store(slot, index, descriptor) };
     }
 
@@ -200,12 +199,12 @@ unsafe impl Windows for Fixmap<'_> {
         self.counters
             .add(|counts| counts.stores += (bytes / size_of::<u64>()) as u64);
         let mut chunk = self.place.address(slot).0 as *mut [MaybeUninit<u64>; ZERO_CHUNK];
-        // Seen to be zeros, they would become a call of `memset`, which without NEON takes six
-        // times the instructions.
+        // Hides that the value is zero: the compiler would call `memset`, which without NEON takes six times
+        // the instructions.
         let nothing = black_box(0);
         for _ in 0..bytes / size_of::<[u64; ZERO_CHUNK]>() {
-            // SAFETY: the caller has the slot open, so a whole table is mapped there, and vouches
-            // that nobody else uses it.
+            // SAFETY: the caller has the slot open, so a whole table is mapped there, and promises that
+            // nothing else uses it.
             for entry in unsafe { &mut *chunk } {
                 entry.write(nothing);
             }
@@ -215,10 +214,10 @@ unsafe impl Windows for Fixmap<'_> {
 
     unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
         self.count(entries, entries.count);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         let written = unsafe { self.shown.write(slot, entries) };
         if written < entries.count {
-            // It stopped early, and the map fails: what was not done is not counted.
+            // A failed write stopped early, and the map fails. Entries that were not written are not counted.
             self.count(entries, written.wrapping_sub(entries.count));
         }
         written
@@ -226,7 +225,7 @@ unsafe impl Windows for Fixmap<'_> {
 }
 
 impl Fixmap<'_> {
-    /// Counts `count` of these entries as written, wrapping.
+    /// Adds `count` of these entries to the counters, wrapping.
     #[inline(always)]
     fn count(&self, entries: &Entries, count: usize) {
         let count = count as u64;
@@ -240,7 +239,7 @@ impl Fixmap<'_> {
     }
 }
 
-/// Slots as they are shown now, uncounted.
+/// Access to the tables in open slots, without counting.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     place: FixmapPlace,
@@ -254,7 +253,7 @@ impl Shown {
     }
 }
 
-// SAFETY: only what is shown is touched; what each slot shows is `Fixmap`'s to change.
+// SAFETY: only open tables are touched; `Fixmap` alone changes what a slot shows.
 unsafe impl Windows for Shown {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
@@ -275,8 +274,8 @@ unsafe impl Windows for Shown {
         unsafe { self.entry(slot, index).write_volatile(descriptor.0) };
     }
 
-    /// By a pointer, which tells in the end how many were written: a count or an index beside it
-    /// would be an instruction more for each entry.
+    /// Loops over a pointer, from which the number of written entries follows. A count or an index beside it
+    /// would cost one more instruction for each entry.
     #[inline(always)]
     unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
         let start = self.entry(slot, entries.first);
@@ -304,7 +303,7 @@ impl Maintenance for Shown {
     forward!(self.hardware: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 
-// SAFETY: every call goes to the allocator.
+// SAFETY: every call goes to the inner allocator, whose implementer keeps the invariant.
 unsafe impl TableAllocator for Fixmap<'_> {
     forward!(self.parts: reserve allocate free);
 }

@@ -1,8 +1,8 @@
-//! Which CPU this is: a static slot for each, found through TPIDR_EL1, and [`Local`], by which any part
-//! of the kernel keeps one value a CPU in a static of its own. A slot knows nobody who does.
+//! Per-CPU data: a static slot for each CPU, found through TPIDR_EL1, and [`Local`], by which any part of the
+//! kernel keeps one value a CPU in its own static. A slot does not know these values.
 //!
-//! TPIDR_EL1 serves at EL2 too: E2H does not redirect its name, but the register is there and EL1,
-//! whose it is, runs nothing beside this kernel. So the vectors need not ask where they run.
+//! TPIDR_EL1 serves at EL2 too: E2H does not redirect its name, but the register is accessible, and nothing
+//! runs at EL1 beside this kernel. So the vectors need not know the exception level.
 
 pub(crate) mod stacks;
 
@@ -16,14 +16,14 @@ use granule_kcore::cpus::{AFFINITY, MOST_CPUS};
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct PerCpu {
-    /// The top of the stack for exceptions that cannot use the one they came from. Like this slot
-    /// it lies in memory whose mapping is never split.
+    /// The top of the stack for exceptions that cannot use the interrupted stack. Like this slot, that stack
+    /// lies in memory whose mapping is never split.
     exception_stack_top: AtomicU64,
     /// The affinity fields of MPIDR_EL1.
     pub(crate) affinity: AtomicU64,
 }
 
-/// For the vectors.
+/// Offset for the vectors.
 pub(crate) const EXCEPTION_STACK_TOP: usize = offset_of!(PerCpu, exception_stack_top);
 
 static SLOTS: [PerCpu; MOST_CPUS] = [const { PerCpu::new() }; MOST_CPUS];
@@ -36,27 +36,27 @@ static ONLINE: AtomicU64 = AtomicU64::new(0);
 #[repr(align(128))]
 pub(crate) struct Aligned<T>(pub(crate) T);
 
-/// One value for each CPU. In a static it lies in the image, whose mapping is never split, so that
-/// exception handlers may use it.
+/// One value for each CPU. As a static it lies in the image, whose mapping is never split, so exception
+/// handlers may use it.
 #[derive(Debug)]
 pub(crate) struct Local<T>(pub(crate) [Aligned<T>; MOST_CPUS]);
 
 impl<T> Local<T> {
-    /// That of CPU `number`.
+    /// The value of CPU `number`.
     pub(crate) fn of(&self, number: usize) -> Option<&T> {
         self.0.get(number).map(|Aligned(value)| value)
     }
 
-    /// That of the CPU that asks.
+    /// The value of the running CPU.
     pub(crate) fn this(&self) -> &T {
         let [Aligned(first), ..] = &self.0;
-        // There is one for each number.
+        // Every CPU number has a value.
         self.of(this().number()).unwrap_or(first)
     }
 }
 
 impl Local<AtomicU64> {
-    /// The counts of all CPUs together.
+    /// The sum over all CPUs.
     pub(crate) fn sum(&self) -> u64 {
         let counts = self.0.iter();
         counts
@@ -92,15 +92,15 @@ pub(crate) fn of(number: usize) -> Option<&'static PerCpu> {
     SLOTS.get(number)
 }
 
-/// The slot of the CPU that asks.
+/// The slot of the running CPU.
 pub(crate) fn this() -> &'static PerCpu {
     let slot = cpu::tpidr_el1() as *const PerCpu;
-    // SAFETY: `init_boot_cpu` and `take` set the register to a slot, as the first thing that each
-    // CPU does in the kernel, and nothing else writes it.
+    // SAFETY: each CPU sets the register to a slot first of all in the kernel (`init_boot_cpu` and `take`),
+    // and nothing else writes it.
     unsafe { &*slot }
 }
 
-/// Makes the first slot the boot CPU's. The first thing the kernel does at its virtual address.
+/// Gives the first slot to the boot CPU. The kernel's first action at its virtual address.
 pub(crate) fn init_boot_cpu() {
     let [slot, ..] = &SLOTS;
     slot.prepare(cpu::mpidr_el1() & AFFINITY, image::exception_stack_top());
@@ -108,23 +108,23 @@ pub(crate) fn init_boot_cpu() {
     take(slot);
 }
 
-/// Makes `slot` this CPU's.
+/// Gives `slot` to this CPU.
 pub(crate) fn take(slot: &'static PerCpu) {
-    // SAFETY: the register is ours alone, and the slot lives for ever.
+    // SAFETY: only this module writes the register, and the slot is never freed.
     unsafe { cpu::set_tpidr_el1(&raw const *slot as u64) };
 }
 
-/// The CPUs that answer calls, this one among them.
+/// The CPUs that answer calls, including this one.
 pub(crate) fn online() -> CpuSet {
     CpuSet(ONLINE.load(Ordering::Acquire))
 }
 
-/// Adds a CPU to those that answer calls.
+/// Adds CPU `number` to the CPUs that answer calls.
 pub(crate) fn now_online(number: usize) {
     ONLINE.fetch_or(CpuSet::one(number).0, Ordering::AcqRel);
 }
 
-/// Takes a CPU out of those that answer calls.
+/// Removes CPU `number` from the CPUs that answer calls.
 pub(crate) fn now_offline(number: usize) {
     ONLINE.fetch_and(!CpuSet::one(number).0, Ordering::AcqRel);
 }

@@ -1,9 +1,9 @@
-//! What one boot leaves for the next in RAM that survives a reset: `granule.persist=START,BYTES`.
+//! Data that one boot leaves for the next in RAM that survives a reset: `granule.persist=START,BYTES`.
 //!
-//! The next boot may have another page size, so all of it is stamped (`granule_boot::stamp`). Two things
-//! are left: how often the machine was booted, which is readable under every page size, and what
-//! the linear map was like, which means something under its own page size only and is refused under
-//! another one. [`granule_kcore::persist`] has the bytes; here is where the RAM is.
+//! The next boot may use another page size, so all of it is stamped (`granule_boot::stamp`). It has two
+//! parts: the number of boots, which is readable under every page size, and a description of the linear map,
+//! which is meaningful only under its own page size and refused under another one. [`granule_kcore::persist`]
+//! defines the bytes; this file manages the RAM.
 
 use crate::arch::cache;
 use crate::dev::console::println;
@@ -15,15 +15,15 @@ use granule_kcore::parameters::Parameters;
 use granule_kcore::persist::{self as area, Figures, Left};
 use granule_kexec::Extent;
 
-/// RAM that is the next boot's, too: inside a bank, mapped, and reserved for this alone.
+/// RAM that is kept for the next boot: inside a bank, mapped, and reserved for this use alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Persist {
     start: u64,
     bytes: u64,
 }
 
-/// The RAM that the command line names, which is reserved then; says why if it cannot be used. To be
-/// called when all else is reserved, and nothing allocated.
+/// Finds and reserves the RAM that the command line names. Prints why if it cannot be used. Call this after
+/// everything else is reserved and before anything is allocated.
 pub(crate) fn find(parameters: &Parameters<'_>, memory: &mut Memory) -> Option<Persist> {
     let range = parameters.persist.as_ref()?;
     let (start, bytes) = (range.start, range.end - range.start);
@@ -43,12 +43,12 @@ pub(crate) fn find(parameters: &Parameters<'_>, memory: &mut Memory) -> Option<P
 }
 
 impl Persist {
-    /// Where it is, and all of it.
+    /// The whole range of the RAM.
     pub(crate) const fn extent(&self) -> Extent {
         Extent::new(self.start, self.bytes)
     }
 
-    /// Reads what the last boot left and leaves this one's.
+    /// Reads the data of the previous boot and writes this boot's.
     pub(crate) fn exchange(
         &self,
         placement: &Placement,
@@ -56,13 +56,13 @@ impl Persist {
         map: &LinearMap,
     ) -> Option<Left> {
         let start = placement.virtual_address(PhysicalAddress(self.start))?.0;
-        // SAFETY: `find` saw that these bytes are RAM in the linear map and reserved them, so
-        // that nobody else has them; this is called once, by the boot CPU alone. Any bytes are
-        // valid, and whatever the last boot left is checked before it is believed.
+        // SAFETY: `find` saw that these bytes are RAM in the linear map and reserved them, so nothing else
+        // uses them. Only the boot CPU calls this, once. Any bytes are valid, and the previous boot's data is
+        // checked before it is used.
         let bytes = unsafe { core::slice::from_raw_parts_mut(start as *mut u8, area::BYTES) };
         let figures = Figures::of(geometry, &map.census);
         let left = area::exchange(bytes, geometry.page_size(), &figures);
-        // A reset may forget what is in the caches.
+        // A reset may discard the caches' contents.
         cache::clean_to_poc(start..start + area::BYTES as u64);
         Some(left)
     }

@@ -1,11 +1,11 @@
-//! Memory that runs out where a test says: the n-th allocation that is made for a process, or every
-//! one from the n-th on, fails. Nothing else lives here.
+//! Allocation-failure injection: the n-th allocation for a process fails, or every one from the n-th on.
+//! Nothing else lives here.
 //!
-//! `granule.test=scarce` on the command line gives programs a `prctl` of their own for it
-//! ([`is_asked`]), so that one boot has as many rounds as a test wants: a parent forks a child, which
-//! arms it and works until it runs out, and the parent counts the memory that is left. Allocations
-//! count while they are made by a process that armed it or descends from one: frames, blocks of
-//! them, and reservations for tables, of programs and of the kernel.
+//! `granule.test=scarce` on the command line offers programs a `prctl` for it ([`is_asked`]), so that one
+//! boot runs as many rounds as a test wants: a parent forks a child, the child arms the injection and works
+//! until an allocation fails, and the parent counts the free memory. An allocation counts if it is made by a
+//! process that armed the injection or descends from one: frames, blocks of frames, and reservations for
+//! tables, of programs and of the kernel.
 
 use crate::arch::cpu;
 use crate::mm::hook::AllocationHook;
@@ -15,35 +15,36 @@ use crate::user::task::Task;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::parameters::Parameters;
 
-/// The first argument of the `prctl`: "GRAN" in ASCII, which no other has.
+/// The first argument of the `prctl`: "GRAN" in ASCII, which no other `prctl` uses.
 const WHAT: u64 = 0x4752_414e;
 
-/// Whether programs may arm it.
+/// Whether programs may arm the injection.
 static OFFERED: AtomicBool = AtomicBool::new(false);
-/// Whether somebody has.
+/// Whether a program has armed it.
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// The places of the tasks whose allocations count, a bit each.
+/// One bit for each task whose allocations count, by the task's place.
 static COUNTED: [AtomicU64; MOST_TASKS / 64] = [const { AtomicU64::new(0) }; MOST_TASKS / 64];
-/// Allocations since it was armed.
+/// Allocations since the injection was armed.
 static MADE: AtomicU64 = AtomicU64::new(0);
-/// The first that fails, from 1.
+/// Number of the first allocation that fails, from 1.
 static FIRST: AtomicU64 = AtomicU64::new(0);
-/// Whether all behind it fail, too.
+/// Whether all later allocations fail too.
 static ALL: AtomicBool = AtomicBool::new(false);
 
-/// Offers it if the command line asks for that.
+/// Offers the injection if the command line asks for it.
 pub(super) fn open(parameters: &Parameters<'_>) {
     let asked = parameters.test.asks_for(b"scarce");
     OFFERED.store(asked, Ordering::Relaxed);
 }
 
-/// Whether a `prctl` with this first argument means it.
+/// Whether a `prctl` with this first argument is for the injection.
 pub(super) fn is_asked(what: u64) -> bool {
     what == WHAT && OFFERED.load(Ordering::Relaxed)
 }
 
-/// From here on the `first` allocation for `task` and its children to come fails, and if `all` is
-/// not 0 those behind it; none does if `first` is 0. Gives how many there were since the last time.
+/// Arms the injection for `task` and its future children: allocation number `first` fails, and if `all` is
+/// not 0 every later one too. None fails if `first` is 0. Returns the number of allocations since the last
+/// call.
 pub(super) fn arm(task: &Task, first: u64, all: u64) -> u64 {
     ARMED.store(false, Ordering::SeqCst);
     for word in &COUNTED {
@@ -76,12 +77,12 @@ fn counts(place: usize) -> bool {
     word.is_some_and(|word| word.load(Ordering::Relaxed) >> (place % 64) & 1 != 0)
 }
 
-/// A child has what its parent has.
+/// A child inherits its parent's setting.
 pub(super) fn inherit(parent: &Task, child: &Task) {
     mark(child.place(), counts(parent.place()));
 }
 
-/// The allocations that fail.
+/// The hook that makes allocations fail.
 pub(super) struct Refusals;
 
 impl AllocationHook for Refusals {

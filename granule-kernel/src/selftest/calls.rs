@@ -1,13 +1,12 @@
-//! Tests of what several CPUs do together, asked for on the command line; each panics when something
-//! is wrong and adds its counts to the record.
+//! Tests of several CPUs together, chosen on the command line. Each panics on an error and adds its counts to
+//! the boot record.
 //!
-//! `granule.test=ipi`: calls from one CPU, then from every CPU at once, each answered exactly once;
-//! and calls that interrupt CPUs whose registers all hold something.
-//! `granule.test=park`: all others are parked while they work, a translation changes meanwhile
-//! without a word to them, and they come back to the new one. `granule.test=lines`: all print at
-//! once, and each line must come out whole. `granule.test=mute`: CPU 1 does not
-//! answer, which must end in a panic that names it. `granule.test=secondary-panic` and
-//! `secondary-overflow`: failures on CPU 1.
+//! `granule.test=ipi`: calls from one CPU, then from every CPU at once, each answered exactly once; and calls
+//! that interrupt CPUs while all their registers hold known values. `granule.test=park`: parks all other CPUs
+//! while they work and changes a translation meanwhile without a TLBI on them; they must return to the new
+//! translation. `granule.test=lines`: all CPUs print at once, and each line must come out whole.
+//! `granule.test=mute`: CPU 1 does not answer, which must end in a panic that names it.
+//! `granule.test=secondary-panic` and `secondary-overflow`: failures on CPU 1.
 
 use super::{failures, registers};
 use crate::arch::cpu;
@@ -28,14 +27,14 @@ use granule_kcore::frames::tables::Tables;
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
-/// Rounds of calls by one CPU, times the CPUs: where an emulator has fewer threads than the machine
-/// has CPUs, a round costs as many turns of its scheduler.
+/// Rounds of calls by one CPU, times the number of CPUs: an emulator with fewer threads than CPUs needs that
+/// many turns of its scheduler for a round.
 const ROUNDS: u64 = 800;
-/// Rounds of calls by every CPU at once, times the CPUs squared.
+/// Rounds of calls by every CPU at once, times the number of CPUs squared.
 const CROSS_ROUNDS: u64 = 400;
 /// Calls that interrupt each CPU while it holds its registers.
 const INTERRUPTIONS: u64 = 20;
-/// Times that all others are parked.
+/// How often all other CPUs are parked.
 const PARKINGS: u64 = 10;
 /// Seconds that a job may take.
 const PATIENCE_S: u64 = 30;
@@ -59,8 +58,8 @@ fn get(counts: &Counts, cpu: usize) -> u64 {
         .map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Does what the command line asks for.
-// Its own frame: the boot's lies under all that follows.
+/// Runs the tests that the command line asks for.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {
@@ -81,7 +80,7 @@ pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     }
 }
 
-/// How often each CPU took a call, by its own count.
+/// How many calls each CPU answered, by its own count.
 fn answered(cpu: usize) -> u64 {
     ipi::answered(cpu)
 }
@@ -108,7 +107,7 @@ fn calls() {
     }
     println!("@granule test.ipi.calls={}", rounds * others.len() as u64);
 
-    // Every CPU calls every other, all at once; one call starts the job on each.
+    // Every CPU calls every other at the same time. One call starts the job on each.
     let rounds = CROSS_ROUNDS / (online.len() * online.len()) as u64;
     let before: [u64; MOST_CPUS] = core::array::from_fn(answered);
     let ran = counts();
@@ -137,7 +136,7 @@ fn calls() {
     interruptions();
 }
 
-/// Calls while the others hold values in all their registers.
+/// Makes calls while the other CPUs hold known values in all registers.
 fn interruptions() {
     let others = percpu::online().without(0);
     if others.is_empty() {
@@ -185,12 +184,12 @@ pub(crate) fn point(tables: &mut dyn Tree, output: u64) -> Result<(), TableError
 }
 
 pub(crate) fn read_scratch() -> u64 {
-    // SAFETY: mapped by the boot CPU before any CPU is asked to read it.
+    // SAFETY: the boot CPU maps the page before any CPU is asked to read it.
     unsafe { (layout::SCRATCH_VADDR as *const u64).read_volatile() }
 }
 
 fn park(request: &Request<'_>) -> Result<(), TableError> {
-    // SAFETY: as for tables; the pages hold data for once.
+    // SAFETY: as for tables, although these pages hold data.
     let mut frames = unsafe { Tables::new(Pages) };
     let mut allocate = || {
         let exhausted = TableError::OutOfTables { needed: 1 };
@@ -199,22 +198,22 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     let pages = [allocate()?, allocate()?];
     for (number, page) in (0..).zip(pages) {
         let address = page.wrapping_add(request.placement.distance()) as *mut u64;
-        // SAFETY: a page just allocated, mapped by the linear map.
+        // SAFETY: the page was just allocated, and the linear map shows it.
         unsafe { address.write_volatile(number) };
     }
     let [first, _] = pages;
     let counters = Counters::new();
     let open = |flush| live::open_unlocked(&counters, flush, None);
     point(&mut *open(Flush::Now)?, first)?;
-    // From here on without a broadcast, which the parked CPUs must not need.
+    // From here on the changes use no broadcast TLBI, because parked CPUs must not need one.
     let mut tables = open(Flush::ThisCpu)?;
 
     let online = percpu::online();
     let others = online.without(0);
     let before: [u64; MOST_CPUS] = core::array::from_fn(parked);
     let (turns, stop, expected) = (counts(), AtomicBool::new(false), AtomicU64::new(0));
-    // Reads the page all the time, so that its translation is cached when the CPU is parked; what it
-    // reads must be the page of before or of after, and in the end of after.
+    // Reads the page all the time, so that its translation is cached when the CPU is parked. Each read must
+    // find the old or the new page, and the last one the new page.
     let work = |this: &'static PerCpu| {
         while !stop.load(Ordering::Acquire) {
             let wanted = expected.load(Ordering::Acquire);
@@ -258,7 +257,7 @@ fn parked(cpu: usize) -> u64 {
     parking::parkings(cpu)
 }
 
-/// Parks the others, changes the page, lets them go, until it was done often enough.
+/// Parks the other CPUs, changes the page and releases them, `PARKINGS` times.
 fn rounds(
     tables: &mut dyn Tree,
     pages: [u64; 2],
@@ -277,7 +276,7 @@ fn rounds(
             let result = point(tables, output);
             bring_up::tlbi_vmalle1_local();
             expected.store(number, Ordering::Release);
-            // A millisecond, in which a CPU that runs would count thousands of turns.
+            // One millisecond, in which a running CPU would count thousands of turns.
             while cpu::counter_now().wrapping_sub(start) < cpu::cntfrq_el0() / 1000 {
                 cpu::relax();
             }
@@ -299,7 +298,7 @@ fn rounds(
     Ok(())
 }
 
-/// Until every other CPU has begun and ended a turn.
+/// Waits until every other CPU has begun and ended a turn.
 fn wait_for_a_turn(turns: &Counts) {
     let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
     let start = cpu::counter_now();
@@ -328,7 +327,7 @@ const LINES: u64 = 40;
 fn lines() {
     let print = |this: &'static PerCpu| {
         for line in 0..LINES {
-            // Several pieces, each of which another CPU could come between.
+            // Several pieces, between which another CPU could print.
             println!(
                 "granule: line {line} of CPU {} {:016x} ends",
                 this.number(),
@@ -342,7 +341,7 @@ fn lines() {
     }
 }
 
-/// CPU 1 lets no interrupt in any more.
+/// CPU 1 masks interrupts and never unmasks them.
 fn mute() {
     let one = CpuSet::one(1);
     let deaf = AtomicBool::new(false);

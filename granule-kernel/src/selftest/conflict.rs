@@ -1,14 +1,13 @@
-//! Tests of TLB conflict aborts, asked for on the command line; each panics when something is wrong
-//! and adds its counts to the record.
+//! Tests of TLB conflict aborts, chosen on the command line. Each panics on an error and adds its counts to
+//! the boot record.
 //!
-//! `granule.test=conflict`: splits a large leaf of the linear map live, again and again, each time
-//! with another of the splits that it takes looking like a conflict, which then meets a load, a
-//! store, an instruction fetch, the walker's own way to its tables, the stack of who splits, the
-//! stack of a thread that an interrupt comes to, or other CPUs at work; and an old translation must be
-//! forgotten. Each conflict must be dealt
-//! with once, and nothing be lost.
-//! `granule.test=conflict-again`: a second conflict while one is dealt with, which must end in a
-//! panic. `granule.test=splits`: splits and reads, for `arm64.inject_conflict=` to choose from.
+//! `granule.test=conflict`: splits a large leaf of the linear map live, again and again, each time with
+//! another of its splits injected as a conflict. The conflict then occurs on a load, a store, an instruction
+//! fetch, the walker's own access to its tables, the stack of the splitting CPU, the stack of a thread that
+//! is interrupted, or on other CPUs at work. An old translation must be forgotten too. Each conflict must be
+//! handled once, and no data may be lost. `granule.test=conflict-again`: a second conflict while one is
+//! handled, which must end in a panic. `granule.test=splits`: splits and reads, for `arm64.inject_conflict=`
+//! to choose from.
 
 mod ground;
 mod stacks;
@@ -31,7 +30,7 @@ use granule_kcore::parameters::Parameters;
 use ground::{Ground, PAGE_AT, read, seen_in, write};
 use stacks::{on_stack, wait_on_stack};
 
-/// Pages from the changed one to what else is used: for tables, a stack, and the other CPUs' data.
+/// Distance in pages from the changed page to the other uses: tables, a stack, and the other CPUs' data.
 const TABLES_AT: u64 = 160;
 const STACK_END_AT: u64 = 96;
 const OTHERS_AT: u64 = 128;
@@ -40,8 +39,8 @@ const INTERRUPTIONS: u64 = 20;
 /// Seconds that a job may take.
 const PATIENCE_S: u64 = 30;
 
-/// Does what the command line asks for.
-// Its own frame: the boot's lies under all that follows.
+/// Runs the test that the command line asks for.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {
@@ -86,7 +85,7 @@ fn conflicts(ground: &Ground<'_>) -> Result<(), TableError> {
     })?;
     let distance = ground.request.placement.distance();
     let own = PhysicalAddress(ground.page(TABLES_AT).0.wrapping_sub(distance));
-    // The tables that are linked lie in what they translate.
+    // The new tables lie in the memory that they translate.
     ground.each_split("tables", Some(own), 1, &mut |tables| {
         write(page, 2);
         let seen = seen_in(|| ground.change(tables, false, false))?;
@@ -114,8 +113,8 @@ fn conflicts(ground: &Ground<'_>) -> Result<(), TableError> {
     Ok(())
 }
 
-/// What an emulator can show of the TLB being emptied: a translation that was changed without a word
-/// to the TLB is the new one once a conflict was dealt with.
+/// Checks the TLB invalidation as far as an emulator shows it: a translation that was changed without a TLBI
+/// is the new one after a conflict was handled.
 fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
     let distance = ground.request.placement.distance();
     let pages = [ground.page(2), ground.page(3)];
@@ -146,7 +145,7 @@ fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
     })
 }
 
-/// Interrupts of a CPU whose stack is elsewhere and whose registers all hold something.
+/// Interrupts a CPU whose stack is elsewhere and whose registers all hold known values.
 fn interrupted_registers(ground: &Ground<'_>, other: CpuSet) {
     let top = ground.page(STACK_END_AT).0;
     let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -169,8 +168,8 @@ fn interrupted_registers(ground: &Ground<'_>, other: CpuSet) {
     println!("@granule test.conflict.interruptions={INTERRUPTIONS}");
 }
 
-/// Another CPU waits on a stack in what is split, which it does not touch meanwhile; an interrupt comes
-/// and must not touch it either. Then it does.
+/// Another CPU waits on a stack in the split memory without touching it. An interrupt arrives and must not
+/// touch it either. Then the CPU touches it.
 fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableError> {
     let top = ground.page(STACK_END_AT).0;
     ground.each_split("interrupted_stack", None, 1, &mut |tables| {
@@ -210,7 +209,7 @@ fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableErro
     })
 }
 
-/// All others write and read in what is split.
+/// All other CPUs write and read in the split memory.
 fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
     let most = percpu::online().len() as u64;
     ground.each_split("crowd", None, most, &mut |tables| {
@@ -250,7 +249,7 @@ fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
     })
 }
 
-/// The handler itself runs into the split.
+/// The handler itself accesses the split memory.
 fn again(ground: &Ground<'_>) -> Result<(), TableError> {
     let counters = Counters::new();
     let mut tables = ground.tables(None, &counters)?;
@@ -280,11 +279,11 @@ fn splits(ground: &Ground<'_>) -> Result<(), TableError> {
     Ok(())
 }
 
-/// `mov w0, #0x6665; ret` in a page.
+/// Writes `mov w0, #0x6665; ret` to a page.
 fn write_code(page: VirtualAddress) -> extern "C" fn() -> u64 {
     let code = page.0 as *mut u32;
-    // SAFETY: the page is ours and writable; both instructions are in one line of any cache. The
-    // caller makes it executable before it calls.
+    // SAFETY: this test owns the page, which is writable. Both instructions are in one line of any cache. The
+    // caller makes the page executable before the call.
     unsafe {
         code.write_volatile(0x528c_cca0);
         code.add(1).write_volatile(0xd65f_03c0);

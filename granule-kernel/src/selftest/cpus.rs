@@ -1,11 +1,12 @@
-//! CPUs that look other than they are: `arm64.fake_cpu=`, and one that firmware does not switch off.
+//! CPUs that report other features than they have: `arm64.fake_cpu=`; and a CPU that firmware does not switch
+//! off.
 
 use super::kexec;
 use crate::handover::mailbox::Disguise;
 use crate::smp::hook::CpuHook;
 use granule_kcore::parameters::Parameters;
 
-/// What the command line says of CPUs.
+/// The CPU hook, which follows the command line.
 pub(super) struct Cpus;
 
 impl CpuHook for Cpus {

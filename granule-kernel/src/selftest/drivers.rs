@@ -1,4 +1,4 @@
-//! Drivers without a device, each of which requires the page sizes that its name says.
+//! Drivers without a device. Each requires the page sizes in its name.
 
 use crate::dev::console::println;
 use crate::dev::driver::Driver;
@@ -20,7 +20,7 @@ static DRIVERS: [Driver; 5] = [
     ),
 ];
 
-/// Probes the driver that the command line names.
+/// The hook that probes the driver on the command line.
 pub(super) struct TestDrivers;
 
 impl DriverHook for TestDrivers {

@@ -1,26 +1,26 @@
-//! Deliberate failures, for tests of how failures are told.
+//! Deliberate failures, for tests of how failures are reported.
 //!
-//! On the kernel's command line: `granule.test=panic` panics, `granule.test=exception`
-//! reads an address that nothing is mapped at, `granule.test=write-text` writes to the
-//! kernel's code, `granule.test=overflow` uses up the stack, `granule.test=overflow-task` that of
-//! the first task, before it is at EL0. Each must end in outcome `panic`.
+//! On the kernel's command line: `granule.test=panic` panics, `granule.test=exception` reads an unmapped
+//! address, `granule.test=write-text` writes to the kernel's code, `granule.test=overflow` uses up the stack,
+//! and `granule.test=overflow-task` that of the first task, before it is at EL0. Each must end in outcome
+//! `panic`.
 //!
-//! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its
-//! largest ones, and must end in outcome `self-check-failed`:
+//! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its largest ones,
+//! and must end in outcome `self-check-failed`:
 //!
 //! | WHAT | the leaf | found by |
 //! |---|---|---|
 //! | `output` | points one leaf further | the walk |
-//! | `permission` | is executable beside writable | the walk |
+//! | `permission` | is executable and writable | the walk |
 //! | `read-only` | is read-only | the walk |
 //! | `missing` | is invalid | the walk, by its bytes |
 //! | `hint` | has the other contiguous bit | the walk, by its count of leaves |
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
 //!
-//! `granule.test=needs-4k` and its like are drivers for tests, in `drivers`. Two are no failures: `granule.test=count` and `granule.test=count-alone` count a loop that is
-//! longer than a counter of 32 bits and its overflow flag can tell, with and without the virtual
-//! counter's help, and say what came of it.
+//! `granule.test=needs-4k` and its like are test drivers, in `drivers`. Two words are not failures:
+//! `granule.test=count` and `granule.test=count-alone` count a loop that is too long for a 32-bit counter and
+//! its overflow flag, with and without the virtual counter's help, and print the result.
 
 use crate::arch::counter::InstructionCounter;
 use crate::dev::console::println;
@@ -32,18 +32,18 @@ use granule::linear::Placement;
 use granule::table::Entry;
 use granule_kcore::parameters::Parameters;
 
-/// Does what the command line asks for, if it asks for a failure.
+/// Causes the failure that the command line asks for, if any.
 pub(crate) fn run(parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {
         match test {
             b"panic" => panic!("granule.test=panic asked for this"),
             b"exception" => {
-                // Below the kernel's half and outside the identity map.
-                // SAFETY: none; it is to fault.
+                // Below the upper VA range and outside the identity map.
+                // SAFETY: none; the read is meant to fault.
                 unsafe { core::ptr::read_volatile(0xdead_0000 as *const u32) };
             }
             b"write-text" => {
-                // SAFETY: none; the image's text is mapped read-only, and it is to fault.
+                // SAFETY: none; the image's text is mapped read-only, and the write is meant to fault.
                 unsafe { core::ptr::write_volatile(crate::arch::image::start() as *mut u32, 0) };
             }
             b"overflow" => {
@@ -55,21 +55,21 @@ pub(crate) fn run(parameters: &Parameters<'_>) {
     }
 }
 
-/// Whether a task is to use up its kernel stack.
+/// Whether a task must use up its kernel stack.
 static TASK_OVERFLOWS: AtomicBool = AtomicBool::new(false);
 
-/// On the stack of a task that begins.
+/// Called on the stack of a new task.
 pub(crate) fn task_begins() {
     if TASK_OVERFLOWS.load(Ordering::Relaxed) {
         overflow(1);
     }
 }
 
-/// The loop of `granule.test=count`: a kilobyte of code, gone through until 2^33 are exceeded.
+/// The loop of `granule.test=count`: one kilobyte of code, repeated until it exceeds 2^33 instructions.
 const LOOP: u64 = 256;
 const ROUNDS: u64 = ((1 << 33) + (1 << 20)) / LOOP;
 
-/// Counts a long loop, if the command line asks for that.
+/// Counts a long loop, if the command line asks for it.
 pub(crate) fn count(parameters: &Parameters<'_>, counter: &InstructionCounter) {
     let counter = match parameters.test.tests().last() {
         Some(b"count") => *counter,
@@ -77,7 +77,7 @@ pub(crate) fn count(parameters: &Parameters<'_>, counter: &InstructionCounter) {
         _ => return,
     };
     let ((), counted) = counter.measure(|| {
-        // SAFETY: counts a register down.
+        // SAFETY: the loop only counts a register down.
         unsafe {
             core::arch::asm!(
                 "1:",
@@ -99,12 +99,12 @@ pub(crate) fn count(parameters: &Parameters<'_>, counter: &InstructionCounter) {
     }
 }
 
-/// The bits of a stage 1 descriptor that are changed here.
+/// The bits of a stage 1 descriptor that this file changes.
 const READ_ONLY: u64 = 1 << 7;
 const CONTIGUOUS: u64 = 1 << 52;
 const NEVER_EXECUTE: u64 = 0b11 << 53;
 
-/// Corrupts the linear map before `stage` of the self-check, if the command line asks for it then.
+/// Corrupts the linear map before `stage` of the self-check, if the command line asks for that stage.
 pub(crate) fn corrupt(
     parameters: &Parameters<'_>,
     stage: Stage,
@@ -147,8 +147,7 @@ pub(crate) fn corrupt(
         }
     };
     for descriptor in [Descriptor::INVALID, Descriptor(new)] {
-        // SAFETY: what is mapped there now is wrong, which is what was asked for: the boot ends
-        // with the self-check.
+        // SAFETY: the new mapping is wrong on purpose, and the boot ends with the self-check.
         unsafe { tables.overwrite(&entry, descriptor) };
     }
 }

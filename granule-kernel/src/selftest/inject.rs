@@ -1,13 +1,13 @@
-//! Making a live split look as if it raised a TLB conflict abort, which no emulator raises.
+//! Simulates TLB conflict aborts during live splits, because no emulator raises them.
 //!
-//! `arm64.inject_conflict=N` chooses the Nth change of the size of a live leaf: a table in the place
-//! of a block, or a contiguous group without its hint. [`Injection`] stores what was to be stored
-//! there, but not valid, and empties all TLBs. Software that reads the entries through it sees them
-//! valid; walkers fault. The first CPU that does so makes the entries valid ([`mend`]) and deals
-//! with a TLB conflict abort, and so does each other one that faulted before they were.
+//! `arm64.inject_conflict=N` chooses the Nth change of the size of a live leaf: a table replaces a block, or
+//! a contiguous group loses its hint. [`Injection`] stores the new entries as invalid and empties all TLBs.
+//! Software that reads the entries through the hook sees them valid, but walkers fault. The first CPU that
+//! faults makes the entries valid ([`mend`]) and handles the fault as a TLB conflict abort. So does each
+//! other CPU that faulted before that.
 //!
-//! The abort handler calls [`stands_for`] and [`mend`]. They touch statics of the image, and the
-//! entries through a slot of the fixmap, since the linear map of the table itself may be what faults.
+//! The abort handler calls [`stands_for`] and [`mend`]. They access statics of the image, and the entries
+//! through a slot of the fixmap, because the linear map of the table itself may be the cause of the fault.
 
 mod memory;
 mod pending;

@@ -1,5 +1,5 @@
-//! Damage to a next kernel that is loaded, and to what leaving for it relies on:
-//! `granule.test=kexec:`, whose words are in [`granule_kcore::kexec::test_words`].
+//! Damages a loaded next kernel, or data that leaving for it relies on: `granule.test=kexec:`, whose words
+//! are in [`granule_kcore::kexec::test_words`].
 
 use crate::dev::console::println;
 use crate::kexec::exact::{self, Use};
@@ -21,7 +21,7 @@ const READ_ONLY: u64 = 1 << 7;
 
 static WORDS: spin::Once<TestWords> = spin::Once::new();
 
-/// Notes what the command line asks for.
+/// Stores the words of the command line.
 pub(super) fn note(parameters: &Parameters<'_>) {
     WORDS.call_once(|| test_words::read(parameters.test.after(b"kexec:").unwrap_or_default()));
 }
@@ -30,12 +30,12 @@ fn words() -> TestWords {
     WORDS.get().copied().unwrap_or_default()
 }
 
-/// Whether firmware is to refuse to switch CPU `number` off.
+/// Whether firmware must appear to refuse to switch CPU `number` off.
 pub(super) fn stays(number: usize) -> bool {
     words().stays == Some(number as u64)
 }
 
-/// The damage that the words ask for.
+/// The hook that does the damage.
 pub(super) struct Damage;
 
 impl KexecHook for Damage {
@@ -70,8 +70,8 @@ impl KexecHook for Damage {
     }
 }
 
-/// Pages in the midst of a place, every other one, which become free once the place was searched for
-/// free ones.
+/// Allocates every other page in the middle of a place. They are freed once the search for free pages there
+/// is over.
 fn hold_middle(place: &Extent, count: u64) -> Result<Held, NoMemory> {
     let mut held = Held::new()?;
     let middle = place.start + place.bytes / 2 / page_bytes() * page_bytes();
@@ -84,7 +84,7 @@ fn hold_middle(place: &Extent, count: u64) -> Result<Held, NoMemory> {
     Ok(held)
 }
 
-/// Changes one bit of a page.
+/// Flips one bit of a page.
 fn flip(byte: u64, bit: u32) {
     let at = byte & !7;
     let mut words = pages::Words;
@@ -93,7 +93,7 @@ fn flip(byte: u64, bit: u32) {
     }
 }
 
-/// Changes the tables.
+/// Corrupts the tables.
 fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let [_, upper] = loaded.tables.transition.geometries;
     let [_, root] = loaded.tables.transition.roots;
@@ -104,7 +104,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     };
     let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));
     if let Some(pages) = words.map {
-        // The relocation code: executed where it is, and not in the linear map.
+        // The relocation code, which runs in its own mapping and not in the linear map.
         let code = loaded.way.code;
         let attributes = Use::Written.attributes();
         let bytes = pages.saturating_mul(kernel.page());
@@ -124,13 +124,13 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
         println!("granule: granule.test=kexec:loosen@1: {}", found.is_some());
         if let Some(entry) = found {
             let writable = Descriptor(entry.descriptor.0 & !READ_ONLY);
-            // SAFETY: what is mapped then is refused, which is what the test is for.
+            // SAFETY: the new mapping is refused before its use, which this test checks.
             unsafe { tables.overwrite(&entry, writable) };
         }
     }
 }
 
-/// Changes a byte of what is copied.
+/// Changes a byte of the data to copy.
 fn decay(loaded: &Loaded, byte: u64) {
     let mut before = 0;
     let mut at = None;
@@ -143,7 +143,7 @@ fn decay(loaded: &Loaded, byte: u64) {
             before += record.bytes;
         }
     });
-    // A word at a time, as all of what is loaded was written.
+    // A word at a time, as everything loaded was written.
     let mut words = pages::Words;
     if let Some(at) = at
         && let Some(word) = words.load(at & !7)

@@ -1,9 +1,9 @@
-//! The test image's own: self-tests, deliberate failures and fault injection, by words of the command
-//! line.
+//! The parts of the test image: self-tests, deliberate failures and fault injection, selected by words of the
+//! command line.
 //!
-//! Ordinary code names nothing here. Whatever a test changes it changes through a hook (`hook`), a
-//! trait that the changed part of the kernel owns; [`install`] puts the implementations in, and only
-//! the image of the feature `test-image` has them.
+//! Ordinary code does not name this module. A test changes the kernel only through a hook (`hook`), a trait
+//! that the changed part of the kernel owns. [`install`] installs the implementations. Only an image with the
+//! feature `test-image` contains them.
 //!
 //! | word | where |
 //! | --- | --- |
@@ -48,7 +48,7 @@ mod installed {
     use granule::table::TableError;
     use granule_kcore::parameters::Parameters;
 
-    /// Installs every hook. The first thing that the test image does at its virtual address.
+    /// Installs every hook. The test image's first action at its virtual address.
     pub(crate) fn install() {
         ABORTS.install(&Aborts);
         ALLOCATIONS.install(&alloc_failure::Refusals);

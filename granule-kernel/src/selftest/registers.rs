@@ -1,12 +1,12 @@
-//! A test of the way back from an interrupt: every register and the flags hold known values while
-//! calls come in, and are looked at afterwards.
+//! Tests the return from an interrupt: every register and the flags hold known values while calls arrive, and
+//! are checked afterwards.
 
 use core::arch::global_asm;
 use core::sync::atomic::AtomicU64;
 
-// x0 = a flag to wait for. Returns 0, or the number of the register that was lost, or 32 for the
-// flags. Every register but x0, x18 and x29 holds its own number and more in both halves; x18 is the
-// platform's, and x29 is what the loop works with. Z is set before the loop and tested in it.
+// x0 = a flag to wait for. Returns 0, or the number of the register that was lost, or 32 for the flags. Every
+// register but x0, x18 and x29 holds a value made from its own number in both halves. x18 belongs to the
+// platform, and the loop uses x29. Z is set before the loop and tested in it.
 global_asm!(
     r#"
     .section .text.hold_registers, "ax"
@@ -47,11 +47,11 @@ hold_registers:
 "#
 );
 
-/// Holds values in all registers until `flag` is not zero; the number of the first that was lost.
+/// Holds values in all registers until `flag` is not zero. Returns the number of the first lost register.
 pub(crate) fn hold(flag: &AtomicU64) -> u64 {
     unsafe extern "C" {
         fn hold_registers(flag: *const u64) -> u64;
     }
-    // SAFETY: keeps what the calling convention asks to be kept, and only reads the flag.
+    // SAFETY: keeps the registers that the calling convention requires, and only reads the flag.
     unsafe { hold_registers(flag.as_ptr()) }
 }

@@ -1,4 +1,4 @@
-//! The part of the self-check that every CPU does: its own walker is asked for random addresses of
+//! The part of the self-check that every CPU runs: its own walker translates random addresses of
 //! the linear map.
 
 use super::start::Facts;
@@ -10,15 +10,15 @@ use core::cell::UnsafeCell;
 use granule::linear::Placement;
 use granule_kcore::cpus::MOST_CPUS;
 
-/// What one CPU saw.
+/// The result of one CPU.
 struct Seen(UnsafeCell<Option<Result<u64, Fault>>>);
 
-// SAFETY: each is written by the one CPU whose number it has, and read when all calls have been
+// SAFETY: only the CPU with that number writes a value, and it is read after all calls have been
 // answered.
 unsafe impl Sync for Seen {}
 
-/// Asks every CPU but this one; fills in how many addresses each of them translated.
-// Its own frame: the boot's lies under all that follows.
+/// Runs the check on every other CPU, and stores how many addresses each of them translated.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn translations(
     map: &LinearMap,
@@ -31,11 +31,11 @@ pub(crate) fn translations(
     ipi::call(others, &|cpu| {
         let number = cpu.number();
         let mut looked = Looked::default();
-        // Others than the boot CPU's: every CPU its own.
+        // Each CPU checks other addresses.
         let seed = seed.rotate_left(number as u32 + 1) ^ number as u64;
         let result = selfcheck::translations(map, placement, seed, &mut looked);
         if let Some(Seen(cell)) = seen.get(number) {
-            // SAFETY: this CPU's own.
+            // SAFETY: this value belongs to the running CPU.
             unsafe { *cell.get() = Some(result.map(|()| looked.translations)) };
         }
     });

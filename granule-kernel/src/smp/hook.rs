@@ -1,18 +1,18 @@
-//! The hook of CPUs that are started and switched off: which ID fields one reports, and whether
-//! firmware switches one off.
+//! The hook over starting CPUs and switching them off: which ID fields a CPU reports, and whether
+//! firmware refuses to switch a CPU off.
 
 use crate::handover::mailbox::Disguise;
 use crate::hook::Hook;
 use granule_kcore::parameters::Parameters;
 
-/// Makes CPUs look other than they are.
+/// Changes how CPUs appear.
 pub(crate) trait CpuHook: Sync {
-    /// What CPU `number` reports in the place of its own ID fields.
+    /// The ID fields that CPU `number` reports in place of its own.
     fn disguise(&self, parameters: &Parameters<'_>, number: usize) -> Disguise;
 
-    /// Whether CPU `number` is to stay on, as if firmware refused to switch it off.
+    /// Whether CPU `number` stays on, as if firmware refused to switch it off.
     fn stays(&self, number: usize) -> bool;
 }
 
-/// The hook of CPUs.
+/// The installed hook over CPUs.
 pub(crate) static CPUS: Hook<dyn CpuHook> = Hook::new();

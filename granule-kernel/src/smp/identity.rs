@@ -1,7 +1,7 @@
-//! The identity map beyond the boot: what a CPU stands on while it is off the kernel's tables.
+//! Extends the identity map for use after the boot, when a CPU is off the kernel's tables.
 //!
-//! The boot's identity map has the one page of code that switches tables. For parking it also takes
-//! a writable page, and a root in which nothing is mapped, which both halves can be set to.
+//! The boot's identity map contains the one page of code that switches tables. Parking also needs a
+//! writable page, and an empty root that TTBR0 and TTBR1 can be set to.
 
 use crate::arch::image;
 use crate::cpu::identity;
@@ -37,7 +37,7 @@ pub(super) fn prepare(
     let mut parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = parts.allocate(1).ok_or(exhausted)?.first;
-    // SAFETY: a page that was just allocated, for a table, which nobody else knows.
+    // SAFETY: the page was just allocated for a table and is not in use yet.
     unsafe {
         parts.fill(
             empty,
@@ -55,7 +55,7 @@ pub(super) fn prepare(
         handover.mmu.virt_offset,
     );
 
-    // SAFETY: the tree that TTBR0 holds, in the static pool; nobody else changes it.
+    // SAFETY: the tree in TTBR0, in the static pool; nothing else changes it.
     let mut tables = unsafe { walker::open(roots.identity, parts)? };
     let page = identity::physical(page) & !(bytes - 1);
     debug_assert!(page >= handover.entry.load && page < handover.entry.load + image::bytes());

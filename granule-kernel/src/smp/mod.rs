@@ -1,9 +1,9 @@
-//! Bringing the other CPUs up, and switching them off.
+//! Starts the other CPUs and switches them off.
 //!
-//! [`start`] brings them up, one after the other; [`identity`] makes the map that each stands on while its
-//! MMU is turned on, [`secondary`] is its first code at a virtual address, [`check`] its part of the
-//! self-check. [`off`] switches them off. Comparison of CPUs and the order of going offline are in
-//! `granule_kcore::cpus`; what runs with the MMU off is in `early`.
+//! [`start`] starts them, one after the other. [`identity`] makes the map that a CPU runs on while its MMU is
+//! turned on. [`secondary`] is the CPU's first code at a virtual address, and [`check`] its part of the
+//! self-check. [`off`] switches CPUs off. `granule_kcore::cpus` compares CPUs and orders the steps of going
+//! offline. Code that runs with the MMU off is in `early`.
 
 pub(crate) mod check;
 pub(crate) mod hook;

@@ -1,9 +1,8 @@
-//! Switching all CPUs but the boot CPU off, for a kernel that leaves; and back on, if that comes to
-//! nothing.
+//! Switches off all CPUs but the boot CPU, for leaving the kernel, and starts them again if leaving fails.
 //!
-//! A CPU goes off from its own loop, where it holds no lock and runs no task, and makes its part of
-//! the interrupt controller quiet before. Nobody believes it: firmware is asked until it says so. In
-//! which order, and what is taken back, is [`offline`]'s.
+//! A CPU goes off from its own idle loop, where it holds no lock and runs no task, after it has quiesced its
+//! part of the interrupt controller. Its own report does not count: the boot CPU asks firmware until that
+//! says the CPU is off. [`offline`] defines the order of the steps and what is undone.
 
 use super::hook::CPUS;
 use super::start::{self, Failure};
@@ -22,13 +21,13 @@ use granule_kcore::cpus::set::CpuSet;
 /// Seconds that a CPU may take to go off.
 const PATIENCE_S: u64 = 10;
 
-/// What is done for a CPU that was off and is up again, by the CPU that started it.
+/// Called on the starting CPU for each CPU that was off and is up again.
 pub(crate) static CAME_BACK: spin::Once<fn(usize)> = spin::Once::new();
 
-/// The CPUs that are to go off.
+/// The CPUs that were told to go off.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// Why not all others are off. Those that were are back.
+/// Why some of the other CPUs are not off. Those that were off have been started again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StillOn {
     number: usize,
@@ -62,13 +61,13 @@ impl fmt::Display for StillOn {
     }
 }
 
-/// Whether this CPU is to go off, from its loop ([`go`]).
+/// Whether this CPU was told to go off, from its idle loop ([`go`]).
 pub(crate) fn is_asked(this: &PerCpu) -> bool {
     CpuSet(ASKED.load(Ordering::Acquire)).contains(this.number())
 }
 
-/// Goes off. Comes back only if firmware refuses in time, with all as it was but the counting of
-/// instructions, which is the boot's; or if that was withdrawn meanwhile.
+/// Switches this CPU off. Returns if the request was withdrawn meanwhile, or if firmware refuses in time. The
+/// CPU's state is then restored, except the counting of instructions, which belongs to the boot.
 pub(crate) fn go(this: &'static PerCpu) {
     if !claim(this.number()) {
         return;
@@ -76,7 +75,7 @@ pub(crate) fn go(this: &'static PerCpu) {
     let masked = cpu::mask_interrupts();
     timer::off();
     counter::stop();
-    // What of it does not fall silent is this CPU's, and goes with it.
+    // An interrupt that cannot be stopped is private to this CPU and stops with it.
     let _ = gic::quiet_cpu(this);
     let stays = CPUS.get().is_some_and(|hook| hook.stays(this.number()));
     if !stays {
@@ -95,20 +94,20 @@ pub(crate) fn go(this: &'static PerCpu) {
         .is_ok()
     });
     if !said {
-        // Given up: nobody calls this CPU any more when tables change.
+        // The boot CPU gave this CPU up: no other CPU calls it when tables change.
         cpu::halt();
     }
     cpu::restore_interrupts(masked);
 }
 
-/// Takes back that a CPU is to go off: that CPU, which then goes, or who told it to, and then it stays.
-/// Whether it was not taken back before.
+/// Takes the request to CPU `number`. Either that CPU takes it and goes off, or the requester takes it back
+/// and the CPU stays. Returns whether this call took it.
 fn claim(number: usize) -> bool {
     let one = CpuSet::one(number).0;
     ASKED.fetch_and(!one, Ordering::AcqRel) & one != 0
 }
 
-/// Switches all others off, one after the other, by the boot CPU; gives those that were on. Tasks
+/// Switches all other CPUs off, one after the other, on the boot CPU. Returns the CPUs that were on. Tasks
 /// must be frozen.
 pub(crate) fn all_others() -> Result<CpuSet, StillOn> {
     offline::all(&Real).map_err(|(number, why)| StillOn {
@@ -118,7 +117,7 @@ pub(crate) fn all_others() -> Result<CpuSet, StillOn> {
     })
 }
 
-/// The affinity fields by which firmware knows it.
+/// The affinity fields by which firmware identifies the CPU.
 fn affinity(number: usize) -> u64 {
     percpu::of(number).map_or(0, |cpu| cpu.affinity.load(Ordering::Relaxed) & AFFINITY)
 }
@@ -193,7 +192,7 @@ impl Others for Real {
     }
 }
 
-/// Starts CPUs again that [`all_others`] switched off; says on the console which do not come.
+/// Restarts the CPUs that [`all_others`] switched off. Prints which of them do not come up.
 pub(crate) fn bring_back(gone: CpuSet) {
     if !gone.is_empty() {
         println!("granule: switched off to leave, and started again: CPU {gone}");

@@ -1,4 +1,4 @@
-//! A secondary CPU from its first instruction at a virtual address.
+//! The first code of a secondary CPU at a virtual address.
 
 use super::state;
 use crate::arch::cpu;
@@ -11,21 +11,21 @@ use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
 use core::sync::atomic::Ordering;
 
-/// What a CPU does once it is up, for good.
+/// The idle loop that a CPU enters once it is up.
 static IDLE: spin::Once<fn(&'static PerCpu) -> !> = spin::Once::new();
 
-/// From here on CPUs that come up go on with `idle`.
+/// Sets the idle loop of CPUs that come up from here on.
 pub(super) fn go_on_with(idle: fn(&'static PerCpu) -> !) {
     IDLE.call_once(|| idle);
 }
 
-/// The virtual address at which `head::mmu_on` goes on.
+/// The virtual address to which `head::mmu_on` jumps.
 pub(super) fn entry() -> u64 {
     let main: extern "C" fn(&'static PerCpu) -> ! = secondary_main;
     main as usize as u64
 }
 
-/// On this CPU's own stack, in the kernel's tables, with the identity map still in TTBR0.
+/// Runs on this CPU's own stack, in the kernel's tables, with the identity map still in TTBR0.
 extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
     percpu::take(this);
     exception::init();
@@ -46,7 +46,7 @@ extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
             .is_ok()
     });
     if !said || state != state::UP {
-        // Given up, or of no use: nobody waits for an answer from us.
+        // The CPU was given up or cannot be used. No other CPU waits for an answer.
         psci::cpu_off();
         cpu::halt();
     }

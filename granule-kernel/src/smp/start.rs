@@ -1,7 +1,7 @@
-//! Starting the secondary CPUs, one after the other, by the boot CPU.
+//! Starts the secondary CPUs, one after the other, from the boot CPU.
 //!
-//! Nothing here is fatal: a machine on which no other CPU can be started has one CPU, and the record
-//! says why.
+//! No failure here is fatal: a machine on which no other CPU can be started runs with one CPU, and the boot
+//! record says why.
 
 use super::hook::CPUS;
 use super::{identity as identity_map, secondary, state};
@@ -45,10 +45,10 @@ use granule_kcore::parameters::Parameters;
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
 
-/// Bytes of a region of redistributors that are mapped at most: those of 64 CPUs of the larger kind.
+/// Most bytes of a redistributor region that are mapped: 64 CPUs with redistributors of the larger kind.
 const MOST_REDISTRIBUTORS: u64 = 16 << 20;
 
-/// What is known of a CPU that is up.
+/// The facts about a CPU that is up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) number: usize,
@@ -56,22 +56,22 @@ pub(crate) struct Facts {
     pub(crate) features: CpuFeatures,
     pub(crate) entry_el: u64,
     pub(crate) run_el: u64,
-    /// Addresses that it translated for the self-check.
+    /// Number of addresses that the CPU translated for the self-check.
     pub(crate) translations: u64,
 }
 
-/// What came of it.
+/// The result of starting the CPUs.
 #[derive(Debug)]
 pub(crate) struct Started {
-    /// CPUs that the device tree names, the boot CPU among them.
+    /// Number of CPUs in the device tree, the boot CPU included.
     pub(crate) expected: usize,
     /// The CPUs that are up, ascending.
     pub(crate) facts: ArrayVec<Facts, MOST_CPUS>,
-    /// One line for each CPU that is not.
+    /// One line for each CPU that is not up.
     pub(crate) mismatches: ArrayVec<Line<224>, MOST_CPUS>,
-    /// What all that are up have in common.
+    /// The features that all running CPUs share.
     pub(crate) common: Common,
-    /// The identity map and its page are in use from now on.
+    /// Whether the identity map and its page stay in use.
     pub(crate) needs_identity: bool,
 }
 
@@ -79,14 +79,14 @@ impl Started {
     fn complain(&mut self, text: fmt::Arguments<'_>) {
         println!("granule: {text}");
         let mut line = Line::new();
-        // What does not fit is cut off.
+        // Text that does not fit is cut off.
         let _ = line.write_fmt(text);
-        // There is room for one for each CPU; of what is more, the console has the line.
+        // There is room for one line for each CPU. The console has any further line.
         let _ = self.mismatches.try_push(line);
     }
 }
 
-/// Why no CPU but this one can be used.
+/// Why only this CPU can be used.
 #[derive(Debug)]
 pub(super) enum Obstacle {
     NoPsci,
@@ -114,7 +114,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What it takes.
+/// The inputs of starting CPUs.
 pub(crate) struct Machine<'a, 'r> {
     pub(crate) request: &'a Request<'r>,
     pub(crate) handover: &'a Handover,
@@ -122,18 +122,19 @@ pub(crate) struct Machine<'a, 'r> {
     pub(crate) memory: &'a mut Memory,
     pub(crate) tree: &'a [u8],
     pub(crate) parameters: &'a Parameters<'a>,
-    /// The boot CPU's, and those forced on the command line.
+    /// Errata of the boot CPU, and those forced on the command line.
     pub(crate) errata: Errata,
-    /// Addresses that the boot CPU translated for its self-check.
+    /// Number of addresses that the boot CPU translated for its self-check.
     pub(crate) translations: u64,
-    /// There may be programs to run, on one CPU too: they are preempted by interrupts.
+    /// Whether there may be user programs. Interrupts preempt them, so they need interrupts even with one
+    /// CPU.
     pub(crate) has_programs: bool,
-    /// What each of the others does once it is up, for good.
+    /// The idle loop that each of the other CPUs enters.
     pub(crate) idle: fn(&'static PerCpu) -> !,
 }
 
-/// Starts all that the device tree names.
-// Its own frame: the boot's lies under all that follows.
+/// Starts every CPU that the device tree names.
+// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
     let boot_cpu = machine.handover.entry.features();
@@ -145,7 +146,7 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
         common: Common::of_boot_cpu(&boot_cpu, machine.errata),
         needs_identity: false,
     };
-    // There is room for `MOST_CPUS`.
+    // The list has room for `MOST_CPUS`.
     let _ = started.facts.try_push(Facts {
         number: 0,
         affinity,
@@ -154,7 +155,7 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
         run_el: machine.handover.entry.run_el,
         translations: machine.translations,
     });
-    // The memory came from this tree, so it can be read.
+    // The memory map came from this tree, so it is readable.
     let Ok(fdt) = Fdt::new(machine.tree) else {
         return started;
     };
@@ -177,7 +178,7 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
     secondary::go_on_with(machine.idle);
     match prepare(machine, &fdt, &mut started) {
         Ok(needs) => {
-            // Those that do not come up too: which of them will is not known yet.
+            // Includes CPUs that will not come up, because those are not known yet.
             let numbers = cpus.others.len() + 1;
             let page_bytes = machine.request.geometry.page_size().bytes();
             let level = started.common.bbm_level;
@@ -193,7 +194,7 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
     started
 }
 
-/// All that is needed once: a way to start CPUs and to call them, and a place to park them.
+/// Prepares once: a way to start CPUs, a way to call them, and a place to park them.
 fn prepare(
     machine: &mut Machine<'_, '_>,
     fdt: &Fdt<'_>,
@@ -223,7 +224,7 @@ fn prepare(
     ))
 }
 
-/// Interrupts on this CPU, and what the others need for theirs.
+/// Sets up interrupts on this CPU, and what the others need for theirs.
 fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<(), Obstacle> {
     let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
     let page_size = machine.request.geometry.page_size();
@@ -241,12 +242,12 @@ fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Fdt<'_>) -> Result<()
     {
         timer::use_interrupt(number);
     }
-    // SAFETY: just mapped, for good; once.
+    // SAFETY: the registers were just mapped, for good, and this is the only call.
     unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
 }
 
 fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started: &mut Started) {
-    // Answers are due as soon as somebody else is up.
+    // This CPU must answer calls as soon as another CPU is up.
     cpu::unmask_interrupts();
     for (index, affinity) in cpus.others.iter().enumerate() {
         // A CPU that does not come up keeps its number.
@@ -268,14 +269,14 @@ fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started:
     identity::leave();
 }
 
-/// Starts a CPU again that was up before and is off now: stacks, command and tables are still there.
+/// Restarts a CPU that was up before and is off now. Its stacks, command and tables still exist.
 pub(super) fn again(number: usize) -> Result<(), Failure> {
     let (Some(cpu), Some(command)) = (percpu::of(number), mailbox::command_address(number)) else {
         return Err(Failure::Late(mailbox::NOT_ENTERED));
     };
     for which in 0..stacks::STACKS {
         let bottom = stacks::bottom(number, which);
-        // It was written through the caches, and is written past them first.
+        // The stack was written through the caches, and the CPU's first writes bypass them.
         cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
     }
     let state = state::of(number).ok_or(Failure::Late(mailbox::NOT_ENTERED))?;
@@ -351,8 +352,8 @@ fn start_one(
     let Some(command) = mailbox::leave(number, &command) else {
         return Err(Failure::Late(mailbox::NOT_ENTERED));
     };
-    // What the CPU reads past the caches beyond its command is the image's text, which nobody has
-    // written since the loader did.
+    // Besides its command, the CPU reads only the image's text with its caches bypassed. The text has not
+    // been written since the loader did.
     let entry = identity::physical(entry_address());
     let command = identity::physical(command);
     bring_up::command_left(command, size_of::<Command>() as u64);
@@ -399,7 +400,7 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
-            // Or it came up this moment.
+            // Or the CPU came up at this moment.
             if gone.is_ok() {
                 return Err(Failure::Late(report.state));
             }
@@ -408,7 +409,7 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
     }
 }
 
-/// Maps something in the kernel's half, with tables from early memory.
+/// Maps a piece in the upper VA range, with tables from early memory.
 fn map(machine: &mut Machine<'_, '_>, piece: Piece) -> Result<(), TableError> {
     let request = machine.request;
     let page_bytes = request.geometry.page_size().bytes();
@@ -419,7 +420,7 @@ fn map(machine: &mut Machine<'_, '_>, piece: Piece) -> Result<(), TableError> {
 
 struct Stack {
     physical: u64,
-    /// Virtual address of its top.
+    /// Virtual address of the top of the stack.
     end: u64,
 }
 
@@ -443,8 +444,7 @@ fn map_stack(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstac
         leaves: Leaves::PAGES,
     };
     map(machine, piece).map_err(Obstacle::Tables)?;
-    // The CPU uses it with its MMU off first: nothing of what any cache has of it may be written
-    // back over that.
+    // The CPU first uses the stack with its MMU off. Cached lines of it must not be written back over that.
     cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
     Ok(Stack {
         physical,
@@ -455,7 +455,7 @@ fn map_stack(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstac
 /// Maps the registers of the interrupt controller.
 fn map_gic(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
     let slot = layout::FIXMAP_SLOT_BYTES;
-    // Of a distributor or CPU interface one slot's worth of registers is all there is to know.
+    // One slot of registers of a distributor or CPU interface covers all known registers.
     let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
     match gic {
         Gic::V2 {
@@ -481,7 +481,7 @@ fn map_gic(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, Tabl
                 let bytes = (region.end - region.start).min(MOST_REDISTRIBUTORS);
                 let region = region.start..region.start + bytes;
                 let start = map_device(machine, window, 2 << 20, &region)?;
-                // As many as the tree can name, so there is room.
+                // The list has room for every region that the tree can name.
                 let _ = mapped.try_push(start..start + bytes);
             }
             Ok(gic::Mapped::V3 {
@@ -492,7 +492,8 @@ fn map_gic(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, Tabl
     }
 }
 
-/// Maps `registers` in the window at `window`, which keeps the offset in `align`; where they are.
+/// Maps `registers` in the address range at `window`, keeping the offset in `align`. Returns their virtual
+/// address.
 fn map_device(
     machine: &mut Machine<'_, '_>,
     window: u64,
@@ -501,7 +502,7 @@ fn map_device(
 ) -> Result<u64, TableError> {
     let page = machine.request.geometry.page_size().bytes();
     let first = registers.start & !(page - 1);
-    // Where pages are larger than the registers, what they share a page with is never touched.
+    // Where a page is larger than the registers, the rest of it is never accessed.
     let bytes = (registers.end - first).next_multiple_of(page);
     let start = window + (first & (align - 1));
     let piece = Piece {

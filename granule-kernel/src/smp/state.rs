@@ -1,25 +1,25 @@
-//! How far each CPU is on its way up or off.
+//! The state of each CPU while it comes up or goes off.
 
 use crate::percpu::{Aligned, Local};
 use core::sync::atomic::AtomicU32;
 use granule_kcore::cpus::MOST_CPUS;
 
-/// Not started, or not a CPU at all.
+/// Not started, or no such CPU.
 pub(super) const OFF: u32 = 0;
-/// The boot CPU waits for it.
+/// The boot CPU waits for the CPU to come up.
 pub(super) const STARTING: u32 = 1;
-/// It runs the kernel.
+/// The CPU runs the kernel.
 pub(super) const UP: u32 = 2;
-/// It came up and found that it cannot take interrupts.
+/// The CPU came up but cannot take interrupts.
 pub(super) const FAILED: u32 = 3;
-/// The boot CPU gave it up; should it come, or not have gone, it must go.
+/// The boot CPU gave up waiting. The CPU must go off if it still arrives or still runs.
 pub(super) const GIVEN_UP: u32 = 4;
-/// It was told to go off, and could not.
+/// The CPU was told to go off and could not.
 pub(super) const STAYS: u32 = 5;
 
 static STATES: Local<AtomicU32> = Local([const { Aligned(AtomicU32::new(OFF)) }; MOST_CPUS]);
 
-/// The state of CPU `number`. That of the boot CPU is never asked for.
+/// The state of CPU `number`. The boot CPU's is never read.
 pub(super) fn of(number: usize) -> Option<&'static AtomicU32> {
     STATES.of(number)
 }

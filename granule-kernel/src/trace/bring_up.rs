@@ -1,12 +1,11 @@
-//! What CPUs do to themselves beside changing tables: coming up, leaving the identity map, and being
-//! parked.
+//! Records a CPU's own actions other than changes of tables: coming up, leaving the identity map, and
+//! parking.
 //!
-//! A CPU whose MMU is off, or that is off the kernel's tables, cannot reach the records. What it did
-//! until it came up it writes down itself, as its first words, while the boot CPU waits for it. What
-//! it does when it is parked the CPU that parks it writes down: the leaving when it is over, the
-//! coming back before it begins. So in the trace a CPU is on the tables for longer than it was,
-//! which can make a checker stricter, never more lenient: nothing that is changed meanwhile is
-//! changed while a CPU that walks it is told to be away.
+//! A CPU with its MMU off, or off the kernel's tables, cannot access the records. A starting CPU records its
+//! earlier actions itself, as soon as it is up, while the boot CPU waits for it. For a parked CPU, the CPU
+//! that parks it records the departure once it is complete, and the return before it begins. So the trace
+//! shows a CPU on the tables for longer than it was. That can make a checker stricter, never more lenient:
+//! the trace never shows a CPU as away while it walks tables that are being changed.
 
 use super::recorder;
 use super::routine::{Teller, before_tables, with_tables};
@@ -20,30 +19,30 @@ use granule_kcore::trace::entry_code::{
 };
 use granule_trace::{Barrier, Event, System};
 
-/// The registers of a CPU that goes off the tables and comes back.
+/// The register values of a CPU that leaves the tables and returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Roots {
     /// TTBR0 of the identity map.
     pub(crate) identity: u64,
-    /// Either half's with nothing mapped.
+    /// A TTBR value with nothing mapped, for either VA range.
     pub(crate) empty: u64,
 }
 
-/// As [`cpu::set_ttbr0_el1`].
+/// As [`cpu::set_ttbr0_el1`], recorded.
 ///
 /// # Safety
 ///
-/// As for that.
+/// As for that function.
 pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
     recorder::tell(|trace| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe { cpu::set_ttbr0_el1(value) };
         trace.push(Event::System(System::TTBR0_EL1, value));
         trace.push(Event::Barrier(Barrier::ISB));
     });
 }
 
-/// As [`cpu::tlbi_vmalle1_local`].
+/// As [`cpu::tlbi_vmalle1_local`], recorded.
 pub(crate) fn tlbi_vmalle1_local() {
     recorder::tell(|trace| {
         cpu::tlbi_vmalle1_local();
@@ -54,7 +53,7 @@ pub(crate) fn tlbi_vmalle1_local() {
     });
 }
 
-/// DSB ISHST.
+/// DSB ISHST, recorded.
 pub(crate) fn dsb_ishst() {
     recorder::tell(|trace| {
         hw::dsb_ishst();
@@ -62,7 +61,7 @@ pub(crate) fn dsb_ishst() {
     });
 }
 
-/// A command of so many bytes was left at a physical address and cleaned.
+/// Records that a command of `bytes` bytes was written at a physical address and cleaned.
 pub(crate) fn command_left(start: u64, bytes: u64) {
     recorder::tell(|trace| {
         trace.data(start, bytes);
@@ -70,14 +69,15 @@ pub(crate) fn command_left(start: u64, bytes: u64) {
     });
 }
 
-/// A report at a physical address, written past the caches, was read after its lines were dropped.
+/// Records that a report at a physical address, written past the caches, was read after its lines were
+/// dropped.
 pub(crate) fn report_read(start: u64) {
     recorder::tell(|trace| {
         trace.lines(&CLEAN_AND_INVALIDATE, start, size_of::<Report>() as u64);
     });
 }
 
-/// What this CPU did since it was switched on: `head::secondary`, `mmu_off::secondary` and
+/// Records this CPU's actions since it was switched on: `head::secondary`, `mmu_off::secondary` and
 /// `head::mmu_on`.
 pub(crate) fn came_up(command: &Command, report: &Report) {
     let early = |system| Event::System(system, before_tables(system));
@@ -107,7 +107,7 @@ pub(crate) fn came_up(command: &Command, report: &Report) {
     });
 }
 
-/// These CPUs are parked.
+/// Records that these CPUs are parked.
 pub(crate) fn parked(cpus: CpuSet, roots: Roots) {
     for number in cpus.iter() {
         recorder::tell(|trace| {
@@ -119,7 +119,7 @@ pub(crate) fn parked(cpus: CpuSet, roots: Roots) {
     }
 }
 
-/// They are about to come back.
+/// Records that these CPUs are about to return.
 pub(crate) fn returning(cpus: CpuSet, roots: Roots) {
     let kernel = cpu::ttbr1_el1();
     for number in cpus.iter() {
@@ -132,7 +132,7 @@ pub(crate) fn returning(cpus: CpuSet, roots: Roots) {
     }
 }
 
-/// What is written to a register; nothing for a TLBI.
+/// The value that is written to a register; 0 for a TLBI.
 fn of(system: System, ttbr0: u64, ttbr1: u64) -> u64 {
     if system == System::TTBR0_EL1 {
         ttbr0

@@ -1,7 +1,7 @@
-//! Recording with the MMU off.
+//! Records with the MMU off.
 //!
-//! The addresses are physical and the memory is Device memory (RPPDBS): plain volatile stores
-//! of words, no atomics and no lock, by the one CPU there is.
+//! Addresses are physical and memory is Device memory (RPPDBS): plain volatile stores of words, no
+//! atomics and no lock, on the only running CPU.
 
 use crate::arch::cache;
 use core::ops::Range;
@@ -9,12 +9,12 @@ use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
 use granule_trace::{Event, Header, RECORD_WORDS, Record};
 
-/// Records that may be made before the MMU is on. The boot tables take a few hundred; what is
-/// more counts as lost, and the whole trace as not complete.
+/// Most records before the MMU is on. The boot tables take a few hundred. Further records count as
+/// lost, and make the whole trace incomplete.
 const MOST_RECORDS: u64 = 4096;
 
-/// Records into the area, or throws away where none is wanted: one compare an event, in code
-/// that is not hot, in place of a second copy of it.
+/// Records into the area, or discards events if no trace is requested. This costs one compare an
+/// event, in code that is not hot, instead of a second copy of the code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Early {
     area: Area,
@@ -26,17 +26,17 @@ impl Early {
     ///
     /// # Safety
     ///
-    /// The area must be RAM that nobody else uses, and the MMU off.
+    /// The area must be RAM that nothing else uses, and the MMU off.
     pub(crate) unsafe fn begin(area: Area, page_bytes: u64, bbm_level: u8) -> Self {
         let early = Self { area, page_bytes };
         if !area.is_wanted() {
             return early;
         }
-        // Dirty lines from before would be written back over the records.
+        // Dirty lines from earlier would be written back over the records.
         cache::clean_and_invalidate_to_poc(early.written());
         let header = Header {
             page_bytes: page_bytes as u32,
-            // The boot CPU is the only one that runs this kernel.
+            // Only the boot CPU runs this kernel.
             cpus: 1,
             bbm_level,
             complete: false,
@@ -66,7 +66,7 @@ impl Early {
     }
 
     fn get(&self, index: usize) -> u64 {
-        // SAFETY: a word of the header, in the area that `begin` was promised.
+        // SAFETY: a word of the header, in the area for which `begin`'s caller answers.
         unsafe { self.word(index as u64).read_volatile() }
     }
 
@@ -109,11 +109,12 @@ impl Early {
         self.put(Header::RECORDS as u64, count + 1);
     }
 
-    /// Drops the lines of what was written past the caches, before the area is used through them.
+    /// Drops the cache lines of the range that was written past the caches, before the area is used
+    /// through them.
     pub(crate) fn end(&self) {
         if self.area.is_wanted() {
-            // SAFETY: the range is whole lines of the area, cleaned by `begin` and written past
-            // the caches since, so none is dirty.
+            // SAFETY: the range is whole lines of the area, cleaned by `begin` and only written
+            // past the caches since, so no line is dirty.
             unsafe { cache::invalidate_to_poc(self.written()) };
         }
     }

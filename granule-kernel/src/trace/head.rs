@@ -1,9 +1,9 @@
-//! What the entry code did before the command line could be read, and what it does after Rust
-//! has returned to it: known sequences, recorded by the code that runs between the two.
+//! Records the entry code's actions before the command line could be read, and its actions after Rust has
+//! returned to it. Both are known sequences, recorded by the Rust code that runs between the two.
 //!
-//! Which instructions there are is [`entry_code`](granule_kcore::trace::entry_code)'s, and held to the assembly by
-//! the check of the finished kernel. Here are the values, what is written to memory, and in which
-//! order the routines of `head` run; that changes with them.
+//! [`entry_code`](granule_kcore::trace::entry_code) lists the instructions, and the check of the finished
+//! kernel compares that list with the assembly. This file has the values, the stores to memory, and the order
+//! in which the routines of `head` run. Change it together with them.
 
 use super::early::Early;
 use super::routine::{Teller, before_tables, with_tables};
@@ -16,7 +16,8 @@ use granule_kcore::trace::entry_code::{
 use granule_trace::Event;
 
 impl Early {
-    /// `handover::record` changes the boot record, which cleans it before and after its state.
+    /// Records a change of the boot record by `handover::record`, which cleans it before and after writing
+    /// its state.
     fn boot_record(&self) {
         let record = record::range();
         let bytes = record.end - record.start;
@@ -25,7 +26,7 @@ impl Early {
         self.lines(&CLEAN, record.start, bytes);
     }
 
-    /// `head::entry` up to `mmu_off_main`, and that up to the choice of a page size.
+    /// Records `head::entry` up to `mmu_off_main`, and that function up to the choice of a page size.
     pub(crate) fn entered(&self, entry: &EntryInfo, tree_bytes: u64) {
         let early = |system| Event::System(system, before_tables(system));
         let at_el2 = entry.entry_el == 2;
@@ -56,13 +57,13 @@ impl Early {
         self.lines(&CLEAN, entry.dtb, tree_bytes);
     }
 
-    /// `head::relocate`.
+    /// Records `head::relocate`.
     fn relocated(&self, entry: &EntryInfo) {
         let relro = image::relro();
         self.data(entry.load + relro.start, relro.end - relro.start);
     }
 
-    /// The end of `mmu_off_main`, `head::entry` after it, and `head::mmu_on`.
+    /// Records the end of `mmu_off_main`, `head::entry` after it, and `head::mmu_on`.
     pub(crate) fn leaves(&self, entry: &EntryInfo, mmu: &MmuConfig) {
         self.boot_record();
         self.relocated(entry);

@@ -1,18 +1,19 @@
-//! What the CPU that leaves does once it cannot record any more: told before it does it.
+//! Records the actions of the leaving CPU in advance, because it can no longer record while it
+//! leaves.
 //!
-//! The relocation code reaches nothing but its page, the list and what it copies. What it does is
-//! known before, step by step (`granule_kexec::steps`), and this CPU is the only one that runs.
+//! The relocation code accesses only its page, the list and the memory that it copies. Its actions
+//! are known in advance, step by step (`granule_kexec::steps`), and no other CPU runs.
 
 use super::recorder;
 use granule::arch::PhysicalAddress;
 use granule_kexec::{Extent, Header, ListMemory, Ranges, Recorder, UNCACHED, steps, verify};
 use granule_trace::Event;
 
-/// Places that are cleaned, at most: with more, all stores are told.
+/// Most places that are cleaned. If there are more, all stores are recorded.
 const MOST_PLACES: usize = 16;
 
-/// Tells all that `relocate::leave` does with the list that begins at `head`, where the linear map
-/// shows it. `tcr` is TCR now, `line` the bytes of the smallest line of any data cache.
+/// Records every action of `relocate::leave` on the list that begins at `head`, as the linear map
+/// shows it. `tcr` is the present TCR; `line` is the smallest line of any data cache, in bytes.
 pub(crate) fn leaves(
     header: &Header,
     head: PhysicalAddress,
@@ -24,11 +25,11 @@ pub(crate) fn leaves(
         if !trace.records() {
             return;
         }
-        // What is not cleaned nobody reads past the caches, and a trace need not know of it.
+        // Memory that is not cleaned is not read past the caches, so the trace does not need it.
         let mut slots = [Extent::default(); MOST_PLACES];
         let mut cleaned = Ranges::new(&mut slots);
         let mut all = header.flags & UNCACHED != 0;
-        // It was verified: all records come, and nothing else is told of it.
+        // The list was verified before, so every record arrives, and the result is not needed.
         let _ = verify(memory, head, |record| {
             if record.cleans() {
                 let extent = Extent::new(record.destination, record.bytes);
@@ -41,7 +42,8 @@ pub(crate) fn leaves(
         };
         let emit = |event: Event| trace.push(event);
         let mut steps = Recorder::new(memory, header.distance, tcr, line, told, emit);
-        // The steps are long, and nobody waits for a trace: one of them, and calls.
+        // The steps are long code, and the speed of a trace does not matter: one copy, called
+        // indirectly.
         let steps: &mut dyn steps::Machine = &mut steps;
         steps::leave(steps, head.0.wrapping_add(header.distance));
     });

@@ -1,13 +1,12 @@
-//! Recording what the kernel does to its own translation, when the command line asks for it.
+//! Records the kernel's actions on its own translation, if the command line asks for a trace.
 //!
-//! `granule.trace=START,BYTES` names RAM that whoever starts the kernel wants the records in; the
-//! library has their format (`granule_trace`). [`early`] records with the MMU off, [`head`] what
-//! the entry code did before anyone could ask, [`recorder`] from the kernel's first instruction
-//! at a virtual address on, by every CPU; [`bring_up`] what another CPU does where it cannot record,
-//! [`leaving`] what the last one does when it leaves for the next kernel.
-//! The records themselves, and what it takes to keep them, are not
-//! recorded; nor are ISBs that only order a reading of a counter or of PAR: a barrier that a
-//! checker does not see can make it stricter, never more lenient.
+//! `granule.trace=START,BYTES` names the RAM for the records, whose format is the library's
+//! (`granule_trace`). [`early`] records with the MMU off. [`head`] records the entry code's actions before
+//! the command line could be read. [`recorder`] records from the kernel's first instruction at a virtual
+//! address on, on every CPU. [`bring_up`] records another CPU's actions where that CPU cannot record, and
+//! [`leaving`] those of the last CPU when it leaves for the next kernel. The records themselves, and the
+//! accesses that keep them, are not recorded, nor are ISBs that only order a read of a counter or of PAR: a
+//! barrier that a checker does not see can make it stricter, never more lenient.
 
 pub(crate) mod bring_up;
 pub(crate) mod early;

@@ -1,7 +1,7 @@
-//! Recording with the MMU on, into the area's window, by all CPUs in one order.
+//! Records with the MMU on, through the area's mapping, by all CPUs in one order.
 //!
-//! What no lock can be held for, because the CPU that does it cannot reach the records then, is
-//! written down by [`bring_up`](super::bring_up).
+//! A CPU that is off the kernel's tables cannot access the records or hold their lock.
+//! [`bring_up`](super::bring_up) records its actions.
 
 use crate::arch::cache;
 use crate::lock::RawMaskedLock;
@@ -16,14 +16,14 @@ use granule_trace::{Event, Header, RECORD_WORDS, Record};
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {
     lock: RawMaskedLock,
-    /// What happens from here on is no part of the trace.
+    /// Whether the trace is complete. Later events are not part of it.
     closed: AtomicBool,
-    /// The first word of the area in its window; null where nothing is recorded.
+    /// The first word of the mapped area; null if nothing is recorded.
     words: UnsafeCell<*mut u64>,
 }
 
-// SAFETY: `words` is written once, before a recorder exists, and what it points to only while
-// `lock` is held.
+// SAFETY: `words` is written once, before a recorder exists. The memory that it points to is
+// written only while `lock` is held.
 unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer {
@@ -32,41 +32,41 @@ static BUFFER: Buffer = Buffer {
     words: UnsafeCell::new(core::ptr::null_mut()),
 };
 
-/// The first word of the area in its window, if anything is recorded.
+/// The first word of the mapped area; null if nothing is recorded.
 fn words() -> *mut u64 {
     // SAFETY: written before the first recorder was made, and not since.
     unsafe { *BUFFER.words.get() }
 }
 
-/// Goes on in the trace that was begun with the MMU off, if one is wanted.
+/// Continues the trace that was begun with the MMU off, if one is requested.
 ///
 /// # Safety
 ///
-/// To be called once, before a recorder is made, for an area that the boot tables map in its
+/// Must be called once, before a recorder is made, for an area that the boot tables map in its
 /// window.
 pub(crate) unsafe fn begin(area: Area) {
     if !area.is_wanted() {
         return;
     }
     let window = layout::trace_vaddr(area.start) as *mut u64;
-    // SAFETY: no recorder exists yet, so nobody looks.
+    // SAFETY: no recorder exists yet, so there is no reader.
     unsafe { *BUFFER.words.get() = window };
-    // Image, stack and tree have been in use for some time, and now the window is.
+    // Image, stack and tree were in use before; now the area's mapping is too.
     tell(|recorder| recorder.push(Event::Settled));
 }
 
-/// A CPU's access to the buffer: one type whether anything is recorded or not, so that what is
-/// generic over it exists once.
+/// A CPU's access to the buffer. One type serves with and without recording, so that code generic
+/// over it is compiled once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorder {
-    /// Whether anything is recorded.
+    /// Whether a trace is recorded.
     on: bool,
     cpu: u16,
     page_bytes: u64,
 }
 
 impl Recorder {
-    /// That of the CPU that asks.
+    /// The recorder of the running CPU.
     pub(crate) fn of_this_cpu(page_bytes: u64) -> Self {
         Self {
             on: !words().is_null(),
@@ -75,12 +75,12 @@ impl Recorder {
         }
     }
 
-    /// Whether anything is recorded.
+    /// Whether a trace is recorded.
     pub(super) const fn records(&self) -> bool {
         self.on
     }
 
-    /// The same for what another CPU does.
+    /// A recorder for the actions of another CPU.
     pub(super) const fn on(&self, cpu: usize) -> Self {
         Self {
             cpu: cpu as u16,
@@ -88,16 +88,16 @@ impl Recorder {
         }
     }
 
-    /// Adds a record. Only from within [`atomically`](Sink::atomically).
+    /// Adds a record. Only called within [`atomically`](Sink::atomically).
     #[inline(never)]
     pub(super) fn push(&self, event: Event) {
         let words = words();
         if words.is_null() || BUFFER.closed.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the header and, as long as there is room, one record more, all inside the
-        // area; the lock is held, since `record` is called from within `atomically`. Volatile
-        // because the reader is outside the program.
+        // SAFETY: writes the header and, if there is room, one more record, all inside the area.
+        // The lock is held, since `record` is called within `atomically`. Volatile because the
+        // reader is outside the program.
         unsafe {
             let count = words.add(Header::RECORDS).read_volatile();
             if count >= words.add(Header::ROOM).read_volatile() {
@@ -114,8 +114,8 @@ impl Recorder {
     }
 }
 
-/// Does something other than changing tables and records it, in one order with all that any CPU
-/// records; does only that where nothing is recorded.
+/// Runs an action that does not change tables, and records it in one order with the records of all
+/// CPUs. Only runs the action if nothing is recorded.
 pub(super) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
     let recorder = Recorder::of_this_cpu(0);
     if recorder.is_active() {
@@ -125,7 +125,7 @@ pub(super) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
     }
 }
 
-/// So many CPUs may be in the trace, and all of them have this level of FEAT_BBM.
+/// Records the largest number of CPUs in the trace, and the BBM level that they share.
 pub(crate) fn machine(cpus: usize, page_bytes: u64, bbm_level: u32) {
     let header = Header {
         page_bytes: page_bytes as u32,
@@ -149,13 +149,13 @@ impl Sink for Recorder {
         self.on
     }
 
-    // One call from each place that does something. With interrupts masked: what they run may
-    // change an entry too, and would wait for whom it interrupted.
+    // One call from each place that acts. Interrupts are masked: their handlers may change an entry
+    // too, and would wait for the interrupted code.
     #[inline(never)]
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
         let before = BUFFER.lock.acquire();
         let result = action(self);
-        // SAFETY: taken above.
+        // SAFETY: this function took the lock above.
         unsafe { BUFFER.lock.release(before) };
         result
     }
@@ -169,9 +169,9 @@ impl Sink for Recorder {
     }
 }
 
-/// The end of the kernel: whoever reads memory past this CPU's caches finds all records, and none
-/// of what other CPUs do after this. Without the lock, which who panicked may hold: who wants a
-/// trace that is complete sees to it that nobody changes anything.
+/// Ends the trace: a reader that accesses memory past this CPU's caches finds all records, and no
+/// later action of other CPUs. Works without the lock, because a panicking CPU may hold it. A
+/// caller that wants a complete trace ensures that no CPU changes anything.
 pub(crate) fn finish(complete: bool) {
     BUFFER.closed.store(true, Ordering::Relaxed);
     let words = words();

@@ -1,7 +1,7 @@
-//! Known sequences as events: a list of [`entry_code`](granule_kcore::trace::entry_code), with the values that its
-//! instructions had.
+//! Converts known sequences into events: a list of [`entry_code`](granule_kcore::trace::entry_code), with the
+//! values that its instructions had.
 //!
-//! Runs with the MMU off too: no function pointers, nothing that panics.
+//! The code runs with the MMU off too: no function pointers, nothing that panics.
 
 use super::early::Early;
 use super::recorder::Recorder;
@@ -10,11 +10,11 @@ use crate::handover::MmuConfig;
 use granule_kcore::trace::entry_code::{Routine, Step, When};
 use granule_trace::{Event, System};
 
-/// What takes events.
+/// A receiver of events.
 pub(super) trait Teller {
     fn push(&self, event: Event);
 
-    /// A routine as it ran: what always does, and what does `when` it did.
+    /// Records a routine: the instructions that always run, and those that ran under the condition `when`.
     fn ran(&self, routine: &Routine, when: When, event: impl Fn(System) -> Event) {
         for (part, steps) in routine.parts {
             if *part != When::Always && *part != when {
@@ -29,7 +29,7 @@ pub(super) trait Teller {
         }
     }
 
-    /// A routine of `head::cache`.
+    /// Records a routine of `head::cache`.
     fn lines(&self, routine: &Routine, start: u64, bytes: u64) {
         self.ran(routine, When::Always, |instruction| Event::Lines {
             instruction,
@@ -38,7 +38,7 @@ pub(super) trait Teller {
         });
     }
 
-    /// Bytes that someone reads past the caches were stored.
+    /// Records that bytes were stored which a reader accesses past the caches.
     fn data(&self, start: u64, bytes: u64) {
         self.push(Event::Data { start, bytes });
     }
@@ -56,7 +56,7 @@ impl Teller for Recorder {
     }
 }
 
-/// What the entry code writes to a register before there are tables; nothing for a TLBI.
+/// The value that the entry code writes to a register before tables exist; 0 for a TLBI.
 pub(super) fn before_tables(system: System) -> u64 {
     if system == System::SCTLR_EL1 {
         SCTLR_MMU_OFF
@@ -67,7 +67,7 @@ pub(super) fn before_tables(system: System) -> u64 {
     }
 }
 
-/// What the switch writes.
+/// The value that the switch writes to a register.
 pub(super) fn with_tables(mmu: &MmuConfig, system: System) -> u64 {
     if system == System::SCTLR_EL1 {
         SCTLR_MMU_ON

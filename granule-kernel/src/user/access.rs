@@ -1,8 +1,8 @@
-//! Copies between the kernel and what a program points to: through the frames that are, or by this
-//! become, the program's pages there, and the linear map.
+//! Copies between the kernel and a program's memory, through the frames mapped there and the linear map.
+//! A missing page is faulted in first.
 //!
-//! The kernel never uses a program's address itself, so a bad one is an error and no exception. The
-//! space's lock is held for one page at a time: the frame stays the program's while it is copied.
+//! The kernel never dereferences a program's address, so a bad address gives an error and no exception.
+//! The space's lock is held for one page at a time; meanwhile the frame cannot leave the program.
 
 use super::memory::{self, AddressSpace};
 use crate::mm::live::pointer;
@@ -12,7 +12,7 @@ use granule::table::TableError;
 use granule_linux_abi::abi::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-/// What a program is told of an error of its address space, where it named an address.
+/// The error number that a program gets when an address in its call fails.
 fn fault(error: SpaceError) -> Errno {
     match error {
         SpaceError::OutOfFrames { .. }
@@ -22,8 +22,8 @@ fn fault(error: SpaceError) -> Errno {
     }
 }
 
-/// The pieces, each inside a page, of `length` bytes from `address`, as addresses; a range that
-/// leaves user space is an error before anything is copied.
+/// Splits `length` bytes from `address` into ranges that each lie in one page. Fails before the first
+/// copy if the range leaves user space.
 fn pieces(address: u64, length: usize) -> Result<impl Iterator<Item = Range<u64>>, Errno> {
     let end = address
         .checked_add(length as u64)
@@ -39,8 +39,8 @@ fn pieces(address: u64, length: usize) -> Result<impl Iterator<Item = Range<u64>
 }
 
 impl AddressSpace {
-    // These two once: walking and locking are long, and nearly every system call copies.
-    /// Copies from `address` on; the bytes may change while they are copied.
+    // `inline(never)`: the walk and the lock are long, and nearly every system call copies.
+    /// Copies from `address` on. The program may change the bytes meanwhile.
     #[inline(never)]
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         let mut rest = into;
@@ -49,15 +49,15 @@ impl AddressSpace {
             let (now, behind) = rest.split_at_mut_checked(count).ok_or(Errno::EFAULT)?;
             rest = behind;
             self.with_page(piece.start, Access::Read, |from| {
-                // SAFETY: inside a page of the program, which the linear map shows; the program may
-                // write it meanwhile, for which any byte will do.
+                // SAFETY: the piece lies inside a page of the program, which the linear map covers. The
+                // program may write it meanwhile, and any byte is valid.
                 unsafe { from.copy_to(now.as_mut_ptr(), count) };
             })?;
         }
         Ok(())
     }
 
-    /// Copies to `address` on. After an error some of it may have been written.
+    /// Copies to `address` on. After an error some bytes may have been written.
     #[inline(never)]
     pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
         let mut rest = from;
@@ -66,14 +66,14 @@ impl AddressSpace {
             let (now, behind) = rest.split_at_checked(count).ok_or(Errno::EFAULT)?;
             rest = behind;
             self.with_page(piece.start, Access::Write, |to| {
-                // SAFETY: as in `read`, and this space alone has the page: it was asked for writing.
+                // SAFETY: as in `read`; the page was requested for writing, so only this space maps it.
                 unsafe { to.copy_from(now.as_ptr(), count) };
             })?;
         }
         Ok(())
     }
 
-    /// Sees to it that `bytes` bytes from `address` on can be written, without writing any.
+    /// Makes `bytes` bytes from `address` on writable without writing them.
     pub(crate) fn make_writable(&self, address: u64, bytes: u64) -> Result<(), Errno> {
         for piece in pieces(address, bytes as usize)? {
             self.with_page(piece.start, Access::Write, |_| ())?;
@@ -81,7 +81,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Writes a value.
+    /// Writes a value to `address`.
     pub(crate) fn write_value<T: IntoBytes + Immutable>(
         &self,
         address: u64,
@@ -90,8 +90,7 @@ impl AddressSpace {
         self.write(address, value.as_bytes())
     }
 
-    /// Calls `what` with where the kernel reaches `address`, for the rest of its page, under the
-    /// lock.
+    /// Calls `what` with the linear address of `address`, for the rest of its page, under the lock.
     fn with_page(
         &self,
         address: u64,

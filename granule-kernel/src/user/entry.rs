@@ -1,4 +1,4 @@
-//! Where exceptions of EL0 arrive, and the way back: nothing that a program does ends the kernel.
+//! The entry of exceptions from EL0 and the return to EL0. No action of a program may panic the kernel.
 
 use super::hook::TASKS;
 use super::task::Current;
@@ -24,15 +24,15 @@ use granule_linux_abi::syscall::deliver::{After, Interrupted, deliver};
 const SYNCHRONOUS: u64 = 8;
 const IRQ: u64 = 9;
 
-/// Faults that an address space dealt with.
+/// Faults that address spaces resolved.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// Faults of EL0 that address spaces dealt with.
+/// The number of faults at EL0 that address spaces resolved.
 pub(super) fn faults() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 
-/// What the vectors call, with interrupts masked; they go to EL0 by the frame when it returns.
+/// The vectors call this with interrupts masked. On return they go to EL0 with the frame.
 #[unsafe(no_mangle)]
 extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
     let Some(mut current) = entered(frame) else {
@@ -53,7 +53,7 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
                 );
             }
         }
-        // What no program can cause: an error that the machine tells of, or a secure interrupt.
+        // No program can cause these: an SError of the machine or a secure interrupt.
         _ => panic::exception(
             current.frame,
             format_args!("unexpected exception {vector} from EL0"),
@@ -62,7 +62,7 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
     before_return(&mut current, interrupted);
 }
 
-/// The first steps of a task, masked; the vectors go to EL0 by the frame when it returns.
+/// A task's first call in the kernel, masked. On return the vectors go to EL0 with the frame.
 #[unsafe(no_mangle)]
 extern "C" fn user_task_begun(frame: &mut Frame) {
     if let Some(hook) = TASKS.get() {
@@ -75,13 +75,13 @@ extern "C" fn user_task_begun(frame: &mut Frame) {
 
 fn entered(frame: &mut Frame) -> Option<Current<'_>> {
     let task = sched::current()?;
-    // SAFETY: the task that runs on this CPU, which has just come from EL0 or has not been there;
-    // it is in the kernel once, until the vectors leave it by this frame.
+    // SAFETY: the task runs on this CPU and has just come from EL0, or has not been there yet. It enters
+    // the kernel once until the vectors leave with this frame.
     unsafe { Current::new(task, frame) }
 }
 
-/// What is to be done before a task goes on at EL0, with interrupts masked from the last look on:
-/// mostly nothing. Who asks for something after that look sends an interrupt, unless it is this CPU.
+/// Does the pending work before a task returns to EL0; mostly there is none. Interrupts stay masked from
+/// the last check on. A later request comes with an interrupt, unless this CPU makes it.
 #[inline]
 fn before_return(current: &mut Current<'_>, interrupted: Option<Interrupted>) {
     let task = current.task;
@@ -92,7 +92,7 @@ fn before_return(current: &mut Current<'_>, interrupted: Option<Interrupted>) {
     }
 }
 
-/// Does what there is to do. What becomes of a call that was interrupted is a matter of signals.
+/// Does the pending work. Signals decide the fate of an interrupted call.
 #[cold]
 #[inline(never)]
 fn look(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
@@ -120,13 +120,14 @@ fn look(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
     }
 }
 
-/// Deals with it; a call that a signal interrupted is told of.
+/// Handles a synchronous exception. Returns the call that a signal interrupted, if any.
 fn synchronous(current: &mut Current<'_>) -> Option<Interrupted> {
     let (esr, far, pc) = (current.frame.esr, current.frame.far, current.frame.elr);
     match syndrome::cause(esr) {
         syndrome::Cause::SystemCall => return syscall::enter(current),
         syndrome::Cause::Abort(abort) if abort.status.is_tlb_conflict() => {
-            // Of a group in the lower half: as `exception::conflict` does for the kernel's own.
+            // A TLB conflict in the lower half: flush, as `exception::conflict` does for the kernel's
+            // half.
             cpu::tlbi_vmalle1_local();
         }
         syndrome::Cause::Abort(abort) => aborted(current, abort, far),
@@ -150,7 +151,7 @@ fn aborted(current: &mut Current<'_>, abort: Abort, far: u64) {
         Ok(_) => {
             FAULTS.fetch_add(1, Ordering::Relaxed);
         }
-        // There is no memory left: whoever wants some now is ended.
+        // Memory is exhausted: the process that needs more is ended.
         Err(error @ (SpaceError::OutOfFrames { .. } | SpaceError::Tables(_)))
             if far < super::memory::end() =>
         {
@@ -166,7 +167,7 @@ fn aborted(current: &mut Current<'_>, abort: Abort, far: u64) {
     }
 }
 
-/// An instruction of the program caused this: a handler of its own deals with it, or it ends.
+/// Sends the signal for a faulting instruction: the program's handler runs, or the process ends.
 fn fault(current: &mut Current<'_>, signal: u8, code: i32, address: u64) {
     let cause = Cause {
         code,

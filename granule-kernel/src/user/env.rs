@@ -18,10 +18,10 @@ use granule_linux_abi::files::Channel;
 use granule_linux_abi::processes::{Place, Processes};
 use granule_linux_abi::signals::frame::{FpRegisters, Registers};
 
-/// Bytes that go to the console in one piece.
+/// The most bytes written to the console at once.
 const CONSOLE_BYTES: usize = 256;
 
-/// So many ticks of the counter in nanoseconds.
+/// Converts ticks of the counter to nanoseconds.
 fn to_ns(ticks: u64) -> u64 {
     let frequency = cpu::cntfrq_el0().max(1);
     let (seconds, rest) = (ticks / frequency, ticks % frequency);
@@ -30,7 +30,7 @@ fn to_ns(ticks: u64) -> u64 {
         .saturating_add(rest.saturating_mul(NANOSECONDS) / frequency)
 }
 
-/// So many nanoseconds in ticks of the counter, a started one whole.
+/// Converts nanoseconds to ticks of the counter, rounded up.
 fn to_ticks(ns: u64) -> u64 {
     let frequency = cpu::cntfrq_el0().max(1);
     let (seconds, rest) = (ns / NANOSECONDS, ns % NANOSECONDS);
@@ -40,7 +40,7 @@ fn to_ticks(ns: u64) -> u64 {
 }
 
 impl Current<'_> {
-    /// Sleeps until `look` gives something, or until a time by the counter.
+    /// Sleeps until `look` returns a value, or until `until` in ticks of the counter.
     fn sleep_while(
         &mut self,
         until: Option<u64>,
@@ -53,7 +53,7 @@ impl Current<'_> {
         match slept {
             Ok(Some(slept)) => slept,
             Ok(None) => Slept::TimeUp,
-            // It is to end: as good as a signal.
+            // A task that is about to end is treated as if it had a signal.
             Err(_) => Slept::Signal,
         }
     }
@@ -121,7 +121,7 @@ impl Env for Current<'_> {
     }
 
     fn console(&mut self, bytes: &[u8]) {
-        // Interrupts wait for each part, and the UART may be slow.
+        // Interrupts stay masked for each part, and the UART may be slow.
         for part in bytes.chunks(CONSOLE_BYTES) {
             console::write_user(part);
         }
@@ -167,7 +167,7 @@ impl Env for Current<'_> {
 
     fn fp(&self) -> FpRegisters {
         let mut state = FpState::ZERO;
-        // SAFETY: FP does not trap; the registers hold what the process came with.
+        // SAFETY: FP does not trap, and the registers hold the calling process's state.
         unsafe { save_fp(&raw mut state) };
         let mut v = [[0; 2]; 32];
         v.as_flattened_mut().copy_from_slice(&state.v);
@@ -183,7 +183,7 @@ impl Env for Current<'_> {
         state.v.copy_from_slice(registers.v.as_flattened());
         state.fpsr = registers.fpsr.into();
         state.fpcr = registers.fpcr.into();
-        // SAFETY: FP does not trap; nobody else's are in the registers.
+        // SAFETY: FP does not trap, and the registers belong to the calling process.
         unsafe { load_fp(&raw const state) };
     }
 

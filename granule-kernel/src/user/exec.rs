@@ -1,4 +1,4 @@
-//! Loading a program into an address space of its own, and what it begins with.
+//! Loads a program into a new address space, and sets up its stack and first registers.
 
 use super::memory::{self, AddressSpace};
 use super::owned::Array;
@@ -19,30 +19,31 @@ use granule_linux_abi::program::{self, Place, Program};
 use granule_linux_abi::start_stack::{Start, Texts};
 use granule_linux_abi::syscall::STACK_BYTES;
 
-/// Below this nothing is mapped: what is reached by a null pointer and an index.
+/// Nothing is mapped below this address, so that a null pointer plus an index faults.
 pub(crate) const LOWEST: u64 = 64 << 10;
 
-/// Between the stack and what is mapped below it nothing is.
+/// Unmapped bytes between the stack and the mappings below it.
 const STACK_GUARD: u64 = 1 << 20;
-/// Where programs go that can be moved: far from what is mapped from the top down, and from null,
-/// with 36 bits of address too.
+/// The address for position-independent programs: far from null and from the mappings that grow down
+/// from the top, also with 36 bits of address.
 const MOVABLE_AT: u64 = 1 << 32;
-/// Bytes of a path that a line shows: a program chooses it, and interrupts wait for the line.
+/// The most bytes of a path shown in a line. A program chooses the path, and interrupts wait for the
+/// line.
 const MOST_SHOWN: usize = 128;
-/// Parts of a second that times are told in.
+/// The unit of times told to programs: parts of a second.
 const CLOCK_TICKS: u64 = 100;
 
-/// A program that is ready to begin.
+/// A program that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) memory: AddressSpace,
     pub(crate) entry: u64,
     pub(crate) stack_pointer: u64,
-    /// An empty range, from which `brk` goes on.
+    /// An empty range at which `brk` starts.
     pub(crate) heap: Range<u64>,
 }
 
-/// Behind the last address of the stack: the last 64K of user space hold nothing but a trampoline.
+/// The end of the stack. The last 64K of user space above it hold only the trampoline.
 fn stack_top() -> u64 {
     memory::end() - PageEnd::LARGEST
 }
@@ -53,13 +54,13 @@ impl PageEnd {
     const LARGEST: u64 = granule::arch::PageSize::MAX.bytes();
 }
 
-/// Behind the stack, in the last 64K: the code that a handler of a program returns to which brings
-/// none of its own (a C library expects the kernel to).
+/// The address of the trampoline, in the last 64K behind the stack. A handler without a restorer of its
+/// own returns to this code (a C library expects the kernel to provide it).
 pub(super) fn trampoline() -> u64 {
     stack_top()
 }
 
-/// `mov x8, #139; svc #0`: debuggers and unwinders know a handler's frame by these two.
+/// `mov x8, #139; svc #0`: debuggers and unwinders recognise a handler's frame by these instructions.
 const TRAMPOLINE: [u32; 2] = [0xd280_1168, 0xd400_0001];
 
 fn make_trampoline(memory: &AddressSpace, page: u64) -> Result<(), Errno> {
@@ -77,7 +78,7 @@ fn make_trampoline(memory: &AddressSpace, page: u64) -> Result<(), Errno> {
         .map_err(process::out_of_memory)
 }
 
-/// Where `mmap` looks for room, from here down.
+/// The upper end of the addresses for `mmap`, which searches downwards.
 pub(crate) fn mappings_end() -> u64 {
     stack_top() - STACK_BYTES - STACK_GUARD
 }
@@ -86,7 +87,7 @@ pub(crate) fn mappings_end() -> u64 {
 ///
 /// # Errors
 ///
-/// `ENOEXEC`, with a line on the console that says why; `ENOMEM`, `E2BIG`.
+/// `ENOEXEC`, with the reason on the console; `ENOMEM`, `E2BIG`.
 pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded, Errno> {
     let place = Place {
         page: memory::page_bytes(),
@@ -111,7 +112,7 @@ pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded,
     })
 }
 
-/// Gives where the last of them ends, in whole pages.
+/// Maps and fills the segments. Returns the end of the last one, in whole pages.
 fn load_segments(
     memory: &AddressSpace,
     program: &Program,
@@ -127,7 +128,7 @@ fn load_segments(
             write: segment.write,
             execute: segment.execute,
         };
-        // Written first, whatever it is to be: no CPU walks these tables yet.
+        // Map writable first, whatever the final rights: no CPU walks these tables yet.
         memory
             .with(|tables| tables.map(pages.start, bytes, Rights::READ_WRITE, 0))
             .map_err(process::out_of_memory)?;
@@ -141,7 +142,7 @@ fn load_segments(
     Ok(end)
 }
 
-/// Maps the stack and writes what the program finds on it; gives the stack pointer.
+/// Maps the stack, writes the program's start data on it, and returns the stack pointer.
 fn make_stack(
     memory: &AddressSpace,
     program: &Program,
@@ -187,7 +188,7 @@ fn make_stack(
     Ok(stack_pointer)
 }
 
-/// What AT_HWCAP says: FP and SIMD, and what of ID_AA64ISAR0 programs choose code by.
+/// The value of AT_HWCAP: FP, SIMD, and the features of ID_AA64ISAR0 by which programs choose code.
 fn hardware_capabilities() -> u64 {
     let isar0 = cpu::id_aa64isar0_el1();
     let field = |low: u32| isar0 >> low & 0xf;
@@ -205,20 +206,20 @@ fn hardware_capabilities() -> u64 {
     bits
 }
 
-/// Sixteen bytes that differ from program to program.
+/// Sixteen random bytes, different for each program.
 fn random_bytes() -> [u8; 16] {
     let mut bytes = [0; 16];
     random::fill(&mut bytes);
     bytes
 }
 
-/// The registers that a program begins with.
+/// The registers that a program starts with.
 pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> Frame {
     Frame {
         x: [0; 31],
         sp: stack_pointer,
         elr: entry,
-        // EL0 in AArch64, nothing masked.
+        // EL0 in AArch64, with nothing masked.
         spsr: 0,
         esr: 0,
         far: 0,
@@ -226,8 +227,8 @@ pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> Frame {
     }
 }
 
-/// The process runs this program from here on, in place of what it ran. It has only its number, and
-/// what is not its memory, from before.
+/// Replaces the program that the process runs. The process keeps its number and everything that is not
+/// memory.
 pub(crate) fn execute(current: &mut Current<'_>, loaded: Loaded) {
     let Loaded {
         memory,

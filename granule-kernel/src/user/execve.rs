@@ -1,5 +1,5 @@
-//! `execve`: replaces what the calling process runs. Which program that is, and with which texts, is
-//! [`granule_linux_abi::execve`]'s; loading it is [`exec`]'s.
+//! `execve`: replaces the program of the calling process. [`granule_linux_abi::execve`] chooses the
+//! file, the arguments and the environment; [`exec`] loads the program.
 
 use super::exec;
 use super::process_table;
@@ -8,7 +8,7 @@ use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::file::PATH_MAX;
 use granule_linux_abi::execve::prepare;
 
-/// The process runs another program from here on, or the error says why not.
+/// Replaces the program of the calling process, or returns the reason against it.
 #[inline(never)]
 pub(super) fn execve(
     current: &mut Current<'_>,

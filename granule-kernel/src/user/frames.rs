@@ -1,5 +1,5 @@
-//! The frames of user memory: the page allocator's, with their owners counted, reached through the
-//! linear map.
+//! The frames of user memory. They come from the page allocator, which counts their owners, and are
+//! accessed through the linear map.
 
 use crate::mm::live::{self, pointer};
 use crate::mm::pages;
@@ -8,12 +8,12 @@ use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 
-/// All of them; the lock is the page allocator's.
+/// The frames of user memory, guarded by the page allocator's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserMemory;
 
-// SAFETY: frames come from the page allocator, which gives each to one owner, counts owners, and
-// knows only RAM that the linear map reaches, below the kernel's physical address size.
+// SAFETY: frames come from the page allocator, which gives each frame to one owner and counts owners.
+// The allocator has only RAM that the linear map covers, below the kernel's physical address size.
 unsafe impl UserFrames for UserMemory {
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         let best = match wanted {
@@ -36,8 +36,8 @@ unsafe impl UserFrames for UserMemory {
         }
     }
 
-    // Once a run of frames: a call costs nothing there, and a kernel for one page size, which would have
-    // it in place, and one for all, which would not, are to do the same.
+    // `inline(never)`: called once for a run of frames, so the call costs nothing. Otherwise a kernel
+    // for one page size would inline it, a kernel for all sizes would not, and their times would differ.
     #[inline(never)]
     fn share(&mut self, first: PhysicalAddress, count: u64) {
         pages::share(first, count);
@@ -63,24 +63,24 @@ unsafe impl UserFrames for UserMemory {
     }
 }
 
-/// Blocks that are zeroed once round the loop: from here on it costs less than the blocks do.
+/// Blocks zeroed in one round of the loop. From here on the loop costs less than the blocks.
 const ZEROED_AT_ONCE: u64 = 8;
 
-/// Makes a page zero, by DC ZVA where the CPU lets us.
+/// Zeroes a page, by DC ZVA if the CPU allows it.
 fn zero_page(start: *mut u8, bytes: u64) {
     let id: u64;
-    // SAFETY: reads a register.
+    // SAFETY: reading DCZID_EL0 has no side effect.
     unsafe {
         asm!("mrs {}, dczid_el0", out(reg) id, options(nomem, nostack, preserves_flags));
     }
     let block = 4u64 << (id & 0xf);
-    // DZP, or blocks so large (up to 2 KiB) that no page is a multiple of that many.
+    // DZP forbids DC ZVA, or the block is so large (up to 2 KiB) that a round does not divide the page.
     if id & 1 << 4 != 0 || !bytes.is_multiple_of(block * ZEROED_AT_ONCE) {
-        // SAFETY: the caller's page, mapped writable by the linear map.
+        // SAFETY: the page belongs to the caller, and the linear map maps it writable.
         unsafe { start.write_bytes(0, bytes as usize) };
         return;
     }
-    // SAFETY: as above; so many blocks divide the page, which is aligned to its size.
+    // SAFETY: as above; the page is aligned to its size, and a round of blocks divides it.
     unsafe {
         asm!(
             "1:",
@@ -99,10 +99,10 @@ fn zero_page(start: *mut u8, bytes: u64) {
     }
 }
 
-/// Copies a page, in pairs of words: the kernel has no larger registers.
+/// Copies a page in pairs of words: the kernel does not use the larger FP and SIMD registers.
 fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
-    // SAFETY: two pages, mapped by the linear map, the second one writable and nobody else's; every
-    // page size is a multiple of 64.
+    // SAFETY: the linear map covers both pages. The second page is writable and nothing else uses it.
+    // Every page size is a multiple of 64.
     unsafe {
         asm!(
             "1:",
@@ -130,15 +130,15 @@ fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
     }
 }
 
-/// Makes what was stored in a page visible to instruction fetches of all CPUs: cleaned to the point
-/// of unification line by line, then every instruction cache dropped whole, as one that is indexed
-/// by virtual addresses may hold it under any. CTR_EL0.IDC and DIC say that a CPU needs neither.
+/// Makes the stores to a page visible to instruction fetches of all CPUs. Cleans each line to the point
+/// of unification, then invalidates all instruction caches entirely: a cache indexed by virtual address
+/// may hold the page under any address. A CPU with CTR_EL0.IDC or DIC skips the respective step.
 fn sync_instructions(start: u64, bytes: u64) {
     let ctr = crate::arch::cpu::ctr_el0();
     let line = 4u64 << (ctr >> 16 & 0xf);
     let needs_clean = ctr & 1 << 28 == 0;
     let needs_drop = ctr & 1 << 29 == 0;
-    // SAFETY: cache maintenance of a page that the linear map shows changes no memory.
+    // SAFETY: the linear map covers the page, and cache maintenance changes no memory.
     unsafe {
         let mut at = start;
         while needs_clean && at < start + bytes {

@@ -1,21 +1,21 @@
-//! The hook of tasks: what happens as one begins, forks or asks for by a `prctl` of the tests' own.
+//! The test hook of tasks: called when a task begins or forks, and for the `prctl` numbers of the tests.
 
 use super::task::Task;
 use crate::hook::Hook;
 use granule_kcore::parameters::Parameters;
 
-/// Changes what happens to tasks.
+/// Adds behaviour to tasks, for tests.
 pub(crate) trait TaskHook: Sync {
-    /// Comes before user space begins, with the command line.
+    /// Called before user space begins, with the command line.
     fn before_first(&self, parameters: &Parameters<'_>);
 
-    /// Comes first on the kernel stack of each task.
+    /// Called first on the kernel stack of each task.
     fn begins(&self);
 
-    /// Comes once a child is made of `parent`.
+    /// Called once `parent` has made a child.
     fn forks(&self, parent: &Task, child: &Task);
 
-    /// The result of a `prctl` with these first arguments, if it is for the hook.
+    /// The result of a `prctl` with these first arguments, if the hook handles it.
     fn prctl(&self, task: &Task, arguments: [u64; 3]) -> Option<u64>;
 }
 

@@ -1,11 +1,10 @@
-//! Which CPUs wait for an interrupt because no task is ready, and which of them is woken for one.
+//! The set of CPUs that wait for an interrupt because no task is ready, and the choice of one to wake.
 //!
-//! A CPU says that it is about to wait ([`Idle::about_to_wait`]) and looks at the queue then; who puts
-//! a task into the queue picks a CPU afterwards ([`Idle::pick`]) and sends it an interrupt. Whatever
-//! the order, one sees the other. A CPU is picked once until it says so again, but it may have seen a
-//! task by itself and be on its way to that one when it is picked for the next: so who takes a task out
-//! of the queue and sees that there are more picks a CPU, too. Then no task is left beside a CPU that
-//! waits. Pure; every order of steps is tried by shuttle.
+//! A CPU marks itself ([`Idle::about_to_wait`]) and then checks the queue. A waker puts a task into the
+//! queue, then picks a CPU ([`Idle::pick`]) and sends it an interrupt. In either order one sees the
+//! other. A CPU is picked at most once until it marks itself again. But the picked CPU may already be on
+//! its way to an earlier task. So a CPU that takes a task and sees more in the queue picks another CPU.
+//! No task then stays in the queue while a CPU waits. Pure; shuttle tests the orders of steps.
 
 #[cfg(not(test))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,32 +16,32 @@ use shuttle::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) struct Idle(AtomicU64);
 
 impl Idle {
-    /// None waits.
+    /// No CPU waits.
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// CPU `number` is going to look at the queue, and to wait if nothing is in it.
+    /// CPU `number` is about to check the queue, and waits if the queue is empty.
     pub(crate) fn about_to_wait(&self, number: usize) {
         self.0.fetch_or(1 << number, Ordering::SeqCst);
-        // Before the look: see `pick`.
+        // Orders the mark before the check of the queue; pairs with the fence in `pick`.
         fence(Ordering::SeqCst);
     }
 
-    /// It does not wait any more, or did not.
+    /// CPU `number` no longer waits, or did not wait at all.
     pub(crate) fn goes_on(&self, number: usize) {
         self.0.fetch_and(!(1 << number), Ordering::SeqCst);
     }
 
-    /// A task was put into the queue before this call, or seen there: the CPU to wake for it. `None`
-    /// if none waits: each of them will look at the queue.
+    /// The CPU to wake for a task that the caller put into the queue or saw there. `None` if no CPU
+    /// waits: then each CPU will check the queue.
     pub(crate) fn pick(&self) -> Option<usize> {
-        // What is in the queue is seen by who looks after it said that it waits, or we see that.
+        // Either a CPU that checks the queue after its mark sees the task, or this CPU sees the mark.
         fence(Ordering::SeqCst);
         loop {
             let idle = self.0.load(Ordering::SeqCst);
             let number = (idle != 0).then(|| idle.trailing_zeros())?;
-            // Only one wakes it: the next task is another CPU's.
+            // Only one waker gets this CPU: the next task needs another.
             if self.0.fetch_and(!(1 << number), Ordering::SeqCst) >> number & 1 != 0 {
                 return Some(number as usize);
             }
@@ -66,14 +65,14 @@ mod tests {
         queue: usize,
         /// Tasks that have a CPU.
         running: usize,
-        /// An interrupt is pending for this CPU.
+        /// Whether an interrupt is pending, for each CPU.
         interrupts: [bool; CPUS],
     }
 
     struct World {
         idle: Idle,
         shared: Mutex<Shared>,
-        /// For whoever waits for something in `shared`.
+        /// Signals every change of `shared`.
         changed: Condvar,
     }
 
@@ -97,7 +96,7 @@ mod tests {
             self.wake_one();
         }
 
-        /// The loop of a CPU without a task, until it has one that it keeps.
+        /// The loop of a CPU without a task, until it gets a task to keep.
         fn cpu(&self, number: usize) {
             loop {
                 self.idle.about_to_wait(number);
@@ -105,7 +104,7 @@ mod tests {
                     self.wait(|shared| std::mem::take(&mut shared.interrupts[number]));
                 }
                 self.idle.goes_on(number);
-                // A job of another CPU's comes first, and then it is about to wait again.
+                // Another CPU's job comes first; then this CPU marks itself again.
                 if thread_rng().gen_bool(0.3) {
                     continue;
                 }
@@ -122,15 +121,15 @@ mod tests {
                 if more {
                     self.wake_one();
                 }
-                // Its task does not leave it before each CPU has one.
+                // The task keeps its CPU until each CPU has one.
                 self.wait(|shared| shared.running == CPUS);
                 return;
             }
         }
     }
 
-    /// As many tasks as CPUs, made ready by two who know nothing of each other: all run at once. A task
-    /// that was left beside a CPU that waits would be a deadlock, which shuttle finds.
+    /// As many tasks as CPUs, made ready by two independent wakers: all must run at once. A task left in
+    /// the queue while a CPU waits would be a deadlock, which shuttle finds.
     #[test]
     fn no_task_is_left_beside_a_cpu_that_waits() {
         let mut config = shuttle::Config::new();

@@ -1,5 +1,5 @@
-//! The first process, and the end of user space: begun if there is an initramfs with an `/init`,
-//! over when that ends, with every frame counted before and after.
+//! The start and end of user space. User space begins if the initramfs has an `/init` and ends with that
+//! process; every frame is counted before and after.
 
 use super::frames::UserMemory;
 use super::hook::TASKS;
@@ -33,30 +33,29 @@ use granule_linux_abi::execve::TextList;
 use granule_linux_abi::files::tree::NodeId;
 use granule_linux_abi::script::{self, Script};
 
-/// The most bits of address that programs have: those that expect pointers to have more are rare,
-/// those that put something above bit 47 are not.
+/// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
 const MOST_BITS: u32 = 48;
 /// TCR.HA and TCR.HD.
 const TCR_HA: u64 = 1 << 39;
 const TCR_HD: u64 = 1 << 40;
 
-/// What user space begins with.
+/// The inputs for user space.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
     pub(crate) boot_cpu: CpuFeatures,
-    /// What holds for all CPUs.
+    /// The properties common to all CPUs.
     pub(crate) common: Common,
-    /// Those of the kernel's half, for all CPUs.
+    /// The TLB capabilities of the kernel's half, for all CPUs.
     pub(crate) capabilities: TlbCapabilities,
-    /// Physical addresses of the initramfs.
+    /// The physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
     pub(crate) parameters: &'a Parameters<'a>,
 }
 
-/// How it ended, if that was not well.
+/// Why user space failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The first process ended with another status than 0.
+    /// The first process ended with this status instead of 0.
     Init(u32),
 }
 
@@ -74,8 +73,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs `/init` of the initramfs, or the program that `rdinit=` names, until it ends, and all others
-/// with it. Nothing happens where there is none.
+/// Runs `/init` of the initramfs, or the program named by `rdinit=`, and ends all processes when it
+/// ends. Does nothing if there is no such program.
 pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let path = machine.parameters.init;
     if let Some(hook) = TASKS.get() {
@@ -89,7 +88,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     let Some(archive) = archive(machine) else {
         return Ok(());
     };
-    // What is merged later gives tables back, which would look like frames that were not there.
+    // Merge pending blocks now: a later merge frees tables and would distort the frame count.
     merge::merge_noted();
     let before = pages::counted();
     if let Err(error) = process_table::open(archive) {
@@ -127,12 +126,12 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     }
 }
 
-/// The initramfs, in the linear map.
+/// The initramfs, through the linear map.
 fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
     let range = machine.initrd.as_ref()?;
     let kernel = live::kernel()?;
     let page = kernel.page();
-    // Not all that a boot loader names need be RAM that is mapped.
+    // A boot loader may name memory that is not mapped RAM.
     let mut pages = (range.start & !(page - 1)..range.end).step_by(page as usize);
     let mapped = pages.all(|address| {
         let address = kernel.placement.virtual_address(PhysicalAddress(address));
@@ -147,17 +146,17 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
     }
     let start = live::pointer(PhysicalAddress(range.start))?;
     let bytes = (range.end - range.start) as usize;
-    // SAFETY: just seen to be mapped; the range stays reserved, and nobody writes it.
+    // SAFETY: the range was just seen to be mapped. It stays reserved, and nothing writes it.
     Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })
 }
 
-/// Why there is no first process.
+/// Why the first process cannot start.
 #[derive(Clone, Copy, Debug)]
 enum Refused {
     Memory,
     Geometry(granule::arch::GeometryError),
     Program(Errno),
-    /// What a script names is no file.
+    /// The interpreter named by a script does not exist.
     Interpreter(&'static [u8]),
 }
 
@@ -176,15 +175,15 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The program that the first process is.
+/// The program of the first process.
 struct First {
     node: NodeId,
     program: &'static [u8],
-    /// Whose first line says so, if that is a script.
+    /// The script whose first line names the program, if `/init` is a script.
     script: Option<Script<'static>>,
 }
 
-/// The program itself, or what runs it if it is a script.
+/// The program itself, or the interpreter of a script.
 fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refused> {
     let script = script::read(content);
     let (node, program) = match &script {
@@ -255,8 +254,8 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     Ok(init)
 }
 
-/// The arguments of the first process, which are its path, behind what runs it if it is a script, and
-/// what follows `--` on the command line, and its environment.
+/// The arguments and environment of the first process. The arguments are the interpreter (for a script),
+/// the path, and the words after `--` on the command line.
 fn texts(
     path: &[u8],
     script: Option<&Script<'_>>,
@@ -277,10 +276,10 @@ fn texts(
     Ok(texts)
 }
 
-/// The boot CPU, while no task is ready.
+/// The boot CPU's wait while no task is ready.
 fn wait() {
     let masked = cpu::mask_interrupts();
-    // Looked at with interrupts masked: who asks for the next kernel sends one only once.
+    // Check with interrupts masked: a request for the next kernel sends only one interrupt.
     if sched::may_sleep() && !sched::none_left() && !next_kernel::is_asked() {
         cpu::wait_for_interrupt();
     }
@@ -291,12 +290,12 @@ fn wait() {
 
 /// Closes user space on all CPUs.
 fn end() {
-    // Nobody is left who could ask for it.
+    // No program is left that could leave for the next kernel.
     next_kernel::forget();
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
-    // A frame of no program: the root that no CPU has in a TTBR any more.
+    // The empty root belongs to no program, and by now it is in no TTBR.
     pages::release(registers::take_nobody(), 1);
     memory::close_numbers();
 }

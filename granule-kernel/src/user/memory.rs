@@ -1,10 +1,10 @@
-//! Address spaces of processes: the library's, on the kernel's frames, and which of them each CPU
+//! Address spaces of processes: the library's spaces on the kernel's frames, and the space that each CPU
 //! is in.
 //!
-//! Callers know no page size: [`Tables`] hides it, and which instance makes a space was chosen at
-//! boot ([`prepare`]). A space has a lock that lets interrupts in: what it covers may take long (a
-//! fork), and interrupts never take it. It is the outermost of the kernel's locks, and who holds it
-//! does not sleep.
+//! Callers are independent of the page size: [`Tables`] hides it, and the boot chose the instance
+//! ([`prepare`]). A space's lock leaves interrupts enabled, because its holder may work long (a fork),
+//! and interrupts never take it. It is the outermost of the kernel's locks, and its holder does not
+//! sleep.
 
 use super::frames::UserMemory;
 pub(crate) use super::frames::page_bytes;
@@ -31,10 +31,10 @@ use granule::table::{Offset, Parts, Reached};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
 
-/// What the tables of a space stand on.
+/// The environment of a space's tables.
 type Environment = Parts<Reached<Offset>, TablePages<'static>, Hardware>;
 
-/// What holds for all spaces.
+/// Settings common to all spaces.
 #[derive(Clone, Copy, Debug)]
 struct Platform {
     geometry: Geometry,
@@ -47,22 +47,22 @@ static PLATFORM: spin::Once<Platform> = spin::Once::new();
 
 static ASID_CPUS: [AsidCpu; MOST_CPUS] = [const { AsidCpu::unused() }; MOST_CPUS];
 static ASIDS: Asids<'static> = Asids::of(&ASID_CPUS);
-/// The numbers that are taken; outside of user space there are none.
+/// The ASIDs in use; `None` outside of user space.
 static NUMBERS: Lock<Option<Numbers>> = Lock::new(None);
 
 struct Numbers {
     map: AsidMap<'static>,
-    /// What the map is written in: not to be reached but through it.
+    /// The storage of the map, accessed only through the map.
     _words: Array<u64>,
 }
 
-// Each CPU uses one at a time, so with 8 bits there is always one left.
+// Each CPU uses one ASID at a time, so 8 bits always leave one free.
 const _: () = assert!(MOST_CPUS < 255);
 
-/// What was done in all spaces that are gone.
+/// The statistics of all spaces already dropped.
 static GONE: Lock<Stats> = Lock::new(Stats::NONE);
 
-/// What can be done with a space, whatever its page size.
+/// The operations of a space, for any page size.
 pub(crate) trait Tables {
     /// See [`Space::map`].
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done;
@@ -76,7 +76,7 @@ pub(crate) trait Tables {
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError>;
     /// See [`Space::frame_for`].
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError>;
-    /// Another space with the same in it: see [`Space::fork_into`].
+    /// Makes another space with the same content: see [`Space::fork_into`].
     fn fork(&mut self) -> Result<AddressSpace, SpaceError>;
     /// See [`Space::areas`].
     fn areas(&self) -> &Areas<'static>;
@@ -84,40 +84,40 @@ pub(crate) trait Tables {
     fn stats(&self) -> Stats;
     /// See [`Space::set_asid`].
     fn set_asid(&mut self, number: u16);
-    /// CPUs may walk the tables from here on.
+    /// Allows CPUs to walk the tables from here on.
     fn publish(&mut self);
     /// The root of the tables.
     fn root(&self) -> PhysicalAddress;
 }
 
-/// What most operations return.
+/// The result of most operations.
 pub(crate) type Done = Result<(), SpaceError>;
 
-/// A space of one page size. `None` only while it is dropped.
+/// A space of one page size. `None` only during the drop.
 struct Typed<P: Page>(Option<Space<'static, P, Environment>>);
 
-/// A space, and who has it. The last who gives it up drops it.
+/// A space and the number of its users. The last user drops it.
 struct Shared<T: ?Sized> {
     users: AtomicUsize,
     asid: SpaceAsid,
-    /// How to drop it: [`AddressSpace`] does not know what it is.
+    /// Drops the value; [`AddressSpace`] has lost its type.
     drop: unsafe fn(NonNull<()>),
     tables: UnmaskedLock<T>,
 }
 
-/// An address space, shared by who has it.
+/// An address space with shared ownership.
 pub(crate) struct AddressSpace(NonNull<Shared<dyn Tables>>);
 
-// SAFETY: what is in it is reached under its lock.
+// SAFETY: the contents are accessed under their lock.
 unsafe impl Send for AddressSpace {}
 // SAFETY: as above.
 unsafe impl Sync for AddressSpace {}
 
-/// An [`AddressSpace`] that somebody else keeps.
+/// A reference to an [`AddressSpace`] that another owner keeps alive.
 #[derive(Clone, Copy)]
 pub(super) struct SpaceRef(NonNull<Shared<dyn Tables>>);
 
-/// Sets up what all spaces have. `geometry` is that of the lower half.
+/// Sets the common properties of all spaces. `geometry` describes the lower half.
 pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, settings: Settings) {
     struct Make;
     impl Dispatch for Make {
@@ -135,39 +135,40 @@ pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, setting
     });
 }
 
-/// Gives the numbers of spaces, of `bits` bits, a place; false if there is no memory.
+/// Allocates the map of ASIDs with `bits` bits. False if memory is exhausted.
 pub(super) fn open_numbers(bits: u32) -> bool {
     let Some(mut words) = Array::new(asid::map_words(bits), |_| 0) else {
         return false;
     };
-    // SAFETY: the map is dropped with the words, and nobody else reaches them before.
+    // SAFETY: the map is dropped together with the words, and only the map accesses them.
     let lent = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr(), words.len()) };
     let map = AsidMap::new(lent);
     NUMBERS.with(|numbers| *numbers = Some(Numbers { map, _words: words }));
     true
 }
 
-/// Gives that back: no CPU is in a space.
+/// Frees the map of ASIDs. No CPU may be in a space.
 pub(super) fn close_numbers() {
-    // The map before the words, as they are declared.
+    // Fields drop in order of declaration: the map before the words.
     drop(NUMBERS.with(Option::take));
 }
 
-/// Room for areas at first: most programs have fewer.
+/// Areas that a new space has room for; most programs need fewer.
 const FIRST_AREAS: usize = 64;
 
 fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
     let (platform, kernel) = (PLATFORM.get()?, live::kernel()?);
-    // SAFETY: every table is a frame of the page allocator, which the linear map shows writable.
+    // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
     let memory = Reached(unsafe { Offset::new(kernel.placement.distance()) });
     let parts = Parts {
         memory,
-        // SAFETY: `Pages` has all frames that the boot did not keep, which the linear map shows.
+        // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
+        // covers them.
         allocator: unsafe { TablePages::new(kernel) },
         maintenance: Hardware::new(platform.capabilities),
     };
     let mut areas = Array::new(FIRST_AREAS, |_| Area::EMPTY)?;
-    // SAFETY: the space is dropped, or gives its areas back, before `areas` is.
+    // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
     let space = Space::new(platform.geometry, parts, lent, platform.settings).ok()?;
     let _ = areas.leak();
@@ -181,20 +182,20 @@ fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
 
 fn erase<P: Page>(made: Boxed<Shared<Typed<P>>>) -> AddressSpace {
     let pointer: *mut Shared<dyn Tables> = made.into_pointer().as_ptr();
-    // SAFETY: it comes from a pointer that is not null.
+    // SAFETY: the pointer comes from a non-null pointer.
     AddressSpace(unsafe { NonNull::new_unchecked(pointer) })
 }
 
 /// # Safety
 ///
-/// `shared` must come from [`erase`] for this page size, and nobody use it any more.
+/// `shared` must come from [`erase`] for this page size, and nothing may use it afterwards.
 unsafe fn drop_typed<P: Page>(shared: NonNull<()>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     drop(unsafe { Boxed::from_pointer(shared.cast::<Shared<Typed<P>>>()) });
 }
 
 impl<P: Page> Typed<P> {
-    /// Does it, with more room for areas if that is what it needs.
+    /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
         mut what: impl FnMut(&mut Space<'static, P, Environment>) -> Result<R, SpaceError>,
@@ -211,12 +212,12 @@ impl<P: Page> Typed<P> {
     }
 }
 
-/// Gives a space room for so many areas; `None` if there is no memory.
+/// Gives a space room for `count` areas; `None` if memory is exhausted.
 fn enlarge<P: Page>(space: &mut Space<'static, P, Environment>, count: usize) -> Option<()> {
     let more = Array::new(count, |_| Area::EMPTY)?;
-    // It has room for more than there are, or for as many.
+    // The new storage is at least as large as the old.
     let old = space.enlarge_areas(more.leak()).ok()?;
-    // SAFETY: leaked by `make` or here, once.
+    // SAFETY: `make` or an earlier call here leaked the storage, and it is freed once.
     drop(unsafe { Array::from_static(old) });
     Some(())
 }
@@ -230,10 +231,10 @@ impl<P: Page> Drop for Typed<P> {
         let stats = space.stats();
         GONE.with(|gone| *gone = gone.and(stats));
         if let Ok(areas) = space.enlarge_areas(&mut []) {
-            // SAFETY: leaked by `make` or `enlarge`, once.
+            // SAFETY: `make` or `enlarge` leaked the storage, and it is freed once.
             drop(unsafe { Array::from_static(areas) });
         }
-        // SAFETY: nobody has the space any more, so no CPU is in it.
+        // SAFETY: the space has no user left, so no CPU is in it.
         let _ = unsafe { space.destroy(&mut UserMemory) };
     }
 }
@@ -290,7 +291,7 @@ impl<P: Page> Tables for Typed<P> {
     fn publish(&mut self) {
         if let Some(space) = &mut self.0 {
             space.make_live();
-            // Before the root gets into any TTBR0, on whatever CPU.
+            // Completes the stores to the tables before any CPU gets the root in its TTBR0.
             hw::dsb_ishst();
         }
     }
@@ -300,30 +301,29 @@ impl<P: Page> Tables for Typed<P> {
 }
 
 impl AddressSpace {
-    /// An empty one, which no CPU walks before it is [published](Tables::publish); `None` if there
-    /// is no memory.
+    /// An empty space, which no CPU walks before it is [published](Tables::publish). `None` if memory is
+    /// exhausted.
     pub(crate) fn new() -> Option<Self> {
         (PLATFORM.get()?.make)()
     }
 
-    /// One more who has it.
+    /// Another owner of the same space.
     pub(crate) fn share(&self) -> Self {
         self.shared().users.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
 
-    /// The same, to be entered.
+    /// A reference with which a CPU can enter the space.
     pub(super) const fn reference(&self) -> SpaceRef {
         SpaceRef(self.0)
     }
 
     fn shared(&self) -> &Shared<dyn Tables> {
-        // SAFETY: it is there for as long as somebody has it.
+        // SAFETY: the value lives as long as an owner exists, and `self` is one.
         unsafe { self.0.as_ref() }
     }
 
-    /// Calls `work` with the tables, under the lock. `work` must not sleep, nor do so with another
-    /// space.
+    /// Calls `work` with the tables, under the lock. `work` must not sleep, nor lock another space.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut (dyn Tables + 'static)) -> R) -> R {
         self.shared().with(work)
     }
@@ -339,8 +339,8 @@ impl Drop for AddressSpace {
     fn drop(&mut self) {
         if self.shared().users.fetch_sub(1, Ordering::AcqRel) == 1 {
             let drop = self.shared().drop;
-            // SAFETY: nobody has it any more, and no CPU is in it: each leaves it before its task
-            // is anybody else's, or ends.
+            // SAFETY: this was the last owner, and no CPU is in the space: each CPU leaves it before its
+            // task moves to another CPU or ends.
             unsafe { drop(self.0.cast()) };
         }
     }
@@ -352,16 +352,16 @@ impl fmt::Debug for AddressSpace {
     }
 }
 
-/// This CPU is in that space from here on. Interrupts must be masked.
+/// Lets this CPU enter `space`. Interrupts must be masked.
 ///
 /// # Safety
 ///
-/// Somebody must keep the space for as long as this CPU is in it.
+/// An owner must keep the space for as long as this CPU is in it.
 pub(super) unsafe fn enter(space: SpaceRef) {
     let Some(platform) = PLATFORM.get() else {
         return;
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees an owner.
     let shared = unsafe { space.0.as_ref() };
     let number = percpu::this().number();
     let entered = ASIDS.enter(number, &shared.asid);
@@ -384,27 +384,27 @@ pub(super) unsafe fn enter(space: SpaceRef) {
             Some((tables.root(), renewed.asid))
         }),
     };
-    // There are more numbers than CPUs.
+    // There are more ASIDs than CPUs, so `None` cannot occur.
     let Some((root, number)) = root_and_number else {
         return;
     };
     let ttbr = Ttbr::new(&platform.geometry, root, number);
-    // SAFETY: tables of the shape that `registers::open` set; the kernel reaches nothing through
-    // them.
+    // SAFETY: the tables have the shape that `registers::open` set, and the kernel accesses nothing
+    // through them.
     unsafe { cpu::set_ttbr0_el1(ttbr.0) };
 }
 
-/// This CPU is in no space from here on.
+/// Lets this CPU leave its space.
 pub(super) fn leave() {
     registers::leave_space();
 }
 
-/// What was done in all spaces there were, once they are gone.
+/// The statistics of all spaces, once they are dropped.
 pub(super) fn done() -> Stats {
     GONE.with(|gone| *gone)
 }
 
-/// The addresses of user space end here.
+/// The end of user addresses.
 pub(crate) fn end() -> u64 {
     PLATFORM
         .get()

@@ -1,15 +1,15 @@
-//! User space: processes at EL0, each in an address space of its own.
+//! User space: processes at EL0, each in its own address space.
 //!
-//! What the arm64 Linux interface means is pure and lives in [`granule_linux_abi`]; here is what touches
-//! registers, address spaces and scheduling. From below: [`owned`] keeps values in frames, [`frames`] and
-//! [`memory`] make the library's address spaces on them, [`access`] copies from and to programs.
-//! [`turn`], [`queue`], [`idle`] and [`waiters`] are the pure part of scheduling, [`sched`] runs tasks on
-//! all CPUs by the timer, [`registers`] and [`switch`]. [`task`] is the table of tasks, each with a kernel
-//! [`stack`]; [`process_table`] is the one process table behind its lock, and [`env`](mod@env) is the
-//! calling process as system calls see it. [`process`] makes and ends processes, [`exec`] loads a program
-//! for [`execve`]. [`entry`] is where an exception of EL0 arrives, [`syscall`] has the system calls.
-//! [`init`] begins all this if there is an `/init`, and counts every frame when it is over. [`hook`] is what
-//! tests change.
+//! [`granule_linux_abi`] has the pure part of the arm64 Linux interface; this module has the part that
+//! touches registers, address spaces and scheduling. From below: [`owned`] keeps values in frames;
+//! [`frames`] and [`memory`] make the library's address spaces; [`access`] copies from and to programs.
+//! [`turn`], [`queue`], [`idle`] and [`waiters`] are the pure part of scheduling. [`sched`] runs tasks
+//! on all CPUs with the timer, [`registers`] and [`switch`]. [`task`] is the table of tasks, each with a
+//! kernel [`stack`]. [`process_table`] is the process table behind its lock, and [`env`](mod@env) is the
+//! calling process as system calls see it. [`process`] makes and ends processes; [`exec`] loads a
+//! program for [`execve`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the system calls.
+//! [`init`] starts user space if there is an `/init`, and counts every frame at the end. [`hook`] is the
+//! interface for tests.
 
 pub(crate) mod idle;
 pub(crate) mod queue;
@@ -58,5 +58,5 @@ pub(crate) mod syscall;
 #[cfg(target_os = "none")]
 pub(crate) mod task;
 
-/// Tasks at most: as many as the process table has places.
+/// The most tasks: as many as the process table has places.
 pub(crate) const MOST_TASKS: usize = granule_linux_abi::processes::MOST_PROCESSES;

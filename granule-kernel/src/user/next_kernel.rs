@@ -1,10 +1,10 @@
-//! What programs ask of the part of the kernel that loads a next one and leaves for it. That part stands
-//! above user space, so here is the trait by which it is called.
+//! The requests of programs to load a next kernel and to leave for it. The implementation stands above
+//! user space, so user space calls it through this trait.
 
 use super::task::Current;
 use granule_linux_abi::abi::Errno;
 
-/// What a call gives.
+/// The result of a call.
 pub(crate) type Outcome = Result<u64, Errno>;
 
 /// x0 to x5.
@@ -21,14 +21,14 @@ pub(crate) trait NextKernel: Sync {
     /// Whether a task has asked for the next kernel.
     fn is_asked(&self) -> bool;
 
-    /// Leaves for the next kernel, by the boot CPU, if a task has asked for it.
+    /// Leaves for the next kernel if a task has asked for it. The boot CPU calls this.
     fn serve(&self);
 
-    /// Gives back what is loaded: there is no program left that could ask for it.
+    /// Frees the loaded kernel once no program is left that could leave for it.
     fn forget(&self);
 }
 
-/// The one there is.
+/// The implementation, set at boot.
 pub(crate) static NEXT_KERNEL: spin::Once<&'static dyn NextKernel> = spin::Once::new();
 
 pub(super) fn load(current: &mut Current<'_>, arguments: Arguments) -> Outcome {

@@ -1,8 +1,7 @@
-//! Values in the page allocator's frames, which the linear map shows: what the kernel keeps for user space.
+//! Values of the kernel for user space, in frames of the page allocator that the linear map covers.
 //!
-//! The frames are allocated when they are needed and freed when a value is dropped, so the count of frames
-//! after the last process shows a value that was forgotten. An exception must not need such a value before
-//! it is handled.
+//! Frames are allocated on demand and freed when the value is dropped, so the frame count after the last
+//! process shows a leaked value. The handling of an exception must not depend on such a value.
 
 use crate::mm::live::{self, Kernel, pointer};
 use crate::mm::pages;
@@ -11,23 +10,23 @@ use granule::arch::VirtualAddress;
 use granule_kcore::frames::Frame;
 use granule_linux_abi::owned::{self, Frames};
 
-/// The order of the block of frames that holds so many bytes; `None` if there is none so large.
+/// The order of the smallest block for `bytes` bytes; `None` if no order is large enough.
 fn order_of(kernel: &Kernel, bytes: usize) -> Option<u32> {
     let pages = (bytes.max(1) as u64).div_ceil(kernel.page());
     Some(pages.checked_next_power_of_two()?.trailing_zeros())
 }
 
-/// Several values in frames of their own.
+/// Several values in their own frames.
 pub(crate) type Array<T> = owned::Array<T, PageFrames>;
-/// One value in frames of its own.
+/// One value in its own frames.
 pub(crate) type Boxed<T> = owned::Boxed<T, PageFrames>;
 
 /// The page allocator's frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageFrames;
 
-// SAFETY: the page allocator gives a block of frames to one owner, aligned to its size; the linear map shows
-// it readable and writable for as long as it is allocated.
+// SAFETY: the page allocator gives a block of frames, aligned to its size, to one owner. The linear map
+// maps the block readable and writable while it is allocated.
 unsafe impl Frames for PageFrames {
     fn allocate(bytes: usize) -> Option<NonNull<u8>> {
         let kernel = live::kernel()?;
@@ -35,7 +34,7 @@ unsafe impl Frames for PageFrames {
         let frame = pages::allocate(order)?;
         let start = pointer(frame.address(kernel.geometry.page_size()));
         if start.is_none() {
-            // The frames count what they refuse.
+            // The frame statistics count a refused free.
             let _ = pages::free(frame, order);
         }
         start
@@ -49,7 +48,7 @@ unsafe impl Frames for PageFrames {
         let physical = kernel.placement.physical_address(address);
         if let (Some(physical), Some(order)) = (physical, order_of(kernel, bytes)) {
             let frame = Frame::containing(physical, kernel.geometry.page_size());
-            // The frames count what they refuse.
+            // The frame statistics count a refused free.
             let _ = pages::free(frame, order);
         }
     }

@@ -1,4 +1,4 @@
-//! Processes: made by a copy of another one, ended, and asked how they ended.
+//! Makes processes by fork, and ends them.
 
 use super::hook::TASKS;
 use super::memory::AddressSpace;
@@ -12,22 +12,22 @@ use core::sync::atomic::Ordering;
 use granule::space::SpaceError;
 use granule_linux_abi::abi::Errno;
 
-/// What `clone` is asked for, of what there is.
+/// The supported parts of a `clone` request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clone {
-    /// The child has the parent's memory, not a copy, and the parent waits until it ends or runs
-    /// another program.
+    /// The child shares the parent's memory, and the parent waits until the child ends or runs another
+    /// program.
     pub(crate) vfork: bool,
-    /// The child's stack pointer; 0 for the same.
+    /// The child's stack pointer; 0 keeps the parent's.
     pub(crate) stack: u64,
-    /// Where the child's number goes, in the child's memory.
+    /// The address, in the child's memory, that gets the child's number.
     pub(crate) child_tid: Option<u64>,
-    /// Where a zero goes when the child ends.
+    /// The address that gets a zero when the child ends.
     pub(crate) clear_child_tid: Option<u64>,
 }
 
-/// Makes a child that goes on where the parent does, with 0; gives its number. `None` if there is none
-/// before the parent has dealt with a signal: the call is to be made again.
+/// Makes a child that continues where the parent does, with 0 as its result. Returns the child's number.
+/// `None` if the parent has to handle a signal first and then repeat the call.
 pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32>, Errno> {
     let parent = current.task;
     process_table::with(|processes| processes.begin_fork(parent.place()));
@@ -53,7 +53,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
         frame.sp = clone.stack;
     }
     let mut fp = Boxed::new(FpState::ZERO).ok_or(Errno::ENOMEM)?;
-    // SAFETY: FP does not trap; the registers hold what the parent came with.
+    // SAFETY: FP does not trap, and the registers hold the parent's state.
     unsafe { save_fp(&raw mut *fp) };
     let own = Own {
         memory: Some(memory),
@@ -69,7 +69,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     drop(fp);
     sched::enqueue(child);
     if clone.vfork {
-        // Nothing but its own end ends this: both have one stack.
+        // Parent and child share one stack, so only the parent's own end may cut this wait short.
         let place = parent.place();
         let killed = || {
             process_table::with(|processes| {
@@ -79,13 +79,13 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
         };
         let back = || (!task::is_in_vfork(pid) || killed()).then_some(());
         let _ = sched::sleep_until(parent, back);
-        // Whoever kills it may not have said so yet, and then it would go on at EL0.
+        // The killer may not have set this yet; without it the parent would return to EL0.
         parent.notified.store(true, Ordering::Release);
     }
     Ok(Some(pid))
 }
 
-/// What a program is told when its address space cannot be changed or copied.
+/// The error number when an address space cannot be changed or copied.
 pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
     match error {
         SpaceError::NotMapped { .. } | SpaceError::OutOfFrames { .. } => Errno::ENOMEM,
@@ -97,7 +97,7 @@ pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
     }
 }
 
-/// The process ends with this status and never comes back.
+/// Ends the process with this status.
 pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     process_table::ended(task);
@@ -109,31 +109,31 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     sched::end(task)
 }
 
-/// The process has no memory any more: what it had is given back, to whom lent it too.
+/// Frees the memory of the process, or returns it to the `vfork` parent that lent it.
 fn give_up_memory(current: &mut Current<'_>) {
     let task = current.task;
     if let Some(space) = current.memory()
         && current.own.clear_child_tid != 0
     {
-        // Nobody is told whether it could be written.
+        // The process is ending, so a failure to write is ignored.
         let _ = space.write_value(current.own.clear_child_tid, &0u32);
     }
     current.own.clear_child_tid = 0;
     let space = current.set_memory(None);
-    // This CPU must not walk the tables when they go.
+    // This CPU must stop walking the tables before they are freed.
     super::memory::leave();
     drop(space);
     end_vfork(task);
 }
 
-/// The child of a `vfork` no longer has its parent's memory, and the parent goes on.
+/// Ends the child's use of its `vfork` parent's memory and wakes the parent.
 pub(super) fn end_vfork(task: &Task) {
     if let Some(parent) = task::end_vfork(task) {
         sched::wake(parent);
     }
 }
 
-/// Everyone ends.
+/// Kills every task.
 fn end_all() {
     task::close();
     for task in task::alive() {
@@ -142,22 +142,22 @@ fn end_all() {
     }
 }
 
-/// Runs the process in another space from here on; what it had before is given back.
+/// Moves the process to another space and frees the old one.
 pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
     let masked = crate::arch::cpu::mask_interrupts();
     let reference = space.reference();
     let old = current.set_memory(Some(space));
-    // SAFETY: the process keeps it, and leaves it when it is not run.
+    // SAFETY: the process keeps the space, and the CPU leaves it when the process stops running.
     unsafe { super::memory::enter(reference) };
     crate::arch::cpu::restore_interrupts(masked);
     drop(old);
     end_vfork(current.task);
 }
 
-/// No register that a program does not begin with: FP and SIMD, and the thread pointer.
+/// Sets the registers outside the frame to a program's initial values: FP, SIMD and the thread pointer.
 pub(super) fn clear_registers() {
     static ZERO: FpState = FpState::ZERO;
-    // SAFETY: FP does not trap; the registers are the process's that runs here.
+    // SAFETY: FP does not trap, and the registers belong to the process that runs here.
     unsafe { load_fp(&raw const ZERO) };
     registers::set_thread_pointer(0);
 }

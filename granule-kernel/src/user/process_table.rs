@@ -1,7 +1,7 @@
-//! The one process table behind its lock, and the table of tasks as the process table sees it.
+//! The process table behind its lock, and the table of tasks as the process table sees it.
 //!
-//! The lock is for short work: it masks interrupts, and is taken before those of tasks, pages and the
-//! console. There is a process table from before the first process begins until after the last has ended.
+//! The lock masks interrupts and covers short work only. It is taken before the locks of tasks, pages
+//! and the console. The table exists from before the first process until after the last.
 
 use super::owned::{Array, PageFrames};
 use super::task::{self, Task, Zombie};
@@ -46,7 +46,7 @@ impl TaskTable for Tasks {
     }
 }
 
-/// Opens the files of `archive`; there are no processes yet.
+/// Opens the files of `archive`, without any process.
 pub(super) fn open(archive: &'static [u8]) -> Result<(), TreeError> {
     let nodes = nodes_needed(archive)?;
     let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(TreeError::NoRoom)?;
@@ -56,7 +56,7 @@ pub(super) fn open(archive: &'static [u8]) -> Result<(), TreeError> {
     Ok(())
 }
 
-/// Gives all of it back: there are no processes any more.
+/// Frees the table. No process may be left.
 pub(super) fn close() {
     let processes = TABLE.with(Option::take);
     drop(processes);
@@ -72,7 +72,7 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Table) -> R) -> R {
     result
 }
 
-// Once, not in each of the hundred system calls: lock and waking are some 800 bytes.
+// `inline(never)`: lock and waking are some 800 bytes, too much for each of a hundred system calls.
 #[inline(never)]
 fn with_all(work: &mut dyn FnMut(&mut Table)) {
     let done = TABLE.with(|slot| {
@@ -84,8 +84,8 @@ fn with_all(work: &mut dyn FnMut(&mut Table)) {
             if !processes.get(place).is_ok_and(|own| own.signals.has_work()) {
                 continue;
             }
-            // Before anybody has the lock: who finds there what a signal came for, a child that has
-            // ended, deals with the signal before it goes back to EL0.
+            // Set before the lock is released: a task that then sees the reason for a signal, such as an
+            // ended child, handles the signal before it returns to EL0.
             if let Some(task) = task::at(place) {
                 task.notified.store(true, Ordering::Release);
             }
@@ -113,7 +113,7 @@ fn with_all(work: &mut dyn FnMut(&mut Table)) {
     }
 }
 
-/// Where a path leads, from the root, and the content of the file that is there.
+/// The node of an absolute path and the content of its file.
 pub(super) fn program(path: &[u8]) -> Option<(NodeId, &'static [u8])> {
     with(|processes| {
         let node = processes
@@ -125,16 +125,16 @@ pub(super) fn program(path: &[u8]) -> Option<(NodeId, &'static [u8])> {
     })
 }
 
-/// The process has ended: what it had beside memory is given back.
+/// Frees what an ended process had beside its memory.
 pub(super) fn ended(task: &Task) {
     with(|processes| processes.end(task.place()));
 }
 
-/// Tells the parent of a child that it can ask after once `zombie` is called, which gives it; the child
-/// is forgotten if the parent will not ask. False if there is none.
+/// Calls `zombie`, which gives an ended child, and tells the child's parent that it can reap the child.
+/// Forgets the child if the parent does not want to wait. False if there is no such child.
 ///
-/// All of that is one step to whoever looks: SIGCHLD comes before the parent could have asked.
-// Once: it is some kilobyte.
+/// All of this happens in one step under the lock: SIGCHLD comes before the parent can reap.
+// `inline(never)`: the code is about a kilobyte.
 #[inline(never)]
 pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
     with(|processes| {

@@ -1,8 +1,8 @@
-//! The queue of tasks that wait for their turn: first come, first served. Pure.
+//! The queue of ready tasks: first come, first served. Pure.
 
 use super::MOST_TASKS;
 
-/// Places of tasks, each of which is in it once at most, so there is room.
+/// Places of tasks. Each place is in the queue at most once, so there is always room.
 #[derive(Debug)]
 pub(crate) struct Queue {
     places: [u16; MOST_TASKS],
@@ -11,7 +11,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Nobody waits.
+    /// An empty queue.
     pub(crate) const fn new() -> Self {
         Self {
             places: [0; MOST_TASKS],
@@ -20,12 +20,12 @@ impl Queue {
         }
     }
 
-    /// How many wait.
+    /// The number of waiting tasks.
     pub(crate) const fn len(&self) -> usize {
         self.count
     }
 
-    /// Puts a task at the end; false if there is no room.
+    /// Appends a task; false if the queue is full.
     pub(crate) fn push(&mut self, place: usize) -> bool {
         let end = (self.first + self.count) % MOST_TASKS;
         let room = self.count < MOST_TASKS;
@@ -36,7 +36,7 @@ impl Queue {
         room
     }
 
-    /// Takes the first out.
+    /// Removes the first task.
     pub(crate) fn pop(&mut self) -> Option<usize> {
         self.count = self.count.checked_sub(1)?;
         let place = self.places.get(self.first).copied();

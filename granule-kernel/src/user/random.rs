@@ -1,8 +1,8 @@
-//! Random numbers for programs, as good as the machine has them: FEAT_RNG's where there are any,
-//! stirred into a state that the counter stirs, too.
+//! Random numbers for programs, as good as the machine allows: FEAT_RNG, if present, and the counter are
+//! mixed into a state.
 //!
-//! Without FEAT_RNG they differ from boot to boot and from call to call, but who knows the counter
-//! can guess them: they are for hash tables and canaries, not for keys.
+//! Without FEAT_RNG the numbers differ between boots and calls, but a reader of the counter can guess
+//! them. They suit hash tables and stack canaries, not keys.
 
 use crate::arch::cpu;
 use crate::dev::timer;
@@ -11,7 +11,7 @@ use core::arch::asm;
 
 static STATE: Lock<u64> = Lock::new(0);
 
-/// Fills with random bytes.
+/// Fills `into` with random bytes.
 pub(crate) fn fill(into: &mut [u8]) {
     let (words, rest) = into.as_chunks_mut::<8>();
     for word in words {
@@ -22,10 +22,10 @@ pub(crate) fn fill(into: &mut [u8]) {
     }
 }
 
-/// Fills with nothing but hardware's numbers, and says whether it could: for what must be a secret.
+/// Fills `into` with numbers of the hardware only, for secrets. False if the hardware failed.
 pub(crate) fn fill_by_hardware(into: &mut [u8]) -> bool {
     into.chunks_mut(8).all(|piece| {
-        // It may have none for a moment.
+        // The hardware may be out of numbers for a moment.
         let number = (0..PATIENCE).find_map(|_| hardware());
         for (to, from) in piece.iter_mut().zip(number.unwrap_or(0).to_le_bytes()) {
             *to = from;
@@ -34,10 +34,10 @@ pub(crate) fn fill_by_hardware(into: &mut [u8]) -> bool {
     })
 }
 
-/// How often hardware is asked for one number.
+/// The most requests to the hardware for one number.
 const PATIENCE: u32 = 16;
 
-/// SplitMix64, stirred before each number.
+/// SplitMix64, with noise mixed in before each number.
 pub(crate) fn number() -> u64 {
     let noise = timer::now() ^ hardware().unwrap_or(0).rotate_left(17);
     STATE.with(|state| {
@@ -48,13 +48,13 @@ pub(crate) fn number() -> u64 {
     })
 }
 
-/// RNDR, if there is one and it has a number: it says by the flags when not.
+/// RNDR. `None` if it is missing or has no number, which its flags report.
 fn hardware() -> Option<u64> {
     if cpu::id_aa64isar0_el1() >> 60 & 0xf == 0 {
         return None;
     }
     let (value, failed): (u64, u64);
-    // SAFETY: RNDR (S3_3_C2_C4_0) exists; it writes the flags, which nothing relies on.
+    // SAFETY: RNDR (S3_3_C2_C4_0) exists. It writes only the flags, and nothing relies on them.
     unsafe {
         asm!("mrs {}, s3_3_c2_c4_0", "cset {}, eq", out(reg) value, out(reg) failed, options(nomem, nostack));
     }

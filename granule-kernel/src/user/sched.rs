@@ -1,11 +1,11 @@
-//! Who runs where, and for how long: all CPUs take tasks from one queue, first come, first served,
-//! each for a turn of the timer.
+//! The scheduler: all CPUs take tasks from one queue, first come, first served, each for one turn of the
+//! timer.
 //!
-//! A CPU that has no task runs the loop it always ran ([`jobs::serve`](crate::cpu::jobs), the boot
-//! CPU `user::init`'s), which calls [`run_one`]. A task leaves its CPU where it sleeps, ends, or is
-//! about to go back to EL0 after its turn: code of the kernel is never taken off its CPU, so what
-//! holds a lock goes on. It leaves to the loop that took it, which saves what is left to save before
-//! anybody can take it up again (see [`turn`](super::turn)).
+//! A CPU without a task runs its loop ([`jobs::serve`](crate::cpu::jobs); the boot CPU runs
+//! `user::init`'s), which calls [`run_one`]. A task leaves its CPU when it sleeps, ends, or returns to
+//! EL0 after its turn. Kernel code is never preempted, so a lock's holder keeps running. A task leaves
+//! to the loop that took it; the loop saves the remaining state before any CPU can take the task again
+//! (see [`turn`](super::turn)).
 
 use super::idle::Idle;
 use super::queue::Queue;
@@ -25,16 +25,16 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 
-/// What a CPU runs.
+/// The task of one CPU.
 struct Runs {
     task: AtomicPtr<Task>,
-    /// The turn is over, or somebody wants the task looked at.
+    /// The turn is over, or the task has pending work.
     again: AtomicBool,
-    /// The loop that took the task.
+    /// The context of the loop that took the task.
     context: UnsafeCell<Context>,
 }
 
-// SAFETY: `context` is used by its own CPU only, with interrupts masked.
+// SAFETY: only its own CPU uses `context`, with interrupts masked.
 unsafe impl Sync for Runs {}
 
 static CPUS: [Runs; MOST_CPUS] = [const {
@@ -48,7 +48,7 @@ static CPUS: [Runs; MOST_CPUS] = [const {
 static READY: Lock<Queue> = Lock::new(Queue::new());
 /// CPUs that may be waiting for an interrupt.
 static IDLE: Idle = Idle::new();
-/// Lets a CPU that was off and is up again run programs, if there are any.
+/// Lets a CPU that was off and is up again run programs, if user space exists.
 pub(crate) fn admit(number: usize) {
     if is_open() {
         ipi::call(CpuSet::one(number), &|_| registers::open());
@@ -57,27 +57,27 @@ pub(crate) fn admit(number: usize) {
 
 /// Whether there is user space.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// Whether no CPU takes up a task, though there is user space.
+/// Whether CPUs take up no tasks although user space exists.
 static FROZEN: AtomicBool = AtomicBool::new(false);
-/// Tasks whose sleep ends at a time.
+/// Tasks whose sleep has a deadline.
 static TIMED: Waiters = Waiters::new();
-/// Tasks that are buried, and whose parents are being told.
+/// Tasks that are being buried and reported to their parents.
 static BURYING: AtomicUsize = AtomicUsize::new(0);
-/// Times that a CPU took up a task.
+/// How often a CPU took up a task.
 static SWITCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Buries a task and tells its parent, as one step to all that share the process table.
+/// Buries a task and tells its parent, in one step under the process table's lock.
 pub(super) static TELL_PARENT: spin::Once<fn(&'static Task)> = spin::Once::new();
 
-/// A sleep was ended because the task is to end.
+/// A sleep ended because the task is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted;
 
-/// CPUs take tasks, or do so no more.
+/// Lets CPUs take tasks, or stops them.
 pub(super) fn open(open: bool) {
     OPEN.store(open, Ordering::SeqCst);
     parking::programs_run(open);
-    // Those that went to sleep before this are in no set of idle ones, and nobody would wake them.
+    // A CPU that went to sleep earlier is not in the set of idle CPUs, so nothing else would wake it.
     gic::send(percpu::online().without(percpu::this().number()));
 }
 
@@ -86,13 +86,13 @@ pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Acquire)
 }
 
-/// From here on tasks leave their CPUs as at the end of a turn, and none is taken up: all stay as they
-/// are. Who wants that wakes the boot CPU for it ([`wake_boot_cpu`]), whose loop waits for them.
+/// Makes running tasks leave their CPUs as at the end of a turn, and stops CPUs from taking any up. The
+/// caller then wakes the boot CPU ([`wake_boot_cpu`]), whose loop waits until no task runs.
 pub(crate) fn freeze() {
     FROZEN.store(true, Ordering::SeqCst);
 }
 
-/// Tasks are taken up again.
+/// Lets CPUs take up tasks again.
 pub(crate) fn thaw() {
     FROZEN.store(false, Ordering::SeqCst);
     gic::send(percpu::online().without(percpu::this().number()));
@@ -102,13 +102,13 @@ fn is_frozen() -> bool {
     FROZEN.load(Ordering::SeqCst)
 }
 
-/// The boot CPU's loop has something to look at.
+/// Wakes the boot CPU's loop.
 pub(crate) fn wake_boot_cpu() {
     gic::send(CpuSet::one(0));
 }
 
-/// Ends the turn of every task that runs; gives the first of them and its CPU, if there is one. None
-/// while all are frozen: no task runs, and none will.
+/// Ends the turn of every running task. Returns the first of them and its CPU, if any. While tasks are
+/// frozen, `None` means that no task runs and none will.
 pub(crate) fn still_runs() -> Option<(usize, &'static Task)> {
     let mut first = None;
     for (number, runs) in CPUS.iter().enumerate() {
@@ -118,7 +118,7 @@ pub(crate) fn still_runs() -> Option<(usize, &'static Task)> {
         }
         runs.again.store(true, Ordering::SeqCst);
         gic::send(CpuSet::one(number));
-        // SAFETY: a task of the table, which is there for ever.
+        // SAFETY: a task of the table, which is static.
         first.get_or_insert((number, unsafe { &*task }));
     }
     first
@@ -133,36 +133,36 @@ fn this() -> Option<&'static Runs> {
     CPUS.get(percpu::this().number())
 }
 
-/// The task that runs on this CPU. Interrupts must be masked, or the asker be that task.
+/// The task that runs on this CPU. The caller must mask interrupts or be that task.
 pub(crate) fn current() -> Option<&'static Task> {
     let task = this()?.task.load(Ordering::Relaxed);
-    // SAFETY: a task of the table, which is there for ever.
+    // SAFETY: a task of the table, which is static.
     (!task.is_null()).then(|| unsafe { &*task })
 }
 
-/// Puts a task that is ready into the queue and wakes a CPU for it.
+/// Queues a ready task and wakes a CPU for it.
 pub(super) fn enqueue(task: &Task) {
-    // A task is in it once at most, so there is room.
+    // A task is queued at most once, so the queue has room.
     READY.with(|queue| queue.push(task.place()));
     wake_idle();
 }
 
-/// Wakes a CPU without a task for one that is in the queue.
+/// Wakes an idle CPU for a queued task.
 fn wake_idle() {
     if let Some(number) = IDLE.pick() {
         gic::send(CpuSet::one(number));
     }
 }
 
-/// Wakes a task if it sleeps: what it may wait for came true.
+/// Wakes a task if it sleeps, after its condition may have come true.
 pub(crate) fn wake(task: &Task) {
     if task.turn.wake() {
         enqueue(task);
     }
 }
 
-/// Has `task` look at what there is for it before it goes on at EL0: ends its sleep, or its turn on
-/// whatever CPU.
+/// Makes `task` handle its pending work before it continues at EL0: ends its sleep, or its turn on any
+/// CPU.
 pub(crate) fn interrupt(task: &Task) {
     wake(task);
     let pointer = (&raw const *task).cast_mut();
@@ -176,8 +176,8 @@ pub(crate) fn interrupt(task: &Task) {
     }
 }
 
-/// Takes the first task of the queue and runs it until it leaves this CPU; false if there is none.
-/// For the loop of a CPU without one, with interrupts let in.
+/// Runs the first task of the queue until it leaves this CPU. False if the queue is empty. The loop of a
+/// CPU without a task calls this, with interrupts enabled.
 pub(crate) fn run_one() -> bool {
     if !is_open() || is_frozen() {
         return false;
@@ -197,7 +197,8 @@ pub(crate) fn run_one() -> bool {
     runs.again.store(false, Ordering::Relaxed);
     runs.task
         .store((&raw const *task).cast_mut(), Ordering::SeqCst);
-    // Frozen since, by who may have looked already and found no task here. Or who freezes will see it.
+    // `freeze` may have come since the check above, and its caller may have seen no task here yet. If it
+    // comes later, its caller sees this task.
     if is_frozen() {
         runs.task.store(core::ptr::null_mut(), Ordering::SeqCst);
         READY.with(|queue| queue.push(task.place()));
@@ -206,8 +207,8 @@ pub(crate) fn run_one() -> bool {
     }
     SWITCHES.fetch_add(1, Ordering::Relaxed);
     task.turn.run();
-    // SAFETY: what is saved of a task is the CPU's that took it out of the queue, until `left` has
-    // given it away; the space is kept by the task, which has left nothing of it to anybody.
+    // SAFETY: the saved state of a task belongs to the CPU that dequeued the task, until `left` hands it
+    // on. The task keeps the space alive and has given it to nothing else.
     unsafe {
         if let Some(space) = (*saved).space {
             memory::enter(space);
@@ -216,22 +217,22 @@ pub(crate) fn run_one() -> bool {
         registers::set_thread_pointer((*saved).thread_pointer);
     }
     timer::begin_turn();
-    // SAFETY: the task's context was left by `leave`, or is a new one; this CPU's own is used here
-    // only, and its stack goes on when the task leaves.
+    // SAFETY: `leave` filled the task's context, or the context is new. Only this CPU uses its own
+    // context, and its stack continues when the task leaves.
     unsafe { switch_context(runs.context.get(), &raw const (*saved).context) };
     timer::off();
-    // SAFETY: as above; the kernel uses neither register.
+    // SAFETY: as above; the kernel does not use these registers.
     unsafe {
         save_fp(&raw mut (*saved).fp);
         (*saved).thread_pointer = registers::thread_pointer();
     }
-    // Another CPU may free its tables as soon as somebody else has it.
+    // Once the task is handed on, another CPU may free its tables.
     registers::leave_space();
     runs.task.store(core::ptr::null_mut(), Ordering::SeqCst);
     let left = task.turn.left();
     cpu::restore_interrupts(masked);
     match left {
-        // This CPU looks at the queue next: nobody need be woken.
+        // This CPU checks the queue next, so no other need be woken.
         Left::Queue => {
             READY.with(|queue| queue.push(task.place()));
         }
@@ -241,10 +242,10 @@ pub(crate) fn run_one() -> bool {
     true
 }
 
-/// What is left of a task that has ended goes, and its parent is told.
+/// Frees the rest of an ended task and tells its parent.
 fn bury(task: &'static Task) {
-    // As soon as the parent can ask, both may be gone, and all others: what all share is still used
-    // here, and must not be closed meanwhile.
+    // Once the parent can reap, all processes may be gone. User space must not be closed while this code
+    // still uses shared state.
     BURYING.fetch_add(1, Ordering::SeqCst);
     task::free_body(task);
     if let Some(tell) = TELL_PARENT.get() {
@@ -252,29 +253,29 @@ fn bury(task: &'static Task) {
     }
     BURYING.fetch_sub(1, Ordering::SeqCst);
     if none_left() {
-        // The boot CPU waits for the last one.
+        // The boot CPU waits for the last task.
         gic::send(CpuSet::one(0));
     }
 }
 
-/// Whether nobody is left, not even to be asked how it ended, and no CPU is at the end of anybody.
+/// Whether no task is left, not even a zombie, and no CPU is burying one.
 pub(super) fn none_left() -> bool {
-    // In this order: who is buried is counted before its place is free.
+    // The order matters: a task counts as buried before its place is free.
     task::none_left() && BURYING.load(Ordering::SeqCst) == 0
 }
 
-/// The task leaves its CPU; comes back when it has its turn again, on whatever CPU.
+/// Leaves the CPU. Returns when the task gets its next turn, on any CPU.
 fn leave(task: &Task) {
     let masked = cpu::mask_interrupts();
     if let (Some(runs), Some(saved)) = (this(), task.saved()) {
-        // SAFETY: this CPU runs the task, whose context nobody uses until it has left; the loop that
-        // took it waits in `run_one`.
+        // SAFETY: this CPU runs the task, and nothing uses the task's context until it has left. The
+        // loop that took the task waits in `run_one`.
         unsafe { switch_context(&raw mut (*saved).context, runs.context.get()) };
     }
     cpu::restore_interrupts(masked);
 }
 
-/// The task's turn is over: it leaves its CPU if somebody else waits.
+/// Ends the task's turn: it leaves its CPU if another task waits.
 pub(crate) fn yield_now(task: &Task) {
     if READY.with(|queue| queue.len()) > 0 || !TIMED.is_empty() || is_frozen() {
         leave(task);
@@ -283,7 +284,7 @@ pub(crate) fn yield_now(task: &Task) {
     }
 }
 
-/// The task leaves its CPU for good.
+/// Leaves the CPU for good.
 pub(super) fn end(task: &'static Task) -> ! {
     task.turn.end();
     loop {
@@ -291,7 +292,7 @@ pub(super) fn end(task: &'static Task) -> ! {
     }
 }
 
-/// Sleeps until `ready` gives something. Whoever makes that come true calls [`wake`] for this task
+/// Sleeps until `ready` returns a value. Code that makes the condition true calls [`wake`] for this task
 /// afterwards. `ready` must not sleep.
 pub(crate) fn sleep_until<R>(
     task: &'static Task,
@@ -311,7 +312,7 @@ pub(crate) fn sleep_until<R>(
     }
 }
 
-/// As [`sleep_until`], but no longer than until `deadline` by [`timer::now`]: `Ok(None)` then.
+/// As [`sleep_until`], but no longer than until `deadline` by [`timer::now`]; then returns `Ok(None)`.
 pub(crate) fn sleep_until_time<R>(
     task: &'static Task,
     deadline: u64,
@@ -332,7 +333,7 @@ pub(crate) fn sleep_until_time<R>(
     result
 }
 
-/// Wakes those whose time has come; gives the next one's.
+/// Wakes the tasks whose deadline has passed. Returns the next deadline.
 fn wake_timed() -> Option<u64> {
     if TIMED.is_empty() {
         return None;
@@ -352,9 +353,9 @@ fn wake_timed() -> Option<u64> {
     next
 }
 
-/// The timer's interrupt, masked. Where nobody waits for the end of the turn the next one begins at
-/// once: else a task whose call takes longer than a turn would have to leave its CPU to whoever that
-/// very call made ready, a fork's child for one.
+/// The timer's interrupt, masked. If nothing waits for the end of the turn, the next turn begins at
+/// once. Otherwise a task in a call longer than a turn would lose its CPU to a task that this very call
+/// made ready, such as the child of a fork.
 pub(crate) fn tick() {
     timer::off();
     let Some(runs) = this() else { return };
@@ -367,19 +368,19 @@ pub(crate) fn tick() {
     }
 }
 
-/// Whether the turn is over, or the task is to be looked at.
+/// Whether the turn is over, or the task has pending work.
 #[inline]
 pub(super) fn is_wanted_again() -> bool {
     this().is_some_and(|runs| runs.again.load(Ordering::SeqCst))
 }
 
-/// As [`is_wanted_again`], and not any more after this.
+/// As [`is_wanted_again`], and clears the mark.
 pub(super) fn take_again() -> bool {
     this().is_some_and(|runs| runs.again.swap(false, Ordering::SeqCst))
 }
 
-/// Before a CPU without a task waits for an interrupt, which must be masked: whether it may. Whoever
-/// makes a task ready after this sends one. Then [`woke`] is to be called.
+/// Whether a CPU without a task may wait for an interrupt; interrupts must be masked. Code that makes a
+/// task ready afterwards sends one. After the wait [`woke`] must be called.
 pub(crate) fn may_sleep() -> bool {
     if !is_open() || is_frozen() {
         return true;
@@ -390,11 +391,11 @@ pub(crate) fn may_sleep() -> bool {
         return false;
     }
     timer::set(next);
-    // Without a timer nobody wakes us when their time comes.
+    // Without a timer no interrupt comes at the deadline, so the CPU must not wait.
     next.is_none() || timer::interrupt().is_some()
 }
 
-/// After the wait.
+/// Ends the wait that `may_sleep` allowed.
 pub(crate) fn woke() {
     if is_open() {
         IDLE.goes_on(percpu::this().number());

@@ -1,10 +1,10 @@
-//! The kernel's stacks of tasks: in a window of their own, made and given back with the task.
+//! The kernel stacks of tasks, in a window of their own; each lives as long as its task.
 //!
-//! A stack has as many pages as make 16K, at least one, so it is 16K with pages of 4K and 16K, and
-//! 64K with those of 64K. It lies at the bottom of 64K whose other part, like the 64K below, is
-//! mapped nowhere: a guard of at least a page of any size, and bit 16 of a stack pointer tells stack
-//! (0) from guard (1) as for every other stack (see the vectors). The window lies in the last 4 GiB,
-//! in pages that nothing merges or splits.
+//! A stack has the pages for 16K, at least one: 16K with pages of 4K and 16K, and 64K with 64K pages. It
+//! lies at the bottom of a 64K slot; the rest of the slot and the 64K below it are unmapped. The guard
+//! is thus at least one page of any size. Bit 16 of a stack pointer is 0 in a stack and 1 in a guard, as
+//! for every other stack (see the vectors). The window lies in the last 4 GiB, in pages that nothing
+//! merges or splits.
 
 use super::MOST_TASKS;
 use crate::arch::frame::{FRAME_BYTES, Frame as Registers};
@@ -15,13 +15,13 @@ use granule::table::Leaves;
 use granule_kcore::frames::Frame;
 use granule_kcore::layout;
 
-/// The least that a stack has.
+/// The smallest stack.
 const LEAST_BYTES: u64 = 16 << 10;
 
-/// From one stack to the next.
+/// The distance between two stacks.
 const STRIDE: u64 = 128 << 10;
 
-/// A task's stack, until it is dropped.
+/// A task's kernel stack, freed on drop.
 #[derive(Debug)]
 pub(crate) struct Stack {
     bottom: u64,
@@ -30,19 +30,19 @@ pub(crate) struct Stack {
     order: u32,
 }
 
-/// Where the stack of the task at `place` begins.
+/// The start of the stack of the task at `place`.
 const fn bottom(place: usize) -> u64 {
     layout::TASK_STACKS_VADDR + place as u64 * STRIDE
 }
 
-/// Whether 16 bytes at `address` lie where a stack may be, mapped or not.
+/// Whether 16 bytes at `address` lie in the range of a stack, mapped or not.
 pub(crate) fn holds(address: u64) -> bool {
     let offset = address.wrapping_sub(layout::TASK_STACKS_VADDR);
     offset < MOST_TASKS as u64 * STRIDE && offset % STRIDE <= (64 << 10) - 16
 }
 
 impl Stack {
-    /// The stack of the task at `place`, which has none; `None` if there is no memory.
+    /// Maps the stack of the task at `place`, which must have none. `None` if memory is exhausted.
     pub(crate) fn new(place: usize) -> Option<Self> {
         let kernel = live::kernel()?;
         let page = kernel.page();
@@ -64,16 +64,17 @@ impl Stack {
         if matches!(mapped, Some(Ok(()))) {
             return Some(stack);
         }
-        // Nothing is mapped: only the frames go back.
+        // Nothing is mapped: only the frames are freed.
         let _ = pages::free(frame, order);
         core::mem::forget(stack);
         None
     }
 
-    /// Puts the frame that a task goes to EL0 by at its top; gives the stack pointer.
+    /// Writes the frame of the task's first return to EL0 at the top. Returns the stack pointer.
     pub(super) fn put_frame(&self, frame: &Registers) -> u64 {
         let sp = self.bottom + self.bytes - FRAME_BYTES as u64;
-        // SAFETY: inside the stack, which is mapped, aligned, and nobody's before its task begins.
+        // SAFETY: the frame lies inside the stack, which is mapped and aligned; nothing uses it before
+        // the task begins.
         unsafe { (sp as *mut Registers).write(frame.clone()) };
         sp
     }
@@ -83,9 +84,9 @@ impl Drop for Stack {
     fn drop(&mut self) {
         let (start, bytes) = (VirtualAddress(self.bottom), self.bytes);
         let unmapped = live::change(Flush::Now, |_, _, tree| tree.unmap(start, bytes));
-        // What is still mapped must not become somebody else's.
+        // A page that is still mapped must not get another owner.
         if matches!(unmapped, Some(Ok(()))) {
-            // The frames count what they refuse.
+            // The frame statistics count a refused free.
             let _ = pages::free(self.frame, self.order);
         }
     }

@@ -1,13 +1,13 @@
-//! From one stack of the kernel to another, and the FP and SIMD registers, which belong to EL0: an
-//! assembly island.
+//! Switches between kernel stacks, and saves and loads the FP and SIMD registers of EL0: an assembly
+//! island.
 //!
-//! The kernel itself has no code that uses FP or SIMD, so their registers hold what the task had
-//! when it entered the kernel until another task is about to run.
+//! Kernel code uses neither FP nor SIMD. So these registers keep the state of the task that entered the
+//! kernel until another task is about to run.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-/// What a function call keeps, of a stack that is not running.
+/// The registers that a function call preserves, for a stack that does not run.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Context {
@@ -17,7 +17,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Nothing yet: to be switched from.
+    /// An empty context, to be filled by a switch.
     pub(crate) const fn empty() -> Self {
         Self {
             registers: [0; 12],
@@ -25,7 +25,7 @@ impl Context {
         }
     }
 
-    /// Begins at `entry`, on the stack below `sp`.
+    /// A context that starts at `entry`, on the stack below `sp`.
     pub(crate) const fn new(entry: u64, sp: u64) -> Self {
         let mut registers = [0; 12];
         registers[11] = entry;
@@ -44,7 +44,7 @@ pub(crate) struct FpState {
 }
 
 impl FpState {
-    /// What a program begins with.
+    /// The initial state of a program.
     pub(crate) const ZERO: Self = Self {
         v: [0; 64],
         fpsr: 0,
@@ -53,18 +53,19 @@ impl FpState {
 }
 
 unsafe extern "C" {
-    /// Saves the registers that a call keeps in `from` and goes on where `to` was left. Returns when
-    /// somebody switches to `from`.
+    /// Saves the call-preserved registers in `from` and continues where `to` was left. Returns when a
+    /// switch to `from` happens.
     ///
     /// # Safety
     ///
-    /// `to` must be a context that was switched from, or made by [`Context::new`], and has not been
-    /// switched to since; its stack must be mapped and nobody else's. Both must stay where they are.
+    /// `to` must be filled by an earlier switch or made by [`Context::new`], and not have been switched
+    /// to since. Its stack must be mapped and otherwise unused. Both contexts must stay at their
+    /// addresses.
     pub(crate) fn switch_context(from: *mut Context, to: *const Context);
 
     /// # Safety
     ///
-    /// `CPACR_EL1.FPEN` must let EL1 at the registers.
+    /// `CPACR_EL1.FPEN` must let EL1 access the registers.
     pub(crate) fn save_fp(state: *mut FpState);
 
     /// # Safety

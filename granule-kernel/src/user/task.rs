@@ -1,8 +1,8 @@
-//! The tasks there are: a table of fixed size, which is the limit of fork bombs, and what each owns.
+//! The table of tasks, whose fixed size limits fork bombs, and the state of each task.
 //!
-//! What others may look at lies in the table, as atomics. What only the task itself uses ([`Own`]) is
-//! in frames of its own and reached through [`Current`], of which there is one while the task is in
-//! the kernel; what the scheduler saves of it ([`Saved`]) lies beside that.
+//! State visible to others lies in the table, as atomics. State that only the task itself uses ([`Own`])
+//! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
+//! The state saved by the scheduler ([`Saved`]) lies beside it.
 
 use super::MOST_TASKS;
 use super::memory::{AddressSpace, SpaceRef};
@@ -22,97 +22,97 @@ use granule_linux_abi::processes::{Reaped, Relation, Selection};
 
 pub(super) mod builder;
 
-/// Nobody's.
+/// The place is free.
 const FREE: u32 = 0;
-/// Being made.
+/// The task is being made.
 const MADE: u32 = 1;
-/// It runs, or will.
+/// The task runs, or will.
 const ALIVE: u32 = 2;
-/// It has ended, and its parent has not asked how.
+/// The task has ended, and its parent has not reaped it.
 const ZOMBIE: u32 = 3;
 
-/// The first process, whose end is the end of all.
+/// The first process, whose end ends all others.
 pub(crate) const INIT: u32 = 1;
-/// The largest number of a process.
+/// The largest process number.
 const MOST_PID: u32 = 32_767;
 
-/// What everyone may know of a task.
+/// The state of a task visible to others.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(super) turn: Turn,
     life: AtomicU32,
     /// The process's number.
     pub(crate) pid: AtomicU32,
-    /// That of its parent.
+    /// The parent's number.
     pub(crate) parent: AtomicU32,
-    /// Its process group.
+    /// The process group.
     pub(crate) group: AtomicU32,
-    /// How it ended, in the word that `wait4` gives.
+    /// The exit status, as the word that `wait4` returns.
     status: AtomicU32,
-    /// It is to end, whatever it does, with this status.
+    /// The status with which the task must end, whatever it does.
     killed: AtomicU32,
-    /// Something is to be looked at before it goes back to EL0, and ends a sleep: a signal.
+    /// Pending work before the return to EL0, such as a signal; it also ends a sleep.
     pub(crate) notified: AtomicBool,
-    /// When its sleep ends at the latest, by the timer's counter.
+    /// The deadline of its sleep, by the timer's counter.
     pub(super) deadline: AtomicU64,
-    /// After `vfork`, the parent whose memory it has until it has its own; the parent sleeps.
+    /// After `vfork`, the sleeping parent whose memory the task uses until it has its own.
     vfork_parent: AtomicU32,
     body: AtomicPtr<Body>,
 }
 
-/// How a process that is ended from outside ended.
+/// The status of a process that is ended from outside.
 pub(super) const KILLED: u32 = Status::Killed {
     signal: SIGKILL,
     core: false,
 }
 .word();
 
-/// In `killed`: it is not.
+/// The value of `killed` for a task that goes on.
 const NOT_KILLED: u32 = u32::MAX;
 
-/// What is in a task's own frames.
+/// The contents of a task's own frames.
 struct Body {
     saved: UnsafeCell<Saved>,
     own: UnsafeCell<Own>,
     stack: Stack,
 }
 
-/// What the scheduler keeps of a task that does not run.
+/// The state that the scheduler saves for a task that does not run.
 pub(super) struct Saved {
     pub(super) context: Context,
     pub(super) fp: FpState,
     /// TPIDR_EL0.
     pub(super) thread_pointer: u64,
-    /// The address space that it runs in, which [`Own::memory`] keeps.
+    /// The address space of the task; [`Own::memory`] keeps it alive.
     pub(super) space: Option<SpaceRef>,
 }
 
-/// What a task has for itself.
+/// The state that only the task itself uses.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     /// `None` only while the task ends.
     pub(super) memory: Option<AddressSpace>,
-    /// The heap that `brk` moves the end of.
+    /// The heap; `brk` moves its end.
     pub(crate) heap: core::ops::Range<u64>,
-    /// Where a zero goes when it ends (`set_tid_address`).
+    /// The address that gets a zero when the task ends (`set_tid_address`).
     pub(crate) clear_child_tid: u64,
 }
 
 static TASKS: [Task; MOST_TASKS] = [const { Task::new() }; MOST_TASKS];
 
-/// Who is whose child, and who is alive: changed and looked at under this lock where both matter.
+/// Guards changes and checks that involve the family relations and life states of several tasks.
 static FAMILY: Lock<Family> = Lock::new(Family {
     last_pid: 0,
     made: 0,
     closed: false,
 });
 
-/// Behind the lock.
+/// The state behind the lock.
 struct Family {
     last_pid: u32,
-    /// Tasks that were made.
+    /// Tasks made so far.
     made: u64,
-    /// Nobody is to be made any more.
+    /// Whether no more tasks may be made.
     closed: bool,
 }
 
@@ -133,18 +133,18 @@ impl Task {
         }
     }
 
-    /// Its place in the table.
+    /// The task's place in the table.
     pub(crate) fn place(&self) -> usize {
         let offset = (&raw const *self as usize).wrapping_sub(TASKS.as_ptr() as usize);
         offset / size_of::<Self>()
     }
 
-    /// Its process's number.
+    /// The process number.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// How its process is related to others.
+    /// The relations of the process to others.
     pub(super) fn relation(&self) -> Relation {
         Relation {
             pid: self.pid(),
@@ -153,17 +153,17 @@ impl Task {
         }
     }
 
-    /// Whether it runs, or will.
+    /// Whether the task runs, or will.
     pub(crate) fn is_alive(&self) -> bool {
         self.life.load(Ordering::Acquire) == ALIVE
     }
 
-    /// Whether there is a process of its number: it runs, or its parent has not asked how it ended.
+    /// Whether the process number is in use: the task runs, or its parent has not reaped it.
     pub(crate) fn is_known(&self) -> bool {
         self.life.load(Ordering::Acquire) >= ALIVE
     }
 
-    /// How it is to end, if it is to end whatever it does.
+    /// The status with which the task must end, if any.
     pub(crate) fn killed(&self) -> Option<u32> {
         match self.killed.load(Ordering::Acquire) {
             NOT_KILLED => None,
@@ -171,7 +171,7 @@ impl Task {
         }
     }
 
-    /// Ends it with this status, before its next instruction at EL0. Who calls wakes it, too.
+    /// Ends the task with `status` before its next instruction at EL0. The caller must wake it, too.
     pub(super) fn set_killed(&self, status: u32) {
         // The first reason stands.
         let _ =
@@ -192,9 +192,9 @@ impl Task {
         NonNull::new(self.body.load(Ordering::Acquire))
     }
 
-    /// What the scheduler keeps of it.
+    /// The state that the scheduler saves.
     pub(super) fn saved(&self) -> Option<*mut Saved> {
-        // SAFETY: a body stays until its task is buried, which is nobody's before that.
+        // SAFETY: the body stays until its task is buried, and the task's place is not free before that.
         self.body().map(|body| unsafe { body.as_ref() }.saved.get())
     }
 }
@@ -205,9 +205,9 @@ impl fmt::Debug for Body {
     }
 }
 
-/// A task in the kernel: what a system call or a fault works on.
+/// A task in the kernel: the subject of a system call or a fault.
 pub(crate) struct Current<'a> {
-    /// The registers that it came with and goes back by.
+    /// The registers of the entry, used for the return.
     pub(crate) frame: &'a mut Frame,
     pub(crate) task: &'static Task,
     pub(crate) own: &'a mut Own,
@@ -218,25 +218,25 @@ impl<'a> Current<'a> {
     ///
     /// # Safety
     ///
-    /// To be called where `task` has just entered the kernel by `frame`, on that CPU, and once until
-    /// it leaves: then nobody else has what it owns.
+    /// The caller runs on the CPU on which `task` has just entered the kernel with `frame`. It calls
+    /// this once until the task leaves the kernel, so that nothing else has the task's own state.
     pub(super) unsafe fn new(task: &'static Task, frame: &'a mut Frame) -> Option<Self> {
         let body = task.body()?;
-        // SAFETY: the body stays until its task is buried; nobody else has what the task owns.
+        // SAFETY: the body stays until its task is buried, and nothing else has the task's own state.
         let own = unsafe { &mut *body.as_ref().own.get() };
         Some(Self { frame, task, own })
     }
 
-    /// Its address space. It has one until it ends.
+    /// The task's address space; `None` only while the task ends.
     pub(crate) fn memory(&self) -> Option<&AddressSpace> {
         self.own.memory.as_ref()
     }
 
-    /// Runs in `space` from here on; gives the one it had.
+    /// Makes the task run in `space`. Returns the old space.
     pub(super) fn set_memory(&mut self, space: Option<AddressSpace>) -> Option<AddressSpace> {
         if let Some(saved) = self.task.saved() {
             let reference = space.as_ref().map(AddressSpace::reference);
-            // SAFETY: the scheduler reads it when the task does not run.
+            // SAFETY: the scheduler reads the field only while the task does not run.
             unsafe { (&raw mut (*saved).space).write(reference) };
         }
         core::mem::replace(&mut self.own.memory, space)
@@ -259,40 +259,40 @@ pub(crate) fn alive() -> impl Iterator<Item = &'static Task> {
     TASKS.iter().filter(|task| task.is_alive())
 }
 
-/// The process with this number, if it runs.
+/// The running process with this number.
 pub(crate) fn find(pid: u32) -> Option<&'static Task> {
     alive().find(|task| task.pid() == pid)
 }
 
-/// Whether nobody is left, not even to be asked how it ended.
+/// Whether no task is left, not even a zombie.
 pub(super) fn none_left() -> bool {
     TASKS
         .iter()
         .all(|task| task.life.load(Ordering::Acquire) == FREE)
 }
 
-/// Tasks that were made so far.
+/// The number of tasks made so far.
 pub(super) fn made() -> u64 {
     FAMILY.with(|family| family.made)
 }
 
-/// From here on nobody is made any more.
+/// Stops the making of tasks.
 pub(super) fn close() {
     FAMILY.with(|family| family.closed = true);
 }
 
-/// Ends the sharing of memory that `vfork` began; gives the parent, which is to be woken.
+/// Ends the sharing of memory after `vfork`. Returns the parent, which the caller must wake.
 pub(super) fn end_vfork(task: &Task) -> Option<&'static Task> {
     find(task.vfork_parent.swap(0, Ordering::AcqRel))
 }
 
-/// Whether the child of a `vfork` still has its parent's memory.
+/// Whether a `vfork` child still uses its parent's memory.
 pub(super) fn is_in_vfork(pid: u32) -> bool {
     find(pid).is_some_and(|task| task.vfork_parent.load(Ordering::Acquire) != 0)
 }
 
-/// A child that has ended, and its parent's number, who is to be told: the first process is, of those
-/// whose parents have ended since.
+/// An ended child and the number of the parent to tell. That is the first process if the child's own
+/// parent has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Zombie {
     pub(super) parent: u32,
@@ -301,8 +301,8 @@ pub(super) struct Zombie {
     pub(super) status: u32,
 }
 
-/// What a task says last: its children are the first process's, and `status` is how it ended.
-/// Gives one that has ended, if that process has to look after it; then this is to be called again.
+/// Records the end of a task: sets `status` and gives its children to the first process. Returns an
+/// ended child that the first process must be told about; the caller then calls this again.
 pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
     FAMILY.with(|_| {
         task.status.store(status, Ordering::Relaxed);
@@ -319,24 +319,25 @@ pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
             }
         }
         if find(INIT).is_none() {
-            // Nobody will ask for them.
+            // No process is left to reap them.
             forget_children(INIT);
         }
         None
     })
 }
 
-/// The frames of a task that runs no more, or never did, go.
+/// Frees the frames of a task that will never run again.
 pub(super) fn free_body(task: &Task) {
     let body = task.body.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if let Some(body) = NonNull::new(body) {
-        // SAFETY: it comes from `TaskBuilder::begin`, was swapped out, and its task never runs again.
+        // SAFETY: the pointer comes from `TaskBuilder::begin` and was swapped out, and its task never
+        // runs again.
         drop(unsafe { Boxed::from_pointer(body) });
     }
 }
 
-/// A task that has left its CPU for good, and whose frames have gone, can be asked after by its parent
-/// from here on, who is to be told; if there is none, it is forgotten.
+/// Makes a task that has left its CPU for good, and whose frames are freed, a zombie. Returns it with
+/// the parent to tell. Without a parent the task is forgotten.
 pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
     FAMILY.with(|_| {
         let number = task.parent.load(Ordering::Relaxed);
@@ -344,13 +345,13 @@ pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
         let zombie = parent.map(|_| task.zombie_of(number));
         let life = if zombie.is_some() { ZOMBIE } else { FREE };
         task.life.store(life, Ordering::Release);
-        // Only the first process still has any.
+        // Only the first process still has children at this point.
         forget_children(task.pid());
         zombie
     })
 }
 
-/// Nobody will ask for the dead children of a parent that is gone.
+/// Forgets the zombies of a parent that is gone.
 fn forget_children(pid: u32) {
     for child in &TASKS {
         let theirs = child.parent.load(Ordering::Relaxed) == pid;
@@ -360,14 +361,14 @@ fn forget_children(pid: u32) {
     }
 }
 
-/// Looks for a child of `parent` that has ended, and forgets it.
+/// Finds a zombie child of `parent` and forgets it.
 pub(super) fn reap(parent: &Task, which: Selection) -> Reaped {
     look_for(parent, which, |child| {
         child.life.store(FREE, Ordering::Release);
     })
 }
 
-/// Whether [`reap`] would find a child, or there is no such child at all.
+/// Whether [`reap`] would find a child, or no such child exists.
 pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
     look_for(parent, which, |_| ()) != Reaped::None
 }
@@ -395,7 +396,7 @@ fn look_for(parent: &Task, which: Selection, found: impl FnOnce(&Task)) -> Reape
     })
 }
 
-/// Forgets a task that has ended and that nobody will ask after, if nobody has.
+/// Forgets a zombie that its parent does not want to reap, if it still exists.
 pub(super) fn forget(task: &Task, pid: u32) {
     FAMILY.with(|_| {
         if task.life.load(Ordering::Acquire) == ZOMBIE && task.pid() == pid {
@@ -404,7 +405,7 @@ pub(super) fn forget(task: &Task, pid: u32) {
     });
 }
 
-/// The status that the first process ended with.
+/// The exit status of the first process.
 pub(super) fn status_of(task: &Task) -> u32 {
     task.status.load(Ordering::Relaxed)
 }

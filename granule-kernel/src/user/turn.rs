@@ -1,42 +1,41 @@
-//! Whose turn it is: one word a task, which says whether it runs, waits for its turn, or sleeps.
+//! The scheduling state of a task, in one word: the task runs, waits for its turn, or sleeps.
 //!
-//! A task that goes to sleep says so first ([`Turn::about_to_sleep`]), looks then whether what it
-//! waits for is there, and leaves its CPU only if it is not. Who makes it come true wakes afterwards
-//! ([`Turn::wake`]). Whatever the order, either the sleeper sees that it is there or the waker sees
-//! the sleeper. A task that is woken before it has left its CPU is put back into the queue by the
-//! CPU that it leaves, never by the waker: so nobody runs it while its registers are not saved yet,
-//! and it is in the queue once. Pure; every order of steps is tried by shuttle.
+//! Before it sleeps a task announces it ([`Turn::about_to_sleep`]), checks its condition, and leaves its
+//! CPU only if the condition is false. A waker makes the condition true and then calls [`Turn::wake`].
+//! In either order the sleeper sees the condition or the waker sees the sleeper. If a task is woken
+//! before it has left its CPU, that CPU requeues it, never the waker. So no CPU runs the task before its
+//! registers are saved, and the task is queued once. Pure; shuttle tests the orders of steps.
 
 #[cfg(not(test))]
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(test)]
 use shuttle::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// It has no turn: not begun, or ended.
+/// No turn: the task has not begun, or has ended.
 const NONE: u32 = 0;
-/// It waits in the queue.
+/// The task waits in the queue.
 const READY: u32 = 1;
-/// A CPU runs it.
+/// A CPU runs the task.
 const RUNNING: u32 = 2;
-/// A CPU runs it, and it is about to sleep.
+/// A CPU runs the task, which is about to sleep.
 const PARKING: u32 = 3;
-/// As [`PARKING`], and it was woken meanwhile.
+/// As [`PARKING`], but the task was woken meanwhile.
 const WOKEN: u32 = 4;
-/// It sleeps.
+/// The task sleeps.
 const ASLEEP: u32 = 5;
 
-/// One task's.
+/// The state of one task.
 #[derive(Debug)]
 pub(crate) struct Turn(AtomicU32);
 
-/// What the CPU that a task has left does with it.
+/// The next step of the CPU that a task has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Puts it at the queue's end.
+    /// Append the task to the queue.
     Queue,
-    /// Nothing: who wakes it will queue it.
+    /// Nothing: the waker will queue the task.
     Sleeps,
-    /// Buries it.
+    /// Bury the task.
     Ended,
 }
 
@@ -45,34 +44,34 @@ impl Turn {
         Self(AtomicU32::new(NONE))
     }
 
-    /// It is about to be put into the queue for the first time.
+    /// The task is about to be queued for the first time.
     pub(crate) fn begin(&self) {
         self.0.store(READY, Ordering::Release);
     }
 
-    /// A CPU has taken it out of the queue and runs it.
+    /// A CPU dequeued the task and runs it.
     pub(crate) fn run(&self) {
         self.0.store(RUNNING, Ordering::Relaxed);
     }
 
-    /// For the task itself: it is going to look whether it must sleep.
+    /// Called by the task itself, before it checks whether it must sleep.
     pub(crate) fn about_to_sleep(&self) {
         self.0.store(PARKING, Ordering::Relaxed);
-        // Before the look: see `wake`.
+        // Orders the announcement before the check; pairs with the fence in `wake`.
         fence(Ordering::SeqCst);
     }
 
-    /// For the task itself: it does not sleep after all.
+    /// Called by the task itself: it does not sleep after all.
     pub(crate) fn stay(&self) {
         self.0.store(RUNNING, Ordering::Relaxed);
     }
 
-    /// For the task itself: it never comes back once it has left its CPU.
+    /// Called by the task itself: it never runs again once it has left its CPU.
     pub(crate) fn end(&self) {
         self.0.store(NONE, Ordering::Relaxed);
     }
 
-    /// For the CPU that it has left, its registers saved.
+    /// Called by the CPU that the task has left, with the registers saved.
     pub(crate) fn left(&self) -> Left {
         let old = self.0.load(Ordering::Relaxed);
         match old {
@@ -81,7 +80,7 @@ impl Turn {
                 let slept = self.0.compare_exchange(
                     PARKING,
                     ASLEEP,
-                    // The registers are saved before whoever wakes it has it run.
+                    // The registers are saved before a waker lets the task run.
                     Ordering::Release,
                     Ordering::Relaxed,
                 );
@@ -95,11 +94,12 @@ impl Turn {
         Left::Queue
     }
 
-    /// What it may wait for came true before this call. Whether the caller must put it into the
-    /// queue.
+    /// Wakes the task, after its condition may have come true. Returns whether the caller must queue the
+    /// task.
     #[must_use]
     pub(crate) fn wake(&self) -> bool {
-        // What came true is seen by who looks after it parked, or we see that it parks.
+        // Either the sleeper's check after its announcement sees the condition, or this call sees the
+        // announcement.
         fence(Ordering::SeqCst);
         loop {
             let old = self.0.load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ mod tests {
 
     const SCHEDULES: usize = 3_000;
 
-    /// A task's turn, the queue, and what is to be true when it goes on.
+    /// A task's turn, the queue, and the conditions that the task waits for.
     struct World {
         turn: Turn,
         queue: Mutex<usize>,
@@ -150,8 +150,8 @@ mod tests {
             }
         }
 
-        /// What the task does in one turn: sleeps until the first has come, yields, sleeps until
-        /// the second has come. `at` is where it is; true if it has ended.
+        /// One turn of the task: it sleeps until the first condition, yields, then sleeps until the
+        /// second. `at` is its progress; true if it has ended.
         fn task(&self, at: &Mutex<usize>) {
             let mut at = at.lock().unwrap();
             loop {
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn no_wake_is_lost_and_nobody_runs_twice() {
-        // A task that was forgotten would leave the CPUs looking for it for ever: more steps than
-        // any schedule that ends has.
+        // A forgotten task would keep the CPUs searching for ever. The limit is more steps than any
+        // terminating schedule has.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(20_000);
         let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES * times());

@@ -1,8 +1,7 @@
-//! A set of tasks that wait for the same, in four words: part of what they wait for.
+//! A set of tasks that wait for the same event, in four words.
 //!
-//! A waiter puts itself in before it looks whether it must wait, and who makes it come true takes
-//! all out and wakes each. Being woken for nothing is allowed, so a task that is in a set by
-//! accident, or whose place was given to another one, does no harm.
+//! A waiter adds itself before it checks its condition. A waker makes the condition true, then wakes
+//! every task in the set. Spurious wakeups are allowed, so a stale entry or a reused place does no harm.
 
 use super::MOST_TASKS;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,31 +14,31 @@ const _: () = assert!(MOST_TASKS.is_multiple_of(64));
 pub(crate) struct Waiters([AtomicU64; WORDS]);
 
 impl Waiters {
-    /// Nobody.
+    /// The empty set.
     pub(crate) const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
-    /// Puts the task at `place` in.
+    /// Adds the task at `place`.
     pub(crate) fn add(&self, place: usize) {
         if let Some(word) = self.0.get(place / 64) {
             word.fetch_or(1 << (place % 64), Ordering::SeqCst);
         }
     }
 
-    /// Takes it out.
+    /// Removes the task at `place`.
     pub(crate) fn remove(&self, place: usize) {
         if let Some(word) = self.0.get(place / 64) {
             word.fetch_and(!(1 << (place % 64)), Ordering::SeqCst);
         }
     }
 
-    /// Whether nobody is in it.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
 
-    /// Calls `what` with each, all of which stay.
+    /// Calls `what` with each place and leaves the set unchanged.
     pub(crate) fn each(&self, mut what: impl FnMut(usize)) {
         for (index, word) in self.0.iter().enumerate() {
             bits(word.load(Ordering::SeqCst)).for_each(|bit| what(index * 64 + bit));
@@ -63,7 +62,7 @@ mod tests {
             waiters.add(place);
             waiters.add(place);
         }
-        // No such task.
+        // A place outside the table.
         waiters.add(MOST_TASKS);
         waiters.remove(130);
         let mut seen = Vec::new();

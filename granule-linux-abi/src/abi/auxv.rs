@@ -1,4 +1,4 @@
-//! Types of the entries of the auxiliary vector, which a program finds on its stack.
+//! Types of the entries of the auxiliary vector on a program's start stack.
 
 pub const AT_NULL: u64 = 0;
 pub const AT_PHDR: u64 = 3;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why a system call failed, as its caller is told.
+/// The error number of a failed system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(u16);
 
@@ -11,7 +11,7 @@ macro_rules! errnos {
         impl Errno {
             $($(#[$doc])* pub const $name: Self = Self($number);)*
 
-            /// The name in C, without which a number says little.
+            /// The name in C, for messages.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($number => stringify!($name),)*
@@ -23,41 +23,41 @@ macro_rules! errnos {
 }
 
 errnos! {
-    /// The caller may not.
+    /// The caller lacks permission.
     EPERM = 1;
-    /// There is nothing of that name.
+    /// No such file.
     ENOENT = 2;
-    /// There is no such process.
+    /// No such process.
     ESRCH = 3;
-    /// A signal came first.
+    /// A signal interrupted the call.
     EINTR = 4;
     /// The argument list is too long.
     E2BIG = 7;
-    /// Not a program that can run here.
+    /// The file is not a program that can run here.
     ENOEXEC = 8;
-    /// The descriptor is not open, or not for this.
+    /// The descriptor is not open, or not open for this operation.
     EBADF = 9;
-    /// There are no children to wait for.
+    /// No such children.
     ECHILD = 10;
-    /// It would block, or there is no room now.
+    /// The call would block, or a resource is exhausted for now.
     EAGAIN = 11;
-    /// No memory.
+    /// Out of memory.
     ENOMEM = 12;
     /// The file's permissions do not allow it.
     EACCES = 13;
-    /// A pointer leads nowhere.
+    /// A bad address.
     EFAULT = 14;
-    /// Somebody else is at it.
+    /// The resource is in use.
     EBUSY = 16;
-    /// There is something of that name.
+    /// The file exists already.
     EEXIST = 17;
     /// The device has no such driver.
     ENODEV = 19;
     /// A part of the path is not a directory.
     ENOTDIR = 20;
-    /// It is a directory.
+    /// The file is a directory.
     EISDIR = 21;
-    /// An argument makes no sense.
+    /// An invalid argument.
     EINVAL = 22;
     /// The system has too many open files.
     ENFILE = 23;
@@ -71,13 +71,13 @@ errnos! {
     ESPIPE = 29;
     /// The file system cannot be written.
     EROFS = 30;
-    /// Nobody reads the pipe.
+    /// The pipe has no reader.
     EPIPE = 32;
     /// The result does not fit.
     ERANGE = 34;
     /// A name is too long.
     ENAMETOOLONG = 36;
-    /// There is no such system call.
+    /// No such system call.
     ENOSYS = 38;
     /// Too many symbolic links.
     ELOOP = 40;
@@ -85,19 +85,19 @@ errnos! {
     EOVERFLOW = 75;
     /// Not supported by this file.
     EOPNOTSUPP = 95;
-    /// There is no such address to be had.
+    /// The requested address is not available.
     EADDRNOTAVAIL = 99;
-    /// Time is up.
+    /// The time is up.
     ETIMEDOUT = 110;
 }
 
 impl Errno {
-    /// What the system call returns in x0.
+    /// The value that the system call returns in x0.
     pub const fn as_result(self) -> u64 {
         (self.0 as u64).wrapping_neg()
     }
 
-    /// The number, as `siginfo` carries it.
+    /// The number, as `siginfo` has it.
     #[cfg_attr(not(test), allow(dead_code, reason = "tests name what they expect"))]
     pub const fn number(self) -> u16 {
         self.0

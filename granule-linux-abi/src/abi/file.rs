@@ -1,18 +1,18 @@
-//! Files: flags, modes, and the structures that tell of them.
+//! Files: flags, modes, and the structures that describe files.
 
 use super::layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// "Relative to the working directory", in the place of a descriptor.
+/// The working directory, in place of a descriptor.
 pub const AT_FDCWD: i32 = -100;
-/// Tell of the link, not of what it leads to.
+/// Describe the link itself, not its target.
 pub const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
-/// Mount nothing on the way.
+/// Mount nothing along the path.
 pub const AT_NO_AUTOMOUNT: u32 = 0x800;
 /// An empty path means the descriptor itself.
 pub const AT_EMPTY_PATH: u32 = 0x1000;
 
-/// The part of the open flags that says read, write or both.
+/// The access mode in the open flags: read, write or both.
 pub const O_ACCMODE: u32 = 0o3;
 pub const O_WRONLY: u32 = 0o1;
 pub const O_RDWR: u32 = 0o2;
@@ -21,18 +21,18 @@ pub const O_EXCL: u32 = 0o200;
 pub const O_TRUNC: u32 = 0o1000;
 pub const O_APPEND: u32 = 0o2000;
 pub const O_NONBLOCK: u32 = 0o4000;
-/// These two differ from what most architectures have.
+/// These two values differ from those of most architectures.
 pub const O_DIRECTORY: u32 = 0o40000;
 pub const O_NOFOLLOW: u32 = 0o100000;
 pub const O_CLOEXEC: u32 = 0o2000000;
 pub const O_PATH: u32 = 0o10000000;
-/// Every 64-bit program has it; F_GETFL shows it.
+/// Set for every 64-bit program; F_GETFL returns it.
 pub const O_LARGEFILE: u32 = 0o400000;
 
 pub const F_SETFD: u32 = 2;
 pub const F_GETFL: u32 = 3;
 pub const F_DUPFD_CLOEXEC: u32 = 1030;
-/// The one descriptor flag.
+/// The only descriptor flag.
 pub const FD_CLOEXEC: u64 = 1;
 
 /// The `ioctl` that turns O_NONBLOCK on and off.
@@ -51,12 +51,12 @@ pub const S_IFLNK: u32 = 0o120000;
 
 /// The most bytes of a path, its NUL included.
 pub const PATH_MAX: usize = 4096;
-/// Writes of so many bytes go into a pipe in one piece.
+/// Writes up to this size go into a pipe in one piece.
 pub const PIPE_BUF: usize = 4096;
-/// What one read or write moves at most, whatever is asked.
+/// The most bytes that one read or write moves.
 pub const MAX_RW_COUNT: u64 = 0x7fff_f000;
 
-/// A device number as `stat` tells it, in 64 bits: twelve bits of major, twenty of minor.
+/// A device number in the 64-bit form of `stat`: twelve bits of major, twenty of minor.
 pub const fn device_number(major: u32, minor: u32) -> u64 {
     ((minor & 0xff) | (major & 0xfff) << 8) as u64 | ((minor & !0xff) as u64) << 12
 }
@@ -84,22 +84,22 @@ pub struct Stat {
 }
 layout!(Stat, 128, mode at 16, rdev at 32, size at 48, blksize at 56, blocks at 64, atime at 72);
 
-/// A directory entry of `getdents64`, up to its name, which follows with a NUL; the whole is
-/// padded to a multiple of 8 bytes.
+/// The head of a directory entry of `getdents64`. The name follows, with a NUL; the whole is padded to a
+/// multiple of 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryEntry {
     pub ino: u64,
-    /// Where the next entry is, for `lseek`.
+    /// The position of the next entry, for `lseek`.
     pub next: u64,
     pub length: u16,
     pub kind: u8,
 }
 
-/// Bytes of an entry before its name: 19, so no C structure without padding has it.
+/// Bytes of an entry before its name. No C structure without padding has this size of 19.
 pub const DIRECTORY_ENTRY_HEAD: usize = 19;
 
 impl DirectoryEntry {
-    /// As it lies in memory.
+    /// The entry in memory order.
     pub fn to_bytes(self) -> [u8; DIRECTORY_ENTRY_HEAD] {
         let mut bytes = [0; DIRECTORY_ENTRY_HEAD];
         let (ino, rest) = bytes.split_at_mut(8);
@@ -120,7 +120,7 @@ pub const POLLNVAL: u16 = 0x20;
 pub const POLLRDNORM: u16 = 0x40;
 pub const POLLWRNORM: u16 = 0x100;
 
-/// What `ppoll` asks of a descriptor, and is told.
+/// A request of `ppoll` for one descriptor, and the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
 #[repr(C)]
 pub struct PollFd {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn device_numbers_are_packed_as_user_space_unpacks_them() {
-        // makedev(5, 1), makedev(0x123, 0x45678): glibc's macro.
+        // makedev(5, 1) and makedev(0x123, 0x45678) by glibc's macro.
         assert_eq!(device_number(5, 1), 0x501);
         assert_eq!(device_number(0x123, 0x45678), 0x4561_2378);
     }

@@ -1,10 +1,10 @@
-//! The arm64 Linux system-call interface as types and numbers: what user programs were compiled
-//! against and what therefore cannot be chosen here.
+//! The types and numbers of the arm64 Linux system-call interface. User programs were compiled against
+//! these values, so nothing here is a free choice.
 //!
-//! Only layouts, numbers and their names live here; what is done with them lives in
-//! [`files`](super::files), [`signals`](super::signals) and [`syscall`](super::syscall). Each
-//! structure has its size, and each offset that a C compiler padded has its field, checked at
-//! compile time: a wrong one corrupts a program's memory without a word.
+//! Only layouts, numbers and names live here; the behaviour lives in [`files`](super::files),
+//! [`signals`](super::signals) and [`syscall`](super::syscall). The size of each structure is checked at
+//! compile time, and so are the offsets where C inserts padding: a wrong layout would corrupt a
+//! program's memory silently.
 
 pub mod auxv;
 pub mod errno;
@@ -16,7 +16,7 @@ pub mod time;
 
 pub use errno::Errno;
 
-/// Checks the size of a structure of the interface, and that fields lie where they must.
+/// Checks the size of an interface structure and the offsets of its fields.
 macro_rules! layout {
     ($type:ty, $size:literal $(, $field:ident at $offset:literal)* $(,)?) => {
         const _: () = assert!(size_of::<$type>() == $size);

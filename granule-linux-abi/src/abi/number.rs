@@ -1,4 +1,4 @@
-//! Numbers of the system calls that are known by name, as they come in x8.
+//! The numbers of the system calls known by name, passed in x8.
 
 macro_rules! numbers {
     ($($name:ident = $number:literal,)*) => {
@@ -78,5 +78,5 @@ numbers! {
     CLOSE_RANGE = 436,
 }
 
-/// Numbers end before here: what is larger is told of once, together.
+/// All numbers lie below this. Larger numbers share one report.
 pub const COUNT: u64 = 512;

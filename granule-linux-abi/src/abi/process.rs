@@ -1,4 +1,4 @@
-//! Processes: clone, wait, limits, usage, and what the system says of itself.
+//! Processes: clone, wait, limits, resource usage, and system information.
 
 use super::layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -7,17 +7,17 @@ pub const WNOHANG: u32 = 1;
 /// Words of `struct rusage`, which `wait4` fills with zeros.
 pub const USAGE_WORDS: usize = 18;
 
-/// How a process ended, as `wait4` tells it.
+/// How a process ended, as `wait4` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// By `exit`, with the low byte of what it gave.
+    /// By `exit`, with the low byte of its argument.
     Exited(u8),
-    /// By a signal; whether the default action was to dump core (none is written).
+    /// By a signal. `core` says that the default action is to dump core; no core file is written.
     Killed { signal: u8, core: bool },
 }
 
 impl Status {
-    /// What a word says that [`word`](Self::word) made.
+    /// Decodes a word made by [`word`](Self::word).
     pub const fn from_word(word: u32) -> Self {
         let high = (word >> 8) as u8;
         match word & 0x7f {
@@ -29,11 +29,11 @@ impl Status {
         }
     }
 
-    /// In the word that user space takes apart.
+    /// The status word for user space.
     pub const fn word(self) -> u32 {
         match self {
             Self::Exited(code) => (code as u32) << 8,
-            // Bit 7 says that a core was written, which never happens here.
+            // Bit 7 means that a core file was written, which never happens here.
             Self::Killed { signal, .. } => signal as u32,
         }
     }
@@ -75,7 +75,7 @@ pub struct SysInfo {
 }
 layout!(SysInfo, 112, processes at 80, total_high at 88, unit at 104);
 
-/// `struct new_utsname`: six texts of 65 bytes.
+/// `struct new_utsname`: six strings of 65 bytes.
 #[derive(Clone, Copy, Debug, IntoBytes, FromBytes, Immutable)]
 #[repr(C)]
 pub struct UtsName {
@@ -84,11 +84,11 @@ pub struct UtsName {
 layout!(UtsName, 390);
 
 impl UtsName {
-    /// System, node, release, version, machine and domain; what is too long is cut.
+    /// Makes it from system, node, release, version, machine and domain. Longer strings are cut.
     pub fn new(texts: [&[u8]; 6]) -> Self {
         let mut all = [[0; 65]; 6];
         for (to, from) in all.iter_mut().zip(texts) {
-            // One less: the NUL.
+            // One byte is for the NUL.
             let (_nul, room) = to.split_last_mut().unwrap_or((&mut 0, &mut []));
             for (to, from) in room.iter_mut().zip(from) {
                 *to = *from;
@@ -104,14 +104,14 @@ pub const PR_GET_NAME: u64 = 16;
 /// Bytes of a process's name, its NUL included.
 pub const NAME_BYTES: usize = 16;
 
-/// The flags of `getrandom`, which all mean the same here.
+/// The known flags of `getrandom`; none has an effect here.
 pub const GRND_KNOWN: u64 = 7;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As WIFEXITED, WEXITSTATUS, WTERMSIG and their like take the word apart.
+    /// Decodes the word as WIFEXITED, WEXITSTATUS, WTERMSIG and their like do.
     #[test]
     fn a_status_is_what_the_macros_of_c_expect() {
         let word = Status::Exited(3).word();

@@ -1,7 +1,7 @@
-//! Signals: numbers, actions, and what a handler finds on its stack.
+//! Signals: numbers, actions, and the stack frame of a handler.
 //!
-//! The stack frame of a handler is part of the interface: handlers read and change the saved
-//! registers in it, and `rt_sigreturn` takes them from there.
+//! The stack frame is part of the interface: handlers read and change the saved registers in it, and
+//! `rt_sigreturn` restores the registers from there.
 
 use super::layout;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -32,12 +32,12 @@ pub const SIGXCPU: u8 = 24;
 pub const SIGXFSZ: u8 = 25;
 pub const SIGWINCH: u8 = 28;
 pub const SIGSYS: u8 = 31;
-/// Signals are numbered from 1 to here.
+/// The highest signal number; the lowest is 1.
 pub const SIGNALS: u8 = 64;
-/// Bytes of a signal set; the size that callers give must be this.
+/// Bytes of a signal set. Callers must pass this size.
 pub const SET_BYTES: u64 = 8;
 
-/// Names of the standard signals, for lines that people read.
+/// The name of a standard signal, for messages.
 pub const fn name(signal: u8) -> &'static str {
     match signal {
         SIGHUP => "SIGHUP",
@@ -61,48 +61,48 @@ pub const fn name(signal: u8) -> &'static str {
     }
 }
 
-/// In the place of a handler: the default action.
+/// The default action, in place of a handler.
 pub const SIG_DFL: u64 = 0;
-/// In the place of a handler: nothing happens.
+/// Ignore the signal, in place of a handler.
 pub const SIG_IGN: u64 = 1;
 
-/// Children that end are not kept.
+/// Ended children do not become zombies.
 pub const SA_NOCLDWAIT: u64 = 2;
-/// There is a `restorer`.
+/// The action has a `restorer`.
 pub const SA_RESTORER: u64 = 0x0400_0000;
-/// The handler has the other stack.
+/// The handler runs on the alternate stack.
 pub const SA_ONSTACK: u64 = 0x0800_0000;
-/// A call that was interrupted goes on.
+/// An interrupted call is restarted.
 pub const SA_RESTART: u64 = 0x1000_0000;
-/// The signal itself is let in while it is handled.
+/// The signal is not blocked in its own handler.
 pub const SA_NODEFER: u64 = 0x4000_0000;
-/// The action is the default one from then on.
+/// The action is reset to the default before the handler runs.
 pub const SA_RESETHAND: u64 = 0x8000_0000;
 
 pub const SIG_BLOCK: u32 = 0;
 pub const SIG_UNBLOCK: u32 = 1;
 pub const SIG_SETMASK: u32 = 2;
 
-/// `siginfo` codes: by `kill`, by the kernel, by `tkill`.
+/// `siginfo` codes: sent by `kill`, by the kernel, by `tkill`.
 pub const SI_USER: i32 = 0;
 pub const SI_KERNEL: i32 = 0x80;
 pub const SI_TKILL: i32 = -6;
-/// SIGCHLD: ended, killed, killed with a core.
+/// SIGCHLD: the child exited, was killed, was killed with a core dump.
 pub const CLD_EXITED: i32 = 1;
 pub const CLD_KILLED: i32 = 2;
 pub const CLD_DUMPED: i32 = 3;
-/// SIGSEGV: nothing is mapped there; it is mapped, but not for this.
+/// SIGSEGV: nothing is mapped there; the mapping does not permit the access.
 pub const SEGV_MAPERR: i32 = 1;
 pub const SEGV_ACCERR: i32 = 2;
-/// SIGBUS: misaligned; no such physical address.
+/// SIGBUS: a misaligned address; no such physical address.
 pub const BUS_ADRALN: i32 = 1;
 pub const BUS_ADRERR: i32 = 2;
-/// SIGILL: no such instruction.
+/// SIGILL: an illegal instruction.
 pub const ILL_ILLOPC: i32 = 1;
 /// SIGTRAP: a breakpoint.
 pub const TRAP_BRKPT: i32 = 1;
 
-/// What `rt_sigaction` takes and gives.
+/// The argument and the result of `rt_sigaction`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
 #[repr(C)]
 pub struct SigAction {
@@ -121,20 +121,20 @@ pub struct SigInfo {
     pub errno: i32,
     pub code: i32,
     pub pad: i32,
-    /// The sender's or child's number, and its user's; or the address of a fault.
+    /// The number and user of the sender or child; or the address of a fault.
     pub fields: [u32; 2],
-    /// SIGCHLD: how it ended.
+    /// SIGCHLD: the exit status or the signal.
     pub status: i32,
     pub pad2: i32,
     pub rest: [u64; 12],
 }
 layout!(SigInfo, 128, code at 8, fields at 16, status at 24);
 
-/// `SS_DISABLE`: there is no other stack.
+/// `SS_DISABLE`: no alternate stack.
 pub const SS_DISABLE: i32 = 2;
-/// `SS_ONSTACK`: it is in use.
+/// `SS_ONSTACK`: the alternate stack is in use.
 pub const SS_ONSTACK: i32 = 1;
-/// The smallest stack for handlers.
+/// The smallest alternate stack.
 pub const MINSIGSTKSZ: u64 = 5120;
 
 /// `stack_t`.
@@ -148,9 +148,9 @@ pub struct SigStack {
 }
 layout!(SigStack, 24, size at 16);
 
-/// The head of a record in the context's tail.
+/// The magic number of the floating-point record.
 pub const FPSIMD_MAGIC: u32 = 0x4650_8001;
-/// Bytes of the record of floating point.
+/// Bytes of the floating-point record.
 pub const FPSIMD_BYTES: u32 = 528;
 
 /// The record of floating point and SIMD registers.
@@ -166,7 +166,7 @@ pub struct FpsimdRecord {
 }
 layout!(FpsimdRecord, 528, fpsr at 8, v at 16);
 
-/// `struct sigcontext`, up to its tail.
+/// `struct sigcontext`, up to its tail of records.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct SigContext {
@@ -175,16 +175,16 @@ pub struct SigContext {
     pub sp: u64,
     pub pc: u64,
     pub pstate: u64,
-    /// The tail is aligned to 16 bytes.
+    /// Aligns the tail to 16 bytes.
     pub pad: u64,
 }
 layout!(SigContext, 288, x at 8, sp at 256, pc at 264, pstate at 272);
 
-/// Bytes of the tail, which holds records one after the other, and one of zeros.
+/// Bytes of the tail: records in sequence, ended by a record of zeros.
 pub const TAIL_BYTES: usize = 4096;
 
-/// What a handler finds at the stack pointer: `siginfo`, then `ucontext`. The tail's unused rest
-/// is not part of it: nobody reads beyond the record of zeros, and its bytes need not be written.
+/// The frame at a handler's stack pointer: `siginfo`, then `ucontext`. The unused rest of the tail is
+/// not included: readers stop at the record of zeros, so these bytes need not be written.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct SigFrame {
@@ -193,7 +193,7 @@ pub struct SigFrame {
     pub link: u64,
     pub stack: SigStack,
     pub mask: u64,
-    /// Room for 1024 signals, and to the alignment of the context.
+    /// Room for 1024 signals, and padding to the alignment of the context.
     pub unused: [u64; 16],
     pub context: SigContext,
     pub fpsimd: FpsimdRecord,
@@ -202,7 +202,7 @@ pub struct SigFrame {
 layout!(SigFrame, 1136, flags at 128, stack at 144, mask at 168, context at 304, fpsimd at 592);
 
 impl SigFrame {
-    /// All zeros.
+    /// A frame of zeros.
     pub fn zeroed() -> Self {
         Self::new_zeroed()
     }

@@ -15,7 +15,7 @@ pub struct TimeSpec {
 layout!(TimeSpec, 16);
 
 impl TimeSpec {
-    /// So many nanoseconds.
+    /// Converts from nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self {
             sec: (ns / NANOSECONDS) as i64,
@@ -23,7 +23,7 @@ impl TimeSpec {
         }
     }
 
-    /// In nanoseconds; more than 584 years are 584 years.
+    /// Converts to nanoseconds, at most 584 years. `EINVAL` for a negative or unnormalised time.
     pub fn to_ns(self) -> Result<u64, Errno> {
         let nsec = u64::try_from(self.nsec).map_err(|_| Errno::EINVAL)?;
         let sec = u64::try_from(self.sec).map_err(|_| Errno::EINVAL)?;
@@ -39,7 +39,7 @@ pub const CLOCK_MONOTONIC: u64 = 1;
 pub const CLOCK_REALTIME_COARSE: u64 = 5;
 pub const CLOCK_MONOTONIC_COARSE: u64 = 6;
 
-/// `clock_nanosleep`: until, not for.
+/// `clock_nanosleep`: the time is absolute.
 pub const TIMER_ABSTIME: u64 = 1;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What programs are told of files: `stat`, and the entries of a directory.
+//! Metadata of files: `stat`, and the entries of a directory.
 
 use super::Files;
 use super::open::{OpenFile, What};
@@ -7,20 +7,20 @@ use crate::abi::Errno;
 use crate::abi::file::{DIRECTORY_ENTRY_HEAD, DirectoryEntry, S_IFIFO, Stat, device_number};
 use crate::owned::Frames;
 
-/// The device number of the tree, and of what is in no tree.
+/// The device number of the tree, and the device number of files outside the tree.
 const TREE_DEVICE: u32 = 1;
 const PIPE_DEVICE: u32 = 2;
 
-/// The block that sizes are told in, and the one that reads are best made of.
+/// The unit of block counts, and the preferred size of reads.
 const BLOCK: u64 = 512;
 const BEST_READ: u32 = 4096;
 
-/// Positions in a directory: "here", "above", and one for each child.
+/// Positions in a directory: ".", "..", and the first child.
 const HERE: u64 = 0;
 const ABOVE: u64 = 1;
 const FIRST_CHILD: u64 = 2;
 
-/// What there is to tell, in `stat`'s form.
+/// Makes the `stat` structure.
 pub fn stat(about: &About, device: u32) -> Stat {
     let rdev = match about.kind {
         Kind::Device { major, minor } => device_number(major, minor),
@@ -46,12 +46,12 @@ pub fn stat(about: &About, device: u32) -> Stat {
 }
 
 impl<F: Frames> Files<'_, F> {
-    /// What there is to tell of a node, and its device.
+    /// The metadata of a node, and its device number.
     pub fn about_node(&self, node: NodeId) -> (About, u32) {
         (self.tree.about(node), TREE_DEVICE)
     }
 
-    /// What there is to tell of an open file, and its device.
+    /// The metadata of an open file, and its device number.
     pub fn about_open(&self, file: &OpenFile) -> (About, u32) {
         match file.what {
             What::PipeOut(index) | What::PipeIn(index) => {
@@ -72,8 +72,8 @@ impl<F: Frames> Files<'_, F> {
         }
     }
 
-    /// Writes as many entries of a directory into `into` as fit, from position `at` on: the bytes
-    /// written and the position behind them. None are left if no byte is written.
+    /// Writes as many entries of a directory to `into` as fit, starting at position `at`. Returns the
+    /// bytes written and the next position; 0 bytes mean the end.
     pub fn list(&self, directory: NodeId, at: u64, into: &mut [u8]) -> Result<(usize, u64), Errno> {
         let mut used = 0;
         let mut at = at;
@@ -81,7 +81,7 @@ impl<F: Frames> Files<'_, F> {
             let next = self.position_after(directory, at);
             let length = (DIRECTORY_ENTRY_HEAD + name.len() + 1).next_multiple_of(8);
             let Some(slot) = into.get_mut(used..used + length) else {
-                // Too small for even one is an error, else it would look like the end.
+                // A buffer too small for one entry is an error: 0 bytes would look like the end.
                 if used == 0 {
                     return Err(Errno::EINVAL);
                 }
@@ -92,7 +92,7 @@ impl<F: Frames> Files<'_, F> {
                 ino: about.ino,
                 next,
                 length: length as u16,
-                // The kind in a mode, as bits, is the kind here.
+                // The file type in a mode, as bits, is the type of an entry.
                 kind: (about.mode >> 12) as u8,
             };
             slot.fill(0);
@@ -115,7 +115,7 @@ impl<F: Frames> Files<'_, F> {
                 let first = self.tree.children(directory).next()?;
                 Some((first, self.tree.name(first)))
             }
-            // `lseek` may have put anything here: only a child of this directory counts.
+            // `lseek` may have set any position: only a child of this directory counts.
             _ => {
                 let id = u32::try_from(at - FIRST_CHILD - 1).ok()?;
                 let child = self.tree.existing(id)?;
@@ -125,7 +125,7 @@ impl<F: Frames> Files<'_, F> {
         }
     }
 
-    /// A position stands for the child itself: reading goes on there whatever else is done.
+    /// A position names the child itself, so a listing continues correctly after any other call.
     fn position_after(&self, directory: NodeId, at: u64) -> u64 {
         let next = match at {
             HERE => return ABOVE,
@@ -140,7 +140,7 @@ impl<F: Frames> Files<'_, F> {
         };
         match next {
             Some(next) => u64::from(next.0) + FIRST_CHILD + 1,
-            // Beyond every child there can be.
+            // A position behind every possible child.
             None => u64::from(u32::MAX) + FIRST_CHILD + 1,
         }
     }

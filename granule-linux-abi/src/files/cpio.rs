@@ -1,69 +1,69 @@
-//! Reads a cpio archive of the kind that an initramfs is: "newc" (magic 070701, or 070702 with
-//! sums), uncompressed, one archive or several in a row.
+//! Reads the cpio archive of an initramfs: "newc" (magic 070701, or 070702 with checksums),
+//! uncompressed, one archive or several in sequence.
 //!
-//! Bytes to entries, and nothing else: what entries mean as a tree is [`tree`](super::tree)'s. No
-//! allocation, no panic, whatever the bytes; each error says where it is.
+//! This file turns bytes into entries only; [`tree`](super::tree) makes a tree of them. The reader
+//! neither allocates nor panics on any input, and each error names its offset.
 
 use core::fmt;
 use core::ops::Range;
 
-/// The magic number and thirteen numbers of eight hexadecimal digits.
+/// Bytes of a header: the magic number and thirteen numbers of eight hexadecimal digits.
 const HEADER: usize = 110;
 const MAGIC: &[u8] = b"070701";
 const MAGIC_WITH_SUM: &[u8] = b"070702";
-/// The name of what ends an archive.
+/// The name of the entry that ends an archive.
 const TRAILER: &[u8] = b"TRAILER!!!";
-/// Headers and data begin at multiples of this.
+/// The alignment of headers and data.
 const ALIGNMENT: usize = 4;
 
-/// One entry.
+/// One entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// With the archive's number of the device, what tells hard links of one file.
+    /// The inode number. With the device number it identifies the hard links of one file.
     pub ino: u32,
-    /// Kind and permissions.
+    /// File type and permissions.
     pub mode: u32,
-    /// The user.
+    /// The user number.
     pub uid: u32,
-    /// The group.
+    /// The group number.
     pub gid: u32,
-    /// Hard links of the file.
+    /// The number of hard links.
     pub links: u32,
     /// Seconds since 1970.
     pub mtime: u32,
-    /// Of the device that the file was on.
+    /// The device number of the file system.
     pub device: (u32, u32),
-    /// Of the device that it is.
+    /// The device number of a device file.
     pub rdev: (u32, u32),
     /// The path, without its NUL.
     pub name: &'a [u8],
-    /// Where in the archive that is.
+    /// The offset of the name in the archive.
     pub name_at: usize,
-    /// Where in the archive the content is.
+    /// The range of the content in the archive.
     pub data: Range<usize>,
 }
 
-/// What is wrong with an archive.
+/// A fault in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpioError {
-    /// The byte at which the entry begins.
+    /// The offset of the faulty entry.
     pub at: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: Wrong,
 }
 
-/// What is wrong with an entry.
+/// A fault in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// It does not begin as an entry does.
+    /// The magic number is wrong.
     Magic,
-    /// Header, name or content reach beyond the end.
+    /// Header, name or content extend beyond the end of the archive.
     Truncated,
-    /// A number has something in it that is no hexadecimal digit.
+    /// A number contains a character that is not a hexadecimal digit.
     Digit,
     /// The name is empty or does not end with a NUL.
     Name,
-    /// The content's sum is another one.
+    /// The checksum of the content is wrong.
     Sum,
 }
 
@@ -82,12 +82,12 @@ impl fmt::Display for CpioError {
     }
 }
 
-/// The entries of `archive`, up to its end or the first that is wrong.
+/// Iterates over the entries of `archive`, up to its end or the first fault.
 pub const fn entries(archive: &[u8]) -> Entries<'_> {
     Entries { archive, at: 0 }
 }
 
-/// See [`entries`].
+/// The iterator of [`entries`].
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     archive: &'a [u8],
@@ -95,11 +95,11 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// Goes to where something that is not zero begins; false at the end.
+    /// Skips zeros up to the next non-zero word; false at the end.
     fn skip_zeros(&mut self) -> bool {
         let rest = self.archive.get(self.at..).unwrap_or_default();
         match rest.iter().position(|byte| *byte != 0) {
-            // Padding is whole words; a word with something in it is not padding.
+            // Padding is whole words of zeros.
             Some(zeros) => {
                 self.at += zeros - zeros % ALIGNMENT;
                 true
@@ -143,7 +143,7 @@ impl<'a> Entries<'a> {
         let [name @ .., 0] = name else {
             return Err(Wrong::Name);
         };
-        // A NUL in its middle would make two names of one for who stops there.
+        // A NUL in the middle would give two readers two different names.
         if name.is_empty() || name.contains(&0) {
             return Err(Wrong::Name);
         }
@@ -189,7 +189,7 @@ impl<'a> Iterator for Entries<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            // Between archives, and behind the last, there may be zeros.
+            // Zeros may follow each archive.
             if !self.skip_zeros() {
                 return None;
             }
@@ -206,7 +206,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// The next multiple of [`ALIGNMENT`]; offsets within an entry, which begins at one.
+/// The next multiple of [`ALIGNMENT`], for an offset in an entry, which is aligned itself.
 fn aligned(offset: usize) -> Option<usize> {
     offset.checked_next_multiple_of(ALIGNMENT)
 }
@@ -221,7 +221,7 @@ fn hexadecimal(digits: &[u8; 8]) -> Option<u32> {
 pub(crate) mod tests {
     use super::*;
 
-    /// An entry as `cpio -H newc` writes it.
+    /// An entry in the format of `cpio -H newc`.
     pub(crate) fn entry(
         (ino, mode, links): (u32, u32, u32),
         rdev: (u32, u32),

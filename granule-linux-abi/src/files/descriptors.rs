@@ -1,26 +1,26 @@
-//! The descriptors of one process: which open file each number is.
+//! The descriptors of one process: a map from numbers to open files.
 
 use crate::abi::Errno;
 
-/// Descriptors of a process, at most; RLIMIT_NOFILE says so, too.
+/// The most descriptors of a process; RLIMIT_NOFILE reports it.
 pub const MOST: usize = 64;
 
-/// An open file among all of them.
+/// The index of an open file in the table of all open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenId(pub(crate) u16);
 
-/// See the module. That each entry counts as an owner of its open file is its holder's business.
+/// The descriptors of one process. The owner of this map updates the open files' owner counts.
 #[derive(Clone, Debug)]
 pub struct Descriptors {
     open: [Option<OpenId>; MOST],
-    /// A bit for each that `execve` closes.
+    /// A bit for each descriptor that `execve` closes.
     close_on_exec: u64,
 }
 
 const _: () = assert!(MOST <= u64::BITS as usize);
 
 impl Descriptors {
-    /// None is open.
+    /// No descriptor is open.
     pub(crate) const fn new() -> Self {
         Self {
             open: [None; MOST],
@@ -34,7 +34,7 @@ impl Descriptors {
         slot.ok_or(Errno::EBADF)
     }
 
-    /// Gives `file` the lowest free number, `lowest` or above.
+    /// Gives `file` the lowest free number that is at least `lowest`.
     pub fn add(&mut self, file: OpenId, lowest: u32, close_on_exec: bool) -> Result<u32, Errno> {
         let free = self
             .open
@@ -48,7 +48,7 @@ impl Descriptors {
         Ok(fd as u32)
     }
 
-    /// Makes `fd` be `file`; the one it was before.
+    /// Makes `fd` refer to `file`. Returns the open file it referred to before.
     pub fn replace(
         &mut self,
         fd: u32,
@@ -61,27 +61,27 @@ impl Descriptors {
         Ok(before)
     }
 
-    /// Frees a number; the open file it was.
+    /// Frees a descriptor. Returns its open file.
     pub fn remove(&mut self, fd: u32) -> Result<OpenId, Errno> {
         let slot = self.open.get_mut(fd as usize);
         slot.and_then(Option::take).ok_or(Errno::EBADF)
     }
 
-    /// Whether `execve` closes it.
+    /// Whether `execve` closes the descriptor.
     #[cfg(test)]
     pub fn closes_on_exec(&self, fd: u32) -> Result<bool, Errno> {
         self.get(fd)?;
         Ok(self.close_on_exec & 1 << fd != 0)
     }
 
-    /// Says whether `execve` closes it.
+    /// Sets whether `execve` closes the descriptor.
     pub fn set_close_on_exec(&mut self, fd: u32, on: bool) -> Result<(), Errno> {
         self.get(fd)?;
         self.mark(fd, on);
         Ok(())
     }
 
-    /// Frees one number that `execve` closes; `None` when there is none left.
+    /// Frees one descriptor that `execve` closes; `None` when none is left.
     pub fn take_close_on_exec(&mut self) -> Option<OpenId> {
         let closing = (0..MOST as u32).find(|fd| {
             let open = self.get(*fd).is_ok();
@@ -90,12 +90,12 @@ impl Descriptors {
         self.remove(closing).ok()
     }
 
-    /// Frees one number; `None` when there is none left.
+    /// Frees one descriptor; `None` when none is left.
     pub fn take_any(&mut self) -> Option<OpenId> {
         self.open.iter_mut().find_map(Option::take)
     }
 
-    /// The open files, one for each number.
+    /// The open files, once for each descriptor.
     pub fn iter(&self) -> impl Iterator<Item = OpenId> {
         self.open.iter().copied().flatten()
     }
@@ -144,7 +144,7 @@ mod tests {
         table.add(OpenId(1), 0, true).unwrap();
         table.add(OpenId(2), 0, false).unwrap();
         table.add(OpenId(3), 63, true).unwrap();
-        // A mark does not outlive its descriptor.
+        // The flag does not outlive its descriptor.
         table.remove(0).unwrap();
         table.add(OpenId(4), 0, false).unwrap();
         assert_eq!(table.closes_on_exec(0), Ok(false));

@@ -1,29 +1,29 @@
-//! What programs can read of the next kernel: `/sys/kernel/kexec_loaded` and
-//! `/sys/kernel/kexec_segments`, as text that whoever loads or unloads one replaces.
+//! The files `/sys/kernel/kexec_loaded` and `/sys/kernel/kexec_segments`, as text that every load or
+//! unload of a next kernel replaces.
 
 use super::tree::Status;
 use arrayvec::ArrayVec;
 use core::fmt;
 
-/// Three segments and a line for all of it take 400 bytes at most.
+/// Three segments and the line of the whole take at most 400 bytes.
 const MOST_BYTES: usize = 512;
 
-/// See the module.
+/// The text about the loaded next kernel.
 #[derive(Clone, Debug)]
 pub struct Kexec {
     segments: ArrayVec<u8, MOST_BYTES>,
 }
 
 impl Kexec {
-    /// Nothing is loaded.
+    /// No next kernel is loaded.
     pub const NONE: Self = Self {
         segments: ArrayVec::new_const(),
     };
 
-    /// What is loaded says this of itself.
+    /// Takes the text of a loaded kernel.
     pub fn of(loaded: &impl fmt::Display) -> Self {
         let mut text = Self::NONE;
-        // What does not fit is cut off.
+        // A text that is too long is cut.
         let _ = fmt::write(&mut text, format_args!("{loaded}"));
         text
     }

@@ -1,10 +1,10 @@
-//! Files as user space sees them: a read-only [`tree`] out of the [`cpio`] archive of an
-//! initramfs, [`pipe`]s, and the console, a plain file.
+//! Files as user space sees them: a read-only [`tree`] from the [`cpio`] archive of an initramfs,
+//! [`pipe`]s, and the console, a plain file.
 //!
-//! [`Files`] has all open files of all processes; [`descriptors`] is one process's numbers for
-//! them; [`path`] leads from names to nodes; [`about`] tells of files, [`kexec`] of the next kernel. Nothing here waits, touches
-//! a program's memory or knows processes: what would have to wait says so, and
-//! [`syscall`](super::syscall) does.
+//! [`Files`] has the open files of all processes; [`descriptors`] maps one process's numbers to them;
+//! [`path`] resolves names to nodes; [`about`] describes files, and [`kexec`] the next kernel. Nothing
+//! here waits, touches a program's memory or knows processes. An operation that would have to wait says
+//! so, and [`syscall`](super::syscall) waits.
 
 pub mod about;
 pub mod cpio;
@@ -28,51 +28,51 @@ use path::{Last, PathError, lookup};
 use pipe::Pipe;
 use tree::{Kind, Node, NodeId, Tree};
 
-/// Open files of all processes together, at most.
+/// The most open files of all processes together.
 const MOST_OPEN: usize = 512;
-/// Pipes, at most: each takes memory.
+/// The most pipes; each takes memory.
 const MOST_PIPES: usize = 128;
 
-/// What came of a try to read or write.
+/// The result of an attempt to read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// So many bytes were moved.
+    /// This many bytes were moved.
     Bytes(usize),
-    /// None could be: it is worth another try when this changes.
+    /// Nothing could be moved; try again when this channel is woken.
     Wait(Channel),
-    /// None ever will be, as nobody reads.
+    /// Nothing will ever be moved: the pipe has no reader.
     NobodyReads,
-    /// These are to go to the console, all of them.
+    /// The caller must write all the bytes to the console.
     Console,
 }
 
-/// What somebody may wait for.
+/// An event that a process can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// A pipe gets bytes or room, or loses an end.
     Pipe(u16),
-    /// A child of the process changes.
+    /// A child of this process changes.
     Children(u32),
-    /// Nothing but time and signals.
+    /// No event: only time and signals end the wait.
     Nothing,
-    /// Any of them.
+    /// Any event.
     Any,
 }
 
-/// See the module.
+/// The files of the machine.
 #[derive(Debug)]
 pub struct Files<'a, F: Frames> {
     /// The tree of files.
     pub tree: Tree<'a, Array<Node, F>>,
-    /// What is said of the next kernel.
+    /// The text about the next kernel.
     pub kexec: Kexec,
     open: Array<Option<OpenFile>, F>,
     pipes: Array<Option<Pipe<F>>, F>,
 }
 
 impl<'a, F: Frames> Files<'a, F> {
-    /// The files of `tree`, none of them open; `None` if there is no memory for what is to be known
-    /// of open ones.
+    /// The files of `tree`, none of them open. `None` if memory for the tables of open files and pipes
+    /// is exhausted.
     pub fn new(tree: Tree<'a, Array<Node, F>>) -> Option<Self> {
         Some(Self {
             tree,
@@ -82,7 +82,7 @@ impl<'a, F: Frames> Files<'a, F> {
         })
     }
 
-    /// Where a path leads.
+    /// Resolves a path.
     pub fn find(
         &self,
         from: NodeId,
@@ -110,7 +110,7 @@ impl<'a, F: Frames> Files<'a, F> {
         let node = match lookup(&self.tree, from, path, last, exe) {
             Ok(_) if exclusive => return Err(Errno::EEXIST),
             Ok(node) => node,
-            // It would be created, were this a file system that can be written.
+            // On a writable file system the file would be created.
             Err(PathError::NotFound { only_last: true }) if flags & O_CREAT != 0 => {
                 return Err(Errno::EROFS);
             }
@@ -139,12 +139,12 @@ impl<'a, F: Frames> Files<'a, F> {
             }
             Kind::Other => return Err(Errno::ENODEV),
         };
-        // What only mattered now is not kept.
+        // Flags with an effect on the opening only are not kept.
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_NOFOLLOW | O_CLOEXEC | O_DIRECTORY);
         self.add(OpenFile::new(what, kept))
     }
 
-    /// A new pipe: its reading and its writing end.
+    /// Makes a pipe. Returns its reading end and its writing end.
     pub fn pipe(&mut self, flags: u32) -> Result<(OpenId, OpenId), Errno> {
         let free = self.pipes.iter().position(Option::is_none);
         let index = free.ok_or(Errno::ENFILE)?;
@@ -188,7 +188,7 @@ impl<'a, F: Frames> Files<'a, F> {
         slot.and_then(Option::as_ref).ok_or(Errno::EBADF)
     }
 
-    /// An open file, to be changed.
+    /// An open file, mutably.
     pub fn get_mut(&mut self, id: OpenId) -> Result<&mut OpenFile, Errno> {
         let slot = self.open.get_mut(usize::from(id.0));
         slot.and_then(Option::as_mut).ok_or(Errno::EBADF)
@@ -204,14 +204,14 @@ impl<'a, F: Frames> Files<'a, F> {
         slot.and_then(Option::as_ref).ok_or(Errno::EBADF)
     }
 
-    /// One descriptor more has this open file.
+    /// Adds an owner to the open file.
     pub fn share(&mut self, id: OpenId) -> Result<(), Errno> {
         let file = self.get_mut(id)?;
         file.owners = file.owners.checked_add(1).ok_or(Errno::ENFILE)?;
         Ok(())
     }
 
-    /// One descriptor less has this open file; who is to be told.
+    /// Removes an owner from the open file. Returns the channel to wake, if any.
     pub fn close(&mut self, id: OpenId) -> Option<Channel> {
         let slot = self.open.get_mut(usize::from(id.0))?;
         let file = slot.as_mut()?;
@@ -239,7 +239,7 @@ impl<'a, F: Frames> Files<'a, F> {
         Some(Channel::Pipe(index))
     }
 
-    /// Reads what there is now, at `at` or at the file's own offset, which then moves on.
+    /// Reads the bytes available now at the file's offset, and advances the offset.
     pub fn read(&mut self, id: OpenId, into: &mut [u8]) -> Result<Moved, Errno> {
         let file = *self.get(id)?;
         if !file.may_read() {
@@ -266,7 +266,7 @@ impl<'a, F: Frames> Files<'a, F> {
                 into.fill(0);
                 Ok(Moved::Bytes(into.len()))
             }
-            // Nobody types: the console's input is at its end.
+            // The console has no input: it is always at its end.
             What::Device(Device::Null | Device::Console, _) => Ok(Moved::Bytes(0)),
             What::PipeOut(index) => {
                 let pipe = self.pipe_at(index)?;
@@ -281,8 +281,8 @@ impl<'a, F: Frames> Files<'a, F> {
         }
     }
 
-    /// Writes what has room now. `whole` bytes are wanted to be written by the call that this is a
-    /// part of: where a pipe must take them in one piece, none are until all have room.
+    /// Writes the bytes that fit now. `whole` is the size of the whole call, of which `from` may be a
+    /// part. If a pipe must take the call in one piece, nothing is written until all of it fits.
     pub fn write(&mut self, id: OpenId, from: &[u8], whole: usize) -> Result<Moved, Errno> {
         let file = *self.get(id)?;
         if !file.may_write() {
@@ -311,7 +311,7 @@ impl<'a, F: Frames> Files<'a, F> {
         }
     }
 
-    /// What a descriptor could do now without waiting, and where to wait for more.
+    /// The operations possible on a descriptor without waiting, and the channel to wait on for others.
     pub fn poll(&self, id: OpenId) -> (u16, Channel) {
         let always = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM;
         let Ok(file) = self.get(id) else {
@@ -343,7 +343,7 @@ impl<'a, F: Frames> Files<'a, F> {
         }
     }
 
-    /// Whether [`write`](Self::write) of a part of `whole` bytes would not have to wait.
+    /// Whether [`write`](Self::write) of a part of `whole` bytes would succeed without waiting.
     pub fn can_write(&self, id: OpenId, whole: usize) -> bool {
         match self.get(id).map(|file| file.what) {
             Ok(What::PipeIn(index)) => self.pipe_ref(index).is_ok_and(|pipe| {
@@ -354,7 +354,7 @@ impl<'a, F: Frames> Files<'a, F> {
         }
     }
 
-    /// Open files and pipes: none may be left when nobody has them.
+    /// The numbers of open files and pipes, to detect leaks.
     #[cfg(test)]
     pub fn counts(&self) -> (usize, usize) {
         (
@@ -364,7 +364,7 @@ impl<'a, F: Frames> Files<'a, F> {
     }
 }
 
-/// The flags with which the first process's descriptors are open.
+/// The open flags of the first process's descriptors.
 pub const CONSOLE_FLAGS: u32 = O_RDWR;
 
 impl From<PathError> for Errno {

@@ -1,4 +1,4 @@
-//! One open file: what it is, how it was opened, and where in it the next read begins.
+//! One open file: its kind, its flags and its offset.
 
 use super::tree::{NodeId, Status};
 use crate::abi::Errno;
@@ -7,28 +7,28 @@ use crate::abi::file::{O_ACCMODE, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET
 /// A device that can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// Reads the end of the file, swallows what is written.
+    /// A read is at the end of the file; writes are discarded.
     Null,
-    /// Reads zeros, swallows what is written.
+    /// A read gives zeros; writes are discarded.
     Zero,
-    /// A program writes to it, and reads the end of the file.
+    /// A read is at the end of the file; writes go to the console.
     Console,
 }
 
 impl Device {
-    /// The device of these numbers.
+    /// The device with these numbers.
     pub(super) const fn of(major: u32, minor: u32) -> Option<Self> {
         match (major, minor) {
             (1, 3) => Some(Self::Null),
             (1, 5) => Some(Self::Zero),
-            // console, ttyAMA0.
+            // The devices console and ttyAMA0.
             (5, 1) | (204, 64) => Some(Self::Console),
             _ => None,
         }
     }
 }
 
-/// What is open.
+/// The kind of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A file of the tree.
@@ -37,24 +37,24 @@ pub enum What {
     Directory(NodeId),
     /// A device, and its node.
     Device(Device, NodeId),
-    /// What the kernel says of itself.
+    /// A text from the kernel.
     Status(Status, NodeId),
-    /// What a pipe is read from.
+    /// The reading end of a pipe.
     PipeOut(u16),
-    /// What a pipe is written to.
+    /// The writing end of a pipe.
     PipeIn(u16),
 }
 
-/// See the module.
+/// One open file.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFile {
-    /// The kind of open file.
+    /// The kind of the open file.
     pub what: What,
-    /// Descriptors that are it, of whatever process.
+    /// Descriptors of any process that refer to this open file.
     pub(super) owners: u32,
-    /// O_*.
+    /// The O_* flags.
     pub flags: u32,
-    /// In bytes; of a directory, what [`listing`](super::about) makes of it.
+    /// The offset in bytes; for a directory, a position of [`listing`](super::about).
     pub offset: u64,
 }
 
@@ -78,7 +78,7 @@ impl OpenFile {
         matches!(self.flags & O_ACCMODE, O_WRONLY | O_RDWR)
     }
 
-    /// Whether it has an offset that `lseek` can use.
+    /// Whether `lseek` works on the file.
     pub const fn seeks(&self) -> bool {
         match self.what {
             What::File(_) | What::Directory(_) | What::Status(..) => true,
@@ -87,7 +87,7 @@ impl OpenFile {
         }
     }
 
-    /// `lseek` in a file of `size` bytes: the new offset.
+    /// `lseek` in a file of `size` bytes. Returns the new offset.
     pub fn seek(&mut self, by: i64, from: u32, size: u64) -> Result<u64, Errno> {
         if !self.seeks() {
             return Err(Errno::ESPIPE);
@@ -98,7 +98,7 @@ impl OpenFile {
             SEEK_END => size,
             _ => return Err(Errno::EINVAL),
         };
-        // Devices that seek have no offset worth the name.
+        // The offset of a seekable device has no meaning.
         if let What::Device(..) = self.what {
             return Ok(0);
         }

@@ -1,41 +1,40 @@
-//! How a path leads to a node, and a node to its path.
+//! Resolves a path to a node, and makes the path of a node.
 //!
-//! Neither recursion nor allocation: what is left of the path, and of each symbolic link on the
-//! way, is a stack of as many slices as links may be followed.
+//! The code neither recurses nor allocates: a stack of slices, bounded by the most symbolic links, holds
+//! the rest of the path and of each link's target.
 
 use super::tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree};
 use arrayvec::ArrayVec;
 
-/// The most symbolic links on one way.
+/// The most symbolic links followed in one lookup.
 pub const MOST_LINKS: usize = 40;
 
-/// What happens to a symbolic link at a path's end.
+/// The treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// The way goes on where it leads.
+    /// Follow the link.
     Follow,
-    /// It is what was looked for.
+    /// Return the link itself.
     Keep,
 }
 
-/// Why a path leads nowhere.
+/// Why a path cannot be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathError {
-    /// There is nothing of that name; whether it is only the last one that is missing, so that it
-    /// could be created.
+    /// A name does not exist.
     NotFound {
-        /// Whether only the last name is missing.
+        /// Whether only the last name is missing, so that the file could be created.
         only_last: bool,
     },
-    /// What is not the last, or has a slash behind it, is no directory.
+    /// A name before the last, or before a trailing slash, is not a directory.
     NotDirectory,
     /// Too many symbolic links.
     Loop,
-    /// A name has more than 255 bytes.
+    /// A name is longer than 255 bytes.
     NameTooLong,
 }
 
-/// Where `path` leads from the directory `from`. `exe` is the program of who asks.
+/// Resolves `path` from the directory `from`. `exe` is the program of the caller.
 pub fn lookup<S: AsRef<[Node]>>(
     tree: &Tree<'_, S>,
     from: NodeId,
@@ -65,7 +64,8 @@ pub fn lookup<S: AsRef<[Node]>>(
         let end = rest.iter().position(|byte| *byte == b'/');
         let (name, rest) = rest.split_at(end.unwrap_or(rest.len()));
         *top = rest;
-        // Behind each link's name, and so at the start of what is left below the top, is a slash.
+        // The rest behind a link's name begins with a slash, so a non-empty rest below the top needs a
+        // directory.
         let needs_directory = left.iter().any(|rest| !rest.is_empty());
         let is_last = left
             .iter()
@@ -101,9 +101,10 @@ pub fn lookup<S: AsRef<[Node]>>(
                 if target.starts_with(b"/") {
                     at = NodeId::ROOT;
                 }
-                // There is room for one more than links: each was counted.
+                // The stack has room for one slice more than links, and the links were counted.
                 left.try_push(target).map_err(|_| PathError::Loop)?;
-                // Relative to where the link is; what must be a directory is where it leads.
+                // The target is relative to the link's directory; the check for a directory applies to
+                // the target.
                 continue;
             }
         } else {
@@ -116,8 +117,7 @@ pub fn lookup<S: AsRef<[Node]>>(
     Ok(at)
 }
 
-/// Writes the path of a node to the end of `into`, from the root on, and gives it; `None` if it
-/// does not fit.
+/// Writes the absolute path of a node to the end of `into` and returns it. `None` if it does not fit.
 pub fn path_of<'b, S: AsRef<[Node]>>(
     tree: &Tree<'_, S>,
     node: NodeId,

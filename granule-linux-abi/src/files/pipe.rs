@@ -1,16 +1,15 @@
-//! A pipe: bytes in the order they came, in a buffer of frames, and how many hold each end.
+//! A pipe: bytes in order of arrival, in a buffer of frames, and the owner counts of both ends.
 //!
-//! Moving bytes and nothing else; who waits for what, and what it means that an end is gone, is
-//! [`files`](super)'.
+//! This file only moves bytes. [`files`](super) decides who waits for a pipe and what a closed end
+//! means.
 
 use crate::abi::file::PIPE_BUF;
 use crate::owned::{Array, Frames};
 
-/// What a pipe holds where memory allows: as much as programs that write before anybody reads have
-/// come to rely on.
+/// The capacity if memory allows. Programs that write before a reader exists rely on this size.
 const BYTES: usize = 65536;
 
-/// See the module.
+/// A pipe.
 #[derive(Debug)]
 pub(crate) struct Pipe<F: Frames> {
     buffer: Array<u8, F>,
@@ -23,8 +22,8 @@ pub(crate) struct Pipe<F: Frames> {
 }
 
 impl<F: Frames> Pipe<F> {
-    /// An empty one with both ends held once; as large as there is memory in one piece for, down
-    /// to what must go in in one piece.
+    /// An empty pipe, with one owner of each end. If memory is short the capacity is halved, down to
+    /// `PIPE_BUF`.
     pub(super) fn new() -> Option<Self> {
         let mut bytes = BYTES;
         let buffer = loop {
@@ -43,23 +42,23 @@ impl<F: Frames> Pipe<F> {
         })
     }
 
-    /// Bytes that it can hold.
+    /// The capacity in bytes.
     #[cfg(test)]
     fn capacity(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Bytes in it.
+    /// The bytes in the pipe.
     pub(super) const fn used(&self) -> usize {
         self.used
     }
 
-    /// Bytes that can be written now.
+    /// The bytes that can be written now.
     pub(super) fn room(&self) -> usize {
         self.buffer.len() - self.used
     }
 
-    /// Takes out as many bytes as there are and `into` has room for.
+    /// Moves out as many bytes as the pipe has and `into` can hold.
     pub(super) fn read(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(self.used);
         let (wrapped, first) = self.buffer.split_at(self.start.min(self.buffer.len()));
@@ -71,7 +70,7 @@ impl<F: Frames> Pipe<F> {
         count
     }
 
-    /// Puts in as many bytes of `from` as there is room for.
+    /// Moves in as many bytes of `from` as fit.
     pub(super) fn write(&mut self, from: &[u8]) -> usize {
         let count = from.len().min(self.room());
         let end = (self.start + self.used) % self.buffer.len();
@@ -97,7 +96,7 @@ mod tests {
 
         #[test]
         fn bytes_come_out_as_they_went_in(steps in proptest::collection::vec((any::<bool>(), 0usize..9000), 1..60)) {
-            // Small, so that it wraps.
+            // A small buffer, so that the data wraps around.
             host::run_out_after(usize::MAX);
             let mut pipe = Pipe::<HostFrames>::new().unwrap();
             pipe.buffer = Array::new(PIPE_BUF, |_| 0xee).unwrap();

@@ -1,4 +1,4 @@
-//! Open files, whatever they are; pipes end to end.
+//! Tests of open files of every kind, and of pipes end to end.
 
 use super::cpio::tests::entry;
 use super::tree::nodes_needed;
@@ -11,7 +11,7 @@ use crate::owned::host::{self, Array, HostFrames};
 
 type HostFiles = Files<'static, HostFrames>;
 
-/// An archive with a little of everything, for tests of whatever uses files.
+/// A small archive with files of each kind, shared by all tests that use files.
 pub(crate) fn archive() -> &'static [u8] {
     let archive: Vec<u8> = [
         (0o100755, "init", "#!/bin/sh\n"),
@@ -24,11 +24,11 @@ pub(crate) fn archive() -> &'static [u8] {
     .into_iter()
     .flat_map(|(mode, name, data)| entry((1, mode, 1), (0, 0), name, data.as_bytes()))
     .collect();
-    // What a boot loader put into memory stays there.
+    // As with a boot loader's initramfs, the memory is never freed.
     Box::leak(archive.into_boxed_slice())
 }
 
-/// Its tree.
+/// The files of that archive.
 pub(crate) fn files() -> HostFiles {
     let archive = archive();
     let nodes = Array::new(nodes_needed(archive).unwrap(), |_| Node::EMPTY).unwrap();
@@ -146,7 +146,7 @@ fn a_pipe_waits_ends_and_breaks() {
     let mut bytes = [0; 9];
     assert_eq!(files.read(out, &mut bytes), Ok(Moved::Bytes(5)));
     assert_eq!(&bytes[..5], b"hello");
-    // Who shares the writing end keeps it open.
+    // A second owner keeps the writing end open.
     files.share(into).unwrap();
     assert_eq!(files.close(into), None);
     assert_eq!(read(&mut files, out, 4), Ok(Moved::Wait(channel)));
@@ -178,7 +178,7 @@ fn small_writes_go_into_a_pipe_whole_or_not_at_all() {
     let wait = Ok(Moved::Wait(Channel::Pipe(0)));
     assert_eq!(files.write(into, &[2; 101], 101), wait);
     assert!(!files.can_write(into, 101) && files.can_write(into, 100));
-    // A large one goes in as far as there is room.
+    // A large write is accepted in part.
     assert_eq!(files.write(into, &[2; 4096], 5000), Ok(Moved::Bytes(100)));
     assert!(!files.can_write(into, 5000));
     assert_eq!(files.write(into, &[2; 4096], 5000), wait);
@@ -205,7 +205,7 @@ fn what_there_is_no_memory_or_room_for_is_refused_and_leaves_nothing() {
     assert_eq!(open(&mut files, "dev/null", 0), Err(Errno::ENFILE));
     let (out, into) = pipes.pop().unwrap();
     files.close(out);
-    // One open file is free now, and a pipe takes two.
+    // Only one open file is free, and a pipe needs two.
     assert_eq!(files.pipe(0), Err(Errno::ENFILE));
     files.close(into);
     assert_eq!(files.counts(), (MOST_OPEN - 2, MOST_PIPES - 1));
@@ -214,7 +214,7 @@ fn what_there_is_no_memory_or_room_for_is_refused_and_leaves_nothing() {
     assert!(host::held() < before);
 }
 
-/// Entries of a directory, read a few at a time.
+/// The entries of a directory, read in small pieces.
 fn listed(files: &HostFiles, directory: &str, room: usize) -> Vec<(String, u8, u64)> {
     let node = files
         .find(NodeId::ROOT, directory.as_bytes(), Last::Follow, None)
@@ -265,7 +265,7 @@ fn directories_are_listed_whatever_the_room() {
     assert_eq!(listed(&files, "empty", 4096).len(), 2);
     let root = NodeId::ROOT;
     assert_eq!(files.list(root, 0, &mut [0; 23]), Err(Errno::EINVAL));
-    // Positions that no listing gave: nothing there, or a child; never one of another directory.
+    // Positions from no listing give nothing or a child, never an entry of another directory.
     for at in [3, 4, 1000, u64::MAX, u64::from(u32::MAX) + 3] {
         let mut bytes = [0; 4096];
         files.list(root, at, &mut bytes).unwrap();
@@ -328,7 +328,7 @@ fn what_is_loaded_is_read_like_a_file_and_not_written() {
     assert_eq!(text(&mut files, segments, 14), "entry\n");
     assert_eq!(text(&mut files, segments, u64::MAX), "");
     files.get_mut(loaded).unwrap().offset = 0;
-    // One offset for all who read on.
+    // The offset belongs to the open file, so the reads continue one another.
     assert_eq!(read(&mut files, loaded, 1), Ok(Moved::Bytes(1)));
     assert_eq!(read(&mut files, loaded, 8), Ok(Moved::Bytes(1)));
     assert_eq!(read(&mut files, loaded, 8), Ok(Moved::Bytes(0)));
@@ -336,7 +336,7 @@ fn what_is_loaded_is_read_like_a_file_and_not_written() {
     for flags in [O_WRONLY, O_RDWR, O_TRUNC] {
         assert_eq!(open(&mut files, path, flags), Err(Errno::EROFS));
     }
-    // What is too long is cut.
+    // A text that is too long is cut.
     files.kexec = kexec::Kexec::of(&"x".repeat(1000));
     assert_eq!(text(&mut files, segments, 0).len(), 512);
 }

@@ -1,15 +1,15 @@
-//! The files there are: a read-only tree of directories, files, symbolic links and devices, out of
-//! an archive that stays where it is.
+//! A read-only tree of directories, files, symbolic links and devices, made from an archive that stays
+//! in its place.
 //!
-//! A node is a small value in storage that the caller brings; names and contents are ranges of the
-//! archive. What every program expects and few archives bring (`/dev/null` and its like,
-//! `/proc/self/exe`), and what the kernel says of itself (`/sys/kernel`), is added where the archive has nothing of that name. How a path leads to a
-//! node is [`path`](super::path)'s.
+//! A node is a small value in storage from the caller; names and contents are ranges of the archive.
+//! Files that programs expect but few archives bring (`/dev/null` and its like, `/proc/self/exe`), and
+//! texts of the kernel (`/sys/kernel`), are added where the archive has no such name.
+//! [`path`](super::path) resolves paths to nodes.
 
 use super::cpio::{self, CpioError, Entry};
 use core::fmt;
 
-/// The kind in a mode.
+/// The file type bits of a mode.
 const KIND: u32 = 0o170000;
 const DIRECTORY: u32 = 0o040000;
 const FILE: u32 = 0o100000;
@@ -19,7 +19,7 @@ const CHARACTERS: u32 = 0o020000;
 /// The most bytes of one name.
 pub const MOST_NAME_BYTES: usize = 255;
 
-/// No node.
+/// The index of no node.
 const NONE: u32 = u32::MAX;
 
 /// A node of one tree.
@@ -27,11 +27,11 @@ const NONE: u32 = u32::MAX;
 pub struct NodeId(pub(crate) u32);
 
 impl NodeId {
-    /// The directory above all others.
+    /// The root directory.
     pub const ROOT: Self = Self(0);
 }
 
-/// A range of the archive: below 4 GiB, which [`Tree::build`] checks.
+/// A range of the archive. [`Tree::build`] checks that it lies below 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     start: u32,
@@ -44,40 +44,40 @@ enum Name {
     Own(&'static [u8]),
 }
 
-/// What a node is, beside its name.
+/// The type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It may have children.
+    /// A directory, which may have children.
     Directory,
-    /// With content.
+    /// A regular file.
     File,
-    /// Leads somewhere else.
+    /// A symbolic link.
     Link,
-    /// Leads to the program that the asking process runs.
+    /// A symbolic link to the program of the calling process.
     ExeLink,
-    /// A device by its numbers.
+    /// A character device.
     Device {
         /// The major number.
         major: u32,
         /// The minor number.
         minor: u32,
     },
-    /// What the kernel says of itself.
+    /// A text from the kernel.
     Status(Status),
-    /// A device with blocks, a pipe with a name, a socket: there, and nothing can be done with it.
+    /// A block device, a named pipe or a socket: visible, but without operations.
     Other,
 }
 
-/// A file with what the kernel says of itself.
+/// A file with a text from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Whether a next kernel is loaded.
     KexecLoaded,
-    /// What is loaded.
+    /// The segments of the loaded kernel.
     KexecSegments,
 }
 
-/// See [`Tree`].
+/// A node of a [`Tree`].
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     name: Name,
@@ -90,15 +90,15 @@ pub struct Node {
     uid: u32,
     gid: u32,
     mtime: u32,
-    /// The node that a hard link shares its content with; itself if there is none.
+    /// The node whose content a hard link shares; otherwise the node itself.
     same: u32,
-    /// What the archive says of hard links.
+    /// The archive's identification of the hard links.
     archived: (u32, u32, u32),
     links: u32,
 }
 
 impl Node {
-    /// Fills storage that is not used yet.
+    /// The initial value of unused storage.
     pub const EMPTY: Self = Self {
         name: Name::Own(b""),
         kind: Kind::Directory,
@@ -119,42 +119,41 @@ impl Node {
     };
 }
 
-/// What is told of a file.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The kind of node.
+    /// The type of the node.
     pub kind: Kind,
-    /// Kind and permissions, as C programs read them.
+    /// File type and permissions, in C's encoding.
     pub mode: u32,
-    /// The user.
+    /// The user number.
     pub uid: u32,
-    /// The group.
+    /// The group number.
     pub gid: u32,
-    /// Hard links.
+    /// The number of hard links.
     pub links: u32,
     /// Bytes of the content.
     pub size: u64,
     /// Seconds since 1970.
     pub mtime: u32,
-    /// The same for all hard links of a file.
+    /// The inode number, the same for all hard links of a file.
     pub ino: u64,
 }
 
-/// Why there is no tree.
+/// Why a tree cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeError {
     /// The archive cannot be read.
     Cpio(CpioError),
-    /// A name of the archive goes through something that is no directory, has `..` in it, or a
-    /// part of more than 255 bytes; or it makes a directory into something else. The offset of its
-    /// content.
+    /// A name of the archive is invalid: its path goes through a non-directory, contains `..` or a part
+    /// of more than 255 bytes, or it turns a directory into something else.
     Name {
         /// The offset of the entry's content.
         at: usize,
     },
     /// The archive has 4 GiB or more.
     TooLarge,
-    /// The storage has no room for as many nodes: [`nodes_needed`] was not asked.
+    /// The storage is smaller than [`nodes_needed`].
     NoRoom,
 }
 
@@ -178,7 +177,7 @@ impl From<CpioError> for TreeError {
     }
 }
 
-/// What is added where the archive has nothing of that name.
+/// Added where the archive has no such name.
 const DEVICES: [(&[u8], u32, u32); 3] = [(b"null", 1, 3), (b"zero", 1, 5), (b"console", 5, 1)];
 
 const STATUS: [(&[u8], Status); 2] = [
@@ -186,7 +185,7 @@ const STATUS: [(&[u8], Status); 2] = [
     (b"kexec_segments", Status::KexecSegments),
 ];
 
-/// How many nodes the tree of `archive` has at most.
+/// The most nodes of the tree of `archive`.
 pub fn nodes_needed(archive: &[u8]) -> Result<usize, TreeError> {
     // The root, /dev and its devices, /proc, /proc/self, /proc/self/exe, /sys, /sys/kernel and its
     // files.
@@ -196,7 +195,7 @@ pub fn nodes_needed(archive: &[u8]) -> Result<usize, TreeError> {
     })
 }
 
-/// The parts of a path between slashes, without what says "here", each with its offset.
+/// The parts of a path between slashes, without ".", each with its offset.
 fn parts(path: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut next = 0;
     path.split(|byte| *byte == b'/')
@@ -208,7 +207,7 @@ fn parts(path: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
         .filter(|(_, part)| !part.is_empty() && *part != b".")
 }
 
-/// The tree: nodes in `S`, the rest in the archive.
+/// The tree: nodes in `S`, names and contents in the archive.
 #[derive(Debug)]
 pub struct Tree<'a, S> {
     archive: &'a [u8],
@@ -217,7 +216,8 @@ pub struct Tree<'a, S> {
 }
 
 impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
-    /// The tree of `archive`. `nodes` must have room for [`nodes_needed`]; what it holds is lost.
+    /// Builds the tree of `archive`. `nodes` must have room for [`nodes_needed`]; its old content is
+    /// lost.
     pub fn build(archive: &'a [u8], nodes: S) -> Result<Self, TreeError> {
         if u32::try_from(archive.len()).is_err() {
             return Err(TreeError::TooLarge);
@@ -319,13 +319,13 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         node.same = same.0;
         node.archived = archived;
         if same != at && length > 0 {
-            // Only one of a file's hard links brings its content, usually the last.
+            // Only one of a file's hard links carries the content, usually the last.
             self.node_mut(same)?.content = content;
         }
         Ok(())
     }
 
-    /// The first node that is the same file of the archive.
+    /// The first other node that is the same file in the archive.
     fn hard_link_of(&self, not: NodeId, archived: (u32, u32, u32)) -> Option<NodeId> {
         let nodes = self.nodes.as_ref().get(..self.used as usize)?;
         let is_it = |(id, node): &(usize, &Node)| {
@@ -341,7 +341,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
             .map(|(id, _)| NodeId(id as u32))
     }
 
-    /// The child of that name, made as a directory if there is none, and whether it was made.
+    /// The child of that name, made as a directory if it is missing, and whether it was made.
     fn child_or_new(
         &mut self,
         parent: NodeId,
@@ -357,7 +357,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         Ok((self.append(parent, Name::Archive(name))?, true))
     }
 
-    /// A directory as the last child of `parent`.
+    /// Adds a directory as the last child of `parent`.
     fn append(&mut self, parent: NodeId, name: Name) -> Result<NodeId, TreeError> {
         let last = self.children(parent).last();
         let id = NodeId(self.used);
@@ -375,7 +375,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         Ok(id)
     }
 
-    /// A directory of ours, or the archive's; `None` if the archive has something else there.
+    /// A directory with this name, made if missing. `None` if the archive has a non-directory there.
     fn own_directory(
         &mut self,
         parent: NodeId,
@@ -404,7 +404,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         Ok(())
     }
 
-    /// As many links as names for a file, as subdirectories and two more for a directory.
+    /// Counts links: the names of a file; the subdirectories of a directory and two more.
     fn count_links(&mut self) {
         for id in 0..self.used {
             let directory = self.node(NodeId(id)).kind == Kind::Directory;
@@ -418,7 +418,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
                 Kind::Directory => node.parent,
                 _ => node.same,
             };
-            // The root is in no directory.
+            // No directory contains the root.
             if id != 0
                 && let Ok(node) = self.node_mut(NodeId(counted))
             {
@@ -429,7 +429,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
 }
 
 impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
-    /// The node of an id, which may be anything: the root for one that is not there.
+    /// The node of any id; the root if the id is invalid.
     fn node(&self, id: NodeId) -> &Node {
         const NOTHING: &Node = &Node::EMPTY;
         let nodes = self.nodes.as_ref();
@@ -446,12 +446,12 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
         self.archive.get(start..end).unwrap_or_default()
     }
 
-    /// How many nodes there are; ids are below that.
+    /// The number of nodes; ids are below it.
     pub fn node_count(&self) -> u32 {
         self.used
     }
 
-    /// A node's name; the root's is empty.
+    /// The name of a node; empty for the root.
     pub fn name(&self, id: NodeId) -> &'a [u8] {
         match self.node(id).name {
             Name::Archive(piece) => self.piece(piece),
@@ -459,17 +459,17 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
         }
     }
 
-    /// The directory that a node is in; the root's own for the root.
+    /// The parent directory of a node; the root for the root.
     pub fn parent(&self, id: NodeId) -> NodeId {
         NodeId(self.node(id).parent)
     }
 
-    /// What a node is.
+    /// The type of a node.
     pub fn kind(&self, id: NodeId) -> Kind {
         self.node(id).kind
     }
 
-    /// A file's content, or where a symbolic link leads; empty for anything else.
+    /// The content of a file, or the target of a symbolic link; empty for other nodes.
     pub fn content(&self, id: NodeId) -> &'a [u8] {
         let node = self.node(id);
         match node.kind {
@@ -478,7 +478,7 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
         }
     }
 
-    /// What there is to tell of a node.
+    /// The metadata of a node.
     pub fn about(&self, id: NodeId) -> About {
         let node = self.node(id);
         let shared = self.node(NodeId(node.same));
@@ -498,7 +498,7 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
         }
     }
 
-    /// The children of a directory, in the archive's order.
+    /// The children of a directory, in the order of the archive.
     pub fn children(&self, directory: NodeId) -> impl Iterator<Item = NodeId> {
         let first = match self.node(directory).kind {
             Kind::Directory => self.node(directory).first_child,
@@ -509,12 +509,12 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
         })
     }
 
-    /// The child that follows another one of the same directory.
+    /// The next child of the same directory.
     pub fn next_child(&self, child: NodeId) -> Option<NodeId> {
         self.existing(self.node(child).next)
     }
 
-    /// The node of that number, if there is one.
+    /// The node with this index, if it exists.
     pub fn existing(&self, id: u32) -> Option<NodeId> {
         (id < self.used).then_some(NodeId(id))
     }

@@ -1,4 +1,4 @@
-//! Several values in a block of their own.
+//! Several values in their own block of frames.
 
 use super::{Block, Frames, SMALLEST_FRAME};
 use core::fmt;
@@ -6,16 +6,16 @@ use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-/// Values of one type, as many as it was made with or fewer.
+/// Values of one type, at most as many as it was made with.
 pub struct Array<T, F: Frames> {
     block: Block<F>,
-    /// Values that are initialised: all, but while it is made or when it was truncated.
+    /// The initialised values: all of them, except during construction or after a truncation.
     count: usize,
     values: PhantomData<T>,
 }
 
 impl<T, F: Frames> Array<T, F> {
-    /// `count` values, each as `make` says; `None` if there is no memory for them in one piece.
+    /// Makes `count` values with `make`. `None` if there is no contiguous memory for them.
     pub fn new(count: usize, mut make: impl FnMut(usize) -> T) -> Option<Self> {
         const { assert!(align_of::<T>() <= SMALLEST_FRAME) };
         let bytes = size_of::<T>().checked_mul(count)?;
@@ -26,48 +26,48 @@ impl<T, F: Frames> Array<T, F> {
         };
         let start = array.block.start().cast::<T>();
         for index in 0..count {
-            // SAFETY: the block has room for `count` values from its start, aligned for them as
-            // asserted, and is nobody else's.
+            // SAFETY: the block has room for `count` values from its start, the assertion guarantees
+            // their alignment, and nothing else uses the block.
             unsafe { start.add(index).write(make(index)) };
             array.count = index + 1;
         }
         Some(array)
     }
 
-    /// The values for as long as the kernel runs, or until somebody gives them back with
-    /// [`from_static`](Self::from_static).
+    /// The values for the kernel's lifetime, or until [`from_static`](Self::from_static) takes them
+    /// back.
     pub fn leak(self) -> &'static mut [T]
     where
         T: 'static,
     {
         let values = self.values();
         core::mem::forget(self);
-        // SAFETY: as in `deref_mut`, and nobody drops them now.
+        // SAFETY: as in `deref_mut`, and nothing drops the values now.
         unsafe { &mut *values.as_ptr() }
     }
 
     /// # Safety
     ///
-    /// `values` must be all that [`leak`](Self::leak) gave, once for each call of that, and not
-    /// have been [truncated](Self::truncate) before.
+    /// `values` must be the whole result of [`leak`](Self::leak), passed once for each call of it, from
+    /// an array that was never [truncated](Self::truncate).
     pub unsafe fn from_static(values: &'static mut [T]) -> Self {
         let (count, bytes) = (values.len(), size_of_val(values));
         Self {
-            // SAFETY: `new` made the block for so many values, and `leak` forgot it.
+            // SAFETY: `new` made the block for this many values, and `leak` forgot it.
             block: unsafe { Block::forgotten(NonNull::from(values).cast(), bytes) },
             count,
             values: PhantomData,
         }
     }
 
-    /// The values that are initialised.
+    /// The initialised values.
     const fn values(&self) -> NonNull<[T]> {
         NonNull::slice_from_raw_parts(self.block.start().cast(), self.count)
     }
 }
 
 impl<T: Copy, F: Frames> Array<T, F> {
-    /// Forgets all values behind the first `count`.
+    /// Forgets all values behind the first `count`, without dropping them.
     pub fn truncate(&mut self, count: usize) {
         self.count = self.count.min(count);
     }
@@ -77,14 +77,14 @@ impl<T, F: Frames> Deref for Array<T, F> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the first `count` values are initialised and the block is this array's own.
+        // SAFETY: the first `count` values are initialised, and the array owns the block.
         unsafe { self.values().as_ref() }
     }
 }
 
 impl<T, F: Frames> DerefMut for Array<T, F> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; borrowed mutably, nobody else looks.
+        // SAFETY: as in `deref`; the mutable borrow is exclusive.
         unsafe { self.values().as_mut() }
     }
 }
@@ -105,8 +105,8 @@ impl<T, F: Frames> Drop for Array<T, F> {
     fn drop(&mut self) {
         let values = self.values();
         self.count = 0;
-        // SAFETY: they were initialised, and with a count of 0 nobody reaches them again. The
-        // block goes after this, as a field.
+        // SAFETY: the values are initialised, and with a count of 0 they are not accessed again. The
+        // block is a field and is freed after this.
         unsafe { values.drop_in_place() };
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         let leaked = array.leak();
         leaked[8999] = 1;
         assert_eq!(host::held(), before + 1);
-        // SAFETY: all that was leaked, once.
+        // SAFETY: the whole leaked slice, once.
         array = unsafe { Array::from_static(leaked) };
         assert_eq!((array.len(), array[8998], array[8999]), (9000, 8998, 1));
         array.truncate(9001);

@@ -1,4 +1,4 @@
-//! One value in a block of its own, which may be known by its address alone for a while.
+//! One value in its own block of frames; it can be turned into a pointer and back.
 
 use super::{Block, Frames, SMALLEST_FRAME};
 use core::fmt;
@@ -13,11 +13,12 @@ pub struct Boxed<T, F: Frames> {
 }
 
 impl<T, F: Frames> Boxed<T, F> {
-    /// `None` if there is no memory.
+    /// Moves `value` to a new block. `None` if memory is exhausted.
     pub fn new(value: T) -> Option<Self> {
         const { assert!(align_of::<T>() <= SMALLEST_FRAME) };
         let block = Block::allocate(size_of::<T>())?;
-        // SAFETY: the block is large enough, aligned as asserted, and nobody else's.
+        // SAFETY: the block is large enough, the assertion guarantees its alignment, and nothing else
+        // uses it.
         unsafe { block.start().cast::<T>().write(value) };
         Some(Self {
             block,
@@ -29,7 +30,7 @@ impl<T, F: Frames> Boxed<T, F> {
         self.block.start().cast()
     }
 
-    /// The value, not to be dropped by itself any more.
+    /// The address of the value, which is no longer dropped automatically.
     pub fn into_pointer(self) -> NonNull<T> {
         let pointer = self.pointer();
         core::mem::forget(self);
@@ -38,11 +39,11 @@ impl<T, F: Frames> Boxed<T, F> {
 
     /// # Safety
     ///
-    /// `pointer` must come from [`into_pointer`](Self::into_pointer), once for each call of that,
-    /// and nobody use it any more.
+    /// `pointer` must come from [`into_pointer`](Self::into_pointer) and be passed once for each call of
+    /// it; nothing may use it afterwards.
     pub const unsafe fn from_pointer(pointer: NonNull<T>) -> Self {
         Self {
-            // SAFETY: `new` made the block for so many bytes, and `into_pointer` forgot it.
+            // SAFETY: `new` made the block for this many bytes, and `into_pointer` forgot it.
             block: unsafe { Block::forgotten(pointer.cast(), size_of::<T>()) },
             value: PhantomData,
         }
@@ -53,21 +54,22 @@ impl<T, F: Frames> Deref for Boxed<T, F> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: written by `new`, owned alone until it is dropped.
+        // SAFETY: `new` wrote the value, and this box owns it until it is dropped.
         unsafe { self.pointer().as_ref() }
     }
 }
 
 impl<T, F: Frames> DerefMut for Boxed<T, F> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: as above; the mutable borrow is exclusive.
         unsafe { self.pointer().as_mut() }
     }
 }
 
 impl<T, F: Frames> Drop for Boxed<T, F> {
     fn drop(&mut self) {
-        // SAFETY: owned alone, and not reached any more. The block goes after this, as a field.
+        // SAFETY: this box owns the value, which is not accessed again. The block is a field and is
+        // freed after this.
         unsafe { self.pointer().drop_in_place() };
     }
 }
@@ -92,7 +94,7 @@ mod tests {
         assert_eq!(boxed.1, 8);
         let pointer = boxed.into_pointer();
         assert_eq!((Rc::strong_count(&value), host::held()), (2, before + 1));
-        // SAFETY: it was just made a pointer, once.
+        // SAFETY: the pointer was just made by `into_pointer`, once.
         drop(unsafe { Boxed::from_pointer(pointer) });
         assert_eq!((Rc::strong_count(&value), host::held()), (1, before));
         host::run_out_after(0);

@@ -1,4 +1,5 @@
-//! Frames of tests: blocks of the host's allocator, counted by thread, as many as a test allows.
+//! Frames for tests: blocks of the host's allocator, counted for each thread, with a limit set by the
+//! test.
 
 use super::{Frames, SMALLEST_FRAME};
 use core::ptr::NonNull;
@@ -10,12 +11,12 @@ std::thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// This thread's next `allocations` succeed, and no more after them.
+/// Lets this thread's next `allocations` allocations succeed, and no more.
 pub(crate) fn run_out_after(allocations: usize) {
     LEFT.set(allocations);
 }
 
-/// Blocks that this thread allocated and has not given back.
+/// Blocks that this thread has allocated and not freed.
 pub(crate) fn held() -> usize {
     HELD.get()
 }
@@ -24,13 +25,13 @@ fn layout(bytes: usize) -> Result<Layout, LayoutError> {
     Layout::from_size_align(bytes.max(1), SMALLEST_FRAME)
 }
 
-/// The frames of tests.
+/// Frames for tests, from the host's allocator.
 #[derive(Debug)]
 pub(crate) struct HostFrames;
 
-/// Values in such frames.
+/// Several values in frames for tests.
 pub(crate) type Array<T> = super::Array<T, HostFrames>;
-/// A value in such frames.
+/// One value in frames for tests.
 pub(crate) type Boxed<T> = super::Boxed<T, HostFrames>;
 
 // SAFETY: the host's allocator gives aligned memory to one owner.
@@ -44,7 +45,7 @@ unsafe impl Frames for HostFrames {
             LEFT.set(left - 1);
         }
         let layout = layout(bytes).ok()?;
-        // SAFETY: a layout is of one byte or more.
+        // SAFETY: the layout has at least one byte.
         let start = NonNull::new(unsafe { alloc(layout) })?;
         HELD.set(HELD.get() + 1);
         Some(start)
@@ -53,7 +54,7 @@ unsafe impl Frames for HostFrames {
     unsafe fn free(start: NonNull<u8>, bytes: usize) {
         HELD.set(HELD.get().wrapping_sub(1));
         if let Ok(layout) = layout(bytes) {
-            // SAFETY: allocated with this layout, says the caller.
+            // SAFETY: the caller guarantees that the block was allocated with this layout.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
     }

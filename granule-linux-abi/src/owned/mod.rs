@@ -1,9 +1,8 @@
-//! Values in whole blocks of frames, allocated when they are needed and freed when they are dropped.
-//! The kernel keeps all that belongs to processes this way, so its count of frames after the last
-//! process shows every value that was forgotten.
+//! Values in whole blocks of frames, allocated on demand and freed on drop. The kernel keeps all state
+//! of processes in such values, so its frame count after the last process shows every leak.
 //!
-//! [`Array`] is several values, [`Boxed`] is one. The frames come from the kernel's page allocator, by
-//! [`Frames`]; tests count them and let them run out.
+//! [`Array`] is several values, [`Boxed`] is one. The frames come from the kernel's page allocator
+//! through [`Frames`]; tests count them and let them run out.
 
 mod array;
 mod boxed;
@@ -17,41 +16,41 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// The smallest frame there is. Every block is aligned to that at least, and no value here needs more.
+/// The smallest frame size. Every block is aligned to at least this, and no value here needs more.
 pub const SMALLEST_FRAME: usize = granule::arch::PageSize::MIN.bytes() as usize;
 
-/// Where blocks come from: an allocator without a value, since a kernel has one page allocator.
+/// The source of blocks. The trait has no `self`, since a kernel has one page allocator.
 ///
 /// # Safety
 ///
-/// [`allocate`](Self::allocate) gives memory that is readable, writable, aligned to
-/// [`SMALLEST_FRAME`], nobody else's, and stays so until it is given to [`free`](Self::free).
+/// [`allocate`](Self::allocate) must return memory that is readable, writable, aligned to
+/// [`SMALLEST_FRAME`] and exclusively the caller's until it is passed to [`free`](Self::free).
 pub unsafe trait Frames: fmt::Debug {
-    /// Memory for so many bytes with any content; `None` if there is none.
+    /// Memory for `bytes` bytes with any content; `None` if memory is exhausted.
     fn allocate(bytes: usize) -> Option<NonNull<u8>>;
 
-    /// Frees what [`allocate`](Self::allocate) gave for so many bytes.
+    /// Frees memory from [`allocate`](Self::allocate).
     ///
     /// # Safety
     ///
-    /// `allocate` gave it for so many bytes, and nobody uses the memory any more.
+    /// `allocate` returned `start` for the same `bytes`, and nothing uses the memory any more.
     unsafe fn free(start: NonNull<u8>, bytes: usize);
 }
 
-/// A block of memory that is nobody else's.
+/// An exclusively owned block of memory.
 struct Block<F: Frames> {
     start: NonNull<u8>,
     bytes: usize,
     frames: PhantomData<fn() -> F>,
 }
 
-// SAFETY: a block owns its memory alone, wherever the block is.
+// SAFETY: a block owns its memory exclusively, on any thread.
 unsafe impl<F: Frames> Send for Block<F> {}
-// SAFETY: a shared block gives away its address only.
+// SAFETY: a shared block reveals only its address.
 unsafe impl<F: Frames> Sync for Block<F> {}
 
 impl<F: Frames> Block<F> {
-    /// Memory for so many bytes with any content.
+    /// Allocates memory for `bytes` bytes with any content.
     fn allocate(bytes: usize) -> Option<Self> {
         let start = F::allocate(bytes)?;
         Some(Self {
@@ -63,8 +62,8 @@ impl<F: Frames> Block<F> {
 
     /// # Safety
     ///
-    /// A block with this start and of so many bytes must have been forgotten, once for each call of
-    /// this, and nobody may use its memory any more.
+    /// A block with this start and size must have been forgotten, once for each call of this, and
+    /// nothing may use its memory any more.
     const unsafe fn forgotten(start: NonNull<u8>, bytes: usize) -> Self {
         Self {
             start,
@@ -73,7 +72,7 @@ impl<F: Frames> Block<F> {
         }
     }
 
-    /// Its first byte, aligned to [`SMALLEST_FRAME`].
+    /// The first byte, aligned to [`SMALLEST_FRAME`].
     const fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -81,7 +80,7 @@ impl<F: Frames> Block<F> {
 
 impl<F: Frames> Drop for Block<F> {
     fn drop(&mut self) {
-        // SAFETY: it was allocated for so many bytes, and a block's owner has it alone.
+        // SAFETY: the block was allocated with this size, and it has one owner.
         unsafe { F::free(self.start, self.bytes) };
     }
 }

@@ -1,11 +1,10 @@
-//! The process table: what each process has beside its memory and registers, and the files that all of
-//! them share.
+//! The process table: the state of each process beside its memory and registers, and the shared files.
 //!
-//! [`Processes`] is one value behind one lock of the kernel's. Nothing in it runs, waits or touches a
-//! program's memory. A [`Process`] has the place that its task has in the kernel's table of tasks;
-//! that table ([`TaskTable`]) knows how processes are related, the rules among relatives are here in
-//! [`relatives`]. A change collects the processes that it wakes, and the lock's holder
-//! [takes](Processes::take_woken) them afterwards.
+//! [`Processes`] is one value behind one lock of the kernel. Nothing in it runs, waits or touches a
+//! program's memory. A [`Process`] has the same place as its task in the kernel's table of tasks. That
+//! table ([`TaskTable`]) stores how processes are related; [`relatives`] has the rules among relatives.
+//! A change collects the processes to wake, and the lock's holder [takes](Processes::take_woken) them
+//! afterwards.
 
 pub mod relatives;
 
@@ -19,33 +18,33 @@ use crate::files::{CONSOLE_FLAGS, Channel, Files};
 use crate::owned::{Array, Frames};
 use crate::signals::{Cause, Signals};
 
-/// Processes at most. A fork bomb ends there.
+/// The most processes; the limit of a fork bomb.
 pub const MOST_PROCESSES: usize = 256;
 
 /// A place in the table.
 pub type Place = usize;
 
-/// Bits of a set of places, in words.
+/// Words of a set of places, one bit for each.
 const WORDS: usize = MOST_PROCESSES.div_ceil(64);
 
-/// What a process has until it ends. It takes a frame, since it is some thousand bytes.
+/// The state of a process until it ends. It takes a frame, since it has some thousand bytes.
 #[derive(Debug)]
 pub struct Process {
-    /// Its open files by number.
+    /// The open files by number.
     pub descriptors: Descriptors,
-    /// Its signals.
+    /// The signals.
     pub signals: Signals,
     /// The working directory.
     pub directory: NodeId,
-    /// The program that runs.
+    /// The running program.
     pub exe: NodeId,
-    /// The mask for modes of new files, of which there are none.
+    /// The mask for the modes of new files; no call creates files.
     pub umask: u32,
-    /// The name, as `prctl` tells it.
+    /// The name for `prctl`.
     pub name: [u8; NAME_BYTES],
-    /// The channel that it sleeps on.
+    /// The channel that the process sleeps on.
     pub waits: Option<Channel>,
-    /// When an interrupted call with a timeout was to end: the call is made again.
+    /// The deadline of an interrupted call, kept for its repetition.
     pub restart_at: Option<u64>,
 }
 
@@ -55,7 +54,7 @@ const _: () = assert!(
 );
 
 impl Process {
-    /// Nothing open, default actions, at the root.
+    /// No descriptors, default actions, at the root directory.
     const NEW: Self = Self {
         descriptors: Descriptors::new(),
         signals: Signals::new(false),
@@ -67,7 +66,7 @@ impl Process {
         restart_at: None,
     };
 
-    /// Becomes what a forked child of `from` has.
+    /// Copies the state that a child forked from `from` inherits.
     fn copy(&mut self, from: &Self) {
         self.descriptors.clone_from(&from.descriptors);
         self.signals.fork_from(&from.signals);
@@ -75,7 +74,7 @@ impl Process {
         (self.umask, self.name) = (from.umask, from.name);
     }
 
-    /// One in its own frame, made where it stays: a kernel stack has no room for copies.
+    /// A process in its own frame, built in place: a kernel stack has no room for a copy.
     fn allocate<F: Frames>() -> Result<Array<Self, F>, Errno> {
         Array::new(1, |_| Self::NEW).ok_or(Errno::ENOMEM)
     }
@@ -84,7 +83,7 @@ impl Process {
 /// A process in a frame of its own.
 type Slot<F> = Option<Array<Process, F>>;
 
-/// See the module.
+/// The process table.
 #[derive(Debug)]
 pub struct Processes<'a, T: TaskTable> {
     /// The files that all processes share.
@@ -92,12 +91,12 @@ pub struct Processes<'a, T: TaskTable> {
     /// The kernel's table of tasks.
     pub tasks: T,
     slots: Array<Slot<T::Frames>, T::Frames>,
-    /// A bit for each place that is to be woken.
+    /// A bit for each place to wake.
     woken: [u64; WORDS],
 }
 
 impl<'a, T: TaskTable> Processes<'a, T> {
-    /// No processes yet; `None` if there is no memory.
+    /// An empty table; `None` if memory is exhausted.
     pub fn new(files: Files<'a, T::Frames>, tasks: T) -> Option<Self> {
         Some(Self {
             files,
@@ -117,7 +116,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         slot.and_then(|process| process.first()).ok_or(Errno::ESRCH)
     }
 
-    /// The process at a place, to be changed.
+    /// The process at a place, mutably.
     ///
     /// # Errors
     ///
@@ -126,7 +125,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok(self.files_and(place)?.1)
     }
 
-    /// The files and a process, both to be changed.
+    /// The files and a process, both mutably.
     pub(crate) fn files_and(
         &mut self,
         place: Place,
@@ -136,7 +135,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok((&mut self.files, process.ok_or(Errno::ESRCH)?))
     }
 
-    /// Makes the first process: at `place`, running `exe`, with the console as its input and output.
+    /// Makes the first process at `place`, with program `exe` and the console as its input and output.
     ///
     /// # Errors
     ///
@@ -150,7 +149,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         let console = self
             .files
             .open(NodeId::ROOT, b"/dev/console", CONSOLE_FLAGS, None);
-        // An archive may have something else there: then the process begins with nothing open.
+        // The archive may have another file there: then the process starts without descriptors.
         if let Ok(console) = console {
             process.descriptors.add(console, 0, false)?;
             for number in 1..3 {
@@ -166,7 +165,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and then nothing is left of the child; `EAGAIN` for a place that there is not.
+    /// `ENOMEM`, without any trace of the child; `EAGAIN` for an invalid place.
     pub fn fork(&mut self, parent: Place, place: Place) -> Result<(), Errno> {
         let mut array = Process::allocate()?;
         let process = array.first_mut().ok_or(Errno::ENOMEM)?;
@@ -179,7 +178,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok(())
     }
 
-    /// `execve`: the process runs `exe` from now on.
+    /// `execve`: lets the process run `exe`.
     ///
     /// # Errors
     ///
@@ -202,7 +201,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok(())
     }
 
-    /// Ends the process at a place and frees what it had; also a child that could not be made.
+    /// Ends the process at a place and frees its state; also for a child that could not be completed.
     pub fn end(&mut self, place: Place) {
         while let Ok((files, process)) = self.files_and(place)
             && let Some(open) = process.descriptors.take_any()
@@ -242,7 +241,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         }
     }
 
-    /// Wakes a process whose signal mask changed, if there is a signal to handle now.
+    /// Wakes a process after a change of its mask, if it has a signal to handle now.
     pub(crate) fn unblocked(&mut self, place: Place) {
         if self
             .get(place)
@@ -252,23 +251,23 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         }
     }
 
-    /// The processes to wake, each told once.
+    /// Takes the processes to wake.
     pub fn take_woken(&mut self) -> Woken {
         Woken(core::mem::take(&mut self.woken))
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub(crate) fn count(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 }
 
-/// Places that are to be woken.
+/// Places to wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken([u64; WORDS]);
 
 impl Woken {
-    /// Each of them.
+    /// Iterates over the places.
     pub fn places(self) -> impl Iterator<Item = Place> {
         (0..MOST_PROCESSES).filter(move |place| {
             self.0
@@ -278,11 +277,11 @@ impl Woken {
     }
 }
 
-/// The last part of a path, cut to what fits a process's name.
+/// The last part of a path, cut to the size of a process name.
 fn name_of(path: &[u8]) -> [u8; NAME_BYTES] {
     let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let mut name = [0; NAME_BYTES];
-    // The last byte stays a NUL.
+    // The last byte stays NUL.
     for (to, from) in name.iter_mut().take(NAME_BYTES - 1).zip(last) {
         *to = *from;
     }

@@ -1,5 +1,5 @@
-//! Parents, children and process groups: which processes a call means, who is told of a child's end.
-//! The relations themselves are in the kernel's table of tasks; the rules are here.
+//! The rules among parents, children and process groups: which processes a call selects, and which
+//! process learns of a child's end. The kernel's table of tasks stores the relations.
 
 use super::{MOST_PROCESSES, Place, Processes};
 use crate::abi::Errno;
@@ -12,49 +12,48 @@ use crate::owned::Frames;
 use crate::signals::Cause;
 use crate::signals::set::SignalSet;
 
-/// How one process is related to others.
+/// The relations of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
-    /// Its number.
+    /// The process number.
     pub pid: u32,
-    /// Its parent's number.
+    /// The parent's number.
     pub parent: u32,
-    /// The number of its process group.
+    /// The number of the process group.
     pub group: u32,
 }
 
 /// The kernel's table of tasks, as the process table sees it.
 pub trait TaskTable {
-    /// Where the memory for processes comes from.
+    /// The source of memory for processes.
     type Frames: Frames;
 
-    /// The relations of the process at a place, if there is one: it runs, or its parent has not asked
-    /// how it ended.
+    /// The relations of the process at a place. `None` unless the process runs or is a zombie.
     fn relation(&self, place: Place) -> Option<Relation>;
 
-    /// Moves a process into a group.
+    /// Moves a process to a group.
     fn set_group(&mut self, place: Place, group: u32);
 
-    /// Whether [`reap`](Self::reap) would find a child, or there is no such child at all.
+    /// Whether [`reap`](Self::reap) would find a child, or no such child exists.
     fn can_reap(&self, parent: Place, which: Selection) -> bool;
 
-    /// Looks for a child that has ended, and forgets it.
+    /// Finds an ended child and forgets it.
     fn reap(&mut self, parent: Place, which: Selection) -> Reaped;
 }
 
-/// Which processes are meant.
+/// A selection of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// All of them.
+    /// All processes.
     Any,
-    /// The one of this number.
+    /// The process with this number.
     Process(u32),
-    /// Those of this group.
+    /// The processes of this group.
     Group(u32),
 }
 
 impl Selection {
-    /// Whether a process is meant.
+    /// Whether a process is selected.
     pub const fn has(self, relation: &Relation) -> bool {
         match self {
             Self::Any => true,
@@ -63,7 +62,7 @@ impl Selection {
         }
     }
 
-    /// What `kill` and `wait4` mean by a number, for a caller of this group.
+    /// The selection that a number means in `kill` and `wait4`, for a caller in `own_group`.
     pub(crate) const fn of(number: i32, own_group: u32) -> Self {
         match number {
             1.. => Self::Process(number as u32),
@@ -74,37 +73,37 @@ impl Selection {
     }
 }
 
-/// What a search for children that have ended found.
+/// The result of a search for ended children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
-    /// There are no such children at all.
+    /// No such child exists.
     NoChildren,
     /// No such child has ended.
     None,
-    /// This child has ended and is forgotten.
+    /// This child ended and is now forgotten.
     One {
-        /// Its number.
+        /// The child's number.
         pid: u32,
-        /// How it ended, as [`Status::word`].
+        /// The exit status, as [`Status::word`].
         status: u32,
     },
 }
 
-/// What `wait4` found.
+/// The result of `wait4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// A child that has ended.
+    /// A child ended.
     Child {
-        /// Its number.
+        /// The child's number.
         pid: u32,
-        /// How it ended, as [`Status::word`].
+        /// The exit status, as [`Status::word`].
         status: u32,
     },
-    /// There are such children, and none has ended.
+    /// Such children exist, but none has ended.
     NotYet,
 }
 
-/// How a child ended, as SIGCHLD tells it.
+/// The cause in the SIGCHLD for a child's end.
 const fn cause_of(pid: u32, status: Status) -> Cause {
     let (code, status) = match status {
         Status::Exited(code) => (CLD_EXITED, code),
@@ -119,7 +118,7 @@ const fn cause_of(pid: u32, status: Status) -> Cause {
 }
 
 impl<T: TaskTable> Processes<'_, T> {
-    /// How the process at a place is related to others.
+    /// The relations of the process at a place.
     pub(crate) fn relation(&self, place: Place) -> Result<Relation, Errno> {
         self.tasks.relation(place).ok_or(Errno::ESRCH)
     }
@@ -128,13 +127,13 @@ impl<T: TaskTable> Processes<'_, T> {
         (0..MOST_PROCESSES).filter_map(|place| Some((place, self.tasks.relation(place)?)))
     }
 
-    /// The place of the process of that number.
+    /// The place of the process with this number.
     pub(crate) fn place_of(&self, pid: u32) -> Result<Place, Errno> {
         let found = self.relations().find(|(_, relation)| relation.pid == pid);
         found.map(|(place, _)| place).ok_or(Errno::ESRCH)
     }
 
-    /// `kill`: sends to a process, to a group, or to all processes.
+    /// `kill`: signals a process, a group or all processes.
     pub(crate) fn kill(&mut self, from: Place, to: i32, signal: i32) -> Result<(), Errno> {
         let signal = signal_number(signal)?;
         let caller = self.relation(from)?;
@@ -148,17 +147,17 @@ impl<T: TaskTable> Processes<'_, T> {
             if !chosen.has(&relation) {
                 continue;
             }
-            // A child that the first process is making is meant by "all", too.
+            // A group or "all" includes a child that is being forked.
             if !matches!(chosen, Selection::Process(_)) && signal > 0 {
                 self.send_to_forked(place, signal);
             }
-            // "All" are all but the first process and the caller.
+            // "All" excludes the first process and the caller.
             let all = chosen == Selection::Any;
             if all && (relation.pid == 1 || relation.pid == caller.pid) {
                 continue;
             }
             found = true;
-            // Signal 0 only asks whether there is such a process.
+            // Signal 0 only checks that the process exists.
             if signal > 0 {
                 self.send(place, signal, cause);
             }
@@ -166,25 +165,24 @@ impl<T: TaskTable> Processes<'_, T> {
         if found { Ok(()) } else { Err(Errno::ESRCH) }
     }
 
-    /// The process at `parent` begins to make a child, which nobody sees before
-    /// [`finish_fork`](Self::finish_fork).
+    /// Starts the making of a child, which stays invisible until [`finish_fork`](Self::finish_fork).
     pub fn begin_fork(&mut self, parent: Place) {
         if let Ok(process) = self.get_mut(parent) {
             process.signals.take_for_child();
         }
     }
 
-    /// A signal for a whole group reaches a process of it: a child that the process is making belongs
-    /// to the group, too.
+    /// Records a group's signal for a child that the process is making: the child belongs to the group,
+    /// too.
     fn send_to_forked(&mut self, parent: Place, signal: u8) {
         if let Ok(process) = self.get_mut(parent) {
             process.signals.send_to_child(signal);
         }
     }
 
-    /// The child that the process at `parent` made becomes visible, at `place`. False if it must not yet:
-    /// the parent has to handle a signal first, which may be meant for both. A signal that the parent
-    /// blocks goes to both as well, since the child has the parent's mask.
+    /// Makes the new child at `place` visible. False if the parent must first handle a signal, which may
+    /// be meant for both. A signal that the parent blocks goes to both as well, since the child has the
+    /// parent's mask.
     pub fn finish_fork(&mut self, parent: Place, place: Place) -> bool {
         let Ok(process) = self.get_mut(parent) else {
             return true;
@@ -203,9 +201,8 @@ impl<T: TaskTable> Processes<'_, T> {
         true
     }
 
-    /// Tells the process of number `parent` that its child has ended. False if the parent does not want to
-    /// be asked, and the child is to be forgotten at once. A parent that is ending leaves the child to the
-    /// next one.
+    /// Tells process `parent` that its child has ended. False if the parent does not want to reap, so
+    /// that the child must be forgotten at once. If the parent is ending, the next parent decides.
     pub fn child_ended(&mut self, parent: u32, child: u32, status: Status) -> bool {
         let action = self.place_of(parent).and_then(|parent| self.get(parent));
         let action = action.and_then(|parent| parent.signals.action(SIGCHLD));
@@ -219,7 +216,7 @@ impl<T: TaskTable> Processes<'_, T> {
         wanted
     }
 
-    /// `wait4` without waiting: a child that has ended, or whether there are children at all.
+    /// `wait4` without waiting: an ended child, or the news that none has ended yet.
     pub(crate) fn wait(&mut self, parent: Place, which: Selection) -> Result<Waited, Errno> {
         match self.tasks.reap(parent, which) {
             Reaped::NoChildren => Err(Errno::ECHILD),
@@ -228,7 +225,7 @@ impl<T: TaskTable> Processes<'_, T> {
         }
     }
 
-    /// Makes the process lead a group of its own, whose number is the process's.
+    /// Makes the process the leader of its own group, whose number is the process number.
     pub(crate) fn lead_group(&mut self, caller: Place) -> Result<u32, Errno> {
         let pid = self.relation(caller)?.pid;
         if self.relations().any(|(_, other)| other.group == pid) {
@@ -239,7 +236,7 @@ impl<T: TaskTable> Processes<'_, T> {
     }
 }
 
-/// A signal's number as calls give it; 0 for none.
+/// Checks a signal number of a call; 0 means no signal.
 pub(crate) fn signal_number(signal: i32) -> Result<u8, Errno> {
     let signal = u8::try_from(signal).ok();
     signal

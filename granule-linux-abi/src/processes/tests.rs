@@ -1,4 +1,4 @@
-//! What processes have, and how they are related; with a table of tasks that is a vector.
+//! Tests of processes and their relations, on a table of tasks made of a vector.
 
 use super::relatives::Reaped;
 use super::*;
@@ -9,7 +9,8 @@ use crate::abi::signal::{
 use crate::owned::host::{self, HostFrames};
 use crate::processes::MOST_PROCESSES;
 
-/// Relations, and how those ended that did; who is being made, and is nobody to others.
+/// The relations, and the status of ended processes; then the place of an unborn child, which stays
+/// invisible.
 #[derive(Debug, Default)]
 pub(crate) struct Kin(
     pub(crate) Vec<Option<(Relation, Option<u32>)>>,
@@ -59,7 +60,7 @@ impl TaskTable for Kin {
 
 pub(crate) type HostProcesses = Processes<'static, Kin>;
 
-/// The first process, 1 at place 0, which runs `/bin/prog`.
+/// A process table with the first process: number 1 at place 0, running `/bin/prog`.
 pub(crate) fn processes() -> HostProcesses {
     host::run_out_after(usize::MAX);
     let files = crate::files::tests::files();
@@ -79,7 +80,7 @@ pub(crate) fn processes() -> HostProcesses {
     processes
 }
 
-/// A child of the process at `parent`; its place, one less than its number.
+/// Makes a child of the process at `parent`. Returns its place, which is its number minus one.
 pub(crate) fn child(processes: &mut HostProcesses, parent: Place) -> Place {
     let place = processes.tasks.0.len();
     let from = processes.tasks.relation(parent).unwrap();
@@ -93,7 +94,7 @@ pub(crate) fn child(processes: &mut HostProcesses, parent: Place) -> Place {
     place
 }
 
-/// The process at `parent` is making a child; its place.
+/// Begins a fork of the process at `parent`. Returns the place of the invisible child.
 fn unborn(processes: &mut HostProcesses, parent: Place) -> Place {
     processes.begin_fork(parent);
     let place = child(processes, parent);
@@ -101,14 +102,14 @@ fn unborn(processes: &mut HostProcesses, parent: Place) -> Place {
     place
 }
 
-/// What has come for the child when it is there, unless there is something to be done before.
+/// Completes the fork. Returns the child's pending signals; `None` if the parent must handle one first.
 fn born(processes: &mut HostProcesses, parent: Place, place: Place) -> Option<Vec<u8>> {
     let born = processes.finish_fork(parent, place);
     processes.tasks.1 = None;
     born.then(|| pending(processes, place))
 }
 
-/// The process ends, as the kernel does it.
+/// Ends the process in the steps that the kernel takes.
 pub(crate) fn ends(processes: &mut HostProcesses, place: Place, status: Status) {
     processes.end(place);
     let (relation, _) = processes.tasks.0[place].unwrap();
@@ -148,7 +149,7 @@ fn a_child_shares_open_files_and_all_are_given_back() {
     for place in [first, second, 0] {
         processes.end(place);
     }
-    // Twice does no harm.
+    // A second end does no harm.
     processes.end(0);
     assert_eq!((processes.files.counts(), processes.count()), ((0, 0), 0));
     assert_eq!(host::held(), held - 1);
@@ -203,7 +204,7 @@ fn kill_finds_whom_it_means() {
         (pending(&processes, b), pending(&processes, c)),
         (vec![1, 15], vec![15])
     );
-    // All but the first and the caller.
+    // All processes except the first and the caller.
     processes.kill(c, -1, i32::from(SIGINT)).unwrap();
     assert_eq!(
         (pending(&processes, a), pending(&processes, c)),
@@ -235,7 +236,7 @@ fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
         let blocked = signals_of(SIGINT);
         processes.get_mut(a).unwrap().signals.set_mask(blocked);
         let expected = |signals: &[u8]| Some(if meets { signals.to_vec() } else { vec![] });
-        // What came before it began to is its own.
+        // A signal before the fork belongs to the parent alone.
         send(&mut processes, a, SIGINT);
         let b = unborn(&mut processes, a);
         assert_eq!(born(&mut processes, a, b), Some(vec![]));
@@ -245,12 +246,12 @@ fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
         assert_eq!(born(&mut processes, a, b), expected(&[SIGINT]));
         let causes = [a, b].map(|place| processes.get(place).unwrap().signals.cause(SIGINT));
         assert_eq!(causes[0] == causes[1], meets);
-        // The parent does something about it first.
+        // The parent must handle an unblocked signal first.
         let b = unborn(&mut processes, a);
         send(&mut processes, a, SIGTERM);
         assert_eq!(born(&mut processes, a, b), None);
         assert_eq!(pending(&processes, b), [0; 0]);
-        // The first process is spared what its child is not.
+        // The signal spares the first process, but not its child.
         assert_eq!(processes.get_mut(0).unwrap().signals.take_next(), None);
         woken(&mut processes);
         let b = unborn(&mut processes, 0);
@@ -311,7 +312,7 @@ fn who_ignores_its_children_is_not_asked() {
         let waited = processes.wait(0, Selection::Any);
         assert_eq!(waited, Err(Errno::ECHILD));
     }
-    // Its parent ends in the same moment: the first process has it next, and may ask.
+    // If the parent has already ended, the first process inherits the child and may reap it.
     let mut processes = processes();
     let a = child(&mut processes, 0);
     act(&mut processes, a, SIGCHLD, SIG_IGN, 0);

@@ -1,7 +1,7 @@
-//! Static AArch64 programs in ELF files, as far as the kernel has to know them: what goes where.
+//! Reads static AArch64 programs in ELF files: the segments, the entry and the program headers.
 //!
-//! Reads bytes that anybody may have written: every number is checked before anything is made of it,
-//! and a file that breaks a rule is refused with a line that says which. Pure; fuzzed.
+//! The bytes are untrusted: every number is checked before use, and a file that breaks a rule is refused
+//! with a line that names the rule. Pure; fuzzed.
 
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -11,74 +11,74 @@ use elf::abi::{EM_AARCH64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD
 use elf::endian::LittleEndian;
 use elf::file::Class;
 
-/// Segments that are loaded at most.
+/// The most loadable segments.
 const MOST_SEGMENTS: usize = 16;
 
-/// A part of the program.
+/// A loadable part of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its first address, where the program is loaded.
+    /// The first address in memory.
     pub start: u64,
-    /// Behind its last address.
+    /// The end of the addresses.
     pub end: u64,
-    /// What of the file goes to its beginning; all else is zero.
+    /// The bytes of the file for its start; the rest of the segment is zero.
     pub file: Range<usize>,
-    /// Whether it can be read.
+    /// Whether the segment is readable.
     pub read: bool,
-    /// Whether it can be written.
+    /// Whether the segment is writable.
     pub write: bool,
-    /// Whether it can be executed.
+    /// Whether the segment is executable.
     pub execute: bool,
 }
 
 impl Segment {
-    /// The whole pages that it takes.
+    /// The whole pages of the segment.
     pub const fn pages(&self, page: u64) -> Range<u64> {
         self.start & !(page - 1)..(self.end + (page - 1)) & !(page - 1)
     }
 }
 
-/// A program that can be loaded.
+/// A valid program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// In ascending order, no two in one page.
+    /// The segments, ascending, no two in one page.
     pub segments: ArrayVec<Segment, MOST_SEGMENTS>,
     /// The address of the first instruction.
     pub entry: u64,
-    /// Where the program headers are in memory, if they are, and how many.
+    /// The address of the program headers, if they are in memory.
     pub headers: Option<u64>,
-    /// How many program headers there are.
+    /// The number of program headers.
     pub header_count: u64,
     /// Bytes of a program header.
     pub header_bytes: u64,
-    /// Where it was moved: what was added to each of the file's addresses.
+    /// The distance the program was moved: added to each address of the file.
     pub bias: u64,
 }
 
-/// Why a file is no program that can run here.
+/// Why a file is not a program that can run here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramError {
-    /// It is no ELF file, or one that is cut off.
+    /// The file is not an ELF file, or is truncated.
     NotElf,
-    /// It is for another machine.
+    /// The program is for another machine.
     Machine,
-    /// It is neither a program at fixed addresses nor one that can be moved.
+    /// The type is neither executable nor position independent.
     Kind(u16),
-    /// It wants a dynamic linker.
+    /// The program needs a dynamic linker.
     Interpreter,
-    /// It has nothing to load, or too many segments.
+    /// The program has no segment to load, or too many.
     Segments,
-    /// A segment reaches beyond the file, or is smaller in memory than there.
+    /// A segment extends beyond the file, or is smaller in memory than in the file.
     Extent {
         /// The address of the segment.
         address: u64,
     },
-    /// A segment lies outside of what programs have.
+    /// A segment lies outside the addresses for programs.
     Address {
         /// The address of the segment.
         address: u64,
     },
-    /// A segment's place in its page differs between file and memory.
+    /// A segment's offset in its page differs between file and memory.
     Offset {
         /// The address of the segment.
         address: u64,
@@ -90,7 +90,7 @@ pub enum ProgramError {
         /// Bytes of a page.
         page: u64,
     },
-    /// It begins where nothing can be executed.
+    /// The entry is not in an executable segment.
     Entry {
         /// The address of the first instruction.
         address: u64,
@@ -134,18 +134,18 @@ impl fmt::Display for ProgramError {
 
 impl core::error::Error for ProgramError {}
 
-/// Where programs may be, and where those that can be moved go.
+/// The addresses that programs may have, and the place of movable programs.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Bytes of a page.
     pub page: u64,
-    /// The addresses that programs may have.
+    /// The addresses for programs.
     pub addresses: Range<u64>,
-    /// Where programs go that can be moved.
+    /// The address for position-independent programs.
     pub movable_at: u64,
 }
 
-/// Reads a program.
+/// Reads and checks a program.
 pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ProgramError::NotElf)?;
     let header = &elf.ehdr;

@@ -1,4 +1,4 @@
-//! Small ELF files made by hand, sound ones and those that break one rule each.
+//! Small ELF files made by hand: valid ones, and ones that break one rule each.
 
 use super::*;
 use granule_testing::cases::config;
@@ -204,7 +204,7 @@ fn each_broken_rule_is_named() {
     for length in 0..64 + 2 * 56 {
         assert!(read(&file[..length], &PLACE).is_err(), "{length}");
     }
-    // 32 bits, big endian.
+    // First the class for 32 bits, then the byte order "big endian".
     for (at, value) in [(4, 1), (5, 2)] {
         let old = std::mem::replace(&mut file[at], value);
         assert!(read(&file, &PLACE).is_err());

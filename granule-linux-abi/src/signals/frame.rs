@@ -1,7 +1,7 @@
-//! The stack frame that a handler finds, and the registers that come back out of it.
+//! Builds the stack frame of a signal handler, and takes the registers back out of it.
 //!
-//! Bytes and registers only; writing them to the program's stack and reading them back is the
-//! caller's, who treats what is read as what it is: anything.
+//! This file handles bytes and registers only. The caller copies the frame to and from the program's
+//! stack, and treats the bytes read back as untrusted.
 
 use super::Cause;
 use super::set::SignalSet;
@@ -9,7 +9,7 @@ use crate::abi::signal::{
     FPSIMD_BYTES, FPSIMD_MAGIC, FRAME_BYTES, SA_RESTORER, SigAction, SigFrame, SigStack,
 };
 
-/// Condition flags: all of the processor state that a program may choose. The rest would let it
+/// The condition flags: the only part of PSTATE that a program may set. The other bits would let it
 /// choose its exception level.
 const PSTATE_OF_USERS: u64 = 0xf << 28;
 
@@ -26,11 +26,11 @@ pub struct Registers {
     pub pstate: u64,
 }
 
-/// Its floating-point and SIMD registers.
+/// The floating-point and SIMD registers of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct FpRegisters {
-    /// The lower half first.
+    /// V0 to V31, the lower half first.
     pub v: [[u64; 2]; 32],
     /// FPSR.
     pub fpsr: u32,
@@ -38,23 +38,23 @@ pub struct FpRegisters {
     pub fpcr: u32,
 }
 
-/// What is to be on the stack when a handler begins.
+/// The stack content and registers for the start of a handler.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// Where [`frame`](Self::frame) goes: the handler's stack pointer.
+    /// The address of [`frame`](Self::frame): the handler's stack pointer.
     pub at: u64,
     /// The frame.
     pub frame: SigFrame,
-    /// Where the frame record goes that leads a backtrace from the handler into what it interrupts.
+    /// The address of the frame record that links a backtrace from the handler to the interrupted code.
     pub record_at: u64,
     /// The frame record.
     pub record: [u64; 2],
-    /// The registers that the handler begins with.
+    /// The initial registers of the handler.
     pub registers: Registers,
 }
 
-/// Prepares a handler's frame below `stack`. `trampoline` is code that calls `rt_sigreturn`, for
-/// programs that bring none. `None` if there is no room below `stack`.
+/// Prepares a handler's frame below `stack`. `trampoline` is code that calls `rt_sigreturn`, for actions
+/// without a restorer. `None` if there is no room below `stack`.
 pub fn prepare(
     interrupted: &Registers,
     fp: &FpRegisters,
@@ -64,7 +64,7 @@ pub fn prepare(
     stack: u64,
     trampoline: u64,
 ) -> Option<Prepared> {
-    // The stack pointer is a multiple of 16 wherever it is used.
+    // The ABI requires a stack pointer that is a multiple of 16.
     let record_at = (stack & !15).checked_sub(16)?;
     let at = record_at.checked_sub(FRAME_BYTES)? & !15;
     let mut frame = SigFrame::zeroed();
@@ -72,7 +72,7 @@ pub fn prepare(
     frame.stack = other_stack;
     frame.mask = mask.0;
     frame.context.fault_address = match frame.info.code {
-        // Positive and not the kernel's own: an address is what the code goes with.
+        // A positive code other than SI_KERNEL belongs to a fault and comes with an address.
         1..0x80 if signal != crate::abi::signal::SIGCHLD => cause.value,
         _ => 0,
     };
@@ -114,7 +114,7 @@ pub fn prepare(
     })
 }
 
-/// What `rt_sigreturn` makes of a frame.
+/// The state that `rt_sigreturn` restores from a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// The general registers.
@@ -123,12 +123,12 @@ pub struct Restored {
     pub fp: FpRegisters,
     /// The signal mask.
     pub mask: SignalSet,
-    /// The other stack.
+    /// The alternate stack.
     pub stack: SigStack,
 }
 
-/// Reads a frame that a handler may have written anything into. `None` if it has no record of
-/// floating point where [`prepare`] put it.
+/// Reads a frame that may contain anything. `None` without the floating-point record where [`prepare`]
+/// put it.
 pub fn restore(frame: &SigFrame) -> Option<Restored> {
     if (frame.fpsimd.magic, frame.fpsimd.bytes) != (FPSIMD_MAGIC, FPSIMD_BYTES) {
         return None;
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(made.registers.x[29..], [made.record_at, 0x99]);
         assert_eq!((made.registers.sp, made.registers.pc), (made.at, 0x41_0000));
         assert_eq!(made.record, [0x1000 + 29, 0x1000 + 30]);
-        // As C programs see it, by offsets.
+        // Checks the offsets that C programs use.
         let bytes = made.frame.as_bytes();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         assert_eq!(word(0), 11);

@@ -1,9 +1,9 @@
-//! Signals of one process: what it does about each, which it lets in, which have come, and what is
-//! to be done about the next one before the process goes on.
+//! The signals of one process: actions, masks and pending signals, and the next action before the
+//! process continues.
 //!
-//! A state machine without a clock, memory or other processes: who sends is
-//! [`process`](super::process)' business; the stack frame of a handler is [`frame`]'s; when a
-//! process looks is [`syscall::deliver`](super::syscall::deliver)'s.
+//! This file is a state machine without a clock, memory or other processes.
+//! [`processes`](super::processes) sends signals, [`frame`] has the stack frame of a handler, and
+//! [`syscall::deliver`](super::syscall::deliver) asks for the next action.
 
 pub mod frame;
 pub mod set;
@@ -17,19 +17,19 @@ use crate::abi::signal::{
 };
 use set::SignalSet;
 
-/// Why a signal came; what `siginfo` tells.
+/// The cause of a signal, as reported in `siginfo`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// `siginfo`'s code.
     pub code: i32,
-    /// SIGCHLD: how the child ended.
+    /// SIGCHLD: the child's exit status or signal.
     pub status: i32,
-    /// The sender's or child's number; or the address that faulted.
+    /// The number of the sender or child; or the address of the fault.
     pub value: u64,
 }
 
 impl Cause {
-    /// Another process, by `kill` (SI_USER) or `tkill`.
+    /// Sent by another process, by `kill` (SI_USER) or `tkill`.
     pub const fn process(code: i32, pid: u32) -> Self {
         Self {
             code,
@@ -38,21 +38,22 @@ impl Cause {
         }
     }
 
-    /// The kernel, for no address: SIGPIPE.
+    /// Sent by the kernel without an address: SIGPIPE.
     pub const KERNEL: Self = Self {
         code: SI_KERNEL,
         status: 0,
         value: 0,
     };
 
-    /// As a handler is told.
+    /// The `siginfo` for a handler.
     pub const fn info(self, signal: u8) -> SigInfo {
         SigInfo {
             signo: signal as i32,
             errno: 0,
             code: self.code,
             pad: 0,
-            // An address fills both; a process number leaves the second to its user, root.
+            // An address fills both words. A process number leaves the second word 0, which is user
+            // root.
             fields: [self.value as u32, (self.value >> 32) as u32],
             status: self.status,
             pad2: 0,
@@ -61,22 +62,22 @@ impl Cause {
     }
 }
 
-/// What happens without a handler.
+/// The action for a signal without a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
-    /// Nothing happens.
+    /// The signal is ignored.
     Ignore,
     /// The process ends.
     Terminate,
-    /// As terminate; where cores are dumped, one is.
+    /// The process ends, and would dump core; no core file is written.
     Dump,
 }
 
-/// What each signal does without a handler.
+/// The default action of each signal.
 pub const fn default_of(signal: u8) -> Default {
     match signal {
         SIGCHLD | SIGURG | SIGWINCH => Default::Ignore,
-        // There is no job control: no signal stops a process, so none makes it go on.
+        // Without job control no signal stops a process, so none continues it.
         SIGCONT | SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU => Default::Ignore,
         SIGQUIT | SIGILL | SIGTRAP | SIGABRT | SIGBUS | SIGFPE | SIGSEGV | SIGXCPU | SIGXFSZ
         | SIGSYS => Default::Dump,
@@ -84,7 +85,7 @@ pub const fn default_of(signal: u8) -> Default {
     }
 }
 
-/// Those that an instruction caused, which must be dealt with before it is tried again.
+/// Signals caused by an instruction; they must be handled before the instruction runs again.
 const SYNCHRONOUS: SignalSet = SignalSet::EMPTY
     .with(SIGSEGV)
     .with(SIGBUS)
@@ -93,21 +94,21 @@ const SYNCHRONOUS: SignalSet = SignalSet::EMPTY
     .with(SIGFPE)
     .with(SIGSYS);
 
-/// What to do about a signal before the process goes on.
+/// The next action for a signal before the process continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Its handler runs.
+    /// Run the handler.
     Handle {
         /// The signal.
         signal: u8,
-        /// Why it came.
+        /// The cause.
         cause: Cause,
         /// The action that the program set.
         action: SigAction,
-        /// The mask that is to be back in place when it returns.
+        /// The mask to restore when the handler returns.
         mask: SignalSet,
     },
-    /// The process ends.
+    /// End the process.
     Terminate {
         /// The signal.
         signal: u8,
@@ -116,21 +117,21 @@ pub enum Next {
     },
 }
 
-/// See the module.
+/// The signals of one process.
 #[derive(Clone, Debug)]
 pub struct Signals {
     actions: [SigAction; SIGNALS as usize],
     causes: [Cause; SIGNALS as usize],
     pending: SignalSet,
     blocked: SignalSet,
-    /// The mask to go back to, where a system call has set another one for its own time.
+    /// The mask to restore after a system call that set a temporary mask.
     before_call: Option<SignalSet>,
-    /// Those that `rt_sigtimedwait` sleeps for, blocked or not.
+    /// The signals that `rt_sigtimedwait` waits for, blocked or not.
     awaited: SignalSet,
-    /// Those that came for all of a group since the process began to make its latest child.
+    /// Signals to a whole group since the process began to make its latest child.
     for_child: SignalSet,
     stack: SigStack,
-    /// The first process: what would end it by default does nothing.
+    /// Whether this is the first process, which no default action ends.
     is_init: bool,
 }
 
@@ -159,19 +160,19 @@ impl Signals {
         }
     }
 
-    /// The first process's: what it does not handle does not end it.
+    /// Marks the first process, which no default action ends.
     pub const fn set_init(&mut self) {
         self.is_init = true;
     }
 
-    /// Becomes what a forked child has: all of the parent's but what has come.
+    /// Copies what a forked child inherits: everything of the parent except pending signals.
     pub fn fork_from(&mut self, parent: &Self) {
         self.actions = parent.actions;
         self.blocked = parent.before_call.unwrap_or(parent.blocked);
         self.stack = parent.stack;
     }
 
-    /// `execve`: handlers are gone with the program that had them, what is ignored stays so.
+    /// `execve`: resets handlers to the default; ignored signals stay ignored.
     pub fn executed(&mut self) {
         for action in &mut self.actions {
             *action = SigAction {
@@ -186,13 +187,13 @@ impl Signals {
         self.before_call = None;
     }
 
-    /// What is done about a signal.
+    /// The action for a signal.
     pub fn action(&self, signal: u8) -> Result<SigAction, Errno> {
         let slot = self.actions.get(usize::from(signal).wrapping_sub(1));
         slot.copied().ok_or(Errno::EINVAL)
     }
 
-    /// Changes what is done about a signal.
+    /// Sets the action for a signal.
     pub fn set_action(&mut self, signal: u8, action: SigAction) -> Result<(), Errno> {
         if SignalSet::UNBLOCKABLE.has(signal) {
             return Err(Errno::EINVAL);
@@ -202,7 +203,7 @@ impl Signals {
             mask: SignalSet(action.mask).without(SignalSet::UNBLOCKABLE).0,
             ..action
         };
-        // What came and is ignored now is as if it had never come.
+        // A pending signal that is now ignored is discarded.
         if self.ignores(signal) {
             self.drop_pending(SignalSet::EMPTY.with(signal));
         }
@@ -217,17 +218,17 @@ impl Signals {
         }
     }
 
-    /// Whether this is the first process and the signal would end it.
+    /// Whether this is the first process and the default action of the signal would end it.
     const fn is_spared(&self, signal: u8) -> bool {
         self.is_init && !matches!(default_of(signal), Default::Ignore)
     }
 
-    /// What is not let in.
+    /// The blocked signals.
     pub const fn blocked(&self) -> SignalSet {
         self.blocked
     }
 
-    /// What has come and is not let in.
+    /// The pending signals.
     pub const fn pending(&self) -> SignalSet {
         self.pending
     }
@@ -244,50 +245,51 @@ impl Signals {
         Ok(())
     }
 
-    /// Sets what is not let in.
+    /// Sets the blocked signals.
     pub fn set_mask(&mut self, blocked: SignalSet) {
         self.blocked = blocked.without(SignalSet::UNBLOCKABLE);
     }
 
-    /// Sets what is not let in for the time of one system call. When it is over, a handler returns
-    /// to the mask of before, and so does [`end_call`](Self::end_call).
+    /// Sets the blocked signals for the duration of one system call. The return of a handler restores
+    /// the old mask, and so does [`end_call`](Self::end_call).
     pub fn set_mask_for_call(&mut self, blocked: SignalSet) {
         let before = self.blocked;
         self.before_call.get_or_insert(before);
         self.set_mask(blocked);
     }
 
-    /// The system call that had a mask of its own is over, without a handler.
+    /// Ends a system call with a temporary mask, without a handler.
     pub fn end_call(&mut self) {
         if let Some(mask) = self.before_call.take() {
             self.blocked = mask;
         }
     }
 
-    /// From here on one of `set` wakes the process, though it be blocked; none, to end that.
+    /// Lets any signal of `set` wake the process, even a blocked one. The empty set ends this.
     pub const fn set_awaited(&mut self, set: SignalSet) {
         self.awaited = set;
     }
 
-    /// A signal comes for all of a group: for a child that is being made, too.
+    /// Records a signal to a whole group for the child that is being made.
     pub const fn send_to_child(&mut self, signal: u8) {
         self.for_child = self.for_child.with(signal);
     }
 
-    /// What came for the child since this was called last.
+    /// Takes the signals recorded for the child since the last call.
     pub const fn take_for_child(&mut self) -> SignalSet {
         core::mem::replace(&mut self.for_child, SignalSet::EMPTY)
     }
 
-    /// A signal comes. Whether there is something to do about it now, so that a waiting process
-    /// must wake up.
+    /// Makes a signal pending. Returns whether it needs an action now, so that a waiting process must
+    /// wake.
     pub fn send(&mut self, signal: u8, cause: Cause) -> bool {
         let this = SignalSet::EMPTY.with(signal);
-        // One that is blocked may be asked for before it is let in, or get a handler.
+        // A blocked signal is kept even if ignored: the program may wait for it, or set a handler,
+        // before it is unblocked.
         if self.ignores(signal) && !self.blocked.has(signal) {
             return false;
         }
-        // One that is pending already keeps its cause: standard signals do not queue.
+        // A signal that is already pending keeps its cause: standard signals do not queue.
         if !self.pending.has(signal)
             && let Some(slot) = self.causes.get_mut(usize::from(signal).wrapping_sub(1))
         {
@@ -297,8 +299,8 @@ impl Signals {
         !self.blocked.has(signal) || self.awaited.has(signal)
     }
 
-    /// A signal that cannot wait and cannot be ignored: an instruction caused it. If it is blocked
-    /// or ignored, it ends the process.
+    /// Sends a signal caused by an instruction, which can be neither delayed nor ignored. A blocked or
+    /// ignored signal ends the process.
     pub fn force(&mut self, signal: u8, cause: Cause) {
         let this = SignalSet::EMPTY.with(signal);
         let ignored = self
@@ -314,12 +316,12 @@ impl Signals {
         let has_handler = self
             .action(signal)
             .is_ok_and(|action| action.handler != SIG_DFL);
-        // The first process goes, too, if it has no handler: it cannot go on.
+        // Without a handler even the first process ends: it cannot continue.
         self.is_init &= has_handler;
         self.send(signal, cause);
     }
 
-    /// A handler that cannot begin is none: the default action is in its place.
+    /// Replaces a handler that cannot start with the default action.
     pub fn forbid(&mut self, signal: u8) {
         if let Some(slot) = self.actions.get_mut(usize::from(signal).wrapping_sub(1)) {
             *slot = SigAction::default();
@@ -330,17 +332,17 @@ impl Signals {
         self.pending = self.pending.without(set);
     }
 
-    /// Whether something is to be done before the process goes on.
+    /// Whether a signal must be handled before the process continues.
     pub fn has_work(&self) -> bool {
         !self.pending.without(self.blocked).is_empty()
     }
 
-    /// Whether the process is as good as ended.
+    /// Whether SIGKILL is pending.
     pub const fn is_killed(&self) -> bool {
         self.pending.has(SIGKILL)
     }
 
-    /// Takes one of `set` that has come, blocked or not, for `rt_sigtimedwait`.
+    /// Takes a pending signal of `set`, blocked or not, for `rt_sigtimedwait`.
     pub fn take(&mut self, set: SignalSet) -> Option<(u8, Cause)> {
         let there = SignalSet(self.pending.0 & set.0);
         let signal = there.first()?;
@@ -348,14 +350,14 @@ impl Signals {
         Some((signal, self.cause(signal)))
     }
 
-    /// Why it came, if it did.
+    /// The stored cause of a signal, if it came.
     pub fn cause(&self, signal: u8) -> Cause {
         let slot = self.causes.get(usize::from(signal).wrapping_sub(1));
         slot.copied().unwrap_or_default()
     }
 
-    /// What to do about the next signal that is let in; takes it. A handler's mask is in place
-    /// afterwards.
+    /// Takes the next unblocked signal and returns its action. For a handler the mask of the handler is
+    /// then in place.
     pub fn take_next(&mut self) -> Option<Next> {
         loop {
             let ready = self.pending.without(self.blocked);
@@ -371,7 +373,8 @@ impl Signals {
             match (action.handler, default_of(signal)) {
                 (SIG_IGN, _) => {}
                 (SIG_DFL, Default::Ignore) => {}
-                // No signal without a handler ends the first process, whenever it was let in.
+                // No signal without a handler ends the first process, even if the signal was blocked
+                // before.
                 (SIG_DFL, _) if self.is_init => {}
                 (SIG_DFL, Default::Terminate) => {
                     return Some(Next::Terminate {
@@ -405,7 +408,7 @@ impl Signals {
         }
     }
 
-    /// The other stack as `sigaltstack` tells it to who runs with this stack pointer.
+    /// The alternate stack, as `sigaltstack` reports it at stack pointer `sp`.
     pub fn stack(&self, sp: u64) -> SigStack {
         let in_use = if self.is_on_stack(sp) { SS_ONSTACK } else { 0 };
         SigStack {
@@ -420,7 +423,7 @@ impl Signals {
             && sp - self.stack.base <= self.stack.size
     }
 
-    /// Sets the other stack, for who runs with this stack pointer.
+    /// Sets the alternate stack; `EPERM` if `sp` is on the current one.
     pub fn set_stack(&mut self, stack: SigStack, sp: u64) -> Result<(), Errno> {
         if self.is_on_stack(sp) {
             return Err(Errno::EPERM);
@@ -438,8 +441,7 @@ impl Signals {
         Ok(())
     }
 
-    /// Where the frame of a handler with these flags begins, downwards, for who runs with this
-    /// stack pointer.
+    /// The upper end of the frame for a handler with these flags, for a program with stack pointer `sp`.
     pub fn handler_stack(&self, flags: u64, sp: u64) -> u64 {
         let wanted = flags & crate::abi::signal::SA_ONSTACK != 0;
         if wanted && self.stack.flags & SS_DISABLE == 0 && !self.is_on_stack(sp) {

@@ -1,15 +1,15 @@
-//! A set of signals, as user space passes it: a bit each, signal 1 first.
+//! A set of signals in the format of user space: one bit for each, signal 1 first.
 
 use crate::abi::signal::{SIGKILL, SIGNALS, SIGSTOP};
 
-/// See the module.
+/// A set of signals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalSet(pub(crate) u64);
 
 impl SignalSet {
     /// No signal.
     pub const EMPTY: Self = Self(0);
-    /// What nobody can block, catch or ignore.
+    /// The signals that cannot be blocked, caught or ignored.
     pub const UNBLOCKABLE: Self = Self::EMPTY.with(SIGKILL).with(SIGSTOP);
 
     const fn bit(signal: u8) -> u64 {
@@ -25,17 +25,17 @@ impl SignalSet {
         self.0 & Self::bit(signal) != 0
     }
 
-    /// The set and one signal more.
+    /// The set with one more signal.
     pub const fn with(self, signal: u8) -> Self {
         Self(self.0 | Self::bit(signal))
     }
 
-    /// The set without those of another.
+    /// The set without the signals of `other`.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// The signals of both sets.
+    /// The union of both sets.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -45,7 +45,7 @@ impl SignalSet {
         self.0 == 0
     }
 
-    /// The one with the lowest number.
+    /// The signal with the lowest number.
     pub const fn first(self) -> Option<u8> {
         if self.0 == 0 {
             None

@@ -1,3 +1,5 @@
+//! Tests of the signals of one process, without memory or other processes.
+
 use super::*;
 use crate::abi::signal::{SA_ONSTACK, SI_USER, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2};
 use granule_testing::cases::config;
@@ -82,7 +84,7 @@ fn a_handler_has_its_signal_and_its_mask_blocked_until_it_returns() {
     signals.set_action(SIGUSR1, handler(0, others.0)).unwrap();
     signals.set_mask(SignalSet::EMPTY.with(SIGPIPE));
     assert!(signals.send(SIGUSR1, FROM_2));
-    // The second one is the first one, as long as that was not dealt with.
+    // A second arrival merges with the first while that one is pending.
     assert!(signals.send(SIGUSR1, Cause::process(SI_USER, 3)));
     let before = SignalSet::EMPTY.with(SIGPIPE);
     match signals.take_next() {
@@ -93,7 +95,7 @@ fn a_handler_has_its_signal_and_its_mask_blocked_until_it_returns() {
     assert!(!signals.send(SIGUSR1, FROM_2));
     signals.set_mask(before);
     assert_eq!(handled(signals.take_next()).0, SIGUSR1);
-    // It may let itself in, and may be for once.
+    // A handler may leave its own signal unblocked, and may be reset after one use.
     signals.set_mask(SignalSet::EMPTY);
     signals
         .set_action(SIGUSR2, handler(SA_NODEFER | SA_RESETHAND, 0))
@@ -114,7 +116,7 @@ fn faults_come_first_and_cannot_be_ignored() {
     signals.force(SIGSEGV, Cause::KERNEL);
     assert_eq!(handled(signals.take_next()).0, SIGSEGV);
     assert_eq!(handled(signals.take_next()).0, SIGHUP);
-    // In its own handler: blocked, so it ends the process.
+    // In its own handler SIGSEGV is blocked, so it ends the process.
     signals.force(SIGSEGV, Cause::KERNEL);
     let end = |signal| Some(Next::Terminate { signal, dump: true });
     assert_eq!(signals.take_next(), end(SIGSEGV));
@@ -143,7 +145,7 @@ fn the_first_process_is_spared_what_it_does_not_handle() {
     let mut child = Signals::new(false);
     child.fork_from(&init);
     assert!(child.send(SIGKILL, FROM_2));
-    // What came while it was kept out does not end it when it is let in, either.
+    // A signal that was blocked does not end the first process when it is unblocked, either.
     let mut init = Signals::new(true);
     init.set_mask(SignalSet(u64::MAX));
     for signal in [SIGKILL, SIGTERM, SIGSTOP, SIGTSTP, SIGQUIT, SIGSEGV] {
@@ -152,13 +154,13 @@ fn the_first_process_is_spared_what_it_does_not_handle() {
     }
     init.set_mask(SignalSet::EMPTY);
     assert_eq!(init.take_next(), None);
-    // But one that it keeps out is there for it to ask for.
+    // A blocked signal stays pending, so that the process can wait for it.
     init.set_mask(SignalSet::EMPTY.with(SIGTERM));
     assert!(!init.send(SIGTERM, FROM_2));
     assert!(init.pending().has(SIGTERM));
     init.set_mask(SignalSet::EMPTY);
     assert_eq!((init.take_next(), init.pending()), (None, SignalSet::EMPTY));
-    // A fault that it handles makes it no other: it is spared afterwards, too.
+    // The first process stays protected after a fault that it handles.
     init.set_action(SIGSEGV, handler(0, 0)).unwrap();
     init.force(SIGSEGV, Cause::KERNEL);
     assert_eq!(handled(init.take_next()).0, SIGSEGV);
@@ -193,7 +195,7 @@ fn a_mask_for_one_call_is_what_a_handler_runs_with_and_not_what_it_returns_to() 
     signals.set_mask_for_call(SignalSet::EMPTY.with(SIGHUP));
     assert_eq!(handled(signals.take_next()), (SIGUSR1, usual));
     assert_eq!(signals.blocked(), usual.with(SIGHUP));
-    // Without a handler it is back at the end.
+    // Without a handler the old mask returns at the end of the call.
     signals.set_mask(usual);
     signals.set_mask_for_call(SignalSet::EMPTY);
     signals.set_mask_for_call(SignalSet::EMPTY.with(SIGINT));
@@ -253,8 +255,8 @@ fn the_other_stack_is_taken_once() {
 proptest! {
     #![proptest_config(config(256, 16))]
 
-    /// Whatever comes in whatever order: what is blocked is never delivered, what cannot be
-    /// blocked never is, and each delivery takes its signal.
+    /// For any sequence of signals: a blocked signal is never delivered, an unblockable signal is never
+    /// blocked, and each delivery removes its signal.
     #[test]
     fn deliveries_respect_the_mask(steps in proptest::collection::vec((0u8..5, 1u8..=64, any::<u64>()), 1..80)) {
         let mut signals = Signals::new(false);

@@ -1,5 +1,5 @@
-//! Signals on the way back to the program: handlers begin, calls that were interrupted fail or are
-//! made again, and what ends the process does so.
+//! Handles signals on the return to the program: starts handlers, fails or repeats interrupted calls,
+//! and ends the process.
 
 use super::{Fail, Restart};
 use crate::abi::Errno;
@@ -9,12 +9,12 @@ use crate::signals::frame::{prepare, restore};
 use crate::signals::{Cause, Next};
 use zerocopy::IntoBytes;
 
-/// What becomes of the process.
+/// The state of the process after signal delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It goes on.
+    /// The process continues.
     GoesOn,
-    /// It ends by a signal.
+    /// A signal ends the process.
     Ends {
         /// The signal.
         signal: u8,
@@ -23,19 +23,19 @@ pub enum After {
     },
 }
 
-/// A call that a signal interrupted: how it may be made again, and what it had in x0.
+/// A call interrupted by a signal: the rule for its repetition, and its original x0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted {
     /// When the call is repeated.
     pub restart: Restart,
-    /// What x0 was.
+    /// The original value of x0.
     pub x0: u64,
 }
 
-/// Bytes of the instruction that makes a call.
+/// Bytes of the SVC instruction.
 pub const SVC_BYTES: u64 = 4;
 
-/// What a call's result means for x0: it is the value, unless a signal is to decide.
+/// Stores a call's result in x0. An interrupted call is returned instead, for a signal to decide.
 pub const fn finish(x0: &mut u64, result: super::Result) -> Option<Interrupted> {
     let before = *x0;
     *x0 = match result {
@@ -52,15 +52,15 @@ pub const fn finish(x0: &mut u64, result: super::Result) -> Option<Interrupted> 
     None
 }
 
-/// Deals with the signals that are let in, until there are none. Each handler's frame goes on top of
-/// the one before, so that the last one that came to its turn runs first: none waits for another to
-/// return unless that one's mask keeps it out.
+/// Handles the unblocked signals until none is left. Each handler's frame goes on top of the one before,
+/// so the handler started last runs first. A handler waits for an earlier one only if the earlier one's
+/// mask blocks its signal.
 pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> After {
     loop {
         let next = env.with(|processes, place| processes.get_mut(place).ok()?.signals.take_next());
         match next {
             None => {
-                // A mask that was in place for the call may have kept something out.
+                // The temporary mask of a call may have blocked a signal.
                 let more = env.with(|processes, place| {
                     let process = processes.get_mut(place);
                     process.is_ok_and(|process| {
@@ -79,11 +79,11 @@ pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> Aft
             Some(Next::Terminate { signal, dump }) => return After::Ends { signal, dump },
             Some(handle @ Next::Handle { .. }) => {
                 if begin(env, handle, interrupted) {
-                    // What the call is to become is in this handler's frame.
+                    // The handler's frame now holds the outcome of the call.
                     interrupted = None;
                     continue;
                 }
-                // No stack for the handler: there is no going on but by a handler with another.
+                // The handler has no stack. Only a SIGSEGV handler on another stack could go on.
                 env.with(|processes, place| {
                     if let Ok(process) = processes.get_mut(place) {
                         let cause = Cause {
@@ -104,7 +104,7 @@ pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> Aft
     }
 }
 
-/// The call is made again, as if it had never been.
+/// Repeats the call as if it had not begun.
 fn again<E: Env>(env: &mut E, call: Interrupted) {
     let mut registers = env.registers();
     let [x0, ..] = &mut registers.x;
@@ -113,7 +113,7 @@ fn again<E: Env>(env: &mut E, call: Interrupted) {
     env.set_registers(&registers);
 }
 
-/// A handler begins; false if its frame cannot be written.
+/// Starts a handler. False if its frame cannot be written.
 #[inline(never)]
 fn begin<E: Env>(env: &mut E, next: Next, interrupted: Option<Interrupted>) -> bool {
     let Next::Handle {
@@ -167,8 +167,8 @@ fn begin<E: Env>(env: &mut E, next: Next, interrupted: Option<Interrupted>) -> b
     true
 }
 
-/// `rt_sigreturn`: the registers, the mask and the stack are what the frame at the stack pointer
-/// says. Without one the process has lost its way.
+/// `rt_sigreturn`: restores registers, mask and alternate stack from the frame at the stack pointer.
+/// Without a valid frame the process gets SIGSEGV.
 #[inline(never)]
 pub fn sigreturn<E: Env>(env: &mut E) {
     let sp = env.registers().sp;
@@ -182,7 +182,8 @@ pub fn sigreturn<E: Env>(env: &mut E) {
             if let Ok(process) = processes.get_mut(place) {
                 process.signals.force(SIGSEGV, Cause::KERNEL);
             }
-            // Before its next instruction: nobody else says that there is something to be done.
+            // The process must handle the signal before its next instruction; nothing else wakes it for
+            // that.
             processes.unblocked(place);
         });
         return;
@@ -193,7 +194,7 @@ pub fn sigreturn<E: Env>(env: &mut E) {
     env.with(|processes, place| {
         if let Ok(process) = processes.get_mut(place) {
             process.signals.set_mask(restored.mask);
-            // As in `sigaltstack`, but nobody is told of a stack that makes no sense.
+            // As in `sigaltstack`, but an invalid stack is ignored silently.
             let _ = process.signals.set_stack(restored.stack, sp);
             processes.unblocked(place);
         }
@@ -204,7 +205,7 @@ pub fn sigreturn<E: Env>(env: &mut E) {
 ///
 /// # Errors
 ///
-/// As the call fails.
+/// The errors of `sigaltstack`.
 pub fn sigaltstack<E: Env>(env: &mut E, new: u64, old: u64) -> super::Result {
     let sp = env.registers().sp;
     let wanted = if new == 0 { None } else { Some(get(env, new)?) };

@@ -56,7 +56,7 @@ pub(super) fn fstat<E: Env>(env: &mut E, fd: u32, to: u64) -> Result {
     Ok(0)
 }
 
-/// `getcwd`: the bytes of the path, its NUL among them.
+/// `getcwd`: returns the bytes of the path with its NUL.
 #[inline(never)]
 pub(super) fn getcwd<E: Env>(env: &mut E, to: u64, bytes: u64) -> Result {
     let mut buffer = [0; PATH_MAX];
@@ -105,7 +105,7 @@ pub(super) fn lseek<E: Env>(env: &mut E, fd: u32, by: i64, from: u32) -> Result 
     })
 }
 
-/// A further descriptor, `lowest` or above, that `execve` closes.
+/// Duplicates a descriptor to the lowest number from `lowest` on; `execve` closes the copy.
 fn duplicate<E: Env>(env: &mut E, fd: u32, lowest: u32) -> Result {
     env.with(|processes, place| {
         let open = open_of(processes, place, fd)?;
@@ -189,7 +189,7 @@ pub(super) fn pipe<E: Env>(env: &mut E, to: u64, flags: u32) -> Result {
     Ok(0)
 }
 
-/// `ioctl`: FIONBIO and no other. The console is a plain file, so ENOTTY says that it is no terminal.
+/// `ioctl`: only FIONBIO. The console is a plain file, so ENOTTY says that it is not a terminal.
 pub(super) fn ioctl<E: Env>(env: &mut E, fd: u32, request: u32, argument: u64) -> Result {
     file_of(env, fd)?;
     if request != FIONBIO {

@@ -1,8 +1,8 @@
-//! The system calls: the function of each number.
+//! The system calls and the table of their numbers.
 //!
-//! [`call`] has the table; the calls are grouped by subject, a file each. System calls that change
-//! registers, tasks or address spaces (`execve`, `clone`, `mmap` and their like) are in the kernel's own
-//! table. [`deliver`] handles signals on the way back to the program.
+//! [`call`] has the table; each file has the calls of one subject. System calls that change registers,
+//! tasks or address spaces (`execve`, `clone`, `mmap` and their like) are in the kernel's own table.
+//! [`deliver`] handles signals on the return to the program.
 
 pub mod deliver;
 mod files;
@@ -20,12 +20,12 @@ use crate::abi::Errno;
 use crate::abi::number as n;
 use crate::env::Env;
 
-/// Why a system call gives no value.
+/// Why a system call returns no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fail {
-    /// It failed.
+    /// The call failed.
     Error(Errno),
-    /// A signal came before the call was done. The signal decides whether the call fails or is repeated.
+    /// A signal interrupted the call and decides whether the call fails or is repeated.
     Interrupted(Restart),
 }
 
@@ -44,10 +44,10 @@ impl From<Errno> for Fail {
     }
 }
 
-/// What a system call gives.
+/// The result of a system call.
 pub type Result<T = u64> = core::result::Result<T, Fail>;
 
-/// The arguments, x0 to x5. C programs leave anything in the upper half of what is 32 bits wide.
+/// The arguments, x0 to x5. C programs leave arbitrary upper halves in 32-bit arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Args(
     /// The registers.
@@ -87,7 +87,7 @@ pub fn call<E: Env>(env: &mut E, number: u64, args: Args) -> Option<Result> {
 
         n::READ => transfer::read(env, word(a), (b, c)),
         n::WRITE => transfer::write(env, word(a), (b, c)),
-        // No file supports this; a program copies with `read` and `write` then.
+        // No file supports this call; programs then copy with `read` and `write`.
         n::SENDFILE => Err(Errno::EINVAL.into()),
         n::PPOLL => poll::ppoll(env, (a, b), c, (d, e)),
 
@@ -106,10 +106,10 @@ pub fn call<E: Env>(env: &mut E, number: u64, args: Args) -> Option<Result> {
         n::UMASK => process::umask(env, word(a)),
         n::PRCTL => process::prctl(env, a, b),
         n::GETCPU => process::getcpu(env, a, b),
-        // A process has one thread and shares no memory, so nobody would look at the list.
+        // A process has one thread and shares no memory, so the list is never used.
         n::SET_ROBUST_LIST => Ok(0),
 
-        // The one user is root.
+        // The only user is root.
         n::GETUID | n::GETEUID | n::GETGID | n::GETEGID => Ok(0),
         n::UNAME => system::uname(env, a),
         n::SYSINFO => system::sysinfo(env, a),
@@ -123,7 +123,7 @@ pub fn call<E: Env>(env: &mut E, number: u64, args: Args) -> Option<Result> {
     })
 }
 
-/// A call that no table has.
+/// A call with a number in no table.
 ///
 /// # Errors
 ///

@@ -26,7 +26,7 @@ fn with_path<E: Env, R>(
     env.with(|processes, place| work(processes, place, path))
 }
 
-/// The directory that a path begins at. An empty path leads nowhere, wherever it begins.
+/// The directory that a path starts from. An empty path is an error from any directory.
 fn start<T: TaskTable>(
     processes: &Processes<'_, T>,
     place: Place,
@@ -50,7 +50,7 @@ fn start<T: TaskTable>(
     }
 }
 
-/// The node that a path leads to.
+/// The node at a path.
 fn find<T: TaskTable>(
     processes: &Processes<'_, T>,
     place: Place,
@@ -79,7 +79,7 @@ pub(super) fn openat<E: Env>(env: &mut E, at: i32, path: u64, flags: u32) -> Res
     Ok(u64::from(fd))
 }
 
-/// `newfstatat`: about the file that a path leads to, or about a descriptor if the path is empty.
+/// `newfstatat`: describes the file at the path, or the descriptor if the path is empty.
 pub(super) fn stat_at<E: Env>(env: &mut E, at: i32, path: u64, to: u64, flags: u32) -> Result {
     if flags & !(AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL.into());
@@ -129,7 +129,7 @@ pub(super) fn readlink<E: Env>(env: &mut E, at: i32, path: u64, to: u64, bytes: 
             Kind::Link => tree.content(node),
             Kind::ExeLink => {
                 let exe = processes.get(place)?.exe;
-                // `path_of` writes to the end of the buffer; the path is moved to its front.
+                // `path_of` writes to the end of the buffer, so the path is moved to the front.
                 let length = path_of(tree, exe, &mut buffer).map(<[u8]>::len);
                 let length = length.ok_or(Errno::ENAMETOOLONG)?;
                 buffer.copy_within(PATH_MAX - length.., 0);

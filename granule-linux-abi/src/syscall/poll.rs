@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 
 type Fds = ArrayVec<PollFd, MOST>;
 
-/// Looks at every descriptor: how many are ready, and the channel to wait on if none is.
+/// Checks every descriptor. Returns the number of ready ones, and the channel to wait on if none is.
 fn look<T: TaskTable>(processes: &Processes<'_, T>, place: Place, fds: &mut Fds) -> (u64, Channel) {
     let mut ready = 0;
     let mut channel = Channel::Nothing;
@@ -43,7 +43,7 @@ fn look<T: TaskTable>(processes: &Processes<'_, T>, place: Place, fds: &mut Fds)
     (ready, channel)
 }
 
-/// Waits until a descriptor is ready; gives how many are.
+/// Waits until a descriptor is ready. Returns the number of ready ones.
 fn wait<E: Env>(env: &mut E, fds: &mut Fds, until: Option<u64>) -> Result {
     loop {
         let (ready, channel) = env.with(|processes, place| look(processes, place, fds));
@@ -61,7 +61,7 @@ fn wait<E: Env>(env: &mut E, fds: &mut Fds, until: Option<u64>) -> Result {
     }
 }
 
-/// The end of an optional timeout. A call that is made again after a signal keeps its first end.
+/// The deadline of an optional timeout. A call repeated after a signal keeps its first deadline.
 fn deadline<E: Env>(env: &mut E, timeout: u64) -> core::result::Result<Option<u64>, Errno> {
     if timeout == 0 {
         return Ok(None);
@@ -86,7 +86,7 @@ fn set_mask<E: Env>(env: &mut E, mask: u64) -> core::result::Result<(), Errno> {
     })
 }
 
-/// Writes the remaining time back; an interrupted call keeps its end instead.
+/// Writes the remaining time back; an interrupted call keeps its deadline instead.
 fn finish<E: Env>(env: &mut E, timeout: u64, until: Option<u64>, result: Result) -> Result {
     let interrupted = matches!(result, Err(Fail::Interrupted(_)));
     env.with(|processes, place| {
@@ -101,7 +101,7 @@ fn finish<E: Env>(env: &mut E, timeout: u64, until: Option<u64>, result: Result)
     });
     if let (Some(until), false) = (until, interrupted) {
         let left = TimeSpec::from_ns(until.saturating_sub(env.now()));
-        // The result counts for more than a time that cannot be written.
+        // The result matters more than a failure to write the time.
         let _ = put_if(env, timeout, &left);
     }
     result

@@ -7,12 +7,12 @@ use crate::env::{Env, Slept, put, put_if, text};
 use crate::files::Channel;
 use crate::processes::{Relation, Selection, TaskTable, Waited};
 
-/// `getpid` and its like: a number of the caller.
+/// `getpid` and its like: returns one number of the caller's relations.
 pub(super) fn relation<E: Env>(env: &mut E, what: impl Fn(Relation) -> u32) -> Result {
     env.with(|processes, place| Ok(u64::from(what(processes.relation(place)?))))
 }
 
-/// `setsid`: the caller leads a process group of its own. There is no terminal, so a session means
+/// `setsid`: makes the caller the leader of its own process group. Without terminals a session means
 /// nothing more.
 pub(super) fn set_session<E: Env>(env: &mut E) -> Result {
     env.with(|processes, place| Ok(processes.lead_group(place).map(u64::from)?))
@@ -29,7 +29,7 @@ pub(super) fn wait4<E: Env>(
     if options & !WNOHANG != 0 {
         return Err(Errno::EINVAL.into());
     }
-    // No group has a number that is the negative of this.
+    // The negative of this number is not representable, so it names no group.
     if which == i32::MIN {
         return Err(Errno::ESRCH.into());
     }
@@ -69,7 +69,7 @@ pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
     })
 }
 
-/// `prctl`: the name of the process, and nothing else.
+/// `prctl`: only the name of the process.
 pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
     match what {
         PR_SET_NAME => {
@@ -100,7 +100,7 @@ pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
     }
 }
 
-/// `getcpu`: the number of the CPU; there is one node.
+/// `getcpu`: the number of the CPU; the only node is 0.
 pub(super) fn getcpu<E: Env>(env: &mut E, cpu_to: u64, node_to: u64) -> Result {
     let cpu = env.cpu();
     put_if(env, cpu_to, &cpu)?;

@@ -1,4 +1,4 @@
-//! Calls about signals.
+//! System calls about signals.
 
 use super::{Fail, Restart, Result};
 use crate::abi::Errno;
@@ -61,7 +61,7 @@ pub(super) fn mask<E: Env>(env: &mut E, how: u32, (new, old): (u64, u64), bytes:
     Ok(0)
 }
 
-/// `rt_sigsuspend`: waits for a signal with another mask.
+/// `rt_sigsuspend`: waits for a signal under a temporary mask.
 pub(super) fn suspend<E: Env>(env: &mut E, set: u64, bytes: u64) -> Result {
     check_set(bytes)?;
     let set = SignalSet(get(env, set)?);
@@ -69,12 +69,12 @@ pub(super) fn suspend<E: Env>(env: &mut E, set: u64, bytes: u64) -> Result {
         processes.get_mut(place)?.signals.set_mask_for_call(set);
         Ok::<_, Errno>(())
     })?;
-    // Nothing but a signal ends it.
+    // Only a signal ends the wait.
     while env.sleep(Channel::Nothing, None, |_, _| false) != Slept::Signal {}
     Err(Fail::Interrupted(Restart::IfNoHandler))
 }
 
-/// `rt_sigtimedwait`: takes one of a set that is blocked.
+/// `rt_sigtimedwait`: waits for a signal of a set and takes it.
 pub(super) fn timed_wait<E: Env>(
     env: &mut E,
     set: u64,
@@ -89,7 +89,7 @@ pub(super) fn timed_wait<E: Env>(
         at => Some(env.now().saturating_add(get::<TimeSpec>(env, at)?.to_ns()?)),
     };
     loop {
-        // Under one lock: what comes after the look wakes.
+        // Check and registration happen under one lock, so a later signal wakes the process.
         let taken = env.with(|processes, place| {
             let signals = &mut processes.get_mut(place)?.signals;
             let taken = signals.take(set);
@@ -130,7 +130,7 @@ pub(super) fn kill<E: Env>(env: &mut E, to: i32, signal: i32) -> Result {
     env.with(|processes, place| Ok(processes.kill(place, to, signal).map(|()| 0)?))
 }
 
-/// `tgkill`, and `tkill` without a process: each process is its only thread.
+/// `tgkill`, and `tkill` without a process: each process has one thread.
 pub(super) fn tkill<E: Env>(env: &mut E, process: Option<i32>, thread: i32, signal: i32) -> Result {
     let pid = u32::try_from(thread).ok().filter(|pid| *pid > 0);
     let pid = pid.ok_or(Errno::EINVAL)?;

@@ -9,11 +9,11 @@ use crate::abi::time::NANOSECONDS;
 use crate::env::{Env, put, put_if};
 use crate::files::descriptors::MOST;
 
-/// The Linux release whose interface this is. C libraries refuse older kernels than they support and
-/// choose calls by this number; a call that is missing answers ENOSYS.
+/// The Linux release that this interface follows. C libraries refuse kernels that are too old and choose
+/// calls by this number; a missing call returns ENOSYS.
 const RELEASE: &[u8] = b"6.1.0-granule";
 
-/// The bytes of a process's stack; RLIMIT_STACK tells them.
+/// The bytes of a process's stack; RLIMIT_STACK reports it.
 pub const STACK_BYTES: u64 = 8 << 20;
 
 /// `uname`.
@@ -46,7 +46,7 @@ pub(super) fn sysinfo<E: Env>(env: &mut E, to: u64) -> Result {
     Ok(0)
 }
 
-/// `prlimit64` of the caller: limits can be read and not changed.
+/// `prlimit64` for the caller: limits can be read but not changed.
 pub(super) fn prlimit<E: Env>(env: &mut E, pid: i32, resource: u64, new: u64, old: u64) -> Result {
     if pid != 0 || new != 0 {
         return Err(Errno::EPERM.into());
@@ -85,7 +85,7 @@ pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) ->
             Err(error) if done == 0 => return Err(error.into()),
             Err(_) => break,
         }
-        // A pause costs something, so a large part is done between two of them.
+        // A pause has a cost, so many bytes are filled between two of them.
         if done.is_multiple_of(4096) && env.pause() {
             break;
         }

@@ -1,5 +1,5 @@
-//! Calls as a program makes them, on memory that is a vector and processes that are values: the
-//! machine is here, the tests by what they are about.
+//! Tests of system calls, made as a program makes them. This file has the fake machine: memory in a
+//! vector, and processes as values. The submodules have the tests by subject.
 
 mod exhaustion;
 mod files;
@@ -24,19 +24,19 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Where the program's memory begins and ends; the first page behind is nowhere.
+/// The program's memory. The first page behind it is unmapped.
 pub(crate) const BASE: u64 = 0x10_0000;
 const BYTES: u64 = 0x8000;
-/// A page that can be read and not written.
+/// A page that is readable but not writable.
 const READ_ONLY: u64 = BASE + 0x7000;
-/// Where a path is put.
+/// The address for a path.
 const PATH: u64 = BASE + 0x6000;
-/// An address that leads nowhere.
+/// An unmapped address.
 const NOWHERE: u64 = 0xdead_0000;
 
 type Event = Box<dyn FnOnce(&mut HostProcesses)>;
 
-/// A machine with one program on it; others do what tests say.
+/// A machine with one running program; the test plays all other processes.
 pub(crate) struct Fake {
     pub(crate) processes: HostProcesses,
     pub(crate) place: Place,
@@ -46,11 +46,11 @@ pub(crate) struct Fake {
     clock: u64,
     console: Vec<u8>,
     unknown: Vec<u64>,
-    /// What happens while the program sleeps, one each time that it finds nothing.
+    /// Events during sleeps: one for each time that the program finds its condition false.
     pub(crate) events: VecDeque<Event>,
-    /// What happens between parts of a call, one each time.
+    /// Events between the parts of a call, one for each pause.
     at_pauses: VecDeque<Event>,
-    /// What happens when the program lets the lock go, one each time.
+    /// Events after the program releases the lock, one for each release.
     pub(crate) at_unlocks: VecDeque<Event>,
 }
 
@@ -112,7 +112,7 @@ impl Fake {
         PATH
     }
 
-    /// Makes a call; the arguments that are not given are 0.
+    /// Makes a call; missing arguments are 0.
     pub(crate) fn call(&mut self, number: u64, given: &[u64]) -> Result {
         let mut args = [0; 6];
         args[..given.len()].copy_from_slice(given);
@@ -151,14 +151,14 @@ impl Fake {
         self.events.push_back(event);
     }
 
-    /// The first process sends it to this one.
+    /// The first process sends the signal to this one.
     pub(crate) fn kill_self(&self, signal: u8) -> Event {
         let pid = self.place as i32 + 1;
         Box::new(move |processes| processes.kill(0, pid, i32::from(signal)).unwrap())
     }
 }
 
-/// AT_FDCWD as a register has it.
+/// AT_FDCWD as a register value.
 const HERE: u64 = -100_i64 as u64;
 
 impl Env for Fake {

@@ -1,4 +1,4 @@
-//! Clocks and sleeping. Every clock counts from the machine's start: no device tells the date.
+//! Clocks and sleeping. Every clock counts from the machine's start: no device knows the date.
 
 use super::{Fail, Restart, Result};
 use crate::abi::Errno;
@@ -26,7 +26,7 @@ pub(super) fn gettime<E: Env>(env: &mut E, clock: u64, to: u64) -> Result {
     Ok(0)
 }
 
-/// `clock_nanosleep`: for a duration, or until a time.
+/// `clock_nanosleep`: sleeps for a duration or until a time.
 pub(super) fn sleep<E: Env>(env: &mut E, clock: u64, flags: u64, wanted: u64, left: u64) -> Result {
     let now = time(env, clock)?;
     let wanted = get::<TimeSpec>(env, wanted)?.to_ns()?;

@@ -1,7 +1,7 @@
-//! Reading and writing: bytes between a program's memory and an open file.
+//! Reading and writing: moves bytes between a program's memory and an open file.
 //!
-//! What is moved goes through a buffer on the kernel's stack, because a program's memory may have to
-//! be made present first, which nobody may do under the lock of what all share.
+//! The bytes go through a buffer on the kernel's stack. A program's memory may have to be faulted in
+//! first, which is not allowed under the lock of the process table.
 
 use super::{Fail, Restart, Result};
 use crate::abi::Errno;
@@ -13,7 +13,7 @@ use crate::files::{Channel, Moved};
 use crate::processes::{Place, Processes, TaskTable};
 use crate::signals::Cause;
 
-/// A buffer that most calls are content with.
+/// The buffer size that suffices for most calls.
 const SMALL: usize = 256;
 
 /// The open file of a descriptor, and whether its calls must not wait.
@@ -69,7 +69,7 @@ fn read_through<E: Env, const N: usize>(
         }
         let tried = env.with(|processes, _| {
             let tried = processes.files.read(open, room);
-            // There is room for who writes.
+            // Writers now have room.
             if let (Ok(Moved::Bytes(1..)), Some(channel)) = (&tried, channel_of(processes, open)) {
                 processes.wake(channel);
             }
@@ -131,7 +131,7 @@ fn write_through<E: Env, const N: usize>(
         }
         match write_piece(env, (open, at_once), piece, bytes as usize) {
             Ok(some) => moved += some,
-            // What was written was written; the signal or the error comes again.
+            // The partial result counts; the signal or the error comes up again in the next call.
             Err(_) if moved > 0 => return Ok(moved),
             Err(fail) => return Err(fail),
         }
@@ -141,7 +141,7 @@ fn write_through<E: Env, const N: usize>(
     }
 }
 
-/// Writes something of a piece, once there is room.
+/// Writes a part of `piece` once there is room.
 fn write_piece<E: Env>(
     env: &mut E,
     (open, at_once): (OpenId, bool),

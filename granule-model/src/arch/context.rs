@@ -1,7 +1,7 @@
-//! The translation registers of one CPU, decoded into what a walk needs to know.
+//! The translation registers of one CPU, decoded into the inputs of a walk.
 //!
-//! A [`Context`] says how one half of a regime is read, a [`RootKey`] where its walk starts. Nothing
-//! here walks.
+//! A [`Context`] says how descriptors of one half of a regime are read, a [`RootKey`] where the
+//! walk starts. Nothing here walks.
 
 use super::format::{Format, Granule};
 use super::regime::Regime;
@@ -49,7 +49,7 @@ impl Space {
     }
 }
 
-/// How one half is translated, beside where its top table is and which ASID it has.
+/// How one half is translated, without the address of its top table and its ASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Context {
     pub(crate) space: Space,
@@ -65,7 +65,7 @@ pub(crate) struct Context {
     pub(crate) hardware_access: bool,
     /// HD.
     pub(crate) hardware_dirty: bool,
-    /// TCR.SHx, which counts for leaves with DS.
+    /// TCR.SHx, which gives the shareability of leaves with DS.
     pub(crate) shareability: u8,
     /// Walks go through the data caches.
     pub(crate) cached_walks: bool,
@@ -117,7 +117,7 @@ impl Context {
         }
     }
 
-    /// The address without an ignored top byte, or `None` when it is outside of the half.
+    /// The address without an ignored top byte, or `None` if the address is outside of the half.
     pub(crate) const fn canonical(&self, address: u64) -> Option<u64> {
         let address = if self.top_byte_ignored {
             ((address << 8) as i64 >> 8) as u64
@@ -133,12 +133,12 @@ impl Context {
     }
 }
 
-/// What a CPU walks: a top table in a context, for an address space.
+/// The root of a walk: a top table in a context, for an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RootKey {
     pub(crate) context: Context,
     pub(crate) base: u64,
-    /// `None` where there is no ASID to go by: the upper half, EL2 and EL3.
+    /// `None` where no ASID is known: the upper half, EL2 and EL3.
     pub(crate) asid: Option<u16>,
 }
 
@@ -179,7 +179,7 @@ const fn field(value: u64, low: u32, width: u32) -> u64 {
 }
 
 impl Registers {
-    /// Writes a register; nothing where it is none of a translation regime.
+    /// Writes a register; a register of no translation regime is ignored.
     pub(crate) const fn set(&mut self, register: System, value: u64) {
         match register {
             System::SCTLR_EL1 | System::SCTLR_EL2 | System::SCTLR_EL3 => self.sctlr = value,
@@ -236,8 +236,8 @@ impl Registers {
         }
     }
 
-    /// What is walked for a half, or `None`: MMU off, walks disabled, or TCR says what the
-    /// machine has not.
+    /// The root of a half, or `None`: the MMU is off, walks are disabled, or TCR asks for a feature
+    /// that the machine does not have.
     pub(crate) fn root(&self, space: Space, machine: &Config) -> Option<RootKey> {
         let regime = space.regime();
         let two = regime == Regime::El10;
@@ -297,7 +297,8 @@ impl Registers {
         let ttbr = self.ttbr[usize::from(upper)];
         let wide = ds || (granule == Granule::K64 && output >= 52);
         let base = if wide {
-            // The low bits hold the high ones, so the table is aligned to 64 bytes at least.
+            // The low bits hold the high address bits, so the table is aligned to 64 bytes at
+            // least.
             (ttbr & 0x0000_ffff_ffff_ffc0) | field(ttbr, 2, 4) << 48
         } else {
             ttbr & 0x0000_ffff_ffff_fffe

@@ -21,14 +21,14 @@ pub(crate) const DIRTY_MODIFIER: u64 = 1 << 51;
 /// Bit 52: contiguous.
 pub(crate) const CONTIGUOUS: u64 = 1 << 52;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// Not valid, or a pattern that decodes as such.
+    /// Not valid, or a reserved encoding, which decodes as invalid.
     Invalid,
     /// A block or page.
     Leaf,
-    /// It points to a table of the next level.
+    /// A pointer to a table of the next level.
     Table,
 }
 
@@ -58,17 +58,17 @@ const fn high_address(raw: u64, format: Format) -> u64 {
     }
 }
 
-/// Where a leaf of `level` maps to.
+/// The output address of a leaf of `level`.
 pub(crate) const fn leaf_address(raw: u64, level: i8, format: Format) -> u64 {
     (raw & bits(47, format.granule.level_shift(level))) | high_address(raw, format)
 }
 
-/// Where a table entry points to.
+/// The address of the next table.
 pub(crate) const fn table_address(raw: u64, format: Format) -> u64 {
     (raw & bits(47, format.granule.shift())) | high_address(raw, format)
 }
 
-/// The limits that table entries put on everything below them (bits 62:59).
+/// The limits that table entries put on all entries below them (bits 62:59).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Hierarchy(u8);
 
@@ -80,7 +80,7 @@ impl Hierarchy {
     const NO_USER: u8 = 1 << 2;
     const READ_ONLY: u8 = 1 << 3;
 
-    /// These limits and those of one more table entry; with TCR.HPD there are none.
+    /// These limits and those of one more table entry; TCR.HPD ignores the limits of entries.
     pub(crate) const fn below(self, raw: u64, context: &Context) -> Self {
         if context.no_hierarchy {
             return self;
@@ -93,7 +93,7 @@ impl Hierarchy {
     }
 }
 
-/// What one privilege may do.
+/// The rights of one privilege.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rights {
     /// Loads.
@@ -105,7 +105,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Whether there is something that `other` allows and this does not.
+    /// Whether `other` allows an access that this does not.
     pub(crate) const fn less_than(self, other: Self) -> bool {
         (other.read && !self.read)
             || (other.write && !self.write)
@@ -113,10 +113,10 @@ impl Rights {
     }
 }
 
-/// All that a leaf says beside its output address.
+/// The attributes of a leaf: everything but its output address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attributes {
-    /// The byte of MAIR.
+    /// The memory attribute byte of MAIR.
     pub(crate) memory: u8,
     pub(crate) shareability: u8,
     pub(crate) privileged: Rights,
@@ -196,8 +196,8 @@ pub(crate) const fn refuses(raw: u64, level: i8, format: Format) -> bool {
     level < 3 && raw & NO_TRANSLATION != 0 && format.granule.level_shift(level) > 16
 }
 
-/// Whether a leaf may be held in a TLB: with the access flag clear it may not, unless hardware
-/// may set the flag by itself.
+/// Whether a TLB may hold a leaf: not one with the access flag clear, unless hardware may set the
+/// flag.
 pub(crate) const fn cacheable(raw: u64, context: &Context) -> bool {
     raw & ACCESSED != 0 || context.hardware_access
 }

@@ -1,4 +1,4 @@
-//! The shape of tables: levels, sizes of entries, where blocks and contiguous groups may be.
+//! The shape of tables: levels, sizes of entries, and the levels of blocks and contiguous groups.
 //!
 //! Numbers only: [`descriptor`](super::descriptor) decodes the bits of a descriptor.
 
@@ -28,18 +28,18 @@ impl Granule {
         self.shift() - 3
     }
 
-    /// The bits of address below what an entry of `level` selects.
+    /// The address bits below the bits that select an entry of `level`.
     pub(crate) const fn level_shift(self, level: i8) -> u32 {
         self.shift() + (3 - level) as u32 * self.table_bits()
     }
 
-    /// Where the walk of `va_bits` bits of address starts.
+    /// The level where the walk of `va_bits` bits of address starts.
     pub(crate) const fn start_level(self, va_bits: u32) -> i8 {
         3 - ((va_bits - 1 - self.shift()) / self.table_bits()) as i8
     }
 }
 
-/// How descriptors are laid out.
+/// The layout of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Format {
     /// The granule.
@@ -61,7 +61,7 @@ impl Format {
         }
     }
 
-    /// The members of a contiguous group at `level`; 1 where the bit means nothing.
+    /// The members of a contiguous group at `level`; 1 where the bit has no meaning.
     pub(crate) const fn group(self, level: i8) -> u64 {
         match (self.granule, level) {
             (Granule::K4, 1..=3) => 16,

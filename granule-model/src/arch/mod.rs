@@ -1,7 +1,7 @@
-//! What the architecture says about registers, instructions and descriptors, as pure functions of
-//! their bits.
+//! The architecture's rules for registers, instructions and descriptors, as pure functions of their
+//! bits.
 //!
-//! Nothing here knows what any CPU did: that is [`state`](crate::state).
+//! Nothing here depends on what a CPU did before: that is [`state`](crate::state).
 
 pub(crate) mod barrier;
 pub(crate) mod context;

@@ -16,7 +16,7 @@ pub(crate) enum TlbiScope {
     OuterShareable,
 }
 
-/// What a TLBI is asked to remove.
+/// What a TLBI removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// All of the regime.
@@ -42,13 +42,13 @@ pub(crate) enum Target {
 /// One TLBI instruction with its operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tlbi {
-    /// The regime it works on.
+    /// The regime whose entries it removes.
     pub(crate) regime: Regime,
-    /// Whose TLBs.
+    /// The CPUs whose TLBs it reaches.
     pub(crate) scope: TlbiScope,
-    /// What.
+    /// The entries that it removes.
     pub(crate) target: Target,
-    /// The register operand as it was, 0 where the instruction has none.
+    /// The raw register operand, 0 where the instruction has none.
     pub(crate) operand: u64,
 }
 

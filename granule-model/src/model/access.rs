@@ -1,4 +1,4 @@
-//! Accesses: the results that one may have, and accesses that rely on the tables.
+//! The possible results of an access, and accesses that rely on the tables.
 
 use super::Model;
 use crate::access::{Access, AccessKind, Outcome, Translation};
@@ -10,8 +10,8 @@ use crate::state::lookup::Lookup;
 use crate::state::trees::Trees;
 
 impl Model {
-    /// All results that an access may have now. One, where every TLB content and every order of
-    /// the events so far gives the same.
+    /// All results that an access may have now. There is one result if every TLB content and every
+    /// order of the events so far gives the same.
     #[must_use]
     pub fn outcomes(&self, cpu: u32, va: u64, access: Access) -> Vec<Outcome> {
         if cpu >= self.config.cpus {
@@ -33,10 +33,10 @@ impl Model {
         self.outcomes(cpu, va, access) == [expected]
     }
 
-    /// An access that relies on the tables: results that are not the tables' own are violations,
-    /// and so is reading what caches or memory may not have yet. A TLB conflict abort is none at
-    /// levels 1 and 2 of FEAT_BBM: sizes change in place there, and software that does so handles
-    /// it.
+    /// Checks an access that relies on the tables. A result other than the tables' own is a
+    /// violation, and so is a read of data that caches or memory may not hold yet. A TLB conflict
+    /// abort is no violation at levels 1 and 2 of FEAT_BBM: sizes change in place there, and
+    /// software that changes them handles the abort.
     pub fn access(&mut self, cpu: u32, va: u64, access: Access) -> Vec<Outcome> {
         let outcomes = self.outcomes(cpu, va, access);
         if cpu >= self.config.cpus {
@@ -69,7 +69,7 @@ impl Model {
         outcomes
     }
 
-    /// A store of data by way of a translation.
+    /// A store of data through a translation.
     fn write_data(&mut self, cpu: u32, translation: Translation, access: Access) {
         let number = translation.address >> PAGE_SHIFT;
         let registers = self.cpus[cpu].registers_of(access.regime);

@@ -7,14 +7,14 @@ use crate::state::stale_range::Settle;
 use granule_trace::{Barrier, BarrierKind};
 
 impl Model {
-    /// A barrier or ISB.
+    /// Applies a barrier or ISB.
     pub(super) fn barrier(&mut self, cpu: u32, barrier: Barrier) {
         let Some((domain, stores_only)) = barrier::decode(barrier) else {
             return;
         };
         match barrier.kind {
             BarrierKind::Dsb => {
-                // Where there is one CPU, the others have seen all that it has.
+                // With one CPU, a local barrier reaches every CPU.
                 let shared = domain != Domain::Local || self.config.cpus == 1;
                 self.make_visible(cpu, shared);
                 if !stores_only {
@@ -27,7 +27,7 @@ impl Model {
         }
     }
 
-    /// The CPU's stores so far are seen by all walkers, or by its own.
+    /// Makes the CPU's stores so far visible to all walkers, or only to its own.
     fn make_visible(&mut self, cpu: u32, shared: bool) {
         let now = self.report.now();
         let state = &mut self.cpus[cpu];
@@ -43,7 +43,7 @@ impl Model {
             .settle(|range| (range.settle == Settle::Dsb(cpu)).then_some((Settle::At(now), cpus)));
     }
 
-    /// An ISB: register writes are in effect, and what was speculated before is thrown away.
+    /// An ISB: register writes take effect, and earlier speculation is discarded.
     fn synchronise(&mut self, cpu: u32) {
         let now = self.report.now();
         let bit = 1u64 << cpu;

@@ -1,7 +1,7 @@
-//! Stores as caches see them, and cache maintenance.
+//! Stores as the caches see them, and cache maintenance.
 //!
-//! Whether a store goes through the caches follows from the CPU's SCTLR alone: events say nothing
-//! of a mapping.
+//! The CPU's SCTLR alone decides whether a store goes through the caches: events do not name the
+//! mapping.
 
 use super::Model;
 use crate::rules::cache_stores;
@@ -10,7 +10,7 @@ use crate::state::trees::Trees;
 use granule_trace::System;
 
 impl Model {
-    /// `cpu` stored to some lines of a page, through the caches or past them.
+    /// Records that `cpu` stored to some lines of a page, through the caches or past them.
     pub(super) fn lines_stored(&mut self, cpu: u32, number: u64, mask: u64, cached: bool) {
         let now = self.report.now();
         let lines = &mut self.memory.page_mut(number).lines;
@@ -31,7 +31,7 @@ impl Model {
         }
     }
 
-    /// A store to memory that is not a table, of instructions (`code`) or data.
+    /// A store of instructions (`code`) or data to memory that is not a table.
     pub(super) fn other_store(&mut self, cpu: u32, address: u64, bytes: u64, code: bool) {
         if bytes == 0 {
             return;
@@ -64,14 +64,14 @@ impl Model {
         }
     }
 
-    /// DC by address.
+    /// Cache maintenance (DC) by address.
     pub(super) fn cache_maintenance(&mut self, cpu: u32, op: System, address: u64, bytes: u64) {
         if bytes == 0 {
             return;
         }
         let pending = &mut self.cpus[cpu].maintenance;
         let report = &mut self.report;
-        // Of lines of which nothing is known there is something to know then.
+        // Maintenance settles unknown lines, so lines without a state get one here.
         let all = self.config.caches_unknown_at_reset && op != System::DC_CVAU;
         self.memory
             .change_lines(address, bytes, all, |span, lines| {
@@ -90,7 +90,7 @@ impl Model {
         self.caches.note_change();
     }
 
-    /// IC IALLU or IC IALLUIS.
+    /// Invalidation of instruction caches: IC IALLU or IC IALLUIS.
     pub(super) fn invalidate_instructions(&mut self, cpu: u32, op: System) {
         let cpus = if op == System::IC_IALLU {
             1 << cpu
@@ -118,8 +118,8 @@ impl Model {
         }
     }
 
-    /// A DSB completes cache maintenance: all of it (`system`), or that to the point of
-    /// unification, of other CPUs' instruction caches only if `shared`.
+    /// A DSB completes cache maintenance: all of it (`system`), or only maintenance to the point of
+    /// unification, and that of other CPUs' instruction caches only if `shared`.
     pub(super) fn complete_maintenance(&mut self, cpu: u32, shared: bool, system: bool) {
         let pending = std::mem::take(&mut self.cpus[cpu].maintenance);
         if !pending.is_empty() {

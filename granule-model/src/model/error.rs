@@ -1,21 +1,20 @@
-//! Events that cannot have happened, or that nobody can check.
+//! Errors of events: an event that no machine can produce, or that exceeds the model's bounds.
 
 use granule_trace::Event;
 use std::fmt;
 
-/// An event that cannot have happened.
+/// An event that cannot have happened, or that exceeds the model's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventError {
-    /// There is no such CPU.
+    /// The event's CPU does not exist.
     NoSuchCpu {
-        /// The event's.
+        /// The CPU's number in the event.
         cpu: u32,
-        /// How many there are.
+        /// The number of CPUs.
         cpus: u32,
     },
-    /// An event that the model does not know: a register, barrier or instruction that it has no
-    /// rules for.
+    /// A register, barrier or instruction that the model has no rules for.
     Unknown {
         /// The event.
         event: Event,
@@ -34,32 +33,32 @@ pub enum EventError {
     },
     /// More descriptors in one event than a table has.
     TooManyDescriptors {
-        /// How many.
+        /// The number of descriptors.
         count: u32,
     },
-    /// Descriptors in more pages than the model takes.
+    /// Descriptors in more pages than the model keeps.
     TooMuchMemory {
-        /// The first page too many.
+        /// The first page beyond the bound.
         address: u64,
     },
-    /// More TLBIs, or cache maintenance, than the model takes without a DSB.
+    /// More TLBIs and cache maintenance without a DSB than the model keeps.
     TooManyPending {
-        /// How many.
+        /// The number that wait.
         pending: u64,
     },
-    /// The event concerns more entries than the model goes through: tables that are shared
-    /// count as often as there are ways to them. The model is not as it was, and of no more use.
+    /// The event makes the model look at too many entries: a shared table counts once for each path
+    /// to it. The model's state is incomplete afterwards; do not use it any more.
     TooManyEntries {
-        /// Entries and ways looked at.
+        /// Entries and paths looked at.
         visits: u64,
     },
 }
 
-/// Descriptors of one event at most: those of eight of the largest tables, of 64 KiB.
+/// The most descriptors of one event: eight of the largest tables, of 64 KiB.
 pub(super) const MOST_DESCRIPTORS: u32 = 8 * 8192;
-/// Pages of 4 KiB that descriptors were stored in, at most: 4 GiB of tables.
+/// The most pages of 4 KiB that hold stored descriptors: 4 GiB of tables.
 pub(super) const MOST_PAGES: usize = 1 << 20;
-/// TLBIs, and lines of cache maintenance, that wait for one DSB at most.
+/// The most TLBIs, and lines of cache maintenance, that wait for one DSB.
 pub(super) const MOST_PENDING: usize = 1 << 20;
 impl fmt::Display for EventError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! TLBIs: each waits for a DSB, which removes the stale entries that the TLBI must remove.
 //!
-//! A stale entry that need not go stays, with a note of why, so that a violation can name the
-//! invalidation that was in vain.
+//! A stale entry that the TLBI need not remove stays, with the reason, so that a violation can name
+//! the invalidation that did not help.
 
 use super::Model;
 use crate::arch::context::Space;
@@ -20,7 +20,7 @@ use granule_trace::System;
 const MOST_DRAINING: usize = 1 << 16;
 
 impl Model {
-    /// A TLBI is issued; a DSB has to complete it.
+    /// Issues a TLBI, which a DSB has to complete.
     pub(super) fn tlbi(&mut self, cpu: u32, system: System, op: Tlbi) {
         let state = &mut self.cpus[cpu];
         let ds = state.registers_of(op.regime).ds(op.regime);
@@ -31,7 +31,8 @@ impl Model {
             synchronised: state.unsynchronised.is_none(),
         };
         match state.tlbis.last_mut() {
-            // The same once more removes what the one before does, and what came after that.
+            // A repeated TLBI removes what the earlier one does, and entries that became stale
+            // since.
             Some(last) if last.same_as(&pending) => *last = pending,
             _ => state.tlbis.push(pending),
         }
@@ -39,7 +40,7 @@ impl Model {
         tlbi_operand::check(cpu, instruction, pending.removes, &mut self.report);
     }
 
-    /// A DSB completes the TLBIs of a CPU: the local ones, or (`shared`) all.
+    /// A DSB completes the TLBIs of a CPU: only the local ones, or (`shared`) all.
     pub(super) fn complete_tlbis(&mut self, cpu: u32, shared: bool) {
         let pending = std::mem::take(&mut self.cpus[cpu].tlbis);
         for one in pending {
@@ -75,7 +76,8 @@ impl Model {
         }
     }
 
-    /// Removes what must go from the TLBs of the CPUs in `mask`.
+    /// Removes the stale entries that an invalidation must remove from the TLBs of the CPUs in
+    /// `mask`.
     fn remove(
         &mut self,
         cpu: u32,
@@ -104,8 +106,8 @@ impl Model {
             if range.cpus & own & mask != 0 {
                 let mut drain = range.clone();
                 drain.cpus = own;
-                // A CPU that never executes an ISB gets no more warnings from these than from so
-                // many.
+                // The list is bounded: a CPU that never executes an ISB loses the oldest of these
+                // warnings.
                 if draining.len() >= MOST_DRAINING {
                     draining.drain(..MOST_DRAINING / 2);
                 }
@@ -122,7 +124,7 @@ impl Model {
         });
     }
 
-    /// Trees that no CPU walks any more and of which nothing is held either.
+    /// Forgets the trees that no CPU walks or holds entries of.
     fn release_roots(&mut self, regime: Regime, mask: u64, pending: &PendingTlbi) {
         let candidates: Vec<RootId> = match pending.removes {
             Removes::Asid(asid) => {
@@ -157,14 +159,14 @@ impl Model {
         }
     }
 
-    /// All of a regime was invalidated.
+    /// Notes that all of a regime was invalidated.
     fn note_emptied(&mut self, cpu: u32, mask: u64, pending: &PendingTlbi) {
         let regime = pending.op.regime.index();
         for (index, state) in self.cpus.iter_mut() {
             if mask & (1 << index) == 0 {
                 continue;
             }
-            // A CPU that is off hears nothing of what others invalidate.
+            // A CPU that is off does not receive invalidations of others.
             if !state.started {
                 continue;
             }
@@ -185,7 +187,7 @@ impl Model {
     }
 }
 
-/// Keeps a stale range with a note of why.
+/// Keeps a stale range with the reason why the invalidation did not remove it.
 fn note(range: &StaleRange, event: u64, miss: Miss) -> Fate {
     if range.missed.is_some_and(|(_, known)| known == miss) {
         return Fate::Keep;

@@ -1,4 +1,4 @@
-//! Tables that become reachable: every rule about the tables that walkers reach is asked.
+//! Tables that become reachable: asks every rule about reachable tables.
 
 use super::Model;
 use crate::arch::descriptor::{self, Kind};
@@ -10,8 +10,7 @@ use crate::state::trees::Trees;
 use granule_trace::Visibility;
 
 impl Model {
-    /// Checks tables that became reachable by a store of `cpu`, or by a register
-    /// write of it (`None`).
+    /// Checks tables that became reachable by a store of `cpu`, or by a register write (`None`).
     pub(super) fn check_new_tables(
         &mut self,
         cpu: u32,

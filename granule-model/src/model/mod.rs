@@ -1,7 +1,7 @@
 //! The machine: applies events to the state, and asks the rules.
 //!
-//! Each file here does one kind of event: it changes the state, and hands each rule the parts of
-//! the state that the rule needs. What is right is decided by the [`rules`](crate::rules) alone.
+//! Each file here handles one kind of event: it changes the state, and gives each rule the parts of
+//! the state that the rule needs. Only the [`rules`](crate::rules) decide what is a violation.
 
 mod access;
 mod barrier;
@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 use error::{MOST_DESCRIPTORS, MOST_PAGES, MOST_PENDING};
 use store::Storer;
 
-/// Memory, CPUs, TLBs and caches, and what was found wrong.
+/// The model: memory, CPUs, TLBs and caches, and the violations found.
 #[derive(Debug)]
 pub struct Model {
     config: Config,
@@ -48,24 +48,25 @@ pub struct Model {
     tables: Tables,
     stale: StaleTlb,
     cpus: Cpus,
-    // The rules that have to look at something again later.
+    // The rules that keep something to check again later.
     groups: ContiguousGroups,
     blocks: NoTranslationBlocks,
     updates: LostUpdates,
     ordering: TableOrdering,
     table_memory: TableMemory,
     caches: CacheVisibility,
-    /// What the rules found.
+    /// The violations that the rules found.
     report: Report,
 }
 
-/// Entries that one event may make the model look at: some seconds.
+/// The most entries that one event may make the model look at: some seconds of work.
 const MOST_VISITS: u64 = 1 << 27;
-/// And all events together: so many, and so many more for each event.
+/// The bound for all events together: this many entries, and `MORE_VISITS` more for each event.
 const ALL_VISITS: u64 = 1 << 30;
 const MORE_VISITS: u64 = 1 << 12;
 
-/// Each entry that an update changes is changed in one step, where hardware may change it too.
+/// The visibility of an update's stores: each entry changes in one step, because hardware may
+/// change it too.
 const fn in_one_step(visibility: Visibility) -> Visibility {
     match visibility {
         Visibility::Publish => Visibility::Publish,
@@ -73,7 +74,7 @@ const fn in_one_step(visibility: Visibility) -> Visibility {
     }
 }
 
-/// Whether the model knows what an event does.
+/// Whether the model has rules for an event.
 const fn is_known(event: &Event) -> bool {
     match *event {
         Event::Barrier(barrier) => decode_barrier(barrier).is_some(),
@@ -124,14 +125,14 @@ impl Model {
         }
     }
 
-    /// What the machine is.
+    /// The configuration of the machine.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Takes the next event, of a CPU. What it breaks is added to
-    /// [`violations`](Self::violations), and the model goes on as if it had been right.
+    /// Applies the next event of a CPU. Violations are added to [`violations`](Self::violations),
+    /// and the model goes on as if the event had been correct.
     ///
     /// # Errors
     ///
@@ -153,7 +154,7 @@ impl Model {
     }
 
     fn perform(&mut self, cpu: u32, event: Event) {
-        // A trace says where the tables are relied on; the CPU does nothing by that.
+        // These events only mark points of the trace: the CPU itself does nothing.
         let acts = !matches!(event, Event::Reset | Event::Settled | Event::Relied { .. });
         if acts && !self.cpus[cpu].started {
             self.start(cpu);
@@ -201,7 +202,7 @@ impl Model {
             Event::Freed { start, bytes } => self.freed(cpu, start, bytes),
             Event::Relied { start, bytes } => self.relied(cpu, start, bytes),
             Event::Settled => self.sync(cpu),
-            // Not admitted.
+            // `is_known` has refused all other events.
             _ => {}
         }
     }
@@ -267,13 +268,13 @@ impl Model {
         Ok(())
     }
 
-    /// What was found so far, the first [`Config::most_violations`] of it.
+    /// The violations found so far, at most [`Config::most_violations`] of them.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         self.report.kept()
     }
 
-    /// How many violations there were, kept or not.
+    /// The number of violations, kept or only counted.
     #[must_use]
     pub const fn violation_count(&self) -> u64 {
         self.report.count()
@@ -284,8 +285,7 @@ impl Model {
         self.report.clear();
     }
 
-    /// The sizes in bytes of the pages that some tree walked so far is made of, in order and
-    /// each once.
+    /// The page sizes in bytes of all trees walked so far, in order and each once.
     #[must_use]
     pub fn page_sizes(&self) -> Vec<u64> {
         let granules = self.tables.contexts().iter().map(|one| one.format.granule);
@@ -293,31 +293,31 @@ impl Model {
         sizes.into_iter().collect()
     }
 
-    /// How many entries were looked at so far, which is what an event costs.
+    /// The number of entries looked at so far: the cost of the events.
     #[must_use]
     pub fn visits(&self) -> u64 {
         self.memory.visits()
     }
 
-    /// How many TLBIs and pieces of cache maintenance wait for a DSB.
+    /// The number of TLBIs and pieces of cache maintenance that wait for a DSB.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.cpus.waiting()
     }
 
-    /// How many pages of 4 KiB, stale ranges and trees are kept: what the model's memory grows with.
+    /// The number of pages of 4 KiB, stale ranges and trees kept: the model's memory grows with it.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.memory.pages() + self.stale.len() + self.tables.roots().count()
     }
 
-    /// How many events there were.
+    /// The number of events so far.
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.report.now()
     }
 
-    /// The descriptor at a physical address, as memory has it now.
+    /// The descriptor in memory now at a physical address.
     #[must_use]
     pub fn descriptor(&self, address: u64) -> u64 {
         self.memory.load(address)

@@ -18,7 +18,7 @@ use granule_trace::System;
 use std::collections::BTreeSet;
 
 impl Model {
-    /// The CPU starts anew.
+    /// Resets the CPU.
     pub(super) fn reset(&mut self, cpu: u32) {
         let bit = 1 << cpu;
         let now = self.report.now();
@@ -33,7 +33,7 @@ impl Model {
             }
         }
         let kept = &self.cpus[cpu];
-        // Stores made before stay what they are.
+        // Stores made before the reset keep their state.
         let (dsb, own_dsb, stored) = (kept.dsb, kept.own_dsb, kept.stored);
         self.cpus[cpu] = Cpu {
             dsb,
@@ -44,17 +44,17 @@ impl Model {
         self.start(cpu);
     }
 
-    /// The CPU does its first thing, which it fetched and found its data for with the MMU off.
+    /// The CPU's first event: it has fetched its code and loaded its data with the MMU off.
     pub(super) fn start(&mut self, cpu: u32) {
         self.cpus[cpu].started = true;
         self.cpus[cpu].unknown_code = self.config.caches_unknown_at_reset;
         self.caches.note_change();
-        // No event says in which state its instruction caches are: the CPU that switched it on
-        // left them so.
+        // No event gives the state of this CPU's instruction caches: the CPU that switched it on is
+        // responsible for them.
         cache_visibility::check_past_caches(&self.memory, cpu, false, &mut self.report);
     }
 
-    /// MSR.
+    /// A write (MSR) of a translation register.
     pub(super) fn write_register(
         &mut self,
         cpu: u32,
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// The CPU walks another tree from now on (or from its next ISB), or none.
+    /// The CPU walks another tree, or none, from now on (or from its next ISB).
     fn switch_root(&mut self, cpu: u32, space: Space, key: Option<RootKey>) {
         let bit = 1u64 << cpu;
         let now = self.report.now();
@@ -154,7 +154,7 @@ impl Model {
         self.check_made(&path, (key.context.base(), key.last()), bit);
     }
 
-    /// What the CPU may hold of other trees, and a lookup in the new one may find, is stale.
+    /// Makes stale what the CPU may hold of other trees and a lookup in the new tree may find.
     fn displace(&mut self, cpu: u32, new: RootId, key: &RootKey, has_global: bool) {
         let bit = 1u64 << cpu;
         let space = key.context.space;
@@ -209,7 +209,8 @@ impl Model {
         }
     }
 
-    /// Walks that begin to be cached, or cease to be, find the tables in another place.
+    /// Checks the tables of a tree whose walks become cached or uncached: walkers then read them
+    /// from another place.
     fn check_tree_lines(&mut self, cpu: u32, key: &RootKey, walks: Walks) {
         let top = TableAt::top(key);
         let mut tables = vec![(top.base, top.entries * 8)];

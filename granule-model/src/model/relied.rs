@@ -1,7 +1,7 @@
 //! The points at which the tables are relied on.
 //!
-//! A missing barrier or invalidation breaks nothing until then, so these points ask every rule that
-//! reports something left undone.
+//! A missing barrier or invalidation breaks nothing before these points, so they ask every rule
+//! that reports something left undone.
 
 use super::Model;
 use crate::arch::context::Space;
@@ -10,7 +10,7 @@ use crate::rules::{cache_visibility, registers, stale_entries, store_visibility}
 use crate::state::trees::Trees;
 
 impl Model {
-    /// All that the tables say is relied on, by all CPUs.
+    /// All CPUs rely on all tables.
     pub(super) fn sync(&mut self, cpu: u32) {
         let trees = Trees::new(&self.memory, &self.tables);
         let report = &mut self.report;
@@ -31,7 +31,7 @@ impl Model {
         }
     }
 
-    /// A range is relied on, by all CPUs.
+    /// All CPUs rely on a range.
     pub(super) fn relied(&mut self, cpu: u32, address: u64, bytes: u64) {
         let Some(last) = bytes
             .checked_sub(1)
@@ -49,7 +49,7 @@ impl Model {
         self.check_tlbs(cpu, range);
     }
 
-    /// What TLBs may hold of a range is what the tables say.
+    /// Checks that TLBs hold nothing of a range but what the tables say.
     fn check_tlbs(&mut self, cpu: u32, range: (Space, u64, u64)) {
         let trees = Trees::new(&self.memory, &self.tables);
         let (config, report) = (&self.config, &mut self.report);
@@ -57,8 +57,8 @@ impl Model {
         stale_entries::check_draining(trees, &mut self.cpus, config, cpu, range, report);
     }
 
-    /// The regime that a CPU's virtual addresses belong to where nothing says which: EL1&0 if it
-    /// is on, or the one that is.
+    /// The regime that a CPU's virtual addresses belong to where no event names one: EL1&0 if its
+    /// MMU is on, else the regime whose MMU is.
     fn regime_of(&self, cpu: u32) -> Regime {
         let state = &self.cpus[cpu];
         [Regime::El10, Regime::El2, Regime::El3]

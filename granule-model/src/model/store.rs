@@ -1,8 +1,8 @@
 //! Stores of descriptors.
 //!
-//! A store to a table that no walker can reach is only written down. A store to a table that some
-//! walker can reach turns what it replaces into stale ranges, and links and unlinks tables. Then
-//! the rules compare what it made with what may still be cached.
+//! A store to a table that no walker can reach is only recorded. A store to a table that some
+//! walker can reach turns the replaced entries into stale ranges, and links and unlinks tables.
+//! Then the rules compare the new entries with what may still be cached.
 
 use super::Model;
 use crate::arch::descriptor::{self, Kind};
@@ -22,7 +22,7 @@ use granule_trace::Visibility;
 /// A change of one entry of a page.
 #[derive(Clone, Copy)]
 struct Change {
-    /// In the page.
+    /// The index in the page.
     index: usize,
     /// The address of the entry.
     location: u64,
@@ -30,7 +30,7 @@ struct Change {
     new: u64,
 }
 
-/// A CPU that stores, and how.
+/// The CPU that stores, and the form of its store.
 #[derive(Clone, Copy)]
 pub(super) struct Storer {
     pub(super) cpu: u32,
@@ -38,7 +38,8 @@ pub(super) struct Storer {
 }
 
 impl Model {
-    /// `count` descriptors from `address`: what `next` makes of the index and the old value.
+    /// Stores `count` descriptors from `address`: `next` makes each from its index and the old
+    /// value.
     pub(super) fn store_descriptors(
         &mut self,
         by: Storer,
@@ -139,7 +140,7 @@ impl Model {
             unlinked |= self.replace(by.cpu, *id, paths, changes);
         }
         if unlinked {
-            // Where tables point back to themselves some of them may be gone now.
+            // Some tables that point back to themselves may be gone now.
             paths = self.paths_to(number);
         }
         let now = self.report.now();
@@ -156,7 +157,7 @@ impl Model {
         if let Some(location) = made_valid {
             state.made_valid = (now, location);
         }
-        // What was invalid and stays so is a fault to a walker, whichever value it sees.
+        // An entry that was invalid and stays invalid faults, whichever value the walker sees.
         if let Some(change) = changes
             .iter()
             .find(|change| (change.old | change.new) & descriptor::VALID != 0)
@@ -168,7 +169,7 @@ impl Model {
         }
     }
 
-    /// The tables in a page, with all ways to each.
+    /// The tables in a page, with all paths to each.
     fn paths_to(&self, number: u64) -> Vec<(TableId, Vec<Path>)> {
         let trees = Trees::new(&self.memory, &self.tables);
         let tables = trees.tables_in(number).iter();
@@ -182,8 +183,8 @@ impl Model {
         (index < table.entries).then_some(index)
     }
 
-    /// Before the stores: what they replace in a table becomes stale. Gives whether tables were
-    /// unlinked.
+    /// Before the stores: makes the entries stale that they replace in a table. Returns whether
+    /// tables were unlinked.
     fn replace(&mut self, cpu: u32, id: TableId, paths: &[Path], changes: &[Change]) -> bool {
         if changes
             .iter()
@@ -241,12 +242,12 @@ impl Model {
         unlinked
     }
 
-    /// The CPUs that may hold entries of the tree that a way begins in.
+    /// The CPUs that may hold entries of the tree of a path.
     fn holders(&self, path: &Path) -> u64 {
         self.tables.root(path.root).map_or(0, |root| root.holders)
     }
 
-    /// After the stores: what they made in a table is linked and compared.
+    /// After the stores: links and compares the new entries of a table.
     fn make(&mut self, by: Storer, id: TableId, paths: &[Path], changes: &[Change]) {
         let Some((level, format)) = self
             .tables
@@ -313,8 +314,8 @@ impl Model {
         );
     }
 
-    /// The entries of a table that translate some addresses became what they are now, for some
-    /// CPUs.
+    /// Compares the entries of a table that translate some addresses and that some CPUs may find
+    /// from now on.
     pub(super) fn check_made(&mut self, path: &Path, range: (u64, u64), cpus: u64) {
         break_before_make::check(
             Trees::new(&self.memory, &self.tables),
@@ -326,8 +327,8 @@ impl Model {
         );
     }
 
-    /// Whether a tree has a global leaf: it had one before, or has one now between two entries of
-    /// a table.
+    /// Whether a tree has a global leaf: it had one before, or has one now between two entries of a
+    /// table.
     fn has_global_between(&self, path: &Path, from: u64, to: u64) -> bool {
         self.tables.root(path.root).is_some_and(|root| {
             let trees = Trees::new(&self.memory, &self.tables);
@@ -335,9 +336,9 @@ impl Model {
         })
     }
 
-    /// The MMU of some CPU sets the access flag of the leaf at a physical address, and with `dirty`
-    /// makes a writable page that is clean dirty, as TCR.HA and TCR.HD have it. Nothing else is
-    /// changed, and no entry that is not a leaf with the bits for it; gives whether anything was.
+    /// Updates a leaf as the MMU of some CPU does with TCR.HA and TCR.HD: sets the access flag of
+    /// the leaf at a physical address, and with `dirty` makes a clean writable page dirty. An entry
+    /// that is no leaf with the bits for it stays as it is. Returns whether anything changed.
     pub fn update_by_hardware(&mut self, address: u64, dirty: bool) -> bool {
         let old = self.memory.load(address);
         let mut new = old | descriptor::ACCESSED;

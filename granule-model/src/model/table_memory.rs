@@ -1,4 +1,4 @@
-//! Table memory that comes and goes.
+//! Table memory that is obtained and given back.
 
 use super::Model;
 use crate::rules;
@@ -7,7 +7,7 @@ use crate::state::ids::pages_of;
 use crate::state::trees::Trees;
 
 impl Model {
-    /// Memory becomes table memory; what is in it could be anything.
+    /// Memory becomes table memory, with unknown contents.
     pub(super) fn obtained(&mut self, address: u64, bytes: u64) {
         if bytes == 0 {
             return;
@@ -30,7 +30,7 @@ impl Model {
         });
     }
 
-    /// Table memory is given back: no walker may come there any more.
+    /// Table memory is given back: no walker may reach it any more.
     pub(super) fn freed(&mut self, cpu: u32, address: u64, bytes: u64) {
         if bytes == 0 {
             return;
@@ -57,8 +57,8 @@ impl Model {
         );
     }
 
-    /// Nothing is held of a tree that no CPU walks and that has no entry any more, but what is
-    /// known to be stale: a CPU that left it keeps nothing of the top table itself.
+    /// Forgets trees that no CPU walks and that have no entry left. A CPU that left such a tree
+    /// keeps nothing of the top table itself; only its known stale ranges remain.
     fn forget_empty_trees(&mut self, address: u64, bytes: u64) {
         let (first, last) = pages_of(address, bytes).into_inner();
         let mut roots = Vec::new();

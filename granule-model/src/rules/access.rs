@@ -1,4 +1,4 @@
-//! An access that relies on the tables must have the result that they give, and no other.
+//! The rule that an access which relies on the tables has the result that the tables give.
 
 use super::registers;
 use crate::access::{Access, Outcome};
@@ -9,8 +9,8 @@ use crate::state::stale_tlb::StaleTlb;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
-/// A CPU accesses an address, with any of some results. A TLB conflict abort is no violation at
-/// levels 1 and 2 of FEAT_BBM: sizes change in place there, and software that does so handles it.
+/// Checks the possible results of an access. A TLB conflict abort is no violation at levels 1 and 2
+/// of FEAT_BBM: sizes change in place there, and software that changes them handles the abort.
 pub(crate) fn check(
     stale: &StaleTlb,
     config: &Config,

@@ -1,7 +1,7 @@
-//! Break-before-make (RWHZWS): what TLBs may still hold, compared with the entries that the tables
-//! have now.
+//! Break-before-make (RWHZWS): compares the entries that TLBs may still hold with the entries of
+//! the tables now.
 //!
-//! Which pairs of entries may be together is decided by [`change`](super::change).
+//! [`change`](super::change) decides which pairs of entries may coexist.
 
 use super::change::{Comparison, compare};
 use super::evidence;
@@ -16,19 +16,19 @@ use crate::state::walk;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
-/// Entries of a table (and those below it) that became what they are now.
+/// Entries of a table, and everything below them, that were just made.
 #[derive(Clone, Copy)]
 pub(crate) struct Made<'a> {
-    /// The way to the table.
+    /// The path to the table.
     pub(crate) path: &'a Path,
-    /// The addresses that they translate, first and last.
+    /// The addresses that the entries translate, first and last.
     pub(crate) range: (u64, u64),
-    /// The CPUs that may find them.
+    /// The CPUs whose walkers may find the entries.
     pub(crate) cpus: u64,
 }
 
-/// Compares entries with the stale ones that a CPU may hold for the same addresses. Stale ones
-/// that are now as the tables say are no longer stale.
+/// Compares entries with the stale ones that a CPU may hold for the same addresses. A stale entry
+/// that equals the entry of the tables is no longer stale.
 pub(crate) fn check(
     trees: Trees<'_>,
     stale: &mut StaleTlb,
@@ -65,7 +65,8 @@ pub(crate) fn check(
                 entry_first,
                 entry_last,
                 &mut |entry| {
-                    // A global leaf meets entries of every ASID, others those of their own.
+                    // A global leaf conflicts with entries of every ASID, others with those of
+                    // their own.
                     let meets = old.matches(asid)
                         || (entry.kind == Kind::Leaf && entry.raw & descriptor::NOT_GLOBAL == 0);
                     if !meets {

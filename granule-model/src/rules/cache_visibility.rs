@@ -1,7 +1,8 @@
-//! Cache visibility: what CPUs and walkers find in caches and memory must be what was stored.
+//! Cache visibility: CPUs and walkers must find the last stored value, whether they read caches or
+//! memory.
 //!
-//! The state of lines is [`state::caches`](crate::state::caches); nothing is stored or maintained
-//! here.
+//! [`state::caches`](crate::state::caches) holds the state of lines; nothing here stores or
+//! maintains lines.
 
 use crate::access::{Access, AccessKind, Translation};
 use crate::arch::context::Space;
@@ -19,16 +20,16 @@ use std::collections::BTreeSet;
 const OLD_DATA: &str = "may read an old cache line: the store went past the caches";
 const OLD_CODE: &str = "fetches instructions that an instruction cache may hold as they were";
 
-/// The rule, with what it has to look at again.
+/// The state of the rule: what has to be checked again.
 #[derive(Debug, Default)]
 pub(crate) struct CacheVisibility {
-    /// What accesses find in caches may have changed since that was last checked.
+    /// The cache contents that accesses see may have changed since the last check.
     changed: bool,
-    /// Pages with tables that were stored in a way that walkers may not see.
+    /// Pages with tables whose last stores walkers may not see.
     suspect_pages: BTreeSet<u64>,
 }
 
-/// How the walkers of some trees read tables.
+/// How the walkers of some trees read tables: through the caches or past them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walks {
     cached: bool,
@@ -46,7 +47,7 @@ impl Walks {
     }
 }
 
-/// Lines that may be found as they were, in order, and what was said of them.
+/// Lines whose old contents may still be found, as data (`old`) or as code (`code`).
 struct Suspect {
     span: LineRange,
     lines: Lines,
@@ -55,13 +56,13 @@ struct Suspect {
 }
 
 impl CacheVisibility {
-    /// What accesses find in caches may have changed.
+    /// Notes that the cache contents that accesses see may have changed.
     pub(crate) const fn note_change(&mut self) {
         self.changed = true;
     }
 
-    /// A page was stored to, through the caches or past them. Walkers that read the tables in it
-    /// may miss that.
+    /// Notes a store to a page, through the caches or past them, that walkers of the tables in the
+    /// page may not see.
     pub(crate) fn note_store(&mut self, trees: Trees<'_>, number: u64, cached: bool) {
         let unseen = !cached || trees.tables.has_uncached_walks();
         if unseen && !trees.tables_in(number).is_empty() {
@@ -69,7 +70,7 @@ impl CacheVisibility {
         }
     }
 
-    /// Tables stored to in a way that their walkers may not see.
+    /// Checks the noted pages with tables: their walkers must see the last stores.
     pub(crate) fn check_tables(&mut self, trees: Trees<'_>, cpu: u32, report: &mut Report) {
         for number in std::mem::take(&mut self.suspect_pages) {
             for &id in trees.tables_in(number) {
@@ -84,7 +85,8 @@ impl CacheVisibility {
         }
     }
 
-    /// All that was stored past the caches, or for those who look past them, is relied on.
+    /// Checks every mapping, and every CPU that runs past the caches, if cache contents may have
+    /// changed since the last check.
     pub(crate) fn check_all(
         &mut self,
         memory: &mut Memory,
@@ -114,7 +116,7 @@ impl CacheVisibility {
     }
 }
 
-/// Walkers must find in caches or memory what was stored to some lines of a page.
+/// Walkers must find the last store to some lines of a page, in caches or memory.
 pub(crate) fn check_walked(
     memory: &Memory,
     cpu: u32,
@@ -147,8 +149,8 @@ pub(crate) fn check_walked(
     }
 }
 
-/// A CPU starts, or goes on, with its MMU off: what was stored for it to read must be in
-/// memory, and with `code` its instruction caches must not hold what was there before.
+/// A CPU starts, or goes on, with its MMU off: memory must hold what was stored for the CPU to
+/// read, and with `code` its instruction caches must not hold older code.
 pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &mut Report) {
     for (span, lines) in memory.lines_for_others() {
         let unwritten = lines.unwritten() & lines.other;
@@ -169,7 +171,7 @@ pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &
     }
 }
 
-/// What cacheable or executable mappings in a range lead to must be found as it was stored.
+/// Accesses by cacheable or executable mappings of a range must find what was stored.
 pub(crate) fn check_mapped(
     memory: &mut Memory,
     tables: &Tables,
@@ -208,7 +210,7 @@ pub(crate) fn check_mapped(
             let cacheable = descriptor::is_cacheable_type(leaf.memory);
             let executable = leaf.privileged.execute || leaf.user.execute;
             let output = descriptor::leaf_address(entry.raw, entry.level, key.context.format);
-            // Only what is asked for of a leaf that reaches beyond it.
+            // Only the part in the range of a leaf that reaches beyond it.
             let from = output + (first.max(entry.va) - entry.va);
             let to = output + (last.min(entry.last()) - entry.va);
             let (from, to) = (from >> PAGE_SHIFT, to >> PAGE_SHIFT);
@@ -237,7 +239,7 @@ pub(crate) fn check_mapped(
         });
     }
     for (one, span) in found {
-        // Once reported, it is as if it had been done.
+        // A reported violation counts as repaired.
         let rule = one.rule;
         memory.change_known_lines(span.first, span.last, |lines| {
             if rule == Rule::NotInvalidated {
@@ -252,8 +254,8 @@ pub(crate) fn check_mapped(
     }
 }
 
-/// The trees of a half that CPUs translate by, each with those CPUs, and those of them whose
-/// accesses are cached.
+/// The trees of a half that CPUs translate by, each with those CPUs and the subset whose accesses
+/// are cached.
 fn trees_in_use(cpus: &Cpus, space: Space) -> Vec<(RootId, u64, u64)> {
     let mut roots: Vec<(RootId, u64, u64)> = Vec::new();
     for (cpu, state) in cpus.iter() {
@@ -270,7 +272,7 @@ fn trees_in_use(cpus: &Cpus, space: Space) -> Vec<(RootId, u64, u64)> {
     roots
 }
 
-/// A load or fetch must find in caches or memory what was stored last.
+/// A load or fetch must find the last store, in caches or memory.
 pub(crate) fn check_access(
     memory: &Memory,
     (cpu, state): (u32, &Cpu),

@@ -1,7 +1,8 @@
-//! Which changes of a valid entry are allowed while what it replaces may be cached.
+//! The changes of a valid entry that are allowed while the replaced entry may be cached.
 //!
 //! One pure function, [`compare`], holds the architecture's table (RWHZWS and the relaxations of
-//! the BBM levels, RPVTFW, RKFLJB): it compares what may be cached with what the tables say now.
+//! the BBM levels, RPVTFW, RKFLJB): it compares a possibly cached entry with an entry of the
+//! tables.
 
 use crate::arch::context::Context;
 use crate::arch::descriptor::{self, Kind};
@@ -11,14 +12,14 @@ use crate::state::stale_range::{StaleKind, StaleRange};
 use crate::state::walk::EntryAt;
 use crate::violation::Rule;
 
-/// How two leaves differ that translate a common address.
+/// The differences between two leaves that translate a common address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// Memory type, cacheability, shareability.
     pub(crate) memory: bool,
-    /// Where the address goes.
+    /// The output address.
     pub(crate) output: bool,
-    /// Either may be written.
+    /// One of the two is writable.
     pub(crate) writable: bool,
     /// The size of the entry.
     pub(crate) size: bool,
@@ -26,23 +27,23 @@ pub(crate) struct Difference {
     pub(crate) contiguous: bool,
     /// The nT bit.
     pub(crate) no_translation: bool,
-    /// The old one has the nT bit, on which a lookup may fault, and the new one has not.
+    /// The old leaf has the nT bit, on which a lookup may fault, and the new leaf has not.
     pub(crate) refused: bool,
-    /// The old one was not global and the new one is.
+    /// The old leaf was not global and the new one is.
     pub(crate) to_global: bool,
-    /// The new one allows less, or is guarded where the old one was not.
+    /// The new leaf allows less, or is guarded where the old one was not.
     pub(crate) narrowed: bool,
-    /// The new one allows more.
+    /// The new leaf allows more.
     pub(crate) widened: bool,
-    /// The old one was global and the new one is not.
+    /// The old leaf was global and the new one is not.
     pub(crate) to_not_global: bool,
     /// The access flag was cleared.
     pub(crate) access_cleared: bool,
 }
 
 impl Difference {
-    /// Between a leaf that may be cached (at `old_va`, with the address it maps to) and one in
-    /// the tables.
+    /// Compares a leaf that may be cached (at `old_va`, with its output address there) with a leaf
+    /// in the tables.
     pub(crate) fn between(old: &LeafView, new: &LeafView) -> Self {
         let (a, b) = (&old.attributes, &new.attributes);
         let at = old.va.max(new.va);
@@ -68,7 +69,7 @@ impl Difference {
         }
     }
 
-    /// An access may have a result that the tables do not give.
+    /// Whether an access may have a result that the tables do not give.
     pub(crate) const fn matters(&self) -> bool {
         self.memory
             || self.output
@@ -78,7 +79,7 @@ impl Difference {
             || self.refused
     }
 
-    /// Nothing differs, not even what an access cannot tell.
+    /// Whether nothing differs, not even the bits that no access can observe.
     pub(crate) const fn none(&self) -> bool {
         !self.matters()
             && !self.size
@@ -89,14 +90,14 @@ impl Difference {
     }
 }
 
-/// How a cached entry compares with an entry of the tables for a common address.
+/// The result of comparing a cached entry with an entry of the tables for a common address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
-    /// They are the same: the cached one is not stale any more.
+    /// The two are the same: the cached entry is no longer stale.
     Same,
-    /// They may be together; the old one stays stale.
+    /// The two may coexist; the cached entry stays stale.
     Allowed,
-    /// They may not.
+    /// The two must not coexist.
     Broken(Rule, &'static str),
 }
 
@@ -105,8 +106,8 @@ const OTHER_MEMORY: &str = "may access memory with mismatched attributes";
 const OTHER_SIZE: &str = "may find entries of different sizes for one address";
 const OTHER_TABLE: &str = "may walk on in the old table";
 
-/// Compares the entry `index` of a stale range with an entry of the tables that translates a
-/// common address, each in its own context. `together`: one event replaced the one by the other.
+/// Compares the entry `index` of a stale range with an entry of the tables that translates a common
+/// address, each in its own context. `together`: one event replaced one entry by the other.
 pub(crate) fn compare(
     (stale, index, stale_context): (&StaleRange, u64, &Context),
     (new, context): (&EntryAt, &Context),
@@ -208,8 +209,8 @@ fn compare_leaves(old: &LeafView, new: &LeafView, together: bool, config: &Confi
             "does not know the nT bit (no FEAT_BBM)",
         );
     }
-    // RPVTFW is about other changes that need a break, and permissions never do: what is stale of
-    // them is reported where it is relied on.
+    // RPVTFW is about other changes that need a break. Permissions never need one: their stale
+    // entries are reported where they are relied on.
     if resized
         && together
         && config.strict

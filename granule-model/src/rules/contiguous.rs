@@ -17,36 +17,38 @@ const UNEQUAL: &str =
 const MIXED: &str = "may find members of a contiguous group with and without the contiguous bit, and use any, \
      or take a TLB conflict abort";
 
-/// The rule, with what it has to look at again.
+/// The state of the rule: what has to be checked again.
 #[derive(Debug, Default)]
 pub(crate) struct ContiguousGroups {
-    /// Groups that must be in order when they are next relied on: first entry and table.
+    /// Groups that are broken now and must be correct when they are next relied on: first entry and
+    /// table.
     suspects: BTreeSet<(u64, TableId)>,
 }
 
-/// Where a group is, for a violation.
+/// The place of a group, for a violation.
 #[derive(Clone, Copy)]
 struct Place {
     cpu: u32,
     /// Its first entry.
     location: u64,
-    /// The addresses that it translates, or those of its entries where no way to it is known.
+    /// The addresses that it translates, or the physical ones of its entries where no path to it is
+    /// known.
     range: (u64, u64),
     is_virtual: bool,
 }
 
-/// What is wrong with a group.
+/// The kinds of broken groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Some valid members have the bit and some do not.
+    /// Some valid members have the bit and some have not.
     Mixed,
-    /// They do not map one aligned range, or with different memory attributes.
+    /// The members do not map one aligned range, or their memory attributes differ.
     Unequal,
-    /// They differ in permissions.
+    /// The permissions of the members differ.
     Permissions,
 }
 
-/// The bits of a leaf that say where and how memory is accessed, beside the address.
+/// The bits of a leaf that give its attributes and permissions: all but the address.
 const fn memory_bits(format: Format) -> u64 {
     let shareability = if format.ds { 0 } else { 0b11 << 8 };
     0b111 << 2 | 1 << 5 | shareability
@@ -55,7 +57,7 @@ const fn memory_bits(format: Format) -> u64 {
 /// The bits that may change in place: AP, nG, GP, PXN, UXN.
 const PERMISSIONS: u64 = 0b11 << 6 | 1 << 11 | 1 << 50 | 1 << 53 | 1 << 54;
 
-/// Looks at the group whose first entry is at `base`. Invalid members are no fault (IPGVGZ).
+/// Checks the group whose first entry is at `base`. Invalid members are allowed (IPGVGZ).
 fn examine(memory: &Memory, base: u64, level: i8, format: Format) -> Option<Fault> {
     let members = format.group(level);
     let size = 1u64 << format.granule.level_shift(level);
@@ -100,8 +102,8 @@ fn examine(memory: &Memory, base: u64, level: i8, format: Format) -> Option<Faul
 }
 
 impl ContiguousGroups {
-    /// Checks the groups that the entries of a table from the first to the last belong to, which
-    /// `cpu` stored or made reachable.
+    /// Checks the groups of the entries of a table from the first to the last, which `cpu` stored
+    /// or made reachable.
     pub(crate) fn check(
         &mut self,
         trees: Trees<'_>,
@@ -155,7 +157,7 @@ impl ContiguousGroups {
         match examine(memory, place.location, table.level, table.format) {
             None => {}
             Some(Fault::Unequal) => place.found(Rule::UnequalContiguous, UNEQUAL, report),
-            // With BBM level 1 and up the bit may be changed entry by entry.
+            // From BBM level 1 the bit may be changed entry by entry.
             Some(Fault::Mixed) if config.bbm_level == 0 => {
                 place.found(Rule::MixedContiguous, MIXED, report);
             }
@@ -165,8 +167,8 @@ impl ContiguousGroups {
         }
     }
 
-    /// Checks the groups that were not in order when they were last stored to: all of them, or
-    /// those that translate something of a range.
+    /// Checks the groups that were broken after their last store: all of them, or those that
+    /// translate part of a range.
     pub(crate) fn check_relied(
         &mut self,
         trees: Trees<'_>,

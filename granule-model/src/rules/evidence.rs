@@ -1,4 +1,4 @@
-//! What a violation about a stale entry says: the event that replaced the entry, and the
+//! The evidence in a violation about a stale entry: the event that replaced the entry, and the
 //! invalidation that was meant to remove it.
 
 use crate::state::cpu::Cpus;
@@ -19,8 +19,8 @@ pub(super) fn of_stale(rule: Rule, stale: &StaleRange, text: impl Into<String>) 
     }
 }
 
-/// Reports a violation that concerns a stale range, with the invalidation that is under way for
-/// it, if there is one.
+/// Reports a violation that concerns a stale range, with the last invalidation of it that no DSB
+/// has completed, if there is one.
 pub(super) fn report(
     trees: Trees<'_>,
     cpus: &Cpus,
@@ -28,7 +28,7 @@ pub(super) fn report(
     stale: &StaleRange,
     report: &mut Report,
 ) {
-    // What is only counted needs no explanation.
+    // A violation that is only counted needs no evidence.
     let incomplete = if report.is_full() {
         None
     } else {

@@ -1,8 +1,8 @@
 //! Updates of the access flag and the dirty state by hardware, and stores that lose them (RWLTNL).
 //!
-//! Hardware changes an entry in one step, at any time while a CPU walks by it with TCR.HA or TCR.HD
-//! set. Software that loads such an entry and stores it again, changed, may undo that: it must use
-//! one step too.
+//! Hardware changes an entry in one step, at any time while a CPU with TCR.HA or TCR.HD set walks
+//! it. Software that loads such an entry and stores a changed value with a plain store may undo the
+//! hardware's update, so it must use one step (an exchange) too.
 
 use crate::arch::descriptor::{self, Kind};
 use crate::state::ids::TableId;
@@ -13,15 +13,15 @@ use crate::violation::report::{Found, Report};
 use granule_trace::Visibility;
 use std::collections::BTreeMap;
 
-/// The rule, with what it has to look at again.
+/// The state of the rule: what has to be checked again.
 #[derive(Debug, Default)]
 pub(crate) struct LostUpdates {
-    /// Entries that hardware might have been updating when a plain store made them invalid, by
-    /// their addresses.
+    /// Entries that a plain store made invalid while hardware might have been updating them, by
+    /// address.
     suspects: BTreeMap<u64, Suspect>,
 }
 
-/// An entry that was emptied by a plain store while hardware might have been updating it.
+/// An entry that a plain store emptied while hardware might have been updating it.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     value: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Stored {
 const TEXT: &str = "may have set the access flag or the dirty state just before the store";
 
 impl LostUpdates {
-    /// A store to a table that CPUs walk by some ways.
+    /// A store to a table that CPUs walk by the given paths.
     pub(crate) fn check(
         &mut self,
         trees: Trees<'_>,
@@ -75,7 +75,8 @@ impl LostUpdates {
         } else if is_leaf(new)
             && let Some(suspect) = self.suspects.remove(&location)
         {
-            // Another page is another matter; so is one that has whatever hardware may have set.
+            // A different page loses nothing, and neither does a value that has every bit hardware
+            // may have set.
             let to = |value| descriptor::leaf_address(value, table.level, table.format);
             if to(suspect.value) == to(new) && may_be_updated(trees, paths, new) {
                 report.add(found(suspect.event));
@@ -84,7 +85,7 @@ impl LostUpdates {
     }
 }
 
-/// Whether a CPU that walks one of these ways may be updating a leaf.
+/// Whether a CPU that walks one of these paths may be updating a leaf.
 fn may_be_updated(trees: Trees<'_>, paths: &[Path], leaf: u64) -> bool {
     paths.iter().any(|path| {
         let root = trees.tables.root(path.root);

@@ -1,8 +1,9 @@
-//! The rules, a file for each family. A rule takes the parts of the state that it needs, and
-//! reports what breaks it. A rule that has to look at something again later keeps that itself.
+//! The rules, one file for each family. A rule takes the parts of the state that it needs and
+//! reports violations. A rule that has to check something again later keeps it in a type of its
+//! own.
 //!
-//! No rule changes what the machine does. Some change what they have reported, so that one mistake
-//! is reported once: it counts as mended from then on.
+//! No rule changes the state of the machine. Some rules mark what they have reported as repaired,
+//! so that one mistake is reported once.
 
 pub(crate) mod access;
 pub(crate) mod break_before_make;

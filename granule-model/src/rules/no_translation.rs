@@ -1,5 +1,5 @@
-//! Blocks with the nT bit, which no lookup need translate (RMRRPW): none may be left when the
-//! tables are relied on.
+//! Blocks with the nT bit: a lookup may fault on them (RMRRPW), so none may be left when the tables
+//! are relied on.
 
 use crate::arch::context::Context;
 use crate::arch::descriptor::{self, Kind};
@@ -12,20 +12,20 @@ use std::collections::BTreeMap;
 
 const TEXT: &str = "may fault: the block still has the nT bit";
 
-/// The rule, with what it has to look at again.
+/// The state of the rule: what has to be checked again.
 #[derive(Debug, Default)]
 pub(crate) struct NoTranslationBlocks {
-    /// Blocks that were stored with the nT bit, and the events.
+    /// Blocks that were stored with the nT bit, with the events that stored them.
     suspects: BTreeMap<u64, u64>,
 }
 
 impl NoTranslationBlocks {
-    /// A block with the nT bit was stored.
+    /// Notes a block that was stored with the nT bit.
     pub(crate) fn note(&mut self, location: u64, event: u64) {
         self.suspects.insert(location, event);
     }
 
-    /// All that the tables say is relied on.
+    /// Checks all noted blocks: the tables as a whole are relied on.
     pub(crate) fn check_all(&mut self, trees: Trees<'_>, cpu: u32, report: &mut Report) {
         for (location, event) in std::mem::take(&mut self.suspects) {
             let raw = trees.memory.load(location);
@@ -47,7 +47,7 @@ impl NoTranslationBlocks {
     }
 }
 
-/// An entry that a CPU relies on, and the event that stored it.
+/// Reports an entry that a CPU relies on, with the event that stored it.
 pub(super) fn check_entry(
     cpu: u32,
     entry: &EntryAt,

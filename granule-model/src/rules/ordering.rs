@@ -1,7 +1,7 @@
 //! The order of stores to a table before the table becomes reachable.
 //!
-//! Whoever sees the store, or register write, that makes a table reachable must see what was
-//! stored in the table before: a store-release or a barrier has to stand between.
+//! An observer that sees the store, or register write, that makes a table reachable must also see
+//! the stores to the table before it: a store-release or a barrier has to stand between.
 
 use crate::state::cpu::Cpus;
 use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId};
@@ -12,16 +12,16 @@ use crate::violation::report::{Found, Report};
 use granule_trace::Visibility;
 use std::collections::BTreeSet;
 
-/// The rule, with what it has to look at again.
+/// The state of the rule: what has to be checked again.
 #[derive(Debug, Default)]
 pub(crate) struct TableOrdering {
-    /// Pages with tables that hold stores which only the storing CPU has seen.
+    /// Pages with tables that hold stores which only the storing CPU is sure to see.
     unseen_pages: BTreeSet<u64>,
 }
 
 impl TableOrdering {
-    /// A table in a page becomes reachable by a store of `cpu`, or by a register
-    /// write of `cpu` (`None`).
+    /// Checks a table in a page that becomes reachable by a store of `cpu`, or by a register write of
+    /// it (`visibility` is `None`).
     pub(crate) fn check_link(
         &mut self,
         memory: &mut Memory,
@@ -40,8 +40,9 @@ impl TableOrdering {
                 continue;
             }
             let ordered = match visibility {
-                // A release orders this CPU's own stores, and those of others that it has
-                // seen: taken for granted, as the events of a trace are in one order.
+                // A release orders this CPU's own stores and the other CPUs' stores that it has
+                // seen. Every earlier store counts as seen, since the events of a trace are in one
+                // order.
                 Some(Visibility::Publish) => true,
                 Some(_) => by == cpu && storer.ordered > event,
                 None => by == cpu && storer.own_dsb > event,
@@ -49,15 +50,15 @@ impl TableOrdering {
             if !ordered {
                 unordered(cpus.other_than(cpu), number, event, report);
             } else if visibility.is_none() {
-                // Only this CPU sees them; another may be about to walk the same tables.
+                // Only this CPU sees the stores; another CPU may be about to walk the same tables.
                 self.unseen_pages.insert(number);
                 page.pending.push((by, event));
             }
         }
     }
 
-    /// A CPU walks a tree from now on: stores to its tables that only the storing CPU has seen
-    /// so far are missing there.
+    /// Checks a tree that a CPU starts to walk: the CPU may miss stores to its tables that only the
+    /// storing CPU has seen so far.
     pub(crate) fn check_walker(
         &mut self,
         trees: Trees<'_>,
@@ -69,7 +70,7 @@ impl TableOrdering {
             let Some(page) = trees.memory.page(number) else {
                 continue;
             };
-            // Stores that a DSB made visible since are nothing to look for any more.
+            // Stores that a DSB made visible since need no check any more.
             let unseen = |(by, event): &(u32, u64)| cpus[*by].dsb <= *event;
             if page.tables.is_empty() || !page.pending.iter().any(unseen) {
                 continue;

@@ -10,8 +10,8 @@ use crate::violation::report::{Found, Report};
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 
-/// A CPU turns an MMU on: registers that were written before, since the event `before`, must be in
-/// effect, and its TLB must have been invalidated.
+/// Checks a CPU that turns an MMU on: registers written since the event `before` must be in effect,
+/// and the CPU's TLB must have been invalidated.
 pub(crate) fn check_mmu_on(
     (cpu, state): (u32, &mut Cpu),
     regime: Regime,
@@ -32,8 +32,8 @@ pub(crate) fn check_mmu_on(
     }
 }
 
-/// A CPU changes registers while a half is translated by them: the granule and the format of
-/// descriptors must stay.
+/// Checks a CPU that changes registers while it translates a half by them: the granule and the
+/// format of descriptors must not change.
 pub(crate) fn check_fields_in_use(
     config: &Config,
     cpu: u32,
@@ -58,8 +58,8 @@ pub(crate) fn check_fields_in_use(
     }
 }
 
-/// All that the tables say is relied on: fields that TLBs hold must not have changed since all of
-/// the regime was invalidated. A change is reported once.
+/// Checks, when all tables are relied on, that no field that TLBs hold has changed since all of the
+/// regime was invalidated. A change is reported once.
 pub(crate) fn check_cached_fields(cpus: &mut Cpus, cpu: u32, report: &mut Report) {
     for changed in &mut cpus[cpu].field_changed {
         if let Some(event) = changed.take() {
@@ -69,8 +69,8 @@ pub(crate) fn check_cached_fields(cpus: &mut Cpus, cpu: u32, report: &mut Report
     }
 }
 
-/// The addresses of a range are relied on: register writes must be in effect. Gives whether they
-/// are.
+/// Checks, when a range of addresses is relied on, that register writes are in effect. Returns
+/// whether they are.
 pub(crate) fn check_in_effect(
     (cpu, state): (u32, &Cpu),
     range: (u64, u64),

@@ -1,7 +1,7 @@
-//! Stale TLB entries: what a TLB may still hold when the tables are relied on.
+//! Stale TLB entries that matter when the tables are relied on.
 //!
-//! A stale entry is no violation by itself. It is one where a lookup by it would have another
-//! result than the tables give.
+//! A stale entry alone is no violation. It is one where a lookup that hits it gives another result
+//! than the tables.
 
 use super::change::Difference;
 use super::evidence;
@@ -25,7 +25,7 @@ const ACCESSED: &str = "may use the entry without setting the access flag again"
 const UNDER_WAY: &str = "may still use the translation that was invalidated: what was under way \
                          was not discarded (no ISB after the TLBI)";
 
-/// A range is relied on by all CPUs: reports the stale entries that would make a difference.
+/// Checks a range that all CPUs rely on: reports the stale entries that would make a difference.
 pub(crate) fn check(
     trees: Trees<'_>,
     stale: &mut StaleTlb,
@@ -64,8 +64,8 @@ pub(crate) fn check(
     }
 }
 
-/// A CPU relies on a range: reports what it removed from its TLB, but what instructions under way
-/// may still use. Each is reported once.
+/// Checks a range that a CPU relies on: reports entries that were removed from its TLB but that
+/// instructions under way may still use. Each is reported once.
 pub(crate) fn check_draining(
     trees: Trees<'_>,
     cpus: &mut Cpus,
@@ -129,9 +129,9 @@ fn walked_by(
         }
     }
     if let (false, Some(asid)) = (walking, range.asid) {
-        // No CPU is in the address space, but a CPU that comes back to it will find the range. Not
-        // so in an empty tree: kernels switch by way of one that has any ASID, and what is found
-        // there is checked when a CPU walks it.
+        // No CPU is in the address space, but a CPU that comes back to it will find the range. An
+        // empty tree is left out: kernels switch address spaces by way of an empty tree with any
+        // ASID, and a stale entry for it is checked when a CPU walks it.
         let ids = trees.tables.roots_of(space, Some(asid));
         trees.memory.visit(ids.len() as u64);
         found.extend(
@@ -148,8 +148,8 @@ fn walked_by(
     found
 }
 
-/// What difference the entry `index` of a stale range makes against the tables of a root, if it
-/// makes one.
+/// The difference between the entry `index` of a stale range and the tables of a root, if there is
+/// one.
 fn difference(
     trees: Trees<'_>,
     config: &Config,

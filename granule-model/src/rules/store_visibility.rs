@@ -10,7 +10,7 @@ use crate::violation::report::{Found, Report};
 
 const NO_DSB: &str = "may walk the tables as they were before the store (no DSB)";
 
-/// All that the tables say is relied on: no CPU may have stored without a DSB since. A store is
+/// Checks, when all tables are relied on, that no CPU has stored without a DSB since. A store is
 /// reported once.
 pub(crate) fn check_stored(trees: Trees<'_>, cpus: &mut Cpus, by: u32, report: &mut Report) {
     let (stored, location) = cpus[by].stored;
@@ -22,7 +22,7 @@ pub(crate) fn check_stored(trees: Trees<'_>, cpus: &mut Cpus, by: u32, report: &
     }
 }
 
-/// A CPU relies on all that the tables say: it must have executed an ISB since it made an entry
+/// Checks, when a CPU relies on all tables, that it has executed an ISB since it made an entry
 /// valid. A store is reported once.
 pub(crate) fn check_made_valid(trees: Trees<'_>, cpus: &mut Cpus, cpu: u32, report: &mut Report) {
     let (made, location) = cpus[cpu].made_valid;
@@ -35,8 +35,8 @@ pub(crate) fn check_made_valid(trees: Trees<'_>, cpus: &mut Cpus, cpu: u32, repo
     }
 }
 
-/// A CPU relies on a range: the entries that translate it, in whatever tree, must be visible to all
-/// CPUs and in effect for the CPU itself, and must not be ones that a lookup may fault on.
+/// Checks a range that a CPU relies on: the entries that translate it, in any tree, must be visible
+/// to all CPUs, in effect for the CPU itself, and none that a lookup may fault on.
 pub(crate) fn check_range(
     trees: Trees<'_>,
     cpus: &Cpus,

@@ -1,5 +1,5 @@
-//! Table memory: what walkers reach must have been obtained for tables, stored in full, and not
-//! given back.
+//! Table memory: tables that walkers reach must lie in memory that was obtained for tables, stored
+//! in full, and not given back.
 
 use super::evidence;
 use crate::arch::descriptor;
@@ -14,7 +14,7 @@ use crate::state::trees::Trees;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
-/// The rule, with whether the trace says which memory is for tables.
+/// The state of the rule: whether the trace says which memory is for tables.
 #[derive(Debug, Default)]
 pub(crate) struct TableMemory {
     /// Table memory was obtained at least once.
@@ -22,7 +22,7 @@ pub(crate) struct TableMemory {
 }
 
 impl TableMemory {
-    /// The memory that the table entry `raw` points to must be a table's.
+    /// Checks that the table entry `raw` points to table memory.
     pub(crate) fn check_target(
         &self,
         memory: &Memory,
@@ -35,8 +35,8 @@ impl TableMemory {
         self.check_owner(memory, cpu, (target, Some(location)), format, report);
     }
 
-    /// The memory of a table must be a table's. The memory of a top table, which no descriptor at
-    /// a location points to, may be unknown.
+    /// Checks that a table lies in table memory. A top table, which no descriptor at a location
+    /// points to, may lie in memory of unknown use.
     pub(crate) fn check_owner(
         &self,
         memory: &Memory,
@@ -60,8 +60,8 @@ impl TableMemory {
     }
 }
 
-/// The part of a reachable table from one physical address to another, in one page, must have been
-/// stored since it was obtained.
+/// Checks that a part of a reachable table, from one physical address to another in one page, was
+/// stored in full since it was obtained.
 pub(crate) fn check_stored(memory: &Memory, cpu: u32, (from, to): (u64, u64), report: &mut Report) {
     let number = from >> PAGE_SHIFT;
     let first = (from >> 3) as usize % PER_PAGE;
@@ -81,8 +81,8 @@ pub(crate) fn check_stored(memory: &Memory, cpu: u32, (from, to): (u64, u64), re
     }
 }
 
-/// Memory is given back: no walker may reach it, by way of a table of it that is `reachable` or of
-/// a cached pointer.
+/// Checks memory that is given back: no walker may reach it, through a table in it that is
+/// `reachable` or through a cached pointer.
 pub(crate) fn check_freed(
     trees: Trees<'_>,
     stale: &StaleTlb,
@@ -115,8 +115,8 @@ pub(crate) fn check_freed(
     }
 }
 
-/// A valid entry was stored in a page with a table that was unlinked: no walker may still reach it
-/// by way of a cached pointer. Gives whether one may.
+/// Checks a valid entry that was stored in a page with an unlinked table: no walker may still reach
+/// the table through a cached pointer. Returns whether one may.
 pub(crate) fn check_unlinked(
     trees: Trees<'_>,
     stale: &StaleTlb,

@@ -5,7 +5,7 @@ use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 use granule_trace::System;
 
-/// A CPU issues a TLBI with an operand, which asks for `removes`.
+/// Checks the operand of a TLBI, decoded as `removes`.
 pub(crate) fn check(
     cpu: u32,
     (system, operand): (System, u64),

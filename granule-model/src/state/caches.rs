@@ -1,14 +1,14 @@
-//! The state of cache lines, and what stores, maintenance and barriers do to it.
+//! The state of cache lines, and the effect of stores, maintenance and barriers on it.
 //!
 //! A line that was stored through the caches may reach memory at any time or never, until it is
-//! cleaned. A line that was stored past the caches may be cached as it was before, until it is
-//! invalidated. Nothing here knows which page a line is in: pages are [`memory`](super::memory).
+//! cleaned. A line that was stored past the caches may be cached with its old contents until it is
+//! invalidated. Nothing here knows the page of a line: pages are [`memory`](super::memory).
 
 use super::ids::PAGE_SHIFT;
 use granule_trace::System;
 use std::collections::BTreeMap;
 
-/// The cache state of the lines of 64 bytes of a page, a bit a line.
+/// The cache state of the 64-byte lines of a page, one bit for each line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     /// Stored through the caches, not yet in memory.
@@ -19,7 +19,7 @@ pub(crate) struct Lines {
     pub(crate) newer: u64,
     /// Being invalidated: the DSB is missing.
     pub(crate) invalidating: u64,
-    /// Stored, cleaned or invalidated since the trace began: what was cached before is gone.
+    /// Stored, cleaned or invalidated since the trace began: older cached contents are gone.
     pub(crate) settled: u64,
     /// Written as data or code for an observer past the caches.
     pub(crate) other: u64,
@@ -27,11 +27,12 @@ pub(crate) struct Lines {
     pub(crate) code: u64,
     /// Code not yet cleaned to the point of unification.
     pub(crate) code_dirty: u64,
-    /// Code being cleaned there: the DSB is missing, and an IC before it may fetch the old again.
+    /// Code being cleaned there: the DSB is missing, and after an IC before the DSB the old code
+    /// may be fetched again.
     pub(crate) code_cleaning: u64,
     /// Code for which an IC was issued since it was last stored.
     pub(crate) code_invalidating: u64,
-    /// The CPUs whose instruction caches may.
+    /// The CPUs whose instruction caches may hold older versions.
     pub(crate) code_cpus: u64,
     /// The last event that made a line dirty or newer.
     pub(crate) event: u64,
@@ -50,23 +51,23 @@ pub(crate) enum Maintenance {
     Instructions(u64),
 }
 
-/// Cache maintenance that no DSB has completed yet: of the pages from the first to the last, what,
-/// and which lines of each.
+/// Cache maintenance that no DSB has completed yet: the first and the last page and the kind of
+/// maintenance, with the lines of each page.
 pub(crate) type PendingMaintenance = BTreeMap<(u64, u64, Maintenance), u64>;
 
 impl Lines {
-    /// Lines that may be in a cache only.
+    /// Lines whose last contents may be in a cache only.
     pub(crate) const fn unwritten(&self) -> u64 {
         self.dirty | self.cleaning
     }
 
-    /// Lines of which a cache may hold something older than memory.
+    /// Lines for which a cache may hold something older than memory.
     pub(crate) const fn outdated(&self) -> u64 {
         self.newer | self.invalidating
     }
 
-    /// A store to some lines, through the caches or past them. Gives the lines that a cache may
-    /// write back over it, if it went past them.
+    /// Records a store to some lines, through the caches or past them. Returns the lines that a
+    /// cache may write back over a store past the caches.
     pub(crate) const fn store(&mut self, mask: u64, cached: bool, now: u64) -> u64 {
         let mut behind = 0;
         if cached {
@@ -85,15 +86,15 @@ impl Lines {
         behind
     }
 
-    /// The lines that a store goes to past the caches although they were never maintained. They
-    /// count as maintained from now on.
+    /// The lines of a store past the caches that were never maintained. They count as maintained
+    /// from now on.
     pub(crate) const fn settle_stored(&mut self, mask: u64, cached: bool) -> u64 {
         let unsettled = if cached { 0 } else { mask & !self.settled };
         self.settled |= mask;
         unsettled
     }
 
-    /// The stored lines are read, or fetched, by an observer past the caches.
+    /// Records that an observer past the caches reads, or fetches, the stored lines.
     pub(crate) const fn store_for_others(
         &mut self,
         mask: u64,
@@ -111,8 +112,8 @@ impl Lines {
         }
     }
 
-    /// An operation by address. `wait` is told of each piece of work that a DSB has to complete.
-    /// Gives the lines whose stores may be lost by it.
+    /// Applies maintenance by address. `wait` receives each piece of work that a DSB has to
+    /// complete. Returns the lines whose stores may be lost.
     pub(crate) fn maintain(
         &mut self,
         op: System,
@@ -126,7 +127,7 @@ impl Lines {
             wait(Maintenance::CleanCode, work);
         }
         if matches!(op, System::DC_CVAC | System::DC_CIVAC) {
-            // What is being cleaned already counts as cleaned by this one too.
+            // A line that is being cleaned counts as cleaned by this operation too.
             let work = self.unwritten() & mask;
             self.dirty &= !mask;
             self.cleaning |= work;
@@ -147,8 +148,8 @@ impl Lines {
         lost
     }
 
-    /// The code that an IC reaches: code whose clean is complete. Other code may be fetched again
-    /// as it was.
+    /// The code that an IC affects: code whose clean is complete. Other code may be fetched again
+    /// in its old version.
     pub(crate) const fn reached_by_ic(&self) -> u64 {
         self.code & !(self.code_dirty | self.code_cleaning)
     }
@@ -160,7 +161,7 @@ impl Lines {
             Maintenance::Clean => self.cleaning &= !mask,
             Maintenance::Invalidate => self.invalidating &= !mask,
             Maintenance::Instructions(cpus) => {
-                // Code stored since then stays as it is.
+                // Code stored since the IC stays stale.
                 let done = mask & self.code_invalidating;
                 if self.code_cpus & !cpus == 0 {
                     self.code &= !done;
@@ -172,7 +173,8 @@ impl Lines {
     }
 }
 
-/// Lines of pages that are alike: the first page and the last, and which lines of each.
+/// Lines with the same state in neighbouring pages: the first page and the last, and the lines of
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LineRange {
     pub(crate) first: u64,
@@ -181,7 +183,7 @@ pub(crate) struct LineRange {
 }
 
 impl LineRange {
-    /// The addresses from the first to the last of some of its lines.
+    /// The addresses from the first to the last of the masked lines.
     pub(crate) const fn addresses(self, mask: u64) -> (u64, u64) {
         (
             (self.first << PAGE_SHIFT) + (mask.trailing_zeros() as u64) * 64,

@@ -1,4 +1,4 @@
-//! What the model keeps of each CPU: registers, barriers, and what waits for them.
+//! The state of each CPU: registers, barriers, and the maintenance that waits for them.
 //!
 //! Times are numbers of events. No rule is checked here.
 
@@ -16,15 +16,15 @@ use std::ops::{Index, IndexMut};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTlbi {
     pub(crate) op: Tlbi,
-    /// What it has to remove, as its operand said under the TCR of then.
+    /// The entries that it has to remove: its operand, read under the TCR at that time.
     pub(crate) removes: Removes,
     pub(crate) event: u64,
-    /// The CPU had no register write without an ISB when it was issued.
+    /// Whether every register write had an ISB when the TLBI was issued.
     pub(crate) synchronised: bool,
 }
 
 impl PendingTlbi {
-    /// Whether it differs from another in when it was issued only.
+    /// Whether two TLBIs differ only in the time when they were issued.
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         self.op == other.op
             && self.synchronised == other.synchronised
@@ -36,11 +36,11 @@ impl PendingTlbi {
 #[derive(Debug, Default)]
 pub(crate) struct Cpu {
     pub(crate) registers: [Registers; 3],
-    /// What it walks in each half.
+    /// The tree that it walks in each half.
     pub(crate) roots: [Option<RootId>; Space::COUNT],
-    /// What it walked before a register write, and may until an ISB.
+    /// Trees that it walked before a register write, and may walk until an ISB.
     pub(crate) left: BTreeSet<RootId>,
-    /// The first register write without an ISB since.
+    /// The first register write that no ISB followed yet.
     pub(crate) unsynchronised: Option<u64>,
     /// The last DSB that makes stores visible to all.
     pub(crate) dsb: u64,
@@ -48,34 +48,35 @@ pub(crate) struct Cpu {
     pub(crate) own_dsb: u64,
     /// The last barrier that orders stores before it and after it.
     pub(crate) ordered: u64,
-    /// For each CPU, up to which event its stores are visible, and what this one speculated
-    /// before was thrown away since.
+    /// For each CPU, the event up to which its stores are visible here and earlier speculation of
+    /// this CPU is discarded.
     pub(crate) synchronised: Vec<u64>,
     pub(crate) tlbis: Vec<PendingTlbi>,
     pub(crate) maintenance: PendingMaintenance,
-    /// Removed from the TLB, but instructions under way may still use it: until an ISB.
+    /// Ranges removed from the TLB that instructions under way may still use until an ISB.
     pub(crate) draining: Vec<(Space, StaleRange)>,
-    /// It did something since it was switched on or reset: before, it takes no part in anything.
+    /// Whether it has done something since it was switched on or reset: before, it takes part in
+    /// nothing.
     pub(crate) started: bool,
-    /// For each half, what was walked by since all of the regime was last invalidated: the fields
-    /// of registers that the TLB may hold (RVNRFW), whether the MMU was turned off since or not.
+    /// For each half, the register fields that the TLB may hold (RVNRFW): those of walks since all
+    /// of the regime was last invalidated, even if the MMU was turned off since.
     pub(crate) fields: [Option<Fields>; Space::COUNT],
-    /// For each half, when it last ceased to be walked.
+    /// For each half, the last time that a tree ceased to be walked.
     pub(crate) ceased: [u64; Space::COUNT],
-    /// The TLB may hold something from before the trace, for each regime.
+    /// For each regime, whether the TLB may hold something from before the trace.
     pub(crate) unknown_tlb: [bool; 3],
-    /// Its instruction cache may hold something from before the trace.
+    /// Whether its instruction cache may hold something from before the trace.
     pub(crate) unknown_code: bool,
-    /// The last event that made an entry valid, and where.
+    /// The last event that made an entry valid, and the entry's address.
     pub(crate) made_valid: (u64, u64),
-    /// The last event that stored to an entry that walkers can reach, and where.
+    /// The last event that stored to an entry that walkers can reach, and the entry's address.
     pub(crate) stored: (u64, u64),
     /// For each regime, the event that changed a field that TLBs hold.
     pub(crate) field_changed: [Option<u64>; 3],
 }
 
 impl Cpu {
-    /// A CPU just after reset, one of `cpus`. `unknown`: its TLB holds what it likes.
+    /// A CPU just after reset, one of `cpus`. `unknown`: its TLB holds unknown entries.
     pub(crate) fn new(cpus: u32, unknown: bool) -> Self {
         Self {
             synchronised: vec![0; cpus as usize],
@@ -84,12 +85,12 @@ impl Cpu {
         }
     }
 
-    /// Whether it runs with its MMU off, in all regimes.
+    /// Whether the MMU is off in all regimes.
     pub(crate) fn runs_flat(&self) -> bool {
         self.started && !self.translates()
     }
 
-    /// How many TLBIs and pieces of cache maintenance wait for a DSB of it.
+    /// The number of TLBIs and pieces of cache maintenance that wait for a DSB of this CPU.
     pub(crate) fn waiting(&self) -> usize {
         self.tlbis.len() + self.maintenance.len()
     }
@@ -129,7 +130,7 @@ impl IndexMut<u32> for Cpus {
 }
 
 impl Cpus {
-    /// CPUs just after reset, 1 to 64 of them. `unknown`: their TLBs hold what they like.
+    /// CPUs just after reset, 1 to 64 of them. `unknown`: their TLBs hold unknown entries.
     pub(crate) fn new(count: u32, unknown: bool) -> Self {
         Self((0..count).map(|_| Cpu::new(count, unknown)).collect())
     }
@@ -138,12 +139,12 @@ impl Cpus {
         self.0.len() as u32
     }
 
-    /// All of them with their numbers.
+    /// All CPUs with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Cpu)> {
         (0..).zip(&self.0)
     }
 
-    /// All of them with their numbers, to change.
+    /// All CPUs with their numbers, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Cpu)> {
         (0..).zip(&mut self.0)
     }
@@ -153,12 +154,12 @@ impl Cpus {
         u64::MAX >> (64 - self.0.len())
     }
 
-    /// A CPU to observe what `cpu` did: another CPU, where there is one.
+    /// A CPU that observes what `cpu` did: another CPU, if there is one.
     pub(crate) const fn other_than(&self, cpu: u32) -> u32 {
         (self.0.len() > 1 && cpu == 0) as u32
     }
 
-    /// How many TLBIs and pieces of cache maintenance wait for a DSB.
+    /// The number of TLBIs and pieces of cache maintenance that wait for a DSB.
     pub(crate) fn waiting(&self) -> usize {
         self.0.iter().map(Cpu::waiting).sum()
     }

@@ -1,17 +1,17 @@
-//! Ranges of pages that are all alike: what is known of memory that no event named page by page.
+//! Ranges of pages with the same state: memory that no event named page by page.
 //!
-//! An event may name any number of bytes. What it does to whole pages of which nothing else is
-//! known is written down once for the range, so that it costs what the borders cost and not
-//! what the bytes do. A page leaves its range when something is said of it alone, see
+//! An event may name any number of bytes. Its effect on whole pages without a state of their own is
+//! recorded once for the range, so the cost depends on the range's borders and not on its bytes. A
+//! page leaves its range when an event concerns the page alone, see
 //! [`Memory::page_mut`](super::memory::Memory::page_mut).
 
 use super::caches::Lines;
 use std::collections::BTreeMap;
 
-/// Who has a page.
+/// The owner of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Nothing was said about it.
+    /// No event named the page.
     #[default]
     Unknown,
     /// It is table memory.
@@ -20,21 +20,22 @@ pub(crate) enum Owner {
     Freed,
 }
 
-/// What holds for each page of a range.
+/// The state of each page of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) owner: Owner,
-    /// It was obtained, so what is in it could be anything.
+    /// The page was obtained, so its contents are unknown.
     pub(crate) unknown: bool,
     pub(crate) lines: Lines,
 }
 
-/// Ranges by their first page, with their last. Pages between them are as by default.
+/// Ranges by their first page, with their last page. Pages outside of ranges have the default
+/// state.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(BTreeMap<u64, (u64, Extent)>);
 
 impl Extents {
-    /// What holds for a page.
+    /// The state of a page.
     pub(crate) fn at(&self, number: u64) -> Extent {
         match self.0.range(..=number).next_back() {
             Some((_, (last, extent))) if number <= *last => *extent,
@@ -42,7 +43,7 @@ impl Extents {
         }
     }
 
-    /// All of them.
+    /// All ranges.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64, &Extent)> {
         self.0
             .iter()
@@ -79,7 +80,7 @@ impl Extents {
                 self.put(from, to, extent);
             }
         }
-        // What comes after may be alike now.
+        // The next range may have the same state now.
         if let Some((from, (to, extent))) = self.0.range(last + 1..).next()
             && *from == last + 1
         {
@@ -89,7 +90,7 @@ impl Extents {
         }
     }
 
-    /// Puts a range where there is none, joined to one before it that is alike.
+    /// Inserts a range into a gap, joined to the range before it if the states are equal.
     fn put(&mut self, from: u64, to: u64, extent: Extent) {
         if let Some((_, (last, before))) = self.0.range_mut(..from).next_back()
             && *last + 1 == from
@@ -101,7 +102,7 @@ impl Extents {
         self.0.insert(from, (to, extent));
     }
 
-    /// Makes a range begin at a page, if one reaches over it.
+    /// Splits the range that covers a page, so that a range begins at the page.
     fn cut(&mut self, number: u64) {
         let Some((_, (last, extent))) = self.0.range_mut(..number).next_back() else {
             return;

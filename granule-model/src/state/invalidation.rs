@@ -1,7 +1,7 @@
-//! TLBIs: what the operand of each asks for, and which stale entries each must remove.
+//! TLBIs: the entries that each operand names, and the stale entries that each TLBI must remove.
 //!
-//! An entry goes only if the architecture says that it must; whatever need not go stays. Pure
-//! functions: the removal itself is the model's.
+//! A TLBI removes an entry only if the architecture says that it must. Pure functions: the model
+//! does the removal.
 
 use super::stale_range::{StaleKind, StaleRange};
 use crate::arch::context::Context;
@@ -11,28 +11,28 @@ use crate::arch::regime::Regime;
 use crate::arch::tlbi::{Target, Tlbi};
 use crate::violation::Miss;
 
-/// What a TLBI is asked to remove.
+/// The entries that a TLBI has to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removes {
     /// All of the regime.
     All,
     /// All non-global entries of an ASID.
     Asid(u16),
-    /// Entries that translate something from `first` to `last`.
+    /// Entries that translate any address from `first` to `last`.
     Addresses {
         first: u64,
         last: u64,
         last_level: bool,
-        /// `None` for whatever ASID.
+        /// `None` for every ASID.
         asid: Option<u16>,
         /// The level hint.
         level: Option<i8>,
         /// The granule that entries must have.
         granule: Option<Granule>,
     },
-    /// Nothing need go.
+    /// Nothing has to be removed.
     Nothing,
-    /// UNPREDICTABLE, because of this.
+    /// UNPREDICTABLE, with the reason.
     Unpredictable(&'static str),
 }
 
@@ -40,8 +40,8 @@ const fn sign_extend(value: u64, bits: u32) -> u64 {
     ((value << (64 - bits)) as i64 >> (64 - bits)) as u64
 }
 
-/// Reads the operand of an operation. `ds` is TCR.DS, in whose units the base of a range is;
-/// `lpa2` is FEAT_LPA2, without which some level hints are reserved.
+/// Decodes the operand of a TLBI. `ds` is TCR.DS, which gives the units of a range's base; `lpa2`
+/// is FEAT_LPA2, without which some level hints are reserved.
 pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
     let operand = op.operand;
     let two_halves = op.regime == Regime::El10;
@@ -120,7 +120,7 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
     }
 }
 
-/// Whether an operation must remove a stale entry that it meets.
+/// Whether a TLBI must remove a stale entry that it matches.
 pub(crate) fn must_remove(
     removes: Removes,
     stale: &StaleRange,
@@ -130,7 +130,7 @@ pub(crate) fn must_remove(
     match removes {
         Removes::All => Ok(()),
         Removes::Asid(asid) => {
-            // A tree whose ASID is not known could be any.
+            // A tree whose ASID is unknown may have any ASID.
             if stale.asid == Some(asid) && !stale.maybe_global {
                 Ok(())
             } else {
@@ -162,8 +162,8 @@ pub(crate) fn must_remove(
                 return Ok(());
             };
             let wrong = match stale.kind {
-                // The form for one ASID removes global leaves, but of tables only those that
-                // lead to nothing global.
+                // The form for one ASID removes global leaves, but only tables that lead to nothing
+                // global.
                 StaleKind::Table => stale.maybe_global || stale.asid != Some(asid),
                 StaleKind::Leaf => match stale.asid {
                     Some(other) => other != asid,

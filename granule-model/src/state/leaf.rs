@@ -1,11 +1,12 @@
-//! A leaf with what it does: from the tables or from a TLB, in one form to be compared.
+//! A leaf with its output address and attributes: from the tables or from a TLB, in one form for
+//! comparison.
 
 use super::stale_range::StaleRange;
 use super::walk::EntryAt;
 use crate::arch::context::Context;
 use crate::arch::descriptor::{self, Attributes, Hierarchy};
 
-/// A leaf with what it does.
+/// A leaf with its output address and attributes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafView {
     pub(crate) va: u64,

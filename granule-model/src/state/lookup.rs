@@ -12,7 +12,7 @@ use crate::arch::context::{Context, Space};
 use crate::arch::descriptor::{self, Attributes, Kind, Rights};
 use crate::config::Config;
 
-/// A tree as a lookup sees it.
+/// A tree for a lookup: the top table, the context and the ASID.
 type Tree = (TableAt, Context, Option<u16>);
 
 /// An entry, or a fault, that a lookup may find.
@@ -38,7 +38,7 @@ impl Lookup<'_> {
         let registers = self.cpu.registers_of(access.regime);
         let space = Space::of(access.regime, va);
         let mut outcomes = Vec::new();
-        // Trees that were left are walked until the next ISB.
+        // A CPU may walk the trees that it left until its next ISB.
         let lingering = self.trees_of(space, |root| root.lingering & self.bit != 0);
         if !registers.mmu_on() {
             push(&mut outcomes, self.flat(va));
@@ -55,7 +55,7 @@ impl Lookup<'_> {
                 }
                 None => {
                     push(&mut outcomes, Outcome::Fault(FaultKind::Translation));
-                    // Walks are disabled, but what the TLB holds is still found.
+                    // Walks are disabled, but lookups still hit entries of the TLB.
                     contexts.extend(self.trees_of(space, |root| root.holders & self.bit != 0));
                 }
             }
@@ -85,7 +85,7 @@ impl Lookup<'_> {
         outcomes
     }
 
-    /// Some of the trees of a half.
+    /// The trees of a half that `which` selects.
     fn trees_of(self, space: Space, which: impl Fn(&Root) -> bool) -> Vec<Tree> {
         self.trees
             .tables
@@ -114,8 +114,8 @@ impl Lookup<'_> {
         })
     }
 
-    /// What a walk may end with: the tables as they are, or as they were before a store that the
-    /// CPU need not see yet.
+    /// The possible ends of a walk: in the tables now, or in the tables before a store that the CPU
+    /// need not see yet.
     fn walk_candidates(
         self,
         context: &Context,
@@ -150,8 +150,8 @@ impl Lookup<'_> {
         }
     }
 
-    /// What a lookup of one member of a contiguous group may take from the others: any that has
-    /// the bit speaks for all of the group (RJQQTC, RNGLXZ).
+    /// The entries of other members that a lookup of one member of a contiguous group may use: each
+    /// member with the bit speaks for all of the group (RJQQTC, RNGLXZ).
     fn member_candidates(
         self,
         entry: &EntryAt,
@@ -217,7 +217,7 @@ impl Lookup<'_> {
                 push(outcomes, Outcome::Conflict);
             }
             shape = Some(new_shape);
-            // A block with nT=1 may be used or not (RMRRPW).
+            // A lookup may use a block with nT=1 or fault on it (RMRRPW).
             if attributes.no_translation {
                 push(outcomes, Outcome::Fault(FaultKind::Translation));
             }

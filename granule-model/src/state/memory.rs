@@ -1,8 +1,8 @@
-//! Sparse physical memory: the descriptors in it, and what is known about each page of 4 KiB.
+//! Sparse physical memory: the descriptors in it, and the state of each page of 4 KiB.
 //!
-//! Kept per page, so that the whole grows with the tables of a trace and not with its length. What
-//! the states of a page mean is not decided here: cache lines are [`caches`](super::caches), tables
-//! are [`tables`](super::tables).
+//! The state is kept for each page, so that it grows with the tables of a trace and not with its
+//! length. The meaning of the states is defined elsewhere: cache lines are
+//! [`caches`](super::caches), tables are [`tables`](super::tables).
 
 use super::caches::{LineRange, Lines, line_mask};
 use super::extents::{Extent, Extents, Owner};
@@ -11,34 +11,34 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages of an event from which on they are not taken one by one.
+/// Events that cover at least this many pages do not record them one by one.
 const LONG: u64 = 16;
 
-/// Bits of a page's index beside those of its number, which has 40.
+/// Bits of a page's index in `last`; the other bits hold the page's number, which has 40.
 const INDEX_BITS: u32 = 23;
 
-/// When each entry of a page that walkers read was last stored, and by whom.
+/// The last store to each entry of a page that walkers read: the event and the CPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Fresh {
     pub(crate) events: [u64; PER_PAGE],
     pub(crate) cpus: [u8; PER_PAGE],
 }
 
-/// What is known about one page.
+/// The state of one page.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     values: Option<Box<[u64; PER_PAGE]>>,
-    /// Since the page was obtained, whose contents could be anything: entries stored, a bit each.
-    /// `None` when it never was, and counts as zero.
+    /// The entries stored since the page was obtained with unknown contents, one bit each. `None`
+    /// for a page that was never obtained, whose contents count as zero.
     written: Option<Box<[u64; PER_PAGE / 64]>>,
     pub(crate) lines: Lines,
     /// The tables that lie here and that some walker can reach.
     pub(crate) tables: Vec<TableId>,
-    /// The last store of each CPU while no walker could reach the page.
+    /// The last store of each CPU that was made while no walker could reach the page.
     pub(crate) pending: Vec<(u32, u64)>,
     pub(crate) fresh: Option<Box<Fresh>>,
     pub(crate) owner: Owner,
-    /// A table here was unlinked; cached pointers to it may remain.
+    /// Whether a table here was unlinked; cached pointers to it may remain.
     pub(crate) may_be_walked: bool,
 }
 
@@ -52,7 +52,7 @@ impl Page {
         self.values.as_ref().map_or(0, |values| values[index])
     }
 
-    /// Notes that `count` entries from `first` were stored.
+    /// Records that `count` entries from `first` were stored.
     pub(crate) fn mark_written(&mut self, first: usize, count: usize) {
         if let Some(written) = &mut self.written {
             for index in first..first + count {
@@ -67,13 +67,13 @@ impl Page {
         (first..first + count).find(|index| written[index / 64] & (1 << (index % 64)) == 0)
     }
 
-    /// From now on the contents are unknown.
+    /// Marks the contents as unknown.
     pub(crate) fn forget(&mut self) {
         self.values = None;
         self.written = Some(Box::new([0; PER_PAGE / 64]));
     }
 
-    /// Notes when entries that walkers can reach were stored.
+    /// Records when an entry that walkers can reach was stored.
     pub(crate) fn mark_fresh(&mut self, index: usize, event: u64, cpu: u32) {
         let fresh = self.fresh.get_or_insert_with(|| {
             Box::new(Fresh {
@@ -86,7 +86,7 @@ impl Page {
     }
 }
 
-/// Mixes page numbers; they are not chosen by an adversary, and this is hot.
+/// Hashes page numbers. No adversary chooses them, and this code is hot.
 #[derive(Default)]
 pub(crate) struct PageHasher(u64);
 
@@ -112,23 +112,23 @@ impl Hasher for PageHasher {
 pub(crate) struct Memory {
     index: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
     pages: Vec<Page>,
-    /// The page that was last found, since tables are read entry by entry: its number plus 1, then
-    /// its index in `pages` in [`INDEX_BITS`] bits. No page moves, so this stays right.
+    /// The last page found, since tables are read entry by entry: its number plus 1, then its index
+    /// in `pages` in [`INDEX_BITS`] bits. No page moves, so the index stays right.
     last: AtomicU64,
-    /// The numbers of those, in order.
+    /// The numbers of those pages, in order.
     numbers: BTreeSet<u64>,
-    /// What is known of all other pages.
+    /// The state of all other pages.
     extents: Extents,
     /// The pages with lines written for an observer past the caches.
     other_lines: BTreeSet<u64>,
-    /// Entries and ways looked at; shared, because looking changes nothing else.
+    /// Entries and paths looked at; atomic, because lookups only borrow the memory.
     visits: AtomicU64,
-    /// How many of them there may be.
+    /// The bound on `visits`.
     pub(crate) most_visits: u64,
 }
 
 impl Memory {
-    /// The page with this number (address / 4096), if anything is known about it.
+    /// The page with this number (address / 4096), if it has a state of its own.
     pub(crate) fn page(&self, number: u64) -> Option<&Page> {
         let last = self.last.load(Ordering::Relaxed);
         if last >> INDEX_BITS == number + 1 {
@@ -169,12 +169,12 @@ impl Memory {
         &mut self.pages[index]
     }
 
-    /// How many pages there is something to say of.
+    /// The number of pages with a state of their own.
     pub(crate) const fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// The pages from `first` to `last` that are on their own.
+    /// The pages from `first` to `last` with a state of their own.
     pub(crate) fn known(&self, first: u64, last: u64) -> Vec<u64> {
         if last - first < 16 {
             return (first..=last)
@@ -186,7 +186,7 @@ impl Memory {
         known
     }
 
-    /// Changes what holds for the pages from `first` to `last` that are not on their own.
+    /// Changes the state of the pages from `first` to `last` that have none of their own.
     pub(crate) fn change_others(
         &mut self,
         first: u64,
@@ -205,8 +205,8 @@ impl Memory {
         }
     }
 
-    /// Changes the cache state of all lines that a range of bytes touches. Those of which nothing
-    /// is known are left out unless `all` is wanted.
+    /// Changes the cache state of all lines that a range of bytes touches. Lines of pages without a
+    /// state are left out unless `all` is set.
     pub(crate) fn change_lines(
         &mut self,
         address: u64,
@@ -252,7 +252,7 @@ impl Memory {
         }
     }
 
-    /// Changes the cache state of the pages from `first` to `last` of which something is known.
+    /// Changes the cache state of the pages from `first` to `last` that have a state.
     pub(crate) fn change_known_lines(
         &mut self,
         first: u64,
@@ -291,7 +291,7 @@ impl Memory {
         found
     }
 
-    /// Who has a page.
+    /// The owner of a page.
     pub(crate) fn owner(&self, number: u64) -> Owner {
         match self.page(number) {
             Some(page) => page.owner,
@@ -299,8 +299,8 @@ impl Memory {
         }
     }
 
-    /// Counts work that may grow faster than the events that ask for it. Whether there may be
-    /// more of it.
+    /// Counts work that may grow faster than the events that cause it. Returns whether more is
+    /// allowed.
     pub(crate) fn visit(&self, count: u64) -> bool {
         let visits = self.visits.load(Ordering::Relaxed).saturating_add(count);
         self.visits.store(visits, Ordering::Relaxed);
@@ -312,7 +312,7 @@ impl Memory {
         self.visits.load(Ordering::Relaxed)
     }
 
-    /// The page with this number, if anything is known about it.
+    /// The page with this number, if it has a state of its own.
     pub(crate) fn known_mut(&mut self, number: u64) -> Option<&mut Page> {
         let index = *self.index.get(&number)?;
         self.pages.get_mut(index as usize)
@@ -324,8 +324,8 @@ impl Memory {
             .map_or(0, |page| page.value((address >> 3) as usize % PER_PAGE))
     }
 
-    /// When a walker could last see another value at `address`, and who stored it; event 0 for
-    /// never.
+    /// The last time when a walker could see another value at `address`, and the CPU that stored
+    /// it; event 0 for never.
     pub(crate) fn fresh(&self, address: u64) -> (u64, u32) {
         let index = (address >> 3) as usize % PER_PAGE;
         self.page(address >> PAGE_SHIFT)

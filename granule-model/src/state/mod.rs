@@ -1,6 +1,6 @@
 //! The state of the modelled machine: memory, tables, TLBs, caches and CPUs.
 //!
-//! Nothing here reports a violation: what the state must not be is for the [`rules`](crate::rules).
+//! Nothing here reports a violation: the [`rules`](crate::rules) check the state.
 
 pub(crate) mod caches;
 pub(crate) mod cpu;

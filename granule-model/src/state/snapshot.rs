@@ -1,4 +1,4 @@
-//! From entries of the tables to the stale ranges that TLBs hold of them once they are replaced.
+//! Turns entries of the tables into the stale ranges that TLBs hold after the entries are replaced.
 
 use super::memory::Memory;
 use super::stale_range::{Settle, StaleKind, StaleRange, StaleRanges};
@@ -9,10 +9,10 @@ use super::walk::{self, EntryAt};
 use crate::arch::descriptor::{self, Kind};
 use crate::arch::regime::Regime;
 
-/// A stale range that is kept counts as so many visits, since it takes memory.
+/// The visits that a kept stale range counts as, since it takes memory.
 const VISITS_OF_A_RANGE: u64 = 32;
 
-/// How entries were replaced, and who may hold them.
+/// How entries were replaced, and the CPUs that may hold them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     /// The CPUs that may hold them.
@@ -20,13 +20,13 @@ pub(crate) struct Replaced {
     pub(crate) settle: Settle,
     /// Replaced by an invalid entry.
     pub(crate) removed: bool,
-    /// All entries; only global leaves if not.
+    /// All entries; if not, only global leaves.
     pub(crate) all: bool,
     /// The event that replaced them.
     pub(crate) event: u64,
 }
 
-/// Turns an entry, and all that can be reached through it, into stale ranges.
+/// Turns an entry, and everything reachable through it, into stale ranges.
 pub(crate) fn entry(
     trees: Trees<'_>,
     path: &Path,
@@ -52,7 +52,7 @@ pub(crate) fn entry(
     }
 }
 
-/// Turns all that can be reached from a root into stale ranges.
+/// Turns everything reachable from a root into stale ranges.
 pub(crate) fn tree(trees: Trees<'_>, root: &Root, replaced: Replaced) -> StaleRanges {
     let mut ranges = StaleRanges::default();
     let whole = (root.key.context.base(), root.key.last());
@@ -100,7 +100,7 @@ fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
     })
 }
 
-/// Adds stale ranges to what TLBs may hold.
+/// Adds stale ranges to the contents of TLBs.
 pub(crate) fn add(memory: &Memory, tables: &Tables, stale: &mut StaleTlb, ranges: StaleRanges) {
     let ranges = ranges.finish();
     memory.visit(VISITS_OF_A_RANGE * ranges.len() as u64);

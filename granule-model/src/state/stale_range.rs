@@ -1,8 +1,9 @@
-//! What a TLB may hold that the tables no longer say: ranges of stale entries.
+//! Ranges of stale entries: what a TLB may hold although the tables no longer say it.
 //!
-//! A [`StaleRange`] is a number of neighbouring entries of one table that were replaced together. It
-//! knows what they were, when they went, which CPUs may still hold them, and since when no
-//! walker can read them again. Where ranges are kept is [`stale_tlb`](super::stale_tlb).
+//! A [`StaleRange`] is a number of neighbouring entries of one table that were replaced together.
+//! It holds the entries' old values, the event that replaced them, the CPUs that may still hold
+//! them, and the time since when no walker can read them again. [`stale_tlb`](super::stale_tlb)
+//! keeps the ranges.
 
 use super::ids::ContextId;
 use super::walk::TableAt;
@@ -17,11 +18,11 @@ pub(crate) enum StaleKind {
     Table,
 }
 
-/// Until when a walker may still read the replaced value again, so that an invalidation before
-/// that is in vain.
+/// The time until which a walker may still read the replaced value again. An invalidation before
+/// that time does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settle {
-    /// It could last be read before this event.
+    /// Walkers could last read it before this event.
     At(u64),
     /// Until the CPU that stored the new value executes a DSB.
     Dsb(u32),
@@ -39,15 +40,15 @@ pub(crate) struct StaleRange {
     pub(crate) count: u64,
     pub(crate) level: i8,
     pub(crate) kind: StaleKind,
-    /// The first descriptor, and what is added from one to the next.
+    /// The first descriptor, and the difference from one descriptor to the next.
     pub(crate) value: u64,
     pub(crate) step: u64,
     pub(crate) hierarchy: Hierarchy,
     pub(crate) context: ContextId,
-    /// `None` for global leaves and where there is no ASID to go by.
+    /// `None` for global leaves and where no ASID is known.
     pub(crate) asid: Option<u16>,
-    /// A table entry below which there may be global leaves: an operation for one ASID need not
-    /// remove it.
+    /// Whether there may be global leaves below this table entry: an operation for one ASID need
+    /// not remove it then.
     pub(crate) maybe_global: bool,
     /// Where the first descriptor is (or was).
     pub(crate) location: u64,
@@ -56,14 +57,14 @@ pub(crate) struct StaleRange {
     /// The event that replaced it.
     pub(crate) event: u64,
     pub(crate) settle: Settle,
-    /// It was replaced by an invalid entry.
+    /// Whether it was replaced by an invalid entry.
     pub(crate) removed: bool,
-    /// The last invalidation that was meant for it and did not remove it.
+    /// The last invalidation that was meant for it, and why that did not remove it.
     pub(crate) missed: Option<(u64, Miss)>,
-    /// A violation was reported for it; it is not reported again.
+    /// Whether a violation was reported for it; it is reported once.
     pub(crate) reported: bool,
-    /// It was compared with the tables, which have not changed since in its range, and makes no
-    /// difference.
+    /// Whether a comparison with the tables found no difference, and the tables have not changed
+    /// since in its range.
     pub(crate) harmless: bool,
 }
 
@@ -97,7 +98,7 @@ impl StaleRange {
         }
     }
 
-    /// The entries (first, count) that translate something from `first` to `last`.
+    /// The entries (first, count) that translate any address from `first` to `last`.
     pub(crate) fn touched(&self, first: u64, last: u64) -> Option<(u64, u64)> {
         if last < self.va || first > self.last() {
             return None;
@@ -107,7 +108,7 @@ impl StaleRange {
         Some((from, to - from + 1))
     }
 
-    /// The attributes of a leaf, as the context said when it was cached.
+    /// The attributes of a leaf, read in the context in which it was cached.
     pub(crate) fn attributes(&self, index: u64, context: &Context) -> Attributes {
         descriptor::attributes(self.entry_value(index), self.level, self.hierarchy, context)
     }
@@ -124,7 +125,7 @@ impl StaleRange {
         }
     }
 
-    /// Whether a lookup, or an operation, with `asid` meets it.
+    /// Whether a lookup, or an operation, with `asid` matches it.
     pub(crate) fn matches(&self, asid: Option<u16>) -> bool {
         match (self.asid, asid) {
             (Some(mine), Some(other)) => mine == other,
@@ -132,7 +133,7 @@ impl StaleRange {
         }
     }
 
-    /// Whether the two hold the same.
+    /// Whether the two hold the same entries.
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         self.va == other.va
             && self.shift == other.shift
@@ -146,14 +147,14 @@ impl StaleRange {
     }
 }
 
-/// Makes ranges of entries that come one after the other.
+/// Builds ranges from entries in the order of their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct StaleRanges {
     done: Vec<StaleRange>,
 }
 
 impl StaleRanges {
-    /// Adds one entry, to the last range if it continues it.
+    /// Adds one entry: to the last range if it continues that range.
     fn push(&mut self, entry: StaleRange) {
         if let Some(last) = self.done.last_mut() {
             let delta = entry.value.wrapping_sub(last.entry_value(last.count - 1));
@@ -176,7 +177,7 @@ impl StaleRanges {
         self.done.push(entry);
     }
 
-    /// Adds the entries that there are.
+    /// Adds the entry, if there is one.
     pub(crate) fn extend(&mut self, entry: Option<StaleRange>) {
         if let Some(entry) = entry {
             self.push(entry);

@@ -1,7 +1,7 @@
 //! The stale entries that TLBs may hold: ranges, found by address.
 //!
-//! Ranges lie in buckets by half, entry size and address, so that an operation on one address
-//! looks at what is near it only, however many there are elsewhere.
+//! Ranges lie in buckets by half, entry size and address, so that an operation on one address looks
+//! only at ranges near it, however many there are elsewhere.
 
 use super::stale_range::{Settle, StaleKind, StaleRange};
 use crate::arch::context::Space;
@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A bucket holds the ranges of this many entries, as a power of 2.
 const BUCKET_BITS: u32 = 9;
-/// So many ranges of a bucket may have been reported before the oldest of them are dropped: what
-/// was reported is not reported again, and a wrong program makes as many as it likes.
+/// The most reported ranges that a bucket keeps before it drops the oldest. A range is kept after
+/// its report so that it is reported once; a wrong program can make any number of them.
 const MOST_REPORTED: usize = 64;
 
-/// Half and entry size, then which of its stretches of 2^(shift + 9) bytes.
+/// A half, an entry size, and the number of a stretch of 2^(shift + 9) bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bucket {
     space: Space,
@@ -21,11 +21,11 @@ pub(crate) struct Bucket {
     stretch: u64,
 }
 
-/// What becomes of a range, or the part of one that was looked at.
+/// The fate of a range, or of the part of one that was looked at.
 pub(crate) enum Fate {
     /// It stays as it is.
     Keep,
-    /// It goes.
+    /// It is removed.
     Remove,
     /// These take its place.
     Replace(Vec<StaleRange>),
@@ -35,11 +35,11 @@ pub(crate) enum Fate {
 #[derive(Debug, Default)]
 pub(crate) struct StaleTlb {
     buckets: BTreeMap<Bucket, Vec<StaleRange>>,
-    /// The entry sizes in use in each half, a bit each, with what was ever used.
+    /// The entry sizes ever used in each half, one bit each.
     shifts: [u64; Space::COUNT],
     /// Buckets with ranges that wait for a DSB or ISB.
     unsettled: BTreeSet<Bucket>,
-    /// Buckets that had pointers to tables.
+    /// Buckets that have, or had, pointers to tables.
     tables: BTreeSet<Bucket>,
 }
 
@@ -48,12 +48,12 @@ impl StaleTlb {
         self.buckets.is_empty()
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.buckets.values().map(Vec::len).sum()
     }
 
-    /// Adds a range. How many it was compared with.
+    /// Adds a range. Returns the number of ranges that it was compared with.
     pub(crate) fn add(&mut self, space: Space, range: &StaleRange) -> u64 {
         let shift = range.shift;
         let mut compared = 0;
@@ -101,12 +101,12 @@ impl StaleTlb {
         ranges.len()
     }
 
-    /// Buckets with pointers to tables.
+    /// The number of buckets with pointers to tables.
     pub(crate) fn table_buckets(&self) -> u64 {
         self.tables.len() as u64
     }
 
-    /// The buckets of a half that may hold something from `first` to `last`.
+    /// The buckets of a half that may hold ranges from `first` to `last`.
     fn buckets_of(&self, space: Space, first: u64, last: u64) -> Vec<Bucket> {
         let mut found = Vec::new();
         if self.buckets.is_empty() {
@@ -140,7 +140,8 @@ impl StaleTlb {
         found
     }
 
-    /// Looks at every stale range that translates something from `first` to `last`, cut to the entries that do.
+    /// Calls a function on every stale range that translates any address from `first` to `last`,
+    /// cut to the entries that do.
     pub(crate) fn visit(
         &self,
         space: Space,
@@ -161,8 +162,8 @@ impl StaleTlb {
         }
     }
 
-    /// Decides what becomes of every stale range that translates something from `first` to `last`, cut to the
-    /// entries that do.
+    /// Decides the fate of every stale range that translates any address from `first` to `last`,
+    /// cut to the entries that do.
     pub(crate) fn rewrite(
         &mut self,
         space: Space,
@@ -213,8 +214,8 @@ impl StaleTlb {
         }
     }
 
-    /// Whether some CPU may hold a pointer to a table in the `bytes` bytes from `address`, and
-    /// the range if so. `target` says where the entry of a range points to.
+    /// A range with a pointer to a table in the `bytes` bytes from `address` that some CPU may
+    /// hold, if there is one. `target` gives the address that an entry of a range points to.
     pub(crate) fn pointing_into(
         &self,
         address: u64,
@@ -236,8 +237,8 @@ impl StaleTlb {
         None
     }
 
-    /// Settles the ranges that wait: `settled` says since when, for those whose wait is over.
-    /// Those it gives a set of CPUs for are settled for these only.
+    /// Settles the ranges that wait. For a range whose wait is over, `settled` gives the new state
+    /// and the CPUs that it is settled for.
     pub(crate) fn settle(&mut self, mut settled: impl FnMut(&StaleRange) -> Option<(Settle, u64)>) {
         let waiting = std::mem::take(&mut self.unsettled);
         for bucket in waiting {

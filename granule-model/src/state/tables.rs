@@ -2,8 +2,8 @@
 //! entries of.
 //!
 //! A node for each table and an edge for each table entry. A store names a physical address; the
-//! graph says which addresses the entry there translates. A table that several entries or trees
-//! share is here once, with all its parents. No rule is checked here.
+//! graph gives the virtual addresses that the entry there translates. A table that several entries
+//! or trees share is one node with all its parents. No rule is checked here.
 
 use super::ids::{ContextId, PAGE_SHIFT, RootId, TableId, pages_of};
 use super::memory::Memory;
@@ -13,8 +13,8 @@ use crate::arch::descriptor::{self, Kind};
 use crate::arch::format::Format;
 use std::collections::{BTreeSet, HashMap};
 
-/// A way to a table counts as so many visits, since it takes memory and an entry that is looked at
-/// does not.
+/// The visits that a path to a table counts as: a path takes memory, a plain look at an entry does
+/// not.
 const VISITS_OF_A_WAY: u64 = 32;
 
 /// A table that is reachable.
@@ -30,7 +30,7 @@ pub(crate) struct Table {
     pub(crate) roots: BTreeSet<RootId>,
 }
 
-/// A tree that some CPU walks or may hold something of.
+/// A tree that some CPU walks or may hold entries of.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub(crate) key: RootKey,
@@ -38,17 +38,17 @@ pub(crate) struct Root {
     pub(crate) table: TableId,
     /// The CPUs whose registers name it, or did before an ISB that is still to come.
     pub(crate) walking: u64,
-    /// Those of them that name it no more.
+    /// The CPUs of `walking` whose registers no longer name it.
     pub(crate) lingering: u64,
     /// The CPUs that may hold entries.
     pub(crate) holders: u64,
     /// When a CPU last ceased to walk it.
     pub(crate) left: u64,
-    /// Some leaf ever was global.
+    /// Whether it ever had a global leaf.
     pub(crate) has_global: bool,
 }
 
-/// A way from a root to a table.
+/// A path from a root to a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub(crate) root: RootId,
@@ -62,21 +62,21 @@ pub(crate) struct Tables {
     unused: Vec<TableId>,
     roots: Vec<Option<Root>>,
     unused_roots: Vec<RootId>,
-    /// The roots by what they are, and by their half and ASID: an address space is entered far
-    /// more often than there are address spaces.
+    /// The roots by key, and by half and ASID: CPUs enter an address space far more often than they
+    /// make one.
     by_key: HashMap<RootKey, RootId>,
     by_asid: HashMap<(Space, Option<u16>), BTreeSet<RootId>>,
-    /// Those with a global leaf.
+    /// The roots that have, or had, a global leaf.
     with_global: BTreeSet<RootId>,
-    /// The contexts that trees were ever read in. What TLBs hold outlives the tree it came from,
+    /// The contexts that trees were ever read in. TLB entries outlive the tree that they come from,
     /// so no context is forgotten.
     contexts: Vec<Context>,
     context_ids: HashMap<Context, ContextId>,
-    /// Some context had walks that are not cached.
+    /// Whether some context had walks that are not cached.
     uncached_walks: bool,
 }
 
-/// Where a table is, and how it is read.
+/// The place of a table, and the format of its entries.
 #[derive(Clone, Copy)]
 struct Shape {
     base: u64,
@@ -136,8 +136,8 @@ impl Tables {
         id
     }
 
-    /// The table with this shape, made reachable if it is not yet. The ids of all tables that
-    /// became reachable by that are added to `new`.
+    /// The table with this shape, made reachable if it was not. The ids of all tables that became
+    /// reachable by that are added to `new`.
     fn attach(&mut self, memory: &mut Memory, shape: Shape, new: &mut Vec<TableId>) -> TableId {
         let known = memory
             .page(shape.base >> PAGE_SHIFT)
@@ -185,7 +185,7 @@ impl Tables {
         id
     }
 
-    /// The entry `raw` at `index` of a table leads to another table from now on.
+    /// Records that the entry `raw` at `index` of a table leads to another table from now on.
     pub(crate) fn link(
         &mut self,
         memory: &mut Memory,
@@ -213,7 +213,7 @@ impl Tables {
         })
     }
 
-    /// The entry `raw` at `index` of a table leads there no more.
+    /// Records that the entry `raw` at `index` of a table no longer leads to its table.
     pub(crate) fn unlink(&mut self, memory: &mut Memory, parent: TableId, index: u64, raw: u64) {
         let Some(shape) = self.shape_below(parent, raw) else {
             return;
@@ -237,7 +237,7 @@ impl Tables {
         }
     }
 
-    /// Forgets a table that nothing leads to any more, and what only it leads to.
+    /// Forgets a table that nothing leads to any more, and the tables that only it leads to.
     fn drop_unreachable(&mut self, memory: &mut Memory, id: TableId) {
         let Some(table) = self.table(id) else { return };
         if !table.parents.is_empty() || !table.roots.is_empty() {
@@ -266,8 +266,8 @@ impl Tables {
         self.by_key.get(key).copied()
     }
 
-    /// The roots of a half that an ASID's entries could be of: its own, and those of which no
-    /// ASID is known.
+    /// The roots of a half that entries of an ASID may belong to: those of the ASID, and those
+    /// whose ASID is unknown.
     pub(crate) fn roots_of(&self, space: Space, asid: Option<u16>) -> BTreeSet<RootId> {
         [asid, None]
             .iter()
@@ -282,7 +282,7 @@ impl Tables {
         &self.with_global
     }
 
-    /// From now on a root has a global leaf.
+    /// Marks a root as one with a global leaf.
     pub(crate) fn set_global(&mut self, id: RootId) {
         if let Some(root) = self.root_mut(id) {
             root.has_global = true;
@@ -290,7 +290,7 @@ impl Tables {
         }
     }
 
-    /// Adds a root, which nobody walks yet. Tables that became reachable are added to `new`.
+    /// Adds a root, which no CPU walks yet. Tables that became reachable are added to `new`.
     pub(crate) fn add_root(
         &mut self,
         memory: &mut Memory,
@@ -336,7 +336,7 @@ impl Tables {
         id
     }
 
-    /// Forgets a root that no CPU holds anything of.
+    /// Forgets a root that no CPU walks or holds entries of.
     pub(crate) fn drop_root_if_unused(&mut self, memory: &mut Memory, id: RootId) {
         let Some(root) = self.root(id) else { return };
         if root.holders | root.walking != 0 {
@@ -360,7 +360,7 @@ impl Tables {
         self.drop_unreachable(memory, table);
     }
 
-    /// All ways from a root to a table.
+    /// All paths from a root to a table.
     pub(crate) fn paths(&self, memory: &Memory, id: TableId) -> Vec<Path> {
         let mut found = Vec::new();
         self.collect_paths(memory, id, &mut found);

@@ -1,4 +1,4 @@
-//! Memory and the graph of tables together, to read: what most rules look at.
+//! A read-only view of memory and the graph of tables together, which most rules use.
 
 use super::ids::{PAGE_SHIFT, RootId, TableId};
 use super::memory::Memory;
@@ -15,22 +15,22 @@ pub(crate) struct Trees<'a> {
 }
 
 impl<'a> Trees<'a> {
-    /// The two together.
+    /// Combines the two.
     pub(crate) const fn new(memory: &'a Memory, tables: &'a Tables) -> Self {
         Self { memory, tables }
     }
 
-    /// The tree that a half of some CPU's addresses is translated by.
+    /// The root of a tree that some CPU translates by, if there is one.
     pub(crate) fn root(self, id: Option<RootId>) -> Option<&'a Root> {
         self.tables.root(id?)
     }
 
-    /// All ways from a root to a table.
+    /// All paths from a root to a table.
     pub(crate) fn paths(self, id: TableId) -> Vec<Path> {
         self.tables.paths(self.memory, id)
     }
 
-    /// One way from a root to a table, if there is any.
+    /// One path from a root to a table, if there is any.
     pub(crate) fn first_path(self, id: TableId) -> Option<Path> {
         self.paths(id).into_iter().next()
     }
@@ -40,8 +40,8 @@ impl<'a> Trees<'a> {
         self.memory.page(page).map_or(&[][..], |page| &page.tables)
     }
 
-    /// Tells `seen` of all valid entries of a tree that translate something from `first` to
-    /// `last`, those above before those below.
+    /// Calls `seen` with all valid entries of a tree that translate any address from `first` to
+    /// `last`, upper levels before lower ones.
     pub(crate) fn entries(
         self,
         key: &RootKey,
@@ -80,8 +80,8 @@ impl<'a> Trees<'a> {
         global
     }
 
-    /// The addresses that the descriptor at a physical address translates, in the first tree
-    /// that it is part of; all addresses where it is part of none.
+    /// The addresses that the descriptor at a physical address translates, in the first tree that
+    /// it is part of; all addresses if it is part of none.
     pub(crate) fn translated_by(self, location: u64) -> (u64, u64) {
         for &id in self.tables_in(location >> PAGE_SHIFT) {
             let Some(path) = self.first_path(id) else {

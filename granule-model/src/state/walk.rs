@@ -1,14 +1,14 @@
 //! The walk: from an address through the tables in memory to a leaf or a fault.
 //!
-//! A walk reads memory as it is now. What a TLB or a store under way adds to that is
-//! [`lookup`](super::lookup).
+//! A walk reads memory as it is now. [`lookup`](super::lookup) adds the entries of TLBs and the
+//! effect of stores under way.
 
 use super::memory::Memory;
 use crate::access::FaultKind;
 use crate::arch::context::{Context, RootKey};
 use crate::arch::descriptor::{self, Hierarchy, Kind};
 
-/// A table that is being read: where it is and what it translates.
+/// A table that a walk reads: its place and the addresses that it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableAt {
     pub(crate) base: u64,
@@ -44,7 +44,7 @@ impl TableAt {
     }
 }
 
-/// One entry met on the way.
+/// One entry that a walk reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryAt {
     pub(crate) raw: u64,
@@ -53,7 +53,7 @@ pub(crate) struct EntryAt {
     pub(crate) shift: u32,
     /// The first address it translates.
     pub(crate) va: u64,
-    /// Where it is.
+    /// The physical address of the entry.
     pub(crate) location: u64,
     pub(crate) hierarchy: Hierarchy,
 }
@@ -65,16 +65,16 @@ impl EntryAt {
     }
 }
 
-/// What a walk ends with.
+/// The end of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Walked {
-    /// A leaf, which may be one whose access flag is clear.
+    /// A leaf, whose access flag may be clear.
     Leaf(EntryAt),
     /// A fault at a level.
     Fault(FaultKind, i8),
 }
 
-/// Walks from `table` on. Each entry read is told to `seen`, the last one included.
+/// Walks from `table` on. Calls `seen` with each entry read, the last one included.
 pub(crate) fn walk(
     memory: &Memory,
     context: &Context,
@@ -121,8 +121,8 @@ pub(crate) fn walk(
     }
 }
 
-/// Tells `seen` of all valid entries of `table` and the tables below it that translate something
-/// from `first` to `last`, those above before those below.
+/// Calls `seen` with all valid entries of `table` and the tables below it that translate any
+/// address from `first` to `last`, upper levels before lower ones.
 pub(crate) fn entries(
     memory: &Memory,
     context: &Context,
@@ -138,7 +138,7 @@ pub(crate) fn entries(
     }
     let from = first.saturating_sub(table.va) >> shift;
     let to = (last.min(table_last) - table.va) >> shift;
-    // Tables that share what is below them are visited as often as there are ways.
+    // A table with several parents is visited once for each path to it.
     if !memory.visit(to - from + 1) {
         return;
     }

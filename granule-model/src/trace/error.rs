@@ -1,29 +1,29 @@
-//! Errors of reading a trace: the line, the column, what stands there and what should.
+//! Errors of reading a trace: the line, the column, the text found there and the text expected.
 
 use std::fmt;
 use std::io;
 
-/// Characters of a wrong word that are told.
+/// The most characters of a wrong word that an error shows.
 const LONGEST_TOLD: usize = 40;
 
-/// What is wrong with a line.
+/// The error of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineError {
-    /// Counted from 1, in characters.
+    /// The column in characters, counted from 1.
     pub column: usize,
-    /// What stands there; empty at the end of the line.
+    /// The text found; empty at the end of the line.
     pub found: String,
-    /// What should.
+    /// The text expected.
     pub expected: &'static str,
 }
 
 impl LineError {
-    /// For the word that begins at byte `at` of `line`, or for the end of the line.
+    /// An error at the word that begins at byte `at` of `line`, or at the end of the line.
     pub(crate) fn new(line: &str, at: usize, expected: &'static str) -> Self {
         let before = line.get(..at).unwrap_or(line);
         let rest = line.get(at..).unwrap_or_default();
         let word = rest.split(' ').next().unwrap_or_default();
-        // A space where a word should be is best told with what follows it.
+        // A space in place of a word is shown with the text after it.
         let word = if word.is_empty() { rest } else { word };
         let mut found: String = word.chars().take(LONGEST_TOLD).collect();
         if found.len() < word.len() {
@@ -52,64 +52,64 @@ impl fmt::Display for LineError {
 
 impl std::error::Error for LineError {}
 
-/// Why a file is no trace.
+/// The reasons why a file is no trace.
 #[derive(Debug)]
 pub enum ReadError {
     /// A line is wrong.
     Line {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u64,
         /// What is wrong with it.
         error: LineError,
     },
     /// A line is not UTF-8.
     NotText {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u64,
         /// The first byte that is wrong, counted from 1.
         column: usize,
     },
     /// A line is longer than any event.
     LongLine {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u64,
-        /// Where reading it was given up.
+        /// The column where reading stopped.
         column: usize,
     },
     /// The file ends before the events that its first line promises.
     CutShort {
         /// The line that is missing, counted from 1.
         line: u64,
-        /// How far into that line the file goes.
+        /// The column of the file's end in that line.
         column: usize,
-        /// The events there are.
+        /// The number of events found.
         found: u64,
-        /// The events there should be.
+        /// The number of events that the first line gives.
         expected: u64,
     },
     /// There are more events than the first line says.
     TooLong {
         /// The first line too many, counted from 1.
         line: u64,
-        /// The events there should be.
+        /// The number of events that the first line gives.
         expected: u64,
     },
-    /// An event is of a CPU that the first line does not count.
+    /// An event names a CPU outside of the number that the first line gives.
     UnknownCpu {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u64,
-        /// Where the CPU's number stands.
+        /// The column of the CPU's number.
         column: usize,
-        /// The number.
+        /// The CPU's number.
         cpu: u32,
-        /// How many there are.
+        /// The number of CPUs.
         cpus: u32,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     Io {
         /// The line that was being read, counted from 1.
         line: u64,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
 }

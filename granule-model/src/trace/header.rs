@@ -9,10 +9,10 @@ use super::words::{Words, number};
 const VERSION: u64 = 1;
 /// The first word.
 const MAGIC: &str = "granule-trace";
-/// CPUs at most: what the model has.
+/// The most CPUs of a trace: as many as the model supports.
 const MOST_CPUS: u64 = 64;
 
-/// What a trace says of itself.
+/// The fields of a trace's first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
     /// The page size of the tables in bytes: 4096, 16384 or 65536.
@@ -21,7 +21,7 @@ pub struct Header {
     pub cpus: u32,
     /// The BBM level that all of the CPUs have, 0 to 3.
     pub bbm_level: u8,
-    /// Whether the trace reaches to the end of what was recorded, without holes.
+    /// Whether the trace has every event up to the end of the recording.
     pub complete: bool,
     /// The number of events.
     pub events: u64,
@@ -32,7 +32,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// When it is not the first line of a trace of this version.
+    /// A `LineError` if the line is not the first line of a trace of this version.
     pub fn parse(line: &str) -> Result<Self, LineError> {
         let mut words = Words::new(line);
         words.next_as(
@@ -110,7 +110,7 @@ mod tests {
             let Some(line) = LINE.get(..cut) else {
                 continue;
             };
-            // Cutting digits off the last number leaves a number.
+            // A prefix that only cuts digits off the last number is still a valid line.
             assert!(
                 Header::parse(line).is_err() || cut > LINE.len() - 2,
                 "{line}"

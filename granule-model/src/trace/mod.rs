@@ -1,7 +1,8 @@
 //! Traces: the events of `granule-trace` as text, one a line. The format is documented in `docs/trace-format.md`.
 //!
-//! [`parse_line`] and [`write_event`] are the two directions for one line, [`Header`] is the first
-//! line, [`Reader`] a whole file. Nothing here judges an event; it only knows how it is written.
+//! [`parse_line`] and [`write_event`] convert one line, [`Header`] is the first line, [`Reader`]
+//! reads a whole file. Nothing here checks an event against the architecture; only its written form
+//! is known.
 
 mod error;
 mod header;

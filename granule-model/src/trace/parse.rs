@@ -1,5 +1,5 @@
-//! From a line to an event. Never panics, whatever the line is: a fuzz target calls
-//! [`parse_line`] as it stands.
+//! Parses a line into an event. Never panics, whatever the line holds: a fuzz target calls
+//! [`parse_line`] directly.
 
 use super::error::LineError;
 use super::words::{OPTIONS, Words, number};
@@ -13,12 +13,11 @@ const ADDRESS: &str = "an address";
 const BYTES: &str = "a number of bytes, at least 1";
 const VALUE: &str = "a value of 64 bits";
 
-/// Reads one line, without its line feed: a CPU and an event of it, or nothing where it is a
-/// comment.
+/// Reads one line, without its line feed: a CPU and its event, or `None` for a comment.
 ///
 /// # Errors
 ///
-/// The first thing that is wrong with it, with its column.
+/// A `LineError` with the first mistake and its column.
 pub fn parse_line(line: &str) -> Result<Option<(u32, Event)>, LineError> {
     if let Some(text) = line.strip_prefix('#') {
         return comment(line, text);
@@ -39,7 +38,8 @@ pub fn parse_line(line: &str) -> Result<Option<(u32, Event)>, LineError> {
     Ok(Some((cpu, event)))
 }
 
-/// What counts TLBIs by a word search must count right; and lines end alike.
+/// Refuses comments that would mislead simple tools: a word search that counts TLBIs, and a mix of
+/// line ends.
 fn comment(line: &str, comment: &str) -> Result<Option<(u32, Event)>, LineError> {
     for (text, expected) in [
         ("tlbi", "a comment without the word of an invalidation"),
@@ -76,7 +76,8 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
                 address,
                 count,
                 descriptor,
-                // One descriptor has no next one; its line is that of `store`.
+                // One descriptor has no next one, so the step is 0 and the line equals that of
+                // `store`.
                 step: if count == 1 { 0 } else { step },
                 visibility: visibility(words)?,
             }
@@ -159,7 +160,7 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
     })
 }
 
-/// The option of a barrier with this name.
+/// The option number of the barrier with this name.
 fn option(name: &str) -> Option<u8> {
     OPTIONS
         .iter()
@@ -171,7 +172,7 @@ fn descriptor_address(word: &str) -> Option<u64> {
     number(word).filter(|address| address % 8 == 0)
 }
 
-/// Address and count of descriptors.
+/// The address and the count of descriptors.
 fn run(words: &mut Words<'_>) -> Result<(u64, u32), LineError> {
     let address = words.next_as(ADDRESS_OF_DESCRIPTOR, descriptor_address)?;
     let count = words.next_as(COUNT, |word| {
@@ -182,19 +183,19 @@ fn run(words: &mut Words<'_>) -> Result<(u64, u32), LineError> {
     Ok((address, count))
 }
 
-/// Address and bytes.
+/// The address and the number of bytes.
 fn range(words: &mut Words<'_>) -> Result<(u64, u64), LineError> {
     let address = words.next_as(ADDRESS, number)?;
     let bytes = words.next_as(BYTES, |word| {
         let bytes = number(word)?;
-        // The last byte must be inside 64 bits; the one behind it need not.
+        // The last byte must lie within 64 bits; the byte after it need not.
         address.checked_add(bytes.checked_sub(1)?)?;
         Some(bytes)
     })?;
     Ok((address, bytes))
 }
 
-/// The order that a store has: none, release or exchange.
+/// The ordering of a store: none, release or exchange.
 fn visibility(words: &mut Words<'_>) -> Result<Visibility, LineError> {
     if !words.has_more() {
         return Ok(Visibility::Live);

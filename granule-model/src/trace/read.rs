@@ -1,4 +1,4 @@
-//! A whole trace, a line at a time: memory does not grow with the file.
+//! Reads a whole trace line by line: memory does not grow with the file.
 
 use std::io::{self, BufRead};
 
@@ -7,7 +7,7 @@ use super::header::Header;
 use super::parse::parse_line;
 use granule_trace::Event;
 
-/// Bytes of a line at most; events take less than a hundred, comments may take more.
+/// The longest line in bytes; events take less than a hundred, comments may take more.
 const LONGEST_LINE: usize = 4096;
 
 /// Reads a trace.
@@ -15,7 +15,7 @@ const LONGEST_LINE: usize = 4096;
 pub struct Reader<R> {
     from: R,
     header: Header,
-    /// The line being read, and how many were read before it.
+    /// The line being read, and the number of lines before it.
     buffer: Vec<u8>,
     lines: u64,
     events: u64,
@@ -23,11 +23,11 @@ pub struct Reader<R> {
     over: bool,
 }
 
-/// What was read of a line.
+/// The part of a line that was read.
 enum Line {
-    /// All of it, without its line feed.
+    /// The whole line, without its line feed.
     Whole,
-    /// What there is of a line that the file ends in.
+    /// The beginning of a line in which the file ends.
     Cut,
     /// Nothing: the file ends where a line would begin.
     End,
@@ -38,7 +38,7 @@ impl<R: BufRead> Reader<R> {
     ///
     /// # Errors
     ///
-    /// When it cannot be read or is not that of a trace.
+    /// A `ReadError` if the line cannot be read or is not the first line of a trace.
     pub fn new(from: R) -> Result<Self, ReadError> {
         let mut reader = Self {
             from,
@@ -59,26 +59,26 @@ impl<R: BufRead> Reader<R> {
         let text = reader.text()?;
         let wrong = |error| ReadError::Line { line: 1, error };
         reader.header = Header::parse(text).map_err(wrong)?;
-        // Without its line feed its last number may be half a number.
+        // Without a line feed the last number may be cut short.
         if !matches!(kind, Line::Whole) {
             return Err(reader.cut_short());
         }
         Ok(reader)
     }
 
-    /// What the first line says.
+    /// The fields of the first line.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The bytes that were read, for progress.
+    /// The number of bytes read, for progress.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The lines that were read.
+    /// The number of lines read.
     #[must_use]
     pub const fn lines(&self) -> u64 {
         self.lines
@@ -122,18 +122,18 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// The line of the next event, counted from 1, its CPU and the event; `None` at the end of a trace that has as
-    /// many as it says.
+    /// The next event: its line, counted from 1, its CPU and the event; `None` at the end of a
+    /// trace that has as many events as its first line says.
     ///
     /// # Errors
     ///
-    /// When a line is wrong or the file is cut short; then nothing more is to be read.
+    /// A `ReadError` if a line is wrong or the file is cut short; do not read on afterwards.
     pub fn next_event(&mut self) -> Result<Option<(u64, u32, Event)>, ReadError> {
         while !self.over {
             let kind = self.line()?;
             let line = self.lines;
             let expected = self.header.events;
-            // A last line without its line feed may be half a line, although it reads well.
+            // A last line without a line feed may be cut short, although it parses.
             if !matches!(kind, Line::Whole) {
                 let missing = self.events < expected;
                 if missing || matches!(kind, Line::Cut) {
@@ -168,8 +168,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Where a word of the line that was last read begins: words are counted from 0, columns from
-    /// 1. Behind the last word where there are not so many.
+    /// The column of a word of the line that was last read: words are counted from 0, columns from
+    /// 1. If the line has fewer words, the column after the last word.
     #[must_use]
     pub fn column_of_word(&self, word: usize) -> usize {
         let text = self.text().unwrap_or_default();

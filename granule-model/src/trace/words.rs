@@ -1,9 +1,9 @@
-//! The words of a line, each with its place, and words that are read and written alike.
+//! The words of a line with their columns, and the words that are read and written alike.
 
 use super::error::LineError;
 
-/// The options of barriers, by CRm of the instruction. Those for the outer shareable domain are
-/// written as the system's, and stand last, so that they are never read.
+/// The options of barriers, by CRm of the instruction. Options for the outer shareable domain are
+/// written as those of the system; they stand last, so that the search by name never finds them.
 pub(super) const OPTIONS: &[(u8, &str)] = &[
     (0b1111, "sy"),
     (0b1110, "st"),
@@ -18,7 +18,7 @@ pub(super) const OPTIONS: &[(u8, &str)] = &[
 /// The words of a line that were not taken yet.
 pub(super) struct Words<'a> {
     line: &'a str,
-    /// Where the next word begins, or behind the line's end.
+    /// The byte where the next word begins, or the end of the line.
     at: usize,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Words<'a> {
         LineError::new(self.line, self.at, expected)
     }
 
-    /// The next word, and an error to give if it is the wrong one.
+    /// The next word, and the error to return if the word is wrong.
     pub(super) fn next(&mut self, expected: &'static str) -> Result<&'a str, LineError> {
         let rest = self.line.get(self.at..).unwrap_or_default();
         // Lines are short and mostly ASCII: a search by bytes beats one by characters.
@@ -48,7 +48,7 @@ impl<'a> Words<'a> {
         Ok(word)
     }
 
-    /// The next word as `read` understands it.
+    /// The next word, converted by `read`.
     pub(super) fn next_as<T>(
         &mut self,
         expected: &'static str,
@@ -64,10 +64,10 @@ impl<'a> Words<'a> {
         self.at <= self.line.len()
     }
 
-    /// Nothing may follow.
+    /// Checks that no word follows.
     pub(super) fn end(&self) -> Result<(), LineError> {
         if self.has_more() {
-            // The space before what is too much is too much already.
+            // The error begins at the space before the extra word.
             Err(LineError::new(
                 self.line,
                 self.at - 1,
@@ -85,7 +85,7 @@ pub(super) fn number(word: &str) -> Option<u64> {
         Some(digits) => (digits, 16),
         None => (word, 10),
     };
-    // A sign is no part of a number here, though from_str_radix takes one.
+    // A number has no sign here, though from_str_radix accepts one.
     if digits.starts_with('+') {
         return None;
     }

@@ -1,4 +1,4 @@
-//! From an event to a line.
+//! Writes an event as a line.
 
 use std::fmt;
 
@@ -6,11 +6,10 @@ use super::words::OPTIONS;
 use granule_trace::{Barrier, BarrierKind, Event, System, Visibility};
 
 /// Writes the line of an event of a CPU, without a line feed.
-///
 /// # Errors
 ///
-/// Those of `to`; and one for an event that a trace has no line for: a barrier that waits for
-/// loads only, a register or an instruction that is none of translation's.
+/// The errors of `to`, and an error for an event that a trace cannot express: a barrier that waits
+/// for loads only, or a register or instruction that has no part in translation.
 pub fn write_event(cpu: u32, event: &Event, to: &mut dyn fmt::Write) -> fmt::Result {
     match *event {
         Event::Reset => write!(to, "reset cpu{cpu}"),
@@ -104,7 +103,7 @@ const fn suffix(visibility: Visibility) -> &'static str {
     match visibility {
         Visibility::Publish => " release",
         Visibility::Exchange => " exchange",
-        // All others order nothing.
+        // The other kinds of visibility order nothing.
         _ => "",
     }
 }

@@ -1,24 +1,24 @@
-//! Violations, and the rules that they break. [`report`] is the list that violations are kept in.
+//! Violations, and the rules that they break. [`report`] keeps the list of violations.
 //!
-//! Plain values: what is a violation is decided by the [`rules`](crate::rules).
+//! Plain values only: the [`rules`](crate::rules) decide what is a violation.
 
 pub(crate) mod report;
 
 use std::fmt;
 
-/// What was broken. Where the Arm ARM (DDI 0487) names the rule, [`Rule::name`] is that name.
+/// The broken rule. Where the Arm ARM (DDI 0487) names the rule, [`Rule::name`] is that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Rule {
-    /// A valid entry was changed into another valid one without break-before-make, or made
-    /// while what it replaces may still be cached.
+    /// A valid entry was changed into another valid one without break-before-make, or an entry was
+    /// made valid while the entry it replaces may still be cached.
     BreakBeforeMake,
     /// A change of size, which the BBM level allows in place, together with another change.
     SizeWithOtherChange,
-    /// A change of size that the BBM level allows, but a TLB conflict abort may be taken
+    /// A change of size that the BBM level allows, but which may raise a TLB conflict abort
     /// (strict).
     ConflictPossible,
-    /// An entry was made valid again, as it was, without an invalidation between (strict).
+    /// An entry was made valid again, unchanged, without an invalidation between (strict).
     Revalidated,
     /// Some valid members of a contiguous group have the contiguous bit and some do not.
     MixedContiguous,
@@ -26,18 +26,18 @@ pub enum Rule {
     UnequalContiguous,
     /// A contiguous group reaches beyond the top table.
     ContiguousOutside,
-    /// A block with the nT bit is relied on, which a lookup may fault on.
+    /// A block with the nT bit, on which a lookup may fault, is relied on.
     NoTranslation,
-    /// Something that the tables no longer say may still be cached and is relied on.
+    /// A translation that the tables no longer hold may still be cached and is relied on.
     StaleTranslation,
     /// A walker may not yet see a store that is relied on: no DSB since.
     StoreNotVisible,
-    /// A table was linked before what was stored in it is sure to be seen: no DSB or
-    /// store-release between.
+    /// A table was linked before the stores to it are sure to be visible: no DSB or store-release
+    /// between.
     UnorderedLink,
     /// An ISB is missing between a change and its use.
     MissingIsb,
-    /// A table was linked of which some entries were never stored.
+    /// A table was linked while some of its entries were never stored.
     UninitialisedTable,
     /// An entry or TTBR points to memory that is not, or no longer, table memory.
     NotTableMemory,
@@ -49,23 +49,23 @@ pub enum Rule {
     RangeOperand,
     /// The MMU was turned on with a TLB that was never invalidated.
     UnknownTlb,
-    /// A field of TCR or MAIR that may be cached in a TLB was changed while in use, and is
-    /// relied on without an invalidation.
+    /// A field of TCR or MAIR that a TLB may hold was changed while in use, and is relied on
+    /// without an invalidation.
     CachedField,
-    /// A field of TCR was changed that may only be changed while nothing is translated by it.
+    /// A field of TCR was changed while in use; it may change only while nothing is translated by it.
     FieldInUse,
-    /// Memory is read past the caches, and a store may still be in a cache only.
+    /// Memory is read past the caches while the last store may still be in a cache only.
     NotCleaned,
-    /// Memory is read through the caches, and a cache may hold something older.
+    /// Memory is read through the caches while a cache may hold older data.
     NotInvalidated,
     /// A store past the caches to a line that a cache may yet write back.
     DirtyLineBehind,
     /// An invalidation of a line that may lose a store.
     StoreLost,
-    /// Instructions are fetched, and an instruction cache may hold something older.
+    /// Instructions are fetched while an instruction cache may hold older code.
     InstructionCache,
-    /// An entry that hardware may have updated since it was loaded was stored over, not exchanged or
-    /// changed in one step: the access flag or the dirty state may be lost.
+    /// A plain store replaced an entry that hardware may have updated since it was loaded: the
+    /// access flag or the dirty state may be lost. An exchange or a change in one step is needed.
     LostUpdate,
 }
 
@@ -104,22 +104,22 @@ impl Rule {
     }
 }
 
-/// Why an invalidation did not remove an entry of the range it was for.
+/// The reason why an invalidation did not remove an entry in its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Miss {
-    /// The store that replaced the entry was not sure to be seen by walkers (no DSB) when the
-    /// TLBI was issued, so the old value could be read again.
+    /// Walkers could still read the old value when the TLBI was issued: no DSB followed the store
+    /// that replaced the entry.
     StoreNotVisible,
-    /// The register write that replaced the entry was not in effect (no ISB).
+    /// The register write that replaced the entry was not in effect: no ISB.
     RegisterNotInEffect,
-    /// A last-level operation, and the entry is a pointer to a table.
+    /// The operation removes the last level only, and the entry is a pointer to a table.
     LastLevelOnly,
-    /// Another level than the level hint's (RSQXYZ).
+    /// The entry has another level than the level hint (RSQXYZ).
     WrongLevel,
-    /// Another granule than the operand's (RSQXYZ).
+    /// The entry has another granule than the operand (RSQXYZ).
     WrongGranule,
-    /// Another ASID, or a form that leaves global entries alone.
+    /// The entry has another ASID, or is global and the form leaves global entries alone.
     WrongAsid,
     /// The operation reaches its own CPU only.
     LocalOnly,
@@ -128,7 +128,7 @@ pub enum Miss {
 }
 
 impl Miss {
-    /// In words.
+    /// The reason in words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -144,35 +144,35 @@ impl Miss {
     }
 }
 
-/// One thing found.
+/// One violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What was broken.
+    /// The broken rule.
     pub rule: Rule,
     /// The event that broke it, counted from 0.
     pub event: u64,
     /// The earlier event that it conflicts with.
     pub earlier: Option<u64>,
-    /// An invalidation that was meant to prevent it, and why it did not.
+    /// An invalidation that was meant to prevent it, and the reason why it did not.
     pub missed: Option<(u64, Miss)>,
     /// A CPU that could observe it.
     pub cpu: u32,
-    /// The addresses concerned, first and last: virtual ones, or for the cache rules and those
-    /// of table memory physical ones.
+    /// The addresses concerned, first and last: physical ones for the rules of caches and table
+    /// memory, virtual ones for all others.
     pub range: (u64, u64),
     /// Whether the addresses are virtual.
     pub is_virtual: bool,
     /// The physical address of the descriptor concerned.
     pub location: Option<u64>,
-    /// What a CPU could observe.
+    /// The effect that a CPU could observe.
     pub observation: String,
     /// How often the event broke the rule in the same way.
     pub times: u64,
 }
 
 impl Violation {
-    /// What was found in words, but for the rule and the event that broke it. `place` names an
-    /// event: by its number, by its line in a file; one that it names nothing for is left out.
+    /// The violation in words, without its rule and the event that broke it. `place` names an event
+    /// by its number or by its line in a file; an event that it returns `None` for is left out.
     pub fn describe(&self, place: impl Fn(u64) -> Option<String>) -> String {
         let (first, last) = self.range;
         let space = if self.is_virtual { "VA" } else { "PA" };
@@ -183,7 +183,7 @@ impl Violation {
         if let Some(location) = self.location {
             text += &format!(", descriptor at {location:#x}");
         }
-        // Where the event conflicts with what it does itself, there is no earlier one to tell.
+        // An event that conflicts with itself has no earlier event to name.
         let earlier = self.earlier.filter(|event| *event != self.event);
         if let Some(earlier) = earlier.and_then(&place) {
             text += &format!(", because of {earlier}");

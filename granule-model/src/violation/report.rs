@@ -1,12 +1,12 @@
-//! The list of violations: what the rules report, with the event that was in hand.
+//! The list of violations: each violation that a rule reports, with the current event.
 //!
-//! Neighbouring violations of one event are joined, and beyond a number they are only counted, so
-//! that a trace that breaks a rule with every event costs no more than one that does not.
+//! Neighbouring violations of one event are joined, and violations beyond a bound are only counted,
+//! so that a trace that breaks a rule with every event costs no more than a correct one.
 
 use super::{Miss, Rule, Violation};
 use std::collections::VecDeque;
 
-/// A violation as a rule finds it. [`Report::add`] adds the event in hand.
+/// A violation as a rule finds it. [`Report::add`] adds the current event.
 ///
 /// Events are counted from 1 here, as they are in all of the state.
 pub(crate) struct Found {
@@ -64,13 +64,13 @@ impl Found {
 /// How many of the last violations a new one may join.
 const RECENT: usize = 16;
 
-/// The event in hand, and the violations found so far.
+/// The current event, and the violations found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// The event in hand, counted from 1.
+    /// The current event, counted from 1.
     now: u64,
     kept: Vec<Violation>,
-    /// The last few, kept or not, with where they are kept: what joins them does not depend on
+    /// The last few violations, with the place of each one that is kept: joining does not depend on
     /// how many are kept.
     recent: VecDeque<(Violation, Option<usize>)>,
     most: usize,
@@ -90,7 +90,7 @@ impl Report {
         self.now += 1;
     }
 
-    /// The event in hand, counted from 1.
+    /// The current event, counted from 1.
     pub(crate) const fn now(&self) -> u64 {
         self.now
     }
@@ -103,7 +103,7 @@ impl Report {
         self.count
     }
 
-    /// More violations are only counted.
+    /// Whether further violations are only counted.
     pub(crate) const fn is_full(&self) -> bool {
         self.kept.len() >= self.most
     }
@@ -114,7 +114,7 @@ impl Report {
         self.count = 0;
     }
 
-    /// Adds what a rule found: the event in hand broke the rule.
+    /// Adds what a rule found as a violation of the current event.
     pub(crate) fn add(&mut self, found: Found) {
         // Outside of the model events are counted from 0.
         let outside = |event: u64| event.saturating_sub(1);
@@ -132,8 +132,8 @@ impl Report {
         });
     }
 
-    /// Keeps a violation. A violation with the same rule, events, CPU and observation, whose
-    /// addresses are next to those of an earlier one, joins the earlier one.
+    /// Keeps a violation. It joins an earlier one that has the same rule, events, CPU and
+    /// observation and neighbouring addresses.
     fn join(&mut self, violation: Violation) {
         let joins = |other: &Violation| {
             other.rule == violation.rule

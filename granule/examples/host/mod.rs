@@ -1,9 +1,9 @@
-//! What the examples run on: ordinary memory that plays physical memory for tables, and a CPU
-//! that says aloud which barriers and TLBIs it is asked for.
+//! The environment of the examples: host memory that stands for physical memory, and a CPU that prints
+//! the barriers and TLBIs issued to it.
 //!
-//! This is all that a user of the library has to bring. On arm64 `Reached<Offset>` (an identity
-//! or linear map) takes the place of [`Pages`] as memory and `hw::Hardware` the place of
-//! [`Spoken`]; the allocator stays yours.
+//! A user of the library provides no more than this. On arm64 `Reached<Offset>` (an identity or linear
+//! map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`]. The user writes the
+//! allocator.
 
 #![allow(dead_code, reason = "each example uses its share of this")]
 
@@ -13,14 +13,14 @@ use granule::table::{FreedTable, Maintenance, Parts, Reach, Reached, TableAlloca
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Pages for tables: memory from the host, said to lie at a physical address.
+/// Pages for tables: host memory that stands for a range of physical memory.
 #[derive(Debug)]
 struct Pool {
     memory: *mut u64,
     words: usize,
     page: u64,
     first: PhysicalAddress,
-    /// The first page that was never given out.
+    /// The index of the first page that was never allocated.
     next: Cell<u64>,
     returned: RefCell<Vec<PhysicalAddress>>,
 }
@@ -34,17 +34,18 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let slice = core::ptr::slice_from_raw_parts_mut(self.memory, self.words);
-        // SAFETY: the pointer and length are those that `Box::into_raw` gave in `environment`.
+        // SAFETY: the pointer and length are those of `Box::into_raw` in `environment`, and only this
+        // method frees them.
         drop(unsafe { Box::from_raw(slice) });
     }
 }
 
-/// Both sides of the pool: reaches the tables in it, and gives them out.
+/// The pool as table memory and as table allocator.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages(Rc<Pool>);
 
-// SAFETY: the pool gives out only pages inside its memory, and that lives as long as this does;
-// a `u64` slice is aligned to 8 bytes.
+// SAFETY: the pool allocates only pages inside its memory, which lives as long as this value. A `u64`
+// slice is aligned to 8 bytes.
 unsafe impl Reach for Pages {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         let offset = table.0 - self.0.first.0;
@@ -52,7 +53,7 @@ unsafe impl Reach for Pages {
     }
 }
 
-// SAFETY: a page is given out once until it comes back, and is a page of the pool's memory,
+// SAFETY: the pool allocates a page only once until it is freed. Each page lies in the pool's memory,
 // which `Reach` above reaches.
 unsafe impl TableAllocator for Pages {
     fn reserve(&mut self, tables: usize) -> bool {
@@ -68,7 +69,7 @@ unsafe impl TableAllocator for Pages {
             let first = pool.returned.borrow_mut().pop()?;
             return Some(TableRun { first, count: 1 });
         }
-        // As many in a row as there are: they are then linked with one loop.
+        // A long run of pages is linked with one loop.
         let count = left.min(most as u64);
         let first = PhysicalAddress(pool.first.0 + pool.next.get() * pool.page);
         pool.next.set(pool.next.get() + count);
@@ -83,7 +84,7 @@ unsafe impl TableAllocator for Pages {
     }
 }
 
-/// A CPU that prints what it is asked to do, once it is told to speak.
+/// A CPU that prints the barriers and TLBIs issued to it while `aloud` is set.
 #[derive(Debug)]
 pub(crate) struct Spoken {
     capabilities: TlbCapabilities,
@@ -129,10 +130,10 @@ impl Maintenance for Spoken {
     }
 }
 
-/// What tables stand on here.
+/// The environment of the examples' tables.
 pub(crate) type Environment = Parts<Reached<Pages>, Pages, Spoken>;
 
-/// Makes it, with `count` pages for tables that are said to lie at `first`.
+/// Makes an environment with `count` pages for tables, at the physical address `first`.
 pub(crate) fn environment(
     geometry: &Geometry,
     first: PhysicalAddress,
@@ -165,7 +166,7 @@ pub(crate) fn environment(
     }
 }
 
-/// A size as people write it.
+/// A size in the largest unit that divides it.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in units {
@@ -176,7 +177,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// The page size that the first argument names, if there is one.
+/// The page size in the first argument, if there is one.
 pub(crate) fn page_size_argument() -> Result<Option<PageSize>, String> {
     let Some(word) = std::env::args().nth(1) else {
         return Ok(None);

@@ -1,8 +1,7 @@
-//! Memory types and permissions, and the leaf descriptor bits they become.
+//! Memory types and permissions, and their encoding in leaf descriptors.
 //!
-//! [`Attributes`] is what a caller asks for and what a query answers. [`Permissions`] is the part
-//! of it that may change on a live mapping without break-before-make (rule RWHZWS names the
-//! others).
+//! A caller maps with [`Attributes`], and a query returns them. [`Permissions`] is the part of them
+//! that may change on a live mapping without break-before-make (rule RWHZWS lists the rest).
 
 use super::descriptor::Descriptor;
 use super::geometry::{Geometry, OutputFormat};
@@ -18,11 +17,12 @@ pub enum MemoryType {
     Device,
     /// Normal memory, not cached.
     NormalNonCacheable,
-    /// Device-nGnRnE: registers whose writes must have reached the device (PCI configuration).
+    /// Device-nGnRnE: registers whose writes must reach the device before they complete (PCI
+    /// configuration).
     DeviceStrict,
     /// Normal write-back memory with allocation tags (FEAT_MTE2).
     NormalTagged,
-    /// Any other index into a MAIR that the caller sets up; only the low three bits count.
+    /// Any other index into the caller's MAIR; only the low three bits count.
     Index(u8),
 }
 
@@ -54,7 +54,7 @@ impl MemoryType {
     }
 }
 
-/// Who else sees the memory coherently.
+/// The observers that share a coherent view of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Shareability {
@@ -78,15 +78,15 @@ impl Shareability {
     }
 }
 
-/// What may be done through a mapping, and what software notes in it: all that may change on a
-/// live mapping in place, followed by a TLBI (rule RWHZWS lists the changes that may not).
+/// The allowed accesses of a mapping, and software's bits in it. All of these may change in place on a
+/// live mapping, followed by a TLBI (rule RWHZWS lists the changes that may not).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permissions {
     /// Whether stores are allowed (AP\[2\] clear).
     pub writable: bool,
     /// Whether EL0 may access (AP\[1\]); no effect in a regime with one privilege.
     pub user: bool,
-    /// Whether the regime's privileged level may execute (PXN clear; XN in a regime with one).
+    /// Whether the privileged level may execute (PXN clear; XN in a regime with one privilege).
     pub privileged_execute: bool,
     /// Whether EL0 may execute (UXN clear); no effect in a regime with one privilege.
     pub user_execute: bool,
@@ -120,7 +120,7 @@ impl Permissions {
         ..Self::READ
     };
 
-    /// The descriptor bits that [`encode`](Self::encode) decides.
+    /// The descriptor bits that [`encode`](Self::encode) sets or clears.
     pub(crate) const MASK: u64 = Descriptor::AP_READ_ONLY
         | Descriptor::AP_USER
         | Descriptor::PXN
@@ -129,7 +129,7 @@ impl Permissions {
         | Descriptor::DIRTY_MODIFIER
         | Descriptor::SOFTWARE;
 
-    /// Whether a page can be both written and executed at some level of privilege.
+    /// Whether a page is both writable and executable at some privilege.
     #[must_use]
     pub const fn writable_and_executable(self) -> bool {
         self.writable && (self.privileged_execute || self.user_execute)
@@ -168,7 +168,7 @@ impl Permissions {
         bits
     }
 
-    /// The permissions that a leaf descriptor of `regime` gives.
+    /// The permissions of a leaf descriptor of `regime`.
     #[must_use]
     pub const fn decode(descriptor: Descriptor, regime: Regime) -> Self {
         let bits = descriptor.0;
@@ -190,24 +190,24 @@ impl Permissions {
     }
 }
 
-/// All that a leaf says besides its address.
+/// Everything in a leaf besides its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// The kind of memory.
     pub memory: MemoryType,
-    /// Who sees it coherently. Where TCR.DS is set TCR gives it for every leaf, and this is
-    /// ignored when encoding and decodes as [`Shareability::Inner`].
+    /// The shareability. Where TCR.DS is set, TCR gives it for every leaf: encoding ignores this field,
+    /// and decoding gives [`Shareability::Inner`].
     pub shareability: Shareability,
-    /// What may be done with it.
+    /// The allowed accesses.
     pub permissions: Permissions,
-    /// The access flag: with it clear, the first access faults (or hardware sets it, TCR.HA).
+    /// The access flag. While it is clear, the first access faults, or hardware sets it (TCR.HA).
     pub accessed: bool,
     /// Whether the translation is the same in every address space (nG clear).
     pub global: bool,
 }
 
 impl Attributes {
-    /// Normal, inner shareable, accessed, global memory: what a kernel maps RAM with.
+    /// Normal, inner shareable, accessed, global memory: a kernel's attributes for RAM.
     #[must_use]
     pub const fn normal(permissions: Permissions) -> Self {
         Self {
@@ -224,8 +224,8 @@ impl Attributes {
     pub const fn device() -> Self {
         Self {
             memory: MemoryType::Device,
-            // Device memory is outer shareable whatever the descriptor says; writing the same
-            // value everywhere keeps aliases from differing.
+            // Device memory is always outer shareable; the same value in every descriptor keeps
+            // aliases alike.
             shareability: Shareability::Outer,
             permissions: Permissions::READ_WRITE,
             accessed: true,
@@ -233,8 +233,8 @@ impl Attributes {
         }
     }
 
-    /// These attributes as the bits of a leaf descriptor of `geometry`, without the address, the
-    /// contiguous bit and the two low bits.
+    /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the contiguous
+    /// bit and the two low bits.
     #[must_use]
     pub const fn encode(&self, geometry: &Geometry) -> u64 {
         let regime = geometry.regime();

@@ -1,30 +1,30 @@
-//! Which changes of a valid descriptor need break-before-make.
+//! The rules for changing a live descriptor, break-before-make above all.
 //!
-//! One pure function, [`classify`], knows rule RWHZWS and its relaxations by FEAT_BBM (RPVTFW,
-//! RKFLJB); every operation on live tables asks it. It looks at one entry: whether the members
-//! of a contiguous group agree is the caller's.
+//! One pure function, [`classify`], implements rule RWHZWS and its relaxations by FEAT_BBM (RPVTFW,
+//! RKFLJB). Every operation on live tables asks it. The function looks at one entry; the caller checks
+//! that the members of a contiguous group agree.
 
 use super::attributes::Permissions;
 use super::descriptor::{Descriptor, Kind};
 use super::geometry::Geometry;
 use super::page_size::Level;
 
-/// How far FEAT_BBM lets a size change go without break-before-make.
+/// The level of FEAT_BBM: which changes of size need no break-before-make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum BbmLevel {
     /// Every change of size needs break-before-make.
     Level0,
-    /// As level 0, with the nT bit as another way.
+    /// The contiguous hint may change in place. Blocks need break-before-make or the nT bit.
     Level1,
-    /// Sizes may change in place; a TLB conflict abort may be taken.
+    /// Sizes may change in place, but a CPU may take a TLB conflict abort.
     Level2,
-    /// Sizes may change in place, and no TLB conflict abort is taken.
+    /// Sizes may change in place, and no CPU takes a TLB conflict abort.
     Level3,
 }
 
 impl BbmLevel {
-    /// The level with this number; numbers above 3 include level 3.
+    /// The level with this number; a number above 3 counts as level 3.
     #[must_use]
     pub const fn from_number(number: u32) -> Self {
         match number {
@@ -42,35 +42,37 @@ impl BbmLevel {
     }
 }
 
-/// What a change of one entry takes.
+/// The steps that a change of one entry requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Change {
     /// The entry stays as it is.
     Nothing,
-    /// Store it; no TLBI: what was there could not be cached (IWZCBG, an access flag of 0).
+    /// Store the entry. No TLBI follows, because no TLB can hold the old entry: it was invalid (IWZCBG)
+    /// or its access flag was 0.
     Store,
-    /// Store it, then invalidate the TLB before relying on it.
+    /// Store the entry, then invalidate the TLB before relying on the change.
     StoreThenInvalidate,
-    /// Store it; the old and new translations agree, so stale ones are harmless until the next
-    /// change of the range, whose invalidation must reach them. A TLB conflict abort may be
-    /// taken in between where the level is 1 or 2.
+    /// Store the entry. The old and new translations agree, so stale ones are harmless until the next
+    /// change of the range, whose invalidation must reach them. At levels 1 and 2 a CPU may take a TLB
+    /// conflict abort in between.
     StoreResized {
         /// Whether a TLB conflict abort is possible until the invalidation.
         conflict_possible: bool,
     },
-    /// Invalid entry, TLBI, then the new one (RDDMVT): every access faults in between.
+    /// Store an invalid entry, issue the TLBI, then store the new entry (RDDMVT). Accesses fault in
+    /// between.
     BreakBeforeMake,
 }
 
 /// Bits that may change in place on a live leaf, followed by a TLBI.
 const IN_PLACE: u64 = Permissions::MASK;
 
-/// What changing the entry from `old` to `new` at `level` takes on live tables of `geometry`,
-/// when the CPUs that use them have at least `bbm`.
+/// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`, when
+/// all CPUs that use them have at least level `bbm`.
 ///
-/// For a change between a block and a table the caller vouches that the table's entries
-/// translate as the block did, attributes included; if not, it must say so by breaking first.
+/// For a change between a block and a table the caller guarantees that the table's entries translate as
+/// the block does, attributes included. If they do not, the caller must break the entry first.
 #[must_use]
 pub const fn classify(
     geometry: &Geometry,
@@ -87,22 +89,22 @@ pub const fn classify(
         (_, Kind::Invalid | Kind::Hidden) => Change::StoreThenInvalidate,
         (Kind::Leaf, Kind::Leaf) => classify_leaves(old, new, bbm),
         (Kind::Leaf, Kind::Table) | (Kind::Table, Kind::Leaf) => resized(bbm, BbmLevel::Level2),
-        // Another table behind the same entry: nothing in RWHZWS's list as such, but the
-        // translations below it differ unless proven equal, so it is treated as one.
+        // RWHZWS does not list a change from one table to another, but nothing proves that both
+        // translate alike, so the change needs break-before-make.
         (Kind::Table, Kind::Table) => Change::BreakBeforeMake,
     }
 }
 
 const fn classify_leaves(old: Descriptor, new: Descriptor, bbm: BbmLevel) -> Change {
     let changed = old.0 ^ new.0;
-    // With the access flag clear nothing was cached, and setting it needs no TLBI. Only that bit:
-    // with more in the same store the rules for those hold.
+    // No TLB holds an entry with a clear access flag, so setting the flag needs no TLBI. Other bits
+    // that change in the same store fall under their own rules.
     if changed == Descriptor::ACCESS_FLAG && old.0 & Descriptor::ACCESS_FLAG == 0 {
         return Change::Store;
     }
     if changed & Descriptor::CONTIGUOUS != 0 {
-        // RPVTFW: the relaxation holds only if nothing else that needs break-before-make
-        // changes in the same store, and permissions must not differ within a group (RJQQTC).
+        // RPVTFW: the relaxation holds only if the same store changes nothing else that needs
+        // break-before-make. Permissions must not differ within a group (RJQQTC).
         return if changed == Descriptor::CONTIGUOUS {
             resized(bbm, BbmLevel::Level1)
         } else {
@@ -122,7 +124,7 @@ const fn classify_leaves(old: Descriptor, new: Descriptor, bbm: BbmLevel) -> Cha
     }
 }
 
-/// A change of size only, allowed in place from `least` on.
+/// A change of size alone, allowed in place from level `least` on.
 const fn resized(bbm: BbmLevel, least: BbmLevel) -> Change {
     if bbm.number() >= least.number() {
         Change::StoreResized {

@@ -1,8 +1,8 @@
 //! Translation table descriptors of stage 1, bit for bit.
 //!
-//! A [`Descriptor`] is the 64-bit value in a table. Its meaning depends on the level that it stands at
-//! and on the output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes)
-//! decode its permissions.
+//! A [`Descriptor`] is the 64-bit value of a table entry. Its meaning depends on its level and on the
+//! output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes) decode its
+//! permissions.
 
 use super::geometry::{Geometry, PhysicalAddress};
 use super::page_size::{Level, PageSize};
@@ -13,18 +13,18 @@ use core::fmt;
 #[repr(transparent)]
 pub struct Descriptor(pub u64);
 
-/// What a descriptor is at its level.
+/// The kind of a descriptor at its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Translation fault: bit 0 clear, or a pattern that this level does not decode.
+    /// An access faults: bit 0 is clear, or this level does not decode the pattern.
     Invalid,
     /// A pointer to a table of the next level.
     Table,
     /// A block, or at level 3 a page.
     Leaf,
-    /// A leaf that was made invalid for a while ([`Descriptor::hidden`]): a translation fault to
-    /// the CPU, but address and permissions are kept, and nothing else may be mapped there.
+    /// A present-invalid leaf ([`Descriptor::hidden`]): an access faults, but the entry keeps its address
+    /// and permissions, and nothing else may be mapped there.
     Hidden,
 }
 
@@ -62,21 +62,20 @@ impl Descriptor {
     pub const UXN: u64 = 1 << 54;
     /// Bits 58:55: left to software.
     pub const SOFTWARE: u64 = 0b1111 << 55;
-    /// Bit 63 of an *invalid* descriptor, which hardware ignores: the entry is a leaf that was
-    /// made invalid for a while.
+    /// Bit 63 of an *invalid* descriptor, which hardware ignores: the entry is a present-invalid leaf.
     pub const HIDDEN: u64 = 1 << 63;
     /// Bit 59 of a table descriptor: no privileged execution below it.
     pub const PXN_TABLE: u64 = 1 << 59;
     /// Bit 60 of a table descriptor: no unprivileged execution below it (execute-never in
     /// regimes with one privilege).
     pub const UXN_TABLE: u64 = 1 << 60;
-    /// Bits 62:61 of a table descriptor: access below it is restricted.
+    /// Bits 62:61 of a table descriptor: limits on access below it.
     pub const AP_TABLE: u64 = 0b11 << 61;
-    /// Bit 63 of a table descriptor: what is below it is not secure.
+    /// Bit 63 of a table descriptor: the tables and outputs below it are non-secure.
     pub const NS_TABLE: u64 = 1 << 63;
 
-    /// The bits of a table descriptor that take permissions from what is below it: a leaf in its
-    /// place would be without.
+    /// The bits of a table descriptor that restrict everything below it. A leaf has no such bits, so a
+    /// leaf in the table's place would lose the restrictions.
     pub const RESTRICTIONS: u64 =
         Self::PXN_TABLE | Self::UXN_TABLE | Self::AP_TABLE | Self::NS_TABLE;
 
@@ -86,8 +85,8 @@ impl Descriptor {
         Self(geometry.address_bits(table) | Self::TABLE_OR_PAGE | Self::VALID)
     }
 
-    /// A leaf descriptor of `level` whose output begins at `output`, with the encoded
-    /// `attributes` (as [`Attributes::encode`](super::Attributes::encode) gives them).
+    /// A leaf descriptor of `level` whose output begins at `output`, with `attributes` as encoded by
+    /// [`Attributes::encode`](super::Attributes::encode).
     #[must_use]
     pub const fn leaf(
         geometry: &Geometry,
@@ -103,19 +102,19 @@ impl Descriptor {
         Self(geometry.address_bits(output) | attributes | kind)
     }
 
-    /// Bit 0. A valid bit alone does not make a leaf: see [`kind`](Self::kind).
+    /// Whether bit 0 is set. The valid bit alone does not make a leaf: see [`kind`](Self::kind).
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.0 & Self::VALID != 0
     }
 
-    /// Whether this points to a table when it stands at `level`.
+    /// Whether this descriptor points to a table at `level`.
     #[must_use]
     pub const fn is_table(self, level: Level) -> bool {
         !level.is_last() && self.0 & 0b11 == 0b11
     }
 
-    /// What this is when it stands at `level` of `geometry`.
+    /// The kind of this descriptor at `level` of `geometry`.
     #[must_use]
     pub const fn kind(self, geometry: &Geometry, level: Level) -> Kind {
         match self.0 & 0b11 {
@@ -127,38 +126,38 @@ impl Descriptor {
         }
     }
 
-    /// Whether hardware may change this leaf at any time: set the access flag (TCR.HA), or make a
-    /// page that is writable but clean dirty by clearing AP\[2\] (TCR.HD and DBM). Software changes
-    /// such an entry of a live table in one step (RWLTNL). In a table descriptor, which hardware
-    /// leaves alone, the bits mean nothing.
+    /// Whether hardware may change this leaf at any time. Hardware sets the access flag (TCR.HA), and it
+    /// marks a writable clean page dirty by clearing AP\[2\] (TCR.HD and DBM). Software must change such
+    /// an entry of a live table atomically (RWLTNL). The result means nothing for a table descriptor,
+    /// which hardware does not change.
     #[must_use]
     pub const fn may_be_updated(self) -> bool {
         let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
         self.is_valid() && (self.0 & Self::ACCESS_FLAG == 0 || self.0 & clean == clean)
     }
 
-    /// This leaf made invalid, so that every access faults, with all else kept.
+    /// This leaf as a present-invalid one: every access faults, and all other bits stay.
     #[must_use]
     pub const fn hidden(self) -> Self {
         Self((self.0 & !Self::VALID) | Self::HIDDEN)
     }
 
-    /// The contiguous bit.
+    /// Whether the contiguous hint is set.
     #[must_use]
     pub const fn is_contiguous(self) -> bool {
         self.0 & Self::CONTIGUOUS != 0
     }
 }
 
-/// A geometry's formats for the addresses in descriptors. A geometry itself does not know descriptors.
+/// The decoding of descriptors by a geometry. This `impl` is in this file because `geometry` does not
+/// import descriptors.
 impl Geometry {
-    /// The bits of a leaf descriptor of `level` that are neither address nor contiguous hint nor
-    /// say what kind of descriptor it is: attributes, permissions, and whatever else it holds.
+    /// The bits of a leaf descriptor of `level` besides its address, its contiguous hint and its kind:
+    /// attributes, permissions and all other bits.
     #[must_use]
     pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
         let address = self.address_bits(self.address_of(leaf, level));
-        // Only larger leaves have room for these, above all for nT, and smaller ones have address
-        // bits there.
+        // Only larger leaves have control bits here, above all nT; smaller ones have address bits.
         let below = (1 << self.page_size().level_shift(level)) - 1;
         let unused = below & !(PageSize::MIN.bytes() - 1);
         leaf.0

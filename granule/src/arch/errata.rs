@@ -1,9 +1,8 @@
-//! Errata of CPUs that touch translation, as data: a table by MIDR range and what to do.
+//! CPU errata that affect translation: a table of MIDR ranges and workarounds.
 //!
-//! To add one: a row in [`TABLE`], and if what it asks for is new a [`Workaround`], which then
-//! must be applied where such things are issued (the TLB and barrier code in
-//! `table::flush`, the MMU's switch in a kernel). Nothing else may look at
-//! a MIDR for an erratum's sake.
+//! To add an erratum, add a row to [`TABLE`]. If it needs a new [`Workaround`], apply that where the
+//! affected instructions are issued: in `table::flush`, or where a kernel switches the MMU. No other
+//! code may test a MIDR for an erratum.
 
 use super::midr::{ARM, CAVIUM, FUJITSU, MICROSOFT, MidrRange, NVIDIA, QUALCOMM};
 use Workaround::{
@@ -11,53 +10,52 @@ use Workaround::{
     NoNonGlobalKernel, RepeatTlbi, RepeatTlbiAlone,
 };
 
-/// What an erratum makes the code do.
+/// The workaround for an erratum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Workaround {
-    /// Issue each broadcast TLBI and its DSB twice: accesses of *other* CPUs may outlive its
-    /// completion. A CPU that runs alone need not.
+    /// Issue each broadcast TLBI and its DSB twice, because accesses of *other* CPUs may outlive its
+    /// completion. A CPU that runs alone needs no repetition.
     RepeatTlbi,
-    /// The same, and also while no other CPU runs: the DSB itself may end before the broadcast TLBI
-    /// has done its work. TLBIs of the CPU's own (not IS) are not affected.
+    /// As `RepeatTlbi`, also while no other CPU runs: the DSB itself may complete
+    /// before the broadcast TLBI. Local TLBIs (not IS) are not affected.
     RepeatTlbiAlone,
-    /// Trust no level of FEAT_BBM: replacing a live block or contiguous entry in place may
-    /// livelock.
+    /// Treat FEAT_BBM as level 0: replacing a live block or contiguous entry in place may livelock.
     NoBbm,
-    /// Leave TCR.HD off: the hardware's dirty state is not reliable.
+    /// Leave TCR.HD clear: the hardware's dirty state is not reliable.
     NoHardwareDirty,
     /// Break before make (with TLBI) when a user page goes from executable to not
     /// ([`Settings::break_execute`](crate::space::Settings::break_execute)).
     BreakOnExecuteRemoval,
-    /// An ISB right before the write that clears SCTLR.M.
+    /// Issue an ISB right before the write that clears SCTLR.M.
     BarrierBeforeMmuOff,
-    /// No non-global kernel mappings.
+    /// Make no non-global kernel mappings.
     NoNonGlobalKernel,
-    /// TCR.NFD0 and NFD1 stay clear.
+    /// Leave TCR.NFD0 and TCR.NFD1 clear.
     NoFaultDisableClear,
 }
 
 /// One erratum on one range of CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Erratum {
-    /// The name used in logs and by `arm64.errata=`: vendor's CPU and number.
+    /// The name in logs and in `arm64.errata=`: the CPU and the vendor's number.
     pub name: &'static str,
-    /// The CPUs that have it.
+    /// The affected CPUs.
     pub cpus: MidrRange,
-    /// What it takes.
+    /// The workaround.
     pub workaround: Workaround,
 }
 
-/// The errata known here.
+/// All known errata.
 pub const TABLE: &[Erratum] = &[
     row("cortex-a76-1286807", ARM, 0xd0b, 0x00, 0x30, RepeatTlbi),
     row("kryo4g-1286807", QUALCOMM, 0x804, 0xce, 0xfe, RepeatTlbi),
     row("cortex-a510-2441009", ARM, 0xd46, 0x00, 0x11, RepeatTlbi),
     every("cortex-a55-2441007", ARM, 0xd05, RepeatTlbi),
-    // The DSB behind a TLBI of the IS forms may complete early, whoever else runs. Those that the
-    // entry code issues for its own CPU (VMALLE1 and ALLE2 with DSB NSH) are none of these.
+    // The DSB after a broadcast (IS) TLBI may complete early, even while no other CPU runs. The entry
+    // code's TLBIs for its own CPU (VMALLE1 and ALLE2 with DSB NSH) are not affected.
     row("falkor-1009", QUALCOMM, 0xc00, 0x00, 0x00, RepeatTlbiAlone),
-    // CVE-2025-10263: memory accesses may outlive a broadcast TLBI's completion.
+    // CVE-2025-10263: memory accesses may outlive the completion of a broadcast TLBI.
     every("cortex-a76-4193800", ARM, 0xd0b, RepeatTlbi),
     every("cortex-a76ae-4193801", ARM, 0xd0e, RepeatTlbi),
     every("cortex-a77-4193798", ARM, 0xd0d, RepeatTlbi),
@@ -161,7 +159,7 @@ const fn row(
 }
 
 impl Erratum {
-    /// Whether the CPU with this MIDR has it.
+    /// Whether the CPU with this MIDR has the erratum.
     #[must_use]
     pub const fn affects(&self, midr: u64) -> bool {
         self.cpus.contains(midr)
@@ -173,10 +171,10 @@ impl Erratum {
 pub struct Errata(u64);
 
 impl Errata {
-    /// None at all.
+    /// No errata.
     pub const NONE: Self = Self(0);
 
-    /// Those of the CPU with this MIDR.
+    /// The errata of the CPU with this MIDR.
     #[must_use]
     pub fn of_cpu(midr: u64) -> Self {
         let mut set = 0;
@@ -188,8 +186,8 @@ impl Errata {
         Self(set)
     }
 
-    /// Adds the erratum called `name`, as `arm64.errata=` does for tests; false if there is none
-    /// of that name.
+    /// Adds the erratum called `name`, as `arm64.errata=` does for tests. Returns false if no erratum
+    /// has that name.
     pub fn force(&mut self, name: &[u8]) -> bool {
         for (index, erratum) in TABLE.iter().enumerate() {
             if erratum.name.as_bytes() == name {
@@ -200,7 +198,7 @@ impl Errata {
         false
     }
 
-    /// Both sets together, as for a machine of several kinds of CPU.
+    /// The union of both sets, for a machine with several kinds of CPU.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -215,13 +213,13 @@ impl Errata {
             .map(|(_, e)| e)
     }
 
-    /// Whether any of them asks for `workaround`.
+    /// Whether any erratum in the set needs `workaround`.
     #[must_use]
     pub fn needs(self, workaround: Workaround) -> bool {
         self.iter().any(|erratum| erratum.workaround == workaround)
     }
 
-    /// Whether broadcast TLBIs must be repeated, on a CPU that runs `alone` or beside others.
+    /// Whether broadcast TLBIs must be repeated. `alone` says that no other CPU runs.
     #[must_use]
     pub fn repeats_tlbi(self, alone: bool) -> bool {
         self.needs(Workaround::RepeatTlbiAlone) || (!alone && self.needs(Workaround::RepeatTlbi))

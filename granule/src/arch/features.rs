@@ -1,11 +1,11 @@
-//! What a CPU can do, read out of its ID registers.
+//! The features of a CPU, decoded from its ID registers.
 //!
-//! Field values above the ones known mean *more* than those, never "no": the trap that makes
-//! kernels refuse 4K pages on CPUs that have them with 52 bits (ID_AA64MMFR0_EL1.TGran4 = 1).
+//! A field value above the known ones means *more* than those, never "no". Kernels that test for
+//! equality refuse 4K pages on CPUs that have them with 52 bits (ID_AA64MMFR0_EL1.TGran4 = 1).
 
 use super::page_size::PageSize;
 
-/// The ID registers that matter here, as read.
+/// The raw ID registers that decide how a CPU translates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdRegisters {
     /// MIDR_EL1: which CPU this is.
@@ -32,15 +32,15 @@ pub enum Support {
     With52Bits,
 }
 
-/// Invalidation of the TLB by ranges of addresses.
+/// The kinds of TLBI instructions of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TlbiFeature {
-    /// By single addresses only.
+    /// By single address, in the inner shareable domain.
     Single,
-    /// Also in the outer shareable domain (FEAT_TLBIOS).
+    /// As `Single`, and also in the outer shareable domain (FEAT_TLBIOS).
     OuterShareable,
-    /// Also by ranges (FEAT_TLBIRANGE).
+    /// As `OuterShareable`, and also by range (FEAT_TLBIRANGE).
     Range,
 }
 
@@ -62,7 +62,7 @@ impl CpuFeatures {
         Self { registers }
     }
 
-    /// The registers these came from.
+    /// The registers behind these features.
     #[must_use]
     pub const fn registers(&self) -> &IdRegisters {
         &self.registers
@@ -92,8 +92,8 @@ impl CpuFeatures {
         }
     }
 
-    /// The bits of physical address the CPU has: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved
-    /// value counts as the largest that is known.
+    /// The CPU's bits of physical address: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved value counts
+    /// as the largest known one.
     #[must_use]
     pub const fn pa_bits(&self) -> u32 {
         match field(self.registers.mmfr0, 0) {
@@ -131,15 +131,14 @@ impl CpuFeatures {
         }
     }
 
-    /// FEAT_BBM's level as the ID register gives it: 0 to 3. Values above 3 are not known and
-    /// count as 3, which they include.
+    /// FEAT_BBM's level in the ID register: 0 to 3. A value above 3 includes level 3 and counts as 3.
     #[must_use]
     pub const fn bbm_level(&self) -> u32 {
         let level = field(self.registers.mmfr2, 52);
         if level > 3 { 3 } else { level }
     }
 
-    /// How the TLB can be invalidated.
+    /// The CPU's kinds of TLBI instructions.
     #[must_use]
     pub const fn tlbi(&self) -> TlbiFeature {
         match field(self.registers.isar0, 56) {
@@ -149,7 +148,7 @@ impl CpuFeatures {
         }
     }
 
-    /// FEAT_TTL: TLBI by address takes a hint of the leaf's level.
+    /// FEAT_TTL: a TLBI by address takes a hint of the leaf's level.
     #[must_use]
     pub const fn tlbi_level_hint(&self) -> bool {
         field(self.registers.mmfr2, 48) >= 1
@@ -161,8 +160,8 @@ impl CpuFeatures {
         field(self.registers.mmfr1, 8) >= 1
     }
 
-    /// FEAT_HAFDBS: 0 none, 1 hardware sets the access flag, 2 and also the dirty state, 3 and
-    /// also the access flag of tables.
+    /// FEAT_HAFDBS: 0 is none; 1 means that hardware sets the access flag; 2 adds the dirty state; 3
+    /// adds the access flag of tables.
     #[must_use]
     pub const fn hardware_dirty(&self) -> u32 {
         field(self.registers.mmfr1, 0)

@@ -1,10 +1,9 @@
-//! The shape of one half of an address space: page size, input and output address sizes, and
-//! the descriptor format that goes with them.
+//! The shape of one half of an address space: page size, input and output address sizes, and their
+//! descriptor format.
 //!
-//! A [`Geometry`] is chosen at boot and is a value, not a type: the hot loops are generic over
-//! the page size alone and never look at the output format, because they add a constant step to
-//! a descriptor that was encoded before the loop began. That keeps three instances of the code,
-//! not six.
+//! A [`Geometry`] is a value chosen at boot, not a type. Hot loops add a constant step to a descriptor
+//! that was encoded before the loop, so they never look at the output format and are generic over the
+//! page size alone. The code therefore has three instances, not six.
 
 use super::features::{CpuFeatures, Support};
 use super::page_size::{Level, PageSize};
@@ -31,7 +30,7 @@ impl fmt::Display for VirtualAddress {
     }
 }
 
-/// Which translation table base register an address space hangs from.
+/// The half of the address space, and so its translation table base register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Half {
@@ -41,7 +40,7 @@ pub enum Half {
     Upper,
 }
 
-/// Where a descriptor keeps address bits 51 to 48.
+/// The position of address bits 51 to 48 in a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OutputFormat {
@@ -54,21 +53,21 @@ pub enum OutputFormat {
     Lpa,
 }
 
-/// Why a [`Geometry`] cannot be.
+/// Why a [`Geometry`] is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeometryError {
     /// The CPU does not have the page size.
     PageSize(PageSize),
-    /// Neither this CPU with this page size nor its extensions have so many input address bits.
+    /// The CPU does not support this number of input address bits with this page size.
     AddressBits {
-        /// The page size asked for.
+        /// The requested page size.
         page_size: PageSize,
-        /// The bits asked for.
+        /// The requested bits.
         va_bits: u32,
-        /// The fewest bits there are.
+        /// The fewest supported bits.
         least: u32,
-        /// The most bits there are.
+        /// The most supported bits.
         most: u32,
     },
     /// A regime with one privilege translates from TTBR0 alone.
@@ -110,17 +109,17 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry that `cpu` gives `va_bits` bits of input address with `page_size` pages.
+    /// The geometry of `va_bits` bits of input address with `page_size` pages on `cpu`.
     ///
-    /// LPA2 (TCR.DS) is chosen if and only if the input address needs it (52 bits with 4K or 16K
-    /// pages) or `cpu` has more than 48 bits of physical address in that format: with it come
-    /// larger blocks. The 64K page's 52-bit output format needs no control bit and is used
-    /// whenever `cpu` has 52 bits of physical address.
+    /// LPA2 (TCR.DS) is chosen if and only if the input address needs it (52 bits with 4K or 16K pages)
+    /// or `cpu` has more than 48 bits of physical address in that format. LPA2 also allows larger
+    /// blocks. The 52-bit output format of 64K pages needs no control bit and is used whenever `cpu`
+    /// has 52 bits of physical address.
     ///
     /// # Errors
     ///
-    /// When the CPU has not that page size, or not so many input address bits, or the regime not
-    /// that half.
+    /// When the CPU lacks the page size or does not support that number of input address bits, or when
+    /// the regime lacks the half.
     pub fn new(
         cpu: &CpuFeatures,
         page_size: PageSize,
@@ -187,14 +186,13 @@ impl Geometry {
         self.va_bits
     }
 
-    /// The bits of output address that may be used: the smaller of what the CPU has and what
-    /// the descriptor format holds.
+    /// The usable bits of output address: the smaller of the CPU's and the descriptor format's.
     #[must_use]
     pub const fn pa_bits(&self) -> u32 {
         self.pa_bits
     }
 
-    /// Where descriptors keep the address bits above 47.
+    /// The position of the address bits above 47 in descriptors.
     #[must_use]
     pub const fn format(&self) -> OutputFormat {
         self.format
@@ -212,7 +210,7 @@ impl Geometry {
         self.half
     }
 
-    /// The translation regime, which says what the permission bits mean.
+    /// The translation regime, which gives the permission bits their meaning.
     #[must_use]
     pub const fn regime(&self) -> Regime {
         self.regime
@@ -222,8 +220,8 @@ impl Geometry {
     ///
     /// # Errors
     ///
-    /// When the CPU has not so many input address bits, or has them only in a format (TCR.DS)
-    /// that this half does not use.
+    /// When the CPU does not support that number of input address bits, or supports it only in a format
+    /// (TCR.DS) that this half does not use.
     pub fn with_half(
         &self,
         cpu: &CpuFeatures,
@@ -231,7 +229,7 @@ impl Geometry {
         va_bits: u32,
     ) -> Result<Self, GeometryError> {
         let other = Self::new(cpu, self.page_size, va_bits, half, self.regime)?;
-        // TCR.DS is one bit for both halves: the format is the first half's. Without it 4K and
+        // TCR.DS is one bit for both halves, so the first half decides the format. Without DS, 4K and
         // 16K pages have no 52-bit input addresses.
         if needs_ds(self.page_size, va_bits) && !self.lpa2() {
             return Err(GeometryError::AddressBits {
@@ -254,13 +252,13 @@ impl Geometry {
         self.page_size.start_level(self.va_bits)
     }
 
-    /// How many levels of tables a walk visits.
+    /// The number of table levels that a full walk visits.
     #[must_use]
     pub const fn levels(&self) -> u32 {
         (Level::L3.number() - self.start_level().number() + 1) as u32
     }
 
-    /// The entries of the root table that input addresses reach.
+    /// The number of root table entries that input addresses reach.
     #[must_use]
     pub const fn root_entries(&self) -> usize {
         1 << (self.va_bits - self.page_size.level_shift(self.start_level()))
@@ -292,11 +290,11 @@ impl Geometry {
         }
     }
 
-    /// Whether a block descriptor is decoded at `level`; at level 3 whether a page is.
+    /// Whether hardware decodes a block descriptor at `level`, or a page at level 3.
     ///
-    /// 4K: level 0 only with DS, levels 1 and 2 always. 16K: level 1 only with DS, level 2
-    /// always. 64K: level 1 only with 52-bit physical addresses, level 2 always. A block pattern
-    /// anywhere else is an invalid descriptor.
+    /// 4K: level 0 only with DS, levels 1 and 2 always. 16K: level 1 only with DS, level 2 always. 64K:
+    /// level 1 only with 52-bit physical addresses, level 2 always. At other levels a block pattern is
+    /// an invalid descriptor.
     #[must_use]
     pub const fn leaf_allowed(&self, level: Level) -> bool {
         match (self.page_size, level) {
@@ -309,9 +307,8 @@ impl Geometry {
         }
     }
 
-    /// The leaf sizes there are, in bytes, largest first: blocks, contiguous groups and pages,
-    /// each with whether it is a contiguous group. A group larger than the whole space is none
-    /// of them: an implementation may fault on it (RWMNPV).
+    /// The leaf sizes of this geometry, largest first: blocks, contiguous groups and pages. A group
+    /// larger than the whole space is left out, because an implementation may fault on it (RWMNPV).
     pub fn leaf_sizes(&self) -> impl Iterator<Item = LeafSize> + use<> {
         let geometry = *self;
         Level::ALL
@@ -348,7 +345,7 @@ impl Geometry {
         }
     }
 
-    /// The address that a descriptor of this format holds, without its bits below `low`: the other way of
+    /// The address in a descriptor of this format, without the bits below `low`: the inverse of
     /// [`address_bits`](Self::address_bits).
     pub(super) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
         PhysicalAddress(match self.format {
@@ -363,22 +360,22 @@ impl Geometry {
     }
 }
 
-/// The most address bits without any of the 52-bit extensions.
+/// The most address bits without the 52-bit extensions.
 const MOST_PLAIN_BITS: u32 = 48;
 
-/// Whether so many input address bits take TCR.DS.
+/// Whether `va_bits` bits of input address need TCR.DS.
 const fn needs_ds(size: PageSize, va_bits: u32) -> bool {
     va_bits > MOST_PLAIN_BITS && !matches!(size, PageSize::K64)
 }
 
-/// One size of leaf that a [`Geometry`] has.
+/// One leaf size of a [`Geometry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafSize {
-    /// The level of its entries.
+    /// The level of the entries.
     pub level: Level,
-    /// Whether it is a whole contiguous group of them.
+    /// Whether the leaf is a whole contiguous group of entries.
     pub contiguous: bool,
-    /// Its size in bytes: of the group where it is one, else of the entry.
+    /// The size in bytes: of the group if it is one, else of the entry.
     pub bytes: u64,
 }
 

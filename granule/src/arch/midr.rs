@@ -1,4 +1,4 @@
-//! Ranges of CPUs by MIDR_EL1, for the tables that know something about some of them.
+//! Ranges of CPUs by MIDR_EL1, for the tables of errata and of trusted CPUs.
 
 /// CPUs of one kind, from one revision to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub struct MidrRange {
     pub part: u16,
     /// The first variant and revision, as `variant << 4 | revision` (r1p2 is 0x12).
     pub first: u8,
-    /// The last.
+    /// The last variant and revision, in the same encoding.
     pub last: u8,
 }
 
@@ -22,7 +22,7 @@ pub(crate) const MICROSOFT: u8 = 0x6d;
 pub(crate) const AMPERE: u8 = 0xc0;
 
 impl MidrRange {
-    /// Whether the CPU with this MIDR is among them.
+    /// Whether the CPU with this MIDR is in the range.
     #[must_use]
     pub const fn contains(&self, midr: u64) -> bool {
         let implementer = (midr >> 24) as u8;

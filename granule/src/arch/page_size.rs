@@ -1,14 +1,13 @@
-//! Page sizes, as types that fold and as values.
+//! Page sizes as types and as values.
 //!
-//! Hot code is generic over [`Page`] and calls the `const` methods of [`PageSize`] on
-//! `P::SIZE`, which the compiler folds as it would a constant of a kernel built for one size.
-//! Code that is not hot takes a [`PageSize`]. [`PageSize::dispatch`] is the one bridge from the
-//! value chosen at boot to the type. There is deliberately no page-size constant in here: what
-//! needs a bound says [`PageSize::MIN`] or [`PageSize::MAX`].
+//! Hot code is generic over [`Page`] and calls the `const` methods of [`PageSize`] on `P::SIZE`; the
+//! compiler folds these calls to constants. Other code takes a [`PageSize`]. Only
+//! [`PageSize::dispatch`] turns the value chosen at boot into the type. This file defines no page-size
+//! constant on purpose: a bound uses [`PageSize::MIN`] or [`PageSize::MAX`].
 
 use core::fmt;
 
-/// The bits that one descriptor takes, as a shift: a descriptor is 8 bytes.
+/// The base-2 logarithm of a descriptor's 8 bytes.
 const DESCRIPTOR_SHIFT: u32 = 3;
 
 /// A translation granule: the size of a page and of a full translation table.
@@ -24,11 +23,11 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// The smallest page size that a CPU can have: bounds of counts use it.
+    /// The architecture's smallest page size, for bounds of counts.
     pub const MIN: Self = Self::K4;
-    /// The largest page size that a CPU can have: sizes and alignments of static storage use it.
+    /// The architecture's largest page size, for sizes and alignments of static storage.
     pub const MAX: Self = Self::K64;
-    /// All of them, smallest first.
+    /// All page sizes, smallest first.
     pub const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
 
     /// The base-2 logarithm of the size in bytes: 12, 14 or 16.
@@ -47,7 +46,7 @@ impl PageSize {
         1 << self.shift()
     }
 
-    /// The page size of so many bytes, if there is one.
+    /// The page size of exactly `bytes` bytes, if there is one.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -88,8 +87,8 @@ impl PageSize {
         ((offset >> self.level_shift(level)) as usize) & (self.entries() - 1)
     }
 
-    /// How many entries of `level` the contiguous hint joins; 1 where the hint does not exist
-    /// (reserved at 4K level 0, 16K level 1 and 64K level 1).
+    /// The number of entries of `level` in a contiguous group; 1 where the hint is reserved (4K level
+    /// 0, 16K level 1 and 64K level 1).
     #[must_use]
     pub const fn contiguous_entries(self, level: Level) -> usize {
         match (self, level) {
@@ -103,7 +102,7 @@ impl PageSize {
 
     /// The level at which a walk of `address_bits` bits of input address starts.
     ///
-    /// Only the bits that the architecture has with this page size give a level:
+    /// The result is meaningful only for bits that the architecture has with this page size;
     /// [`Geometry::new`](super::Geometry::new) checks them.
     #[must_use]
     pub const fn start_level(self, address_bits: u32) -> Level {
@@ -127,8 +126,8 @@ impl PageSize {
         }
     }
 
-    /// Calls `what` with the type of this page size: the one place where a size chosen at boot
-    /// leads into code compiled for it.
+    /// Runs `what` with the type of this page size. This is the only place where a size chosen at boot
+    /// selects code compiled for it.
     pub fn dispatch<D: Dispatch>(self, what: D) -> D::Output {
         match self {
             Self::K4 => what.run::<Page4K>(),
@@ -144,9 +143,9 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// What [`PageSize::dispatch`] calls: a computation generic over the page size.
+/// A computation generic over the page size, for [`PageSize::dispatch`].
 pub trait Dispatch {
-    /// What it gives back, the same type for every page size.
+    /// The result, of the same type for every page size.
     type Output;
     /// The computation.
     fn run<P: Page>(self) -> Self::Output;
@@ -154,7 +153,7 @@ pub trait Dispatch {
 
 /// A page size as a type, whose geometry the compiler folds.
 ///
-/// Sealed: the architecture has these three.
+/// Sealed: the architecture has three page sizes.
 pub trait Page: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     /// The same page size as a value; its `const` methods give the geometry.
     const SIZE: PageSize;
@@ -220,8 +219,8 @@ impl Level {
         }
     }
 
-    /// The level of the tables that this level's table descriptors point to; level 3 has none
-    /// and gives itself.
+    /// The level of the tables that this level's table descriptors point to. Level 3 has no next level
+    /// and returns itself.
     #[must_use]
     pub const fn next(self) -> Self {
         match self {

@@ -1,19 +1,19 @@
-//! Translation regimes: whose translations a set of tables describes.
+//! Translation regimes: the exception levels that use a set of tables.
 
-/// The translation regime whose tables these are; it says what bits 6, 53 and 54 mean.
+/// The translation regime of a set of tables; it gives bits 6, 53 and 54 their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Regime {
-    /// EL1&0: an operating system; also EL2&0, the same with FEAT_VHE and HCR_EL2.E2H.
+    /// EL1&0: an operating system; also EL2&0, its equal with FEAT_VHE and HCR_EL2.E2H.
     El1And0,
-    /// EL2 alone, without VHE's second half: one privilege, TTBR0 only.
+    /// EL2 alone, without VHE's upper half: one privilege, TTBR0 only.
     El2,
     /// EL3: firmware; one privilege, TTBR0 only.
     El3,
 }
 
 impl Regime {
-    /// Whether the regime has two privileges, so that EL0's permissions mean something.
+    /// Whether the regime has two privileges, so that EL0's permissions have an effect.
     #[must_use]
     pub const fn has_user(self) -> bool {
         matches!(self, Self::El1And0)

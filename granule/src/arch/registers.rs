@@ -1,7 +1,7 @@
-//! The values of TCR, MAIR and TTBR that make a CPU walk tables of a given [`Geometry`].
+//! The values of TCR, MAIR and TTBR for tables of a given [`Geometry`].
 //!
-//! Values only; writing them is the kernel's, with the MMU off or through an empty table
-//! (TG, DS and IPS must not change while the half they govern is in use).
+//! This file computes values. The kernel writes them, with the MMU off or through an empty table,
+//! because TG, DS and IPS must not change while the half they govern is in use.
 
 use super::attributes::Shareability;
 use super::features::CpuFeatures;
@@ -20,7 +20,7 @@ impl Mair {
     pub const STANDARD: Self = Self(0xff | 0x04 << 8 | 0x44 << 16 | 0xf0 << 32);
 }
 
-/// Cacheability of table walks and where the tables are: write-back, inner shareable.
+/// IRGN's and ORGN's encoding of write-back, write-allocate table walks.
 const WALK_WRITE_BACK: u64 = 0b01;
 
 /// TCR_EL1 (also TCR_EL2 under VHE): both halves of EL1&0.
@@ -37,8 +37,8 @@ impl Tcr {
     /// TCR.AS: 16-bit ASIDs.
     pub const AS: u64 = 1 << 36;
 
-    /// Both halves: `lower` from TTBR0, `upper` from TTBR1. A half that is `None` makes no
-    /// walks at all.
+    /// The register for both halves: `lower` from TTBR0, `upper` from TTBR1. The CPU makes no walks for
+    /// a half that is `None`.
     #[must_use]
     pub const fn new(
         cpu: &CpuFeatures,
@@ -85,10 +85,10 @@ pub struct TcrSingle(pub u64);
 impl TcrSingle {
     /// TCR_EL2.DS.
     pub const DS: u64 = 1 << 32;
-    /// Bits that are RES1 in these registers.
+    /// The RES1 bits of both registers.
     const RES1: u64 = 1 << 31 | 1 << 23;
 
-    /// The register for `geometry`, whose regime must be one with a single privilege.
+    /// The register for `geometry`, whose regime must have a single privilege.
     #[must_use]
     pub const fn new(geometry: &Geometry) -> Self {
         let mut bits = Self::RES1
@@ -108,10 +108,10 @@ impl TcrSingle {
 pub struct Ttbr(pub u64);
 
 impl Ttbr {
-    /// The register that makes `root` the root table, with `asid` (0 where there are none).
+    /// The register that makes `root` the root table, with `asid` (0 in a regime without ASIDs).
     ///
-    /// Where output addresses have 52 bits TTBR\[5:2\] holds address bits 51:48, and the root
-    /// must be aligned to 64 bytes; a whole page, as this library allocates roots, always is.
+    /// With 52-bit output addresses TTBR\[5:2\] holds address bits 51:48, and the root must be aligned
+    /// to 64 bytes. This library allocates a whole page for a root, so the alignment always holds.
     #[must_use]
     pub const fn new(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
         let low = root.0 & 0x0000_ffff_ffff_fffe;
@@ -123,7 +123,7 @@ impl Ttbr {
     }
 }
 
-/// TG0's encoding. TG1's is another: mixing them up is a bug seen in several kernels.
+/// TG0's encoding, which differs from TG1's; several kernels have mixed them up.
 const fn tg0(size: PageSize) -> u64 {
     match size {
         PageSize::K4 => 0b00,
@@ -160,7 +160,7 @@ const fn output_size(pa_bits: u32) -> u64 {
 }
 
 impl Half {
-    /// The half that a regime with one privilege has.
+    /// The only half of a regime with one privilege; `None` for a regime with two halves.
     #[must_use]
     pub const fn only(regime: Regime) -> Option<Self> {
         if regime.has_user() {

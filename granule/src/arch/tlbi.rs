@@ -1,17 +1,17 @@
-//! Which TLBI instructions invalidate a range, and their operands.
+//! The TLBI instructions that invalidate a range, and their operands.
 //!
-//! Pure: it turns an [`Invalidation`] into [`TlbiOp`]s, each with the exact register operand.
-//! Issuing them with the barriers they need is `table::flush`'s.
+//! This pure code turns an [`Invalidation`] into [`TlbiOp`]s, each with the exact register operand.
+//! `table::flush` issues them with their barriers.
 //!
-//! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP): the stride is that
-//! of the entries, never of the group.
+//! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP), so the stride is the
+//! size of an entry, never of a group.
 
 use super::geometry::{Geometry, VirtualAddress};
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
 
-/// Past this many single operations a whole invalidation is cheaper: a table's worth of the
-/// smallest page, which is also where Linux draws the line.
+/// Above this number of single operations a whole invalidation is cheaper. The number is the entries
+/// of one table of the smallest page; Linux uses the same limit.
 const MOST_SINGLE: u64 = 512;
 
 /// Which cached entries an invalidation must remove.
@@ -24,38 +24,38 @@ pub enum Reach {
     AllLevels,
 }
 
-/// A range of addresses whose cached translations must go.
+/// A range of addresses whose cached translations must be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalidation {
     /// The first address.
     pub start: VirtualAddress,
-    /// The bytes, a multiple of the page size; 0 for nothing.
+    /// The bytes, a multiple of the page size; 0 invalidates nothing.
     pub bytes: u64,
-    /// The size in bytes of the smallest entry (not group, and of a table what it translates)
-    /// that may be cached for some address in the range.
+    /// The bytes of the smallest entry that may be cached for an address in the range. Entries count by
+    /// themselves, not as groups; a table entry counts with the bytes it translates.
     pub stride: u64,
     /// Leaves only, or tables too.
     pub reach: Reach,
-    /// The address space, or all of them (global mappings).
+    /// The address space; `None` means all of them (global mappings).
     pub asid: Option<u16>,
-    /// The level of every leaf in the range, if there is one: a hint.
+    /// A hint: the level of all leaves in the range, if they share one.
     pub level: Option<Level>,
 }
 
-/// What the CPUs that use the tables can be asked.
+/// The TLBI features of the CPUs that use the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlbCapabilities {
-    /// The geometry of the half, for granule, level hints and the base of range operations.
+    /// The geometry of the half, which gives the granule, level hints and the base of range operations.
     pub geometry: Geometry,
     /// FEAT_TLBIRANGE on every CPU.
     pub range: bool,
     /// FEAT_TTL on every CPU.
     pub level_hint: bool,
-    /// Issue everything twice ([`Errata::repeats_tlbi`](super::errata::Errata::repeats_tlbi)).
+    /// Issue each TLBI and its DSB twice ([`Errata::repeats_tlbi`](super::errata::Errata::repeats_tlbi)).
     pub repeat: bool,
 }
 
-/// One TLBI instruction. All of them are broadcast to the inner shareable domain.
+/// One TLBI instruction, always broadcast to the inner shareable domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlbiOp {
@@ -66,7 +66,7 @@ pub enum TlbiOp {
         /// The register operand.
         operand: u64,
     },
-    /// One address: VA(A)(L)E1IS and the other regimes'.
+    /// One address: VA(A)(L)E1IS, and its equivalents in the other regimes.
     Address {
         /// The register operand.
         operand: u64,
@@ -75,7 +75,7 @@ pub enum TlbiOp {
         /// Every address space, whatever the operand's ASID.
         all_asids: bool,
     },
-    /// A range of addresses: RVA(A)(L)E1IS and the other regimes'.
+    /// A range of addresses: RVA(A)(L)E1IS, and its equivalents in the other regimes.
     Range {
         /// The register operand.
         operand: u64,
@@ -87,10 +87,10 @@ pub enum TlbiOp {
 }
 
 impl TlbiOp {
-    /// The SYS instruction of a regime that does the operation: op0, op1, CRn, CRm and op2 as a
-    /// number of 16 bits, as MSR and SYS have them in bits 20 to 5; and the value of its register.
+    /// The regime's SYS instruction for the operation, and the value of its register. The first number
+    /// has op0, op1, CRn, CRm and op2 in 16 bits, as MSR and SYS encode them in bits 20 to 5.
     ///
-    /// A regime with one privilege has no ASIDs, so an operation on one of them is on all.
+    /// A regime with one privilege has no ASIDs, so an operation on one ASID affects every entry.
     #[must_use]
     pub const fn instruction(self, regime: Regime) -> (u16, u64) {
         let op1 = match regime {
@@ -118,12 +118,12 @@ impl TlbiOp {
     }
 }
 
-/// op2 of the forms by address and by range: 1, with a bit for every ASID and one for leaves only.
+/// op2 of the operations by address and by range: bit 0, bit 1 for all ASIDs, and bit 2 for leaves only.
 const fn address_op2(reach: Reach, all_asids: bool) -> u16 {
     1 | (all_asids as u16) << 1 | (matches!(reach, Reach::LastLevel) as u16) << 2
 }
 
-/// TTL's and TG's encoding of the granule: 01 4K, 10 16K, 11 64K.
+/// The granule in the TTL and TG fields: 01 is 4K, 10 is 16K, 11 is 64K.
 const fn granule_code(size: PageSize) -> u64 {
     match size {
         PageSize::K4 => 0b01,
@@ -134,8 +134,8 @@ const fn granule_code(size: PageSize) -> u64 {
 
 /// The operand of an operation by address.
 ///
-/// Bits 43:0 are address bits 55:12 *whatever the granule*. The level hint is given only when
-/// the caller knows the level of the leaf: with a wrong one nothing need be invalidated (RSQXYZ).
+/// Bits 43:0 are address bits 55:12 *for every granule*. Pass a level only if it is the leaf's: with a
+/// wrong hint the CPU need not invalidate anything (RSQXYZ).
 #[must_use]
 pub const fn address_operand(
     size: PageSize,
@@ -157,23 +157,23 @@ pub const fn asid_operand(asid: u16) -> u64 {
     (asid as u64) << 48
 }
 
-/// The granules that a range operation with these fields covers: (NUM + 1) * 2^(5 * SCALE + 1).
+/// The number of granules that a range operation covers: (NUM + 1) * 2^(5 * SCALE + 1).
 #[must_use]
 pub const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
 }
 
-/// Calls `issue` with each instruction that `what` takes.
+/// Calls `issue` with each instruction that `what` needs.
 ///
-/// Everything in the regime (or the address space) goes when single operations would be too
-/// many; the caller then pays misses, never a stale translation.
+/// If the range would need too many single operations, one operation invalidates the whole regime or
+/// address space. That costs extra TLB misses, but leaves no stale translation.
 pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(TlbiOp)) {
     if what.bytes == 0 {
         return;
     }
     let size = can.geometry.page_size();
     let stride = what.stride.max(size.bytes());
-    // 4K level 0 and 16K level 1 are reserved as hints where they have no leaves (without LPA2).
+    // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no leaves.
     let level = what.level.filter(|&level| {
         can.level_hint && what.reach == Reach::LastLevel && can.geometry.leaf_allowed(level)
     });
@@ -186,7 +186,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     };
     let mut at = what.start.0;
     let end = what.start.0.wrapping_add(what.bytes);
-    // One operation in each entry: the first and the last may reach beyond the range.
+    // One operation for each entry; the first and last entries may extend beyond the range.
     let before = at & (stride - 1);
     let singles = (before + what.bytes).div_ceil(stride);
     if singles <= if can.range { 1 } else { MOST_SINGLE } {
@@ -207,7 +207,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         });
         return;
     }
-    // With TCR.DS the base of a range operation counts in 64 KiB whatever the granule.
+    // With TCR.DS the base of a range operation counts in 64 KiB for every granule.
     let base_shift = if can.geometry.lpa2() {
         PageSize::K64.shift()
     } else {
@@ -217,7 +217,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         issue(single(at));
         at = at.wrapping_add(size.bytes());
     }
-    // A level hint whose base is not aligned to that level's entry is UNPREDICTABLE.
+    // A level hint is UNPREDICTABLE if the base is not aligned to an entry of that level.
     let hint_at = |at: u64| match level {
         Some(level) if at.trailing_zeros() >= size.level_shift(level) && level.number() > 0 => {
             level.number() as u64
@@ -227,7 +227,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     let mut scale = 3;
     loop {
         let granules = end.wrapping_sub(at) >> size.shift();
-        // At most 32: only at the highest scale can there be as many.
+        // NUM + 1 is at most 32; only the highest scale can reach that.
         let num = (granules >> (5 * scale + 1)).min(32);
         if num > 0 {
             let base = (at >> base_shift) & ((1 << 37) - 1);
@@ -249,7 +249,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         }
         scale -= 1;
     }
-    // Range operations cover even numbers of granules only.
+    // A range operation covers an even number of granules, so one may be left.
     while at != end {
         issue(single(at));
         at = at.wrapping_add(size.bytes());

@@ -1,12 +1,11 @@
-//! How far the CPUs of a system are trusted to change the sizes of live leaves in place.
+//! The BBM policy: which level of FEAT_BBM a system may use on live tables.
 //!
-//! One pure function, [`decide`], over what the ID registers of all CPUs say, what is known of
-//! some of them by name, and what the system can do about a TLB conflict abort. Its answer is the
-//! level that [`classify`](super::bbm::classify) may be asked with, and why it is that one.
+//! One pure function, [`decide`], combines the ID registers of all CPUs, a list of CPUs known by name,
+//! and the system's handling of TLB conflict aborts. Its answer is the level for
+//! [`classify`](super::bbm::classify), with the reason.
 //!
-//! To add a CPU that has level 2 and takes no TLB conflict abort: a row in [`KNOWN`]. A CPU that
-//! must not be trusted although it says it can be is an erratum
-//! ([`NoBbm`](super::errata::Workaround::NoBbm)).
+//! To add a CPU that has level 2 and takes no TLB conflict abort, add a row to [`KNOWN`]. A CPU whose
+//! ID register promises too much is an erratum ([`NoBbm`](super::errata::Workaround::NoBbm)).
 
 use super::bbm::BbmLevel;
 use super::errata::{Errata, Workaround};
@@ -14,19 +13,19 @@ use super::features::CpuFeatures;
 use super::midr::{AMPERE, ARM, MidrRange, NVIDIA};
 use core::fmt;
 
-/// CPUs that say level 2 and do what level 3 promises: no TLB conflict abort.
+/// CPUs that report level 2 but keep the promise of level 3: no TLB conflict abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The CPU's name.
     pub name: &'static str,
-    /// From which revision on.
+    /// The revisions that keep the promise.
     pub cpus: MidrRange,
-    /// The erratum that earlier revisions have, where it has a number.
+    /// The erratum of earlier revisions, if it has a number.
     pub erratum: Option<&'static str>,
 }
 
-/// The CPUs known to take no TLB conflict abort. The list allows: a CPU that is in doubt is not in
-/// it, and none that says level 0 or 1 is lifted by it.
+/// The CPUs known to take no TLB conflict abort. A doubtful CPU is not in the list. The list does not
+/// raise a CPU that reports level 0 or 1.
 pub const KNOWN: &[Known] = &[
     every("Cortex-A520AE", ARM, 0xd88),
     every("Cortex-A715", ARM, 0xd4d),
@@ -38,7 +37,7 @@ pub const KNOWN: &[Known] = &[
     from("Neoverse-V3AE", ARM, 0xd83, 0x02, None),
     every("C1-Nano", ARM, 0xd8a),
     every("C1-Pro", ARM, 0xd8b),
-    // Earlier ones may livelock.
+    // Earlier revisions may livelock.
     from("C1-Ultra", ARM, 0xd8c, 0x11, Some("3683289")),
     from("C1-Premium", ARM, 0xd90, 0x11, Some("3683289")),
     every("Olympus", NVIDIA, 0x010),
@@ -69,61 +68,61 @@ const fn from(
     }
 }
 
-/// What counts besides the CPUs.
+/// The system's part in the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
-    /// No level above this one, as the command line says.
+    /// The highest level that the command line allows.
     pub limit: BbmLevel,
-    /// Whether a TLB conflict abort is dealt with, by code that needs nothing that is ever split.
+    /// Whether the system handles TLB conflict aborts, with code and data that are never split.
     pub handles_conflicts: bool,
-    /// Errata that every CPU is to be taken to have.
+    /// Errata that every CPU is assumed to have.
     pub forced: Errata,
 }
 
-/// Why a level is the one to use.
+/// The reason for a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// The ID registers promise that no TLB conflict abort is taken.
+    /// The ID register promises no TLB conflict aborts.
     Level3,
-    /// They promise less, but the CPU is known.
+    /// The ID register promises less, but the CPU is in [`KNOWN`].
     KnownCpu(&'static Known),
-    /// A TLB conflict abort is possible, and is handled.
+    /// A TLB conflict abort is possible, and the system handles it.
     ConflictsHandled,
-    /// It is possible, and is not handled. The CPU's own level.
+    /// A TLB conflict abort is possible, and the system does not handle it. Holds the CPU's own level.
     ConflictsNotHandled(BbmLevel),
-    /// The CPU changes no size in place.
+    /// The CPU allows no change of size in place.
     NoRelaxation,
-    /// The CPU has an erratum because of which it is not trusted.
+    /// An erratum of the CPU, given by its name, forbids every level above 0.
     Erratum(&'static str),
-    /// The command line forbids more; what it would be otherwise.
+    /// The command line forbids a higher level. Holds the level without that limit.
     Forbidden(BbmLevel),
-    /// The CPUs differ, and all must live with what the one of this number has.
+    /// The CPUs differ. Holds the number of the weakest one, whose level all use.
     Weakest(usize),
 }
 
-/// The level to use, and why.
+/// The level to use, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The level.
     pub level: BbmLevel,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
 impl Decision {
-    /// Whether a live block may become a table in place, and back: a map of blocks can then be
-    /// split when permissions of a page change.
+    /// Whether a live block may become a table in place, and back. A map of blocks can then be split
+    /// when the permissions of a page change.
     #[must_use]
     pub const fn splits_blocks(&self) -> bool {
         self.level.number() >= BbmLevel::Level2.number()
     }
 }
 
-/// How far a system of these CPUs, with their numbers, is trusted. Without any CPU: not at all.
+/// The level for a system of these CPUs, given with their numbers. Without CPUs it is level 0.
 #[must_use]
 pub fn decide(cpus: impl IntoIterator<Item = (usize, CpuFeatures)>, system: &System) -> Decision {
-    // The weakest so far, the first of those that are as weak, and whether another has more.
+    // The first of the weakest CPUs so far, and whether some CPU has a higher level.
     let mut weakest: Option<(usize, Decision)> = None;
     let mut differ = false;
     for (number, cpu) in cpus {
@@ -156,7 +155,7 @@ pub fn decide(cpus: impl IntoIterator<Item = (usize, CpuFeatures)>, system: &Sys
     found
 }
 
-/// How far one CPU is trusted, whatever the limit.
+/// The level for one CPU, before the command line's limit.
 fn of_cpu(cpu: &CpuFeatures, system: &System) -> Decision {
     let decision = |level, why| Decision { level, why };
     let level = BbmLevel::from_number(cpu.bbm_level());

@@ -1,7 +1,7 @@
-//! Counting the leaves and tables of a linear map by arithmetic, before it exists.
+//! Counts the leaves and tables of a linear map by arithmetic, before the map exists.
 //!
-//! Pure: the strategies size their table memory with it, `granule plan` answers with it, and the
-//! kernel's self-check compares what it walks against it.
+//! Pure code: no memory is read or written. The strategies size their table memory by the census,
+//! `granule plan` prints it, and the kernel's self-check compares its walk of the tables with it.
 
 use crate::arch::Geometry;
 use crate::arch::geometry::LeafSize;
@@ -9,19 +9,19 @@ use crate::arch::page_size::Level;
 use crate::table::Piece;
 use crate::table::plan::Plan;
 
-/// What a linear map will consist of. The root table is not counted: it is there before.
+/// The contents of a linear map. The root table is not counted, because it exists before the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Census {
     geometry: Geometry,
-    /// For each level, how many leaves without and how many groups with the contiguous hint.
+    /// Per level: the number of leaves without the contiguous hint, then of groups with it.
     leaves: [[u64; 2]; Level::ALL.len()],
     tables: u64,
     bytes: u64,
 }
 
 impl Census {
-    /// Counts for `pieces`, which ascend and lie inside `geometry`'s half; one that does not is
-    /// passed over.
+    /// Counts `pieces`, which ascend and lie inside `geometry`'s half. A piece that breaks this
+    /// rule is skipped.
     #[must_use]
     pub fn new(geometry: &Geometry, pieces: &[Piece]) -> Self {
         let mut census = Self {
@@ -30,7 +30,7 @@ impl Census {
             tables: 0,
             bytes: 0,
         };
-        // The last entry of each level that was given a table, so that neighbours share it.
+        // Per level, the last entry that got a table: the next piece may share that table.
         let mut tabled = [u64::MAX; Level::ALL.len()];
         let mut done = 0;
         for piece in pieces {
@@ -51,20 +51,20 @@ impl Census {
         census
     }
 
-    /// The tables, less the root.
+    /// The number of tables without the root.
     #[must_use]
     pub const fn tables(&self) -> u64 {
         self.tables
     }
 
-    /// The bytes mapped.
+    /// The number of bytes mapped.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many leaves there are of each size, largest first, those with none left out. A
-    /// contiguous group counts as one.
+    /// The number of leaves of each size, largest size first; sizes without leaves are left out. A
+    /// contiguous group counts as one leaf.
     pub fn leaves(&self) -> impl Iterator<Item = (LeafSize, u64)> + '_ {
         self.geometry.leaf_sizes().filter_map(|size| {
             let [plain, grouped] = self.leaves.get((size.level.number() + 1) as usize)?;
@@ -104,8 +104,8 @@ impl Census {
         }
     }
 
-    /// Counts the leaves of the offsets from `from` to `to`: what is whole at each level, from
-    /// the top down, leaves at most a head and a tail for the next.
+    /// Counts the leaves of the offsets from `from` to `to`, from the top level down. Each level
+    /// takes the whole entries and leaves at most a head and a tail for the next level.
     fn count_leaves(&mut self, geometry: &Geometry, plan: &Plan, from: u64, to: u64) {
         let size = geometry.page_size();
         let mut pieces = [(from, to), (to, to)];
@@ -124,7 +124,7 @@ impl Census {
                 }
                 let inner = (start.next_multiple_of(entry), end & !(entry - 1));
                 if inner.0 >= inner.1 {
-                    // Nothing whole at this level: the piece goes down as it is.
+                    // No whole entry at this level: the piece goes down unchanged.
                     if first {
                         head = (start, end)
                     } else {

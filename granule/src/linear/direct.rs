@@ -1,10 +1,10 @@
-//! The `direct` strategy: tables from memory that the map already covers.
+//! The `direct` strategy: tables come from memory that the map already covers.
 //!
-//! A small static pool starts it off. Tables come from one piece of RAM, the [`Arena`], which is
-//! mapped first: the pool's tables map its beginning, the tables in there the next, far larger
-//! part, and so on; two or three rounds reach a GiB of tables. Then everything else is mapped in
-//! whole tables, each filled once while it is private. No TLBI at all: no entry changes that was
-//! valid before.
+//! A small static pool provides the first tables. All others come from one piece of RAM, the
+//! [`Arena`], which is mapped first: the pool's tables map the start of the arena, the tables in
+//! that part map the next, far larger part, and so on. Two or three rounds reach a GiB of tables.
+//! The rest of RAM is then mapped in whole tables, each filled while it is still private. No valid
+//! entry ever changes, so no TLBI is needed.
 
 use super::Census;
 use crate::arch::PhysicalAddress;
@@ -14,31 +14,31 @@ use crate::table::{
     TableRun,
 };
 
-/// Runs of pages that came back and are kept to be given out again.
+/// The number of runs of freed pages that an arena can keep for reuse.
 const MOST_RETURNED: usize = 8;
 
-/// Table memory for the boot: a static pool, then a piece of RAM as far as it is mapped.
+/// Table memory for the boot: a static pool, then the mapped part of a piece of RAM.
 ///
-/// # Pages that come back
+/// # Freed pages
 ///
-/// Making a map returns none: all tables are counted before the first is taken. Who unmaps through
-/// an arena returns some, and the arena, which cannot write to the memory it gives out, has room to
-/// remember eight runs of them. Pages that follow each other are one run, so what was given out
-/// together and comes back together is one. A page for which there is no room is not given out
-/// again and is counted in [`stranded`](Self::stranded): nothing is given out twice and nothing goes
-/// unnoticed. Who unmaps at will should use an allocator that keeps its list in the pages themselves.
+/// Making a map frees no page, because all tables are counted before the first is taken. Unmapping
+/// through an arena does. The arena cannot write to its memory, so it keeps a list of at most eight
+/// runs of freed pages. Adjacent pages form one run, so pages allocated together and freed together
+/// take one place in the list. A page that finds no place is not reused and is counted in
+/// [`stranded`](Self::stranded): no page is allocated twice, and no loss goes unnoticed. Frequent
+/// unmapping needs an allocator that keeps its list in the free pages themselves.
 #[derive(Debug)]
 pub struct Arena {
     page_shift: u32,
     pool: Extent,
     ram: Extent,
-    /// The end of the piece of RAM; its extent ends where the map ends.
+    /// The end of the piece of RAM. `ram.end` is the end of its mapped part.
     ram_end: u64,
     returned: [Extent; MOST_RETURNED],
     stranded: u64,
 }
 
-/// Pages not yet given out.
+/// Pages not yet allocated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extent {
     next: u64,
@@ -52,13 +52,13 @@ impl Extent {
 }
 
 impl Arena {
-    /// An arena that has only the pool from `start` to `end`, physical addresses, which are
+    /// An arena that has only the pool from `start` to `end`. Both are physical addresses and are
     /// rounded inward to pages of `page_size`.
     ///
     /// # Safety
     ///
-    /// The pool must be memory that nobody else uses and that the environment of the tables
-    /// reaches; so must be the RAM that [`extend`](Self::extend) adds, once it is mapped.
+    /// The caller owns the pool exclusively, and the environment of the tables can access it. The
+    /// same holds for the RAM that [`extend`](Self::extend) adds, once it is mapped.
     #[must_use]
     pub const unsafe fn new(
         start: PhysicalAddress,
@@ -77,29 +77,29 @@ impl Arena {
         }
     }
 
-    /// Pages that can be given out now.
+    /// The number of pages that can be allocated now.
     #[must_use]
     pub fn available(&self) -> u64 {
         let extents = [self.pool, self.ram].into_iter().chain(self.returned);
         extents.map(|extent| extent.pages(self.page_shift)).sum()
     }
 
-    /// Pages that came back and are not given out again, for want of room to remember them.
+    /// The number of freed pages that were lost because the list of runs was full.
     #[must_use]
     pub const fn stranded(&self) -> u64 {
         self.stranded
     }
 
-    /// The pages that came back and were not given out again, in runs: first address and the one
-    /// behind the last. They are neither in [`unused_pool`](Self::unused_pool) nor in
-    /// [`unused_ram`](Self::unused_ram), so who hands an arena's memory on asks for them too.
+    /// The freed pages that were not reused, as runs: the first address and the first address
+    /// beyond. They are neither in [`unused_pool`](Self::unused_pool) nor in
+    /// [`unused_ram`](Self::unused_ram), so a caller that hands on the arena's memory must ask for
+    /// them too.
     pub fn returned(&self) -> impl Iterator<Item = (PhysicalAddress, PhysicalAddress)> {
         let runs = self.returned.iter().filter(|run| run.next < run.end);
         runs.map(|run| (PhysicalAddress(run.next), PhysicalAddress(run.end)))
     }
 
-    /// Adds RAM from `start` to `end`, both multiples of the page size, none of which is mapped
-    /// yet.
+    /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet.
     pub const fn extend(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         self.ram = Extent {
             next: start.0,
@@ -108,14 +108,14 @@ impl Arena {
         self.ram_end = end.0;
     }
 
-    /// Adds RAM from `start` to `end`, both multiples of the page size, all of which is mapped. What
-    /// is left of RAM that was added before is not given out any more.
+    /// Adds RAM from `start` to `end`, both multiples of the page size. All of it is mapped. The
+    /// rest of RAM that was added before is not allocated any more.
     pub const fn extend_mapped(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         self.extend(start, end);
         self.mapped_to(end.0);
     }
 
-    /// The part of the pool that was not used: from the first free byte to its end.
+    /// The unused part of the pool: from the first free byte to its end.
     #[must_use]
     pub const fn unused_pool(&self) -> (PhysicalAddress, PhysicalAddress) {
         (
@@ -124,7 +124,7 @@ impl Arena {
         )
     }
 
-    /// The part of the added RAM that was not used.
+    /// The unused part of the added RAM.
     #[must_use]
     pub const fn unused_ram(&self) -> (PhysicalAddress, PhysicalAddress) {
         (
@@ -142,8 +142,8 @@ impl Arena {
     }
 }
 
-// SAFETY: the caller of `new` vouched for the memory; each page is given out once, because the
-// extents only shrink and returned pages are kept apart.
+// SAFETY: the caller of `new` vouched for the memory. Each page is allocated once, because the
+// extents only shrink and freed pages are kept apart.
 unsafe impl TableAllocator for Arena {
     fn reserve(&mut self, tables: usize) -> bool {
         self.available() >= tables as u64
@@ -207,21 +207,21 @@ impl<M, A: HasArena, T> HasArena for Parts<M, A, T> {
     }
 }
 
-/// The pages of RAM that the arena needs besides what its pool has left, for a map with this
-/// census; 0 when the pool suffices.
+/// The number of pages of RAM that the arena needs besides the rest of its pool, for a map with
+/// this census; 0 when the pool suffices.
 #[must_use]
 pub fn arena_pages(census: &Census, arena: &Arena) -> u64 {
     census.tables().saturating_sub(arena.available())
 }
 
-/// Makes the linear map of `pieces`, which ascend, in `tables`, which are live.
+/// Makes the linear map of `pieces`, which ascend, in the live `tables`.
 ///
 /// If [`arena_pages`] is not 0, the arena must have been extended by that many pages, all of
 /// them in one of the pieces.
 ///
 /// # Errors
 ///
-/// Those of [`PageTables::map_pieces`]; part of the map may be made then.
+/// Those of [`PageTables::map_pieces`]. Part of the map may exist then.
 pub fn create<P, M, A, T>(
     tables: &mut PageTables<P, Parts<M, A, T>>,
     pieces: &[Piece],
@@ -252,9 +252,9 @@ where
     mapped
 }
 
-/// Maps the part of the space that shows the arena, whose physical addresses are `first` to
-/// `end`, in rounds that each use the tables the round before made reachable. Gives the offsets
-/// that are mapped then.
+/// Maps the part of the linear map that covers the arena, whose physical addresses are `first` to
+/// `end`. Each round uses the tables that the round before made reachable. Returns the range of
+/// offsets mapped.
 fn map_arena<P, M, A, T>(
     tables: &mut PageTables<P, Parts<M, A, T>>,
     pieces: &[Piece],
@@ -276,8 +276,8 @@ where
     let home_start = tables.geometry().offset(home.start).ok_or(outside)?;
     let distance = home_start.wrapping_sub(home.output.0);
     let (first, end) = (first.wrapping_add(distance), end.wrapping_add(distance));
-    // Cut where tables are cut, so that none is written in two parts: what one table of pages
-    // translates. Blocks need so few tables that the pool maps the whole piece at once.
+    // The cuts lie on the span of a last-level table, so that no table is written in two rounds.
+    // Blocks need so few tables that the pool maps the whole piece at once.
     let span = P::SIZE.entry_bytes(Level::L2);
     let blocks = home.leaves.top < Level::L3;
     let low = if blocks {
@@ -308,7 +308,7 @@ where
                 .map_or(last, |next| next.min(last))
         };
         tables.map_unpublished(pieces, (high, next))?;
-        // The next round, or whoever comes next, writes tables through this mapping.
+        // The next round and later callers write tables through this mapping.
         tables.publish();
         high = next;
         if let Some(arena) = tables.environment().arena() {
@@ -329,10 +329,10 @@ mod tests {
     const PAGE: u64 = 0x4000;
     const POOL: u64 = 0x10_0000;
 
-    /// An arena with `pages` pages in its pool, all given out, in order.
+    /// An arena with `pages` pages in its pool, all allocated, in order.
     fn given_out(pages: u64) -> (Arena, Vec<PhysicalAddress>) {
         let (start, end) = (PhysicalAddress(POOL), PhysicalAddress(POOL + pages * PAGE));
-        // SAFETY: nobody touches the memory.
+        // SAFETY: no code accesses the memory.
         let mut arena = unsafe { Arena::new(start, end, PageSize::K16) };
         let mut out = Vec::new();
         while let Some(run) = arena.allocate(3) {
@@ -344,7 +344,7 @@ mod tests {
         (arena, out)
     }
 
-    /// Takes everything there is, and sees that nothing comes twice.
+    /// Allocates every page, and checks that none comes twice.
     fn drain(arena: &mut Arena) -> BTreeSet<u64> {
         let mut seen = BTreeSet::new();
         while let Some(run) = arena.allocate(usize::MAX) {
@@ -388,14 +388,14 @@ mod tests {
         }
         assert_eq!((arena.available(), arena.stranded()), (8, 4));
         assert_eq!(arena.returned().count(), MOST_RETURNED);
-        // Those between join the runs that are kept, so that no more are stranded than must be.
+        // The pages between join the kept runs, so that no more pages are stranded than must be.
         for page in out.iter().skip(1).step_by(2) {
             give_back(&mut arena, *page);
         }
         assert_eq!(arena.available() + arena.stranded(), 24);
         let first = u64::try_from(drain(&mut arena).len()).unwrap();
         assert_eq!(first + arena.stranded(), 24);
-        // Room again: nothing more is stranded.
+        // The list has room again: no further page is stranded.
         let before = arena.stranded();
         give_back(&mut arena, out[0]);
         assert_eq!((arena.available(), arena.stranded()), (1, before));

@@ -1,11 +1,9 @@
-//! What a published strategy takes, by arithmetic: the counts that its builder will have when it
-//! is done, for any amount of RAM.
+//! The expected cost of each published strategy, for any amount of RAM.
 //!
-//! Pure, and another way to the same numbers than the builder's: where that walks, this counts the
-//! tables, spans and entries that a range touches, a level at a time. Which slots there are and how
-//! much of a table `base` shows at a time it takes from there, as they are what the strategies are;
-//! tests hold those spans against written-out numbers, and the counts against the builder and the
-//! kernel.
+//! Pure code, and independent of the builder: the builder walks tables, this module computes per
+//! level how many tables, spans and entries a range touches. It shares two definitions with the
+//! builder, the slots and the span that `base` maps at a time, because these define the strategies.
+//! Tests compare the spans with literal numbers, and the counts with the builder and the kernel.
 
 use super::window::{Slot, base_span};
 use super::{Barriers, Published, Strategy};
@@ -16,32 +14,32 @@ use crate::table::Piece;
 use crate::table::plan::Plan;
 use crate::table::{Counted, Counters, Counts, NoCpu, invalidate};
 
-/// What a linear map takes.
+/// The cost of a linear map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Stores, tables, TLBIs and barriers.
     pub counts: Counts,
-    /// How many of the stores make an entry of a new table invalid before it is filled.
+    /// The number of stores that make an entry of a new table invalid before the table is filled.
     pub zeroed: u64,
-    /// How often TLBIs are waited for: one wait may be for several.
+    /// The number of waits for TLBIs; one wait may cover several TLBIs.
     pub waits: u64,
 }
 
-/// How often something of a level happens for one piece.
+/// Counts of one level for one piece.
 #[derive(Clone, Copy, Default)]
 struct Touched {
-    /// Tables of the level that are walked.
+    /// Tables that are walked.
     visits: u64,
-    /// Tables of the level that are new.
+    /// Tables that are new.
     new: u64,
-    /// Contiguous spans in them.
+    /// Contiguous spans touched.
     spans: u64,
-    /// Leaves in them.
+    /// Leaves written.
     leaves: u64,
 }
 
-/// The counts of a published strategy for `pieces`, which ascend, in an empty half. A piece
-/// outside `can`'s geometry is passed over.
+/// The cost of a published strategy for `pieces`, which ascend, in an empty half. A piece outside
+/// `can`'s geometry is skipped.
 #[must_use]
 pub fn expected(
     can: &TlbCapabilities,
@@ -55,8 +53,7 @@ pub fn expected(
     let single = Cost::of_closing(can, 1);
     let series = Cost::of_closing(can, Slot::SERIES);
     let mut sum = Expected::default();
-    // For each level the entry above whose table of it is the last there is, which the next piece
-    // may share.
+    // Per level, the parent entry that links the last table: the next piece may share that table.
     let mut tabled = [u64::MAX; Level::ALL.len()];
     for piece in pieces {
         let Some(from) = geometry.offset(piece.start) else {
@@ -76,7 +73,7 @@ pub fn expected(
             if strategy < Strategy::NoAllocRemap {
                 opened += touched.new;
             } else {
-                // What makes the zeros visible before the link.
+                // This DSB makes the zeros visible before the link.
                 sum.counts.dsb += touched.new;
             }
             let own_barriers = !level.is_last() || barriers == Barriers::Entry;
@@ -85,7 +82,7 @@ pub fn expected(
             sum.counts.isb += published;
             sum.counts.tables += touched.new;
             sum.zeroed += touched.new * entries;
-            // Zeroing, links, leaves, and two for each time a slot is opened.
+            // Stores: zeroing and one link per new table, the leaves, and two for each opened slot.
             sum.counts.stores += touched.new * (entries + 1) + touched.leaves + 2 * opened;
             if lazy {
                 sum.close(&series, opened / Slot::SERIES as u64);
@@ -108,7 +105,7 @@ impl Expected {
     }
 }
 
-/// Walks one piece by arithmetic.
+/// Computes the counts of one piece.
 fn touch(
     geometry: &Geometry,
     plan: &Plan,
@@ -118,7 +115,7 @@ fn touch(
 ) -> [Touched; Level::ALL.len()] {
     let size = geometry.page_size();
     let mut touched = [Touched::default(); Level::ALL.len()];
-    // What is to be mapped in tables of the level: whole leaves above leave at most a head and a
+    // The ranges left for this level: whole leaves of the level above leave at most a head and a
     // tail.
     let mut ranges = [(from, to), (to, to)];
     let mut parent: Option<Level> = None;
@@ -150,7 +147,7 @@ fn touch(
                     continue;
                 }
                 let Some(inner) = whole(range) else {
-                    // All of it goes down, on its side.
+                    // No whole entry: the range goes down unchanged, on its side.
                     rest[rest_of] = range;
                     continue;
                 };
@@ -169,13 +166,13 @@ fn touch(
     touched
 }
 
-/// The aligned spans of `bytes` bytes that the offsets from `start` to `end` touch.
+/// The number of aligned spans of `bytes` bytes that the offsets from `start` to `end` touch.
 const fn spans(start: u64, end: u64, bytes: u64) -> u64 {
     let shift = bytes.trailing_zeros();
     ((end - 1) >> shift) - (start >> shift) + 1
 }
 
-/// What closing slots takes besides their stores: found by having it done to nothing.
+/// The cost of closing slots besides their stores, found by a dry run without a CPU.
 struct Cost(Counts);
 
 impl Cost {
@@ -184,7 +181,7 @@ impl Cost {
         let counters = Counters::new();
         if slots > 0 {
             let what = Invalidation {
-                // Aligned to the largest page, as range operations may need.
+                // Range operations may need alignment to the largest page.
                 start: VirtualAddress(u64::MAX << PageSize::MAX.shift().max(20)),
                 bytes: slots as u64 * page,
                 stride: page,

@@ -1,11 +1,11 @@
 //! The linear map: all of RAM at one distance from its physical address.
 //!
-//! [`placement`] chooses the distance, [`census`] counts leaves and tables by arithmetic before
-//! anything is touched, and [`expected`](mod@expected) what a published way will take.
-//! [`strategy`] names the ways of making the map, and there is a room for each kind: [`direct`],
-//! which takes its tables from memory that the map already covers, and [`window`], which reaches
-//! every table through a fixmap slot as the published ways do. Which pieces there are and what may
-//! be done with each is the kernel's to say.
+//! [`placement`] chooses the distance. [`census`] counts leaves and tables by arithmetic before
+//! anything is written, and [`expected`](mod@expected) predicts the cost of each published
+//! strategy. [`strategy`] names the strategies. Two modules build the map: [`direct`] takes tables
+//! from memory that the map already covers, and [`window`] reaches every table through a fixmap
+//! slot, as the published strategies do. The kernel decides which pieces of RAM exist and which
+//! rights each has; no such decision belongs here.
 
 pub mod census;
 pub mod direct;

@@ -1,11 +1,11 @@
-//! Where in the address space the linear map lies: the distance from physical to virtual.
+//! The place of the linear map: the distance from physical to virtual addresses.
 //!
-//! Pure. The distance decides which leaves are possible at all, because a leaf needs virtual and
-//! physical address to agree in the bits below its size.
+//! Pure code. A leaf needs virtual and physical addresses that agree in the bits below its size, so
+//! the distance decides which leaf sizes are possible.
 
 use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
 
-/// A linear map's place: physical address `origin` is seen at virtual address `base`.
+/// The place of a linear map: physical address `origin` is mapped at virtual address `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     base: VirtualAddress,
@@ -15,12 +15,12 @@ pub struct Placement {
 
 impl Placement {
     /// Chooses the origin for RAM from `ram_start` to `ram_end` in a window of `span` bytes at
-    /// `base`: the start of RAM rounded down to the largest leaf size with which all of RAM still
-    /// fits. When it fits with none of them, the one of the smallest block, and what lies beyond
-    /// the window stays unmapped ([`reaches`](Self::reaches) tells).
+    /// `base`. The origin is the start of RAM rounded down to the largest leaf size with which all
+    /// of RAM still fits. If RAM fits with no block size, the origin is rounded to the smallest
+    /// block, and RAM beyond the window stays unmapped ([`reaches`](Self::reaches) tells).
     ///
-    /// `base` must be aligned to the largest leaf of `geometry`, as the base of a half is unless
-    /// the half is smaller than that leaf.
+    /// `base` must be aligned to the largest leaf of `geometry`. The base of a half is, unless the
+    /// half is smaller than that leaf.
     #[must_use]
     pub fn choose(
         geometry: &Geometry,
@@ -50,7 +50,7 @@ impl Placement {
         }
     }
 
-    /// The virtual address at which `address` is seen, if it lies in the window.
+    /// The virtual address of physical `address`, if it lies in the window.
     #[must_use]
     pub const fn virtual_address(&self, address: PhysicalAddress) -> Option<VirtualAddress> {
         let offset = address.0.wrapping_sub(self.origin.0);
@@ -61,7 +61,7 @@ impl Placement {
         }
     }
 
-    /// The physical address seen at `address`, if it lies in the window.
+    /// The physical address behind virtual `address`, if it lies in the window.
     #[must_use]
     pub const fn physical_address(&self, address: VirtualAddress) -> Option<PhysicalAddress> {
         let offset = address.0.wrapping_sub(self.base.0);
@@ -72,19 +72,19 @@ impl Placement {
         }
     }
 
-    /// Where the window begins.
+    /// The first virtual address of the window.
     #[must_use]
     pub const fn base(&self) -> VirtualAddress {
         self.base
     }
 
-    /// The distance to add, wrapping, to a physical address.
+    /// The number to add to a physical address, with wrapping, to get its virtual address.
     #[must_use]
     pub const fn distance(&self) -> u64 {
         self.base.0.wrapping_sub(self.origin.0)
     }
 
-    /// The physical addresses the window reaches: from the first to the last, half open.
+    /// The physical addresses that the window covers: the first, and the first beyond.
     #[must_use]
     pub const fn reaches(&self) -> (PhysicalAddress, PhysicalAddress) {
         (

@@ -1,32 +1,33 @@
-//! The names of the ways to make a linear map, and what sets each apart from the one before.
+//! Names of the strategies for making a linear map.
 //!
-//! Plain values, shared by the command line of a kernel, by the builder of the published ones
-//! ([`window`](super::window)) and by the arithmetic that says what each costs
-//! ([`expected`](mod@super::expected)).
+//! Plain values only. The kernel's command line, the builder of the published strategies
+//! ([`window`](super::window)) and the cost arithmetic ([`expected`](mod@super::expected)) share
+//! them.
 
 use core::fmt;
 
-/// A way to make the linear map. Each published one is the one before it and a step more, so
-/// they compare: a later one does all that an earlier one does.
+/// A strategy for making the linear map. Each published strategy adds one step to the one before
+/// it, so strategies are ordered: a later one includes every step of an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// A table is shown anew for each contiguous span of its entries, and once more to be zeroed.
+    /// The fixmap maps a table once for each contiguous span of its entries, and once more for
+    /// zeroing.
     Base,
-    /// A table is shown once for all of its entries, and once more to be zeroed.
+    /// The fixmap maps a table once for all of its entries, and once more for zeroing.
     NoContRemap,
-    /// Entries of last-level tables are written without barriers of their own.
+    /// As `NoContRemap`, and entries of last-level tables are written without their own barriers.
     BatchBarriers,
-    /// A new table is shown once, zeroed and filled in that one showing.
+    /// As `BatchBarriers`, and a new table is zeroed and filled while it is mapped once.
     NoAllocRemap,
-    /// Last-level tables are shown in a series of slots, which are emptied together.
+    /// As `NoAllocRemap`, and last-level tables use a series of slots, unmapped together.
     LazyUnmap,
-    /// Tables from memory that the map already covers: no slots, no TLBIs.
+    /// Tables come from memory that the map already covers: no slots, no TLBIs.
     Direct,
 }
 
 impl Strategy {
-    /// All of them, the published ones in the order of their steps.
+    /// All strategies, the published ones in the order of their steps.
     pub const ALL: [Self; 6] = [
         Self::Base,
         Self::NoContRemap,
@@ -57,7 +58,7 @@ impl Strategy {
             .find(|strategy| strategy.name().as_bytes() == name)
     }
 
-    /// The barriers that go with it as it was last published.
+    /// The barriers of the strategy in its last published form.
     #[must_use]
     pub const fn barriers(self) -> Barriers {
         match self {
@@ -67,14 +68,14 @@ impl Strategy {
     }
 }
 
-/// A strategy that is not [`Direct`](Strategy::Direct): one that shows tables through slots.
+/// A published strategy: any one except [`Direct`](Strategy::Direct). It maps tables through slots.
 ///
-/// What makes and counts those takes this, so that none of it can be asked for the other.
+/// The builder and the cost arithmetic take this type, so they cannot be asked for `Direct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Published(Strategy);
 
 impl Published {
-    /// Which one.
+    /// The strategy itself.
     #[must_use]
     pub const fn strategy(self) -> Strategy {
         self.0
@@ -82,7 +83,7 @@ impl Published {
 }
 
 impl Strategy {
-    /// It as one of the published ways, if it is one.
+    /// The strategy as a published one; `None` for [`Direct`](Strategy::Direct).
     #[must_use]
     pub const fn published(self) -> Option<Published> {
         match self {
@@ -98,19 +99,19 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// When the entries of last-level tables get their DSB and ISB. Entries above, links and blocks,
-/// have their own in every published form.
+/// When the entries of last-level tables get their DSB and ISB. Entries of upper tables, links and
+/// blocks, have their own barriers in every published form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Barriers {
-    /// A pair for each entry.
+    /// One pair for each entry.
     Entry,
-    /// None of their own: those of the table's slot serve all.
+    /// No barriers per entry: the barriers of the table's slot serve all of them.
     Table,
 }
 
 impl Barriers {
-    /// Both.
+    /// Both forms.
     pub const ALL: [Self; 2] = [Self::Entry, Self::Table];
 
     /// The name on command lines.

@@ -1,28 +1,28 @@
-//! Areas: which ranges of a space have memory, and what a program may do with it.
+//! Areas: the ranges of a space that have memory, and the rights a program has there.
 //!
-//! A sorted list in storage that the caller lends and can enlarge; no tables, no frames. Whole
-//! pages are the space's to check: an address is a number here.
+//! The list is sorted, in storage that the caller lends and can enlarge. Tables and frames do not
+//! belong here. Addresses are plain numbers: the space checks that they are page-aligned.
 
 use super::error::SpaceError;
 use super::rights::Rights;
 use crate::arch::VirtualAddress;
 
-/// A range with the same rights everywhere.
+/// A range with uniform rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     /// The first address.
     pub start: VirtualAddress,
-    /// The first address behind it.
+    /// The first address behind the area.
     pub end: VirtualAddress,
-    /// What a program may do with it.
+    /// The rights of a program in it.
     pub rights: Rights,
-    /// Whatever the kernel tells areas by (a heap, a stack): neighbours with the same rights and
+    /// A tag that the kernel gives areas (a heap, a stack). Neighbours with the same rights and
     /// label become one area.
     pub label: u8,
 }
 
 impl Area {
-    /// Nothing, for storage.
+    /// An empty area, to initialise storage.
     pub const EMPTY: Self = Self {
         start: VirtualAddress(0),
         end: VirtualAddress(0),
@@ -30,25 +30,25 @@ impl Area {
         label: 0,
     };
 
-    /// The bytes of it.
+    /// The size in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.end.0 - self.start.0
     }
 
-    /// Whether an address is in it.
+    /// Whether `address` lies in the area.
     #[must_use]
     pub fn contains(&self, address: VirtualAddress) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// Whether `next` could be part of this one.
+    /// Whether `next` can be merged into this area.
     fn continues_in(&self, next: &Self) -> bool {
         self.end == next.start && self.rights == next.rights && self.label == next.label
     }
 }
 
-/// Areas in ascending order that do not overlap, no two of which could be one.
+/// Areas in ascending order that do not overlap. Neighbours that could be merged are one area.
 #[derive(Debug)]
 pub struct Areas<'s> {
     storage: &'s mut [Area],
@@ -56,19 +56,19 @@ pub struct Areas<'s> {
 }
 
 impl<'s> Areas<'s> {
-    /// No areas, and room for as many as `storage` is long.
+    /// An empty list with room for `storage.len()` areas.
     #[must_use]
     pub const fn new(storage: &'s mut [Area]) -> Self {
         Self { storage, count: 0 }
     }
 
-    /// All of them.
+    /// All areas, in ascending order.
     #[must_use]
     pub fn all(&self) -> &[Area] {
         self.storage.get(..self.count).unwrap_or_default()
     }
 
-    /// How many there is room for.
+    /// The number of areas that the storage holds.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.storage.len()
@@ -79,14 +79,14 @@ impl<'s> Areas<'s> {
         self.all().partition_point(|area| area.end <= address)
     }
 
-    /// The area that an address is in.
+    /// The area that contains `address`.
     #[must_use]
     pub fn find(&self, address: VirtualAddress) -> Option<&Area> {
         let area = self.all().get(self.position(address))?;
         area.contains(address).then_some(area)
     }
 
-    /// The areas that have something between two addresses.
+    /// The areas that overlap the range from `start` to `end`.
     #[must_use]
     pub fn overlapping(&self, start: VirtualAddress, end: VirtualAddress) -> &[Area] {
         let first = self.position(start);
@@ -95,7 +95,7 @@ impl<'s> Areas<'s> {
         rest.get(..count).unwrap_or_default()
     }
 
-    /// The first address between two that is in no area.
+    /// The first address from `start` to `end` that no area contains.
     #[must_use]
     pub fn first_hole(&self, start: VirtualAddress, end: VirtualAddress) -> Option<VirtualAddress> {
         let mut at = start;
@@ -108,8 +108,8 @@ impl<'s> Areas<'s> {
         (at < end).then_some(at)
     }
 
-    /// The highest address at which `bytes` bytes are free between `low` and `high`, a multiple of
-    /// `align`, which is a power of two.
+    /// The highest address, a multiple of `align`, at which `bytes` bytes are free between `low`
+    /// and `high`. `align` is a power of two.
     #[must_use]
     pub fn find_gap(
         &self,
@@ -138,7 +138,8 @@ impl<'s> Areas<'s> {
         }
     }
 
-    /// Opens or closes a gap in the storage: the areas from `index` on move by so many places.
+    /// Opens a gap of `grow` places at `index`, or closes one of `shrink` places, by moving the
+    /// areas behind.
     fn shift(&mut self, index: usize, grow: usize, shrink: usize) -> Result<(), SpaceError> {
         let count = self.count + grow - shrink;
         if count > self.storage.len() || index + shrink > self.count {
@@ -156,7 +157,7 @@ impl<'s> Areas<'s> {
         }
     }
 
-    /// Puts areas in the place of `old` areas from `index` on. All that is changed is changed here.
+    /// Replaces `old` areas from `index` on by `new`. On error nothing has changed.
     fn replace(&mut self, index: usize, old: usize, new: &[Area]) -> Result<(), SpaceError> {
         self.shift(index, new.len(), old)?;
         for (place, area) in new.iter().enumerate() {
@@ -165,7 +166,7 @@ impl<'s> Areas<'s> {
         Ok(())
     }
 
-    /// Adds an area, and joins it with its neighbours where they are alike. An empty one is none.
+    /// Adds an area and merges it with like neighbours. An empty area adds nothing.
     ///
     /// # Errors
     ///
@@ -197,11 +198,11 @@ impl<'s> Areas<'s> {
         self.replace(from, old, &[joined])
     }
 
-    /// Takes away what areas have between two addresses.
+    /// Removes all areas, and parts of areas, from `start` to `end`.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] where one area becomes two; nothing has changed then.
+    /// [`SpaceError::AreasFull`] where one area becomes two. Nothing has changed then.
     pub fn remove(&mut self, start: VirtualAddress, end: VirtualAddress) -> Result<(), SpaceError> {
         if start >= end {
             return Ok(());
@@ -214,8 +215,8 @@ impl<'s> Areas<'s> {
         }
     }
 
-    /// The first area between two addresses, what the first and the last have outside, and how many
-    /// areas there are.
+    /// Describes the areas that overlap a range: the index of the first, the part of the first
+    /// before the range, the part of the last behind it, and their number.
     fn cut(
         &self,
         start: VirtualAddress,
@@ -238,11 +239,11 @@ impl<'s> Areas<'s> {
         )
     }
 
-    /// Gives all areas between two addresses other rights.
+    /// Changes the rights of all areas from `start` to `end`.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`]; nothing has
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`]. Nothing has
     /// changed then.
     pub fn protect(
         &mut self,
@@ -258,7 +259,7 @@ impl<'s> Areas<'s> {
         }
         let (first, before, behind, count) = self.cut(start, end);
         let more = usize::from(before.is_some()) + usize::from(behind.is_some());
-        // Neighbours may be joined below, but for a moment there are so many.
+        // Neighbours may be merged below, but the split needs this many places for a moment.
         if self.count + more > self.storage.len() {
             return Err(self.full());
         }
@@ -279,7 +280,7 @@ impl<'s> Areas<'s> {
         Ok(())
     }
 
-    /// Joins what is alike among `count` areas from `first` on.
+    /// Merges like neighbours among `count` areas from `first` on.
     fn join(&mut self, first: usize, count: usize) {
         let end = (first + count).min(self.count);
         let mut kept = first;
@@ -302,16 +303,16 @@ impl<'s> Areas<'s> {
             }
         }
         if kept + 1 < end {
-            // Only ever smaller, so there is room.
+            // The list only shrinks here, so there is room.
             let _ = self.shift(kept + 1, 0, end - kept - 1);
         }
     }
 
-    /// Makes these the areas that `other` has.
+    /// Replaces the areas by those of `other`.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`]; nothing has changed then.
+    /// [`SpaceError::AreasFull`]. Nothing has changed then.
     pub fn copy_from(&mut self, other: &Areas<'_>) -> Result<(), SpaceError> {
         let full = self.full();
         let places = self.storage.get_mut(..other.count).ok_or(full)?;
@@ -320,16 +321,16 @@ impl<'s> Areas<'s> {
         Ok(())
     }
 
-    /// No areas any more.
+    /// Removes all areas.
     pub const fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Other storage for the same areas; gives back what was used.
+    /// Moves the areas to other storage and returns the old storage.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] when `storage` has no room for them.
+    /// [`SpaceError::AreasFull`] when `storage` is too small.
     pub fn enlarge(&mut self, storage: &'s mut [Area]) -> Result<&'s mut [Area], SpaceError> {
         let full = SpaceError::AreasFull {
             capacity: storage.len(),

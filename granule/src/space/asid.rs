@@ -1,35 +1,36 @@
-//! Address space numbers: more spaces than numbers, by generations.
+//! Address space numbers (ASIDs) for more spaces than there are numbers, by generations.
 //!
-//! Every space has the number that it last ran under, and the generation of it ([`SpaceAsid`]). While
-//! the generation is the current one, a CPU that goes to the space only says that it is there
-//! ([`Asids::enter`]): no lock. Otherwise the space needs a number ([`Asids::renew`], under a lock of
-//! the caller's). When there is none left, a new generation begins: all numbers are free but those
-//! that CPUs are using at that moment, which stay with their spaces, and every CPU must invalidate
-//! all of its own TLB before it uses a number of the new generation.
+//! Every space remembers its last number and that number's generation ([`SpaceAsid`]). While the
+//! generation is current, a CPU that switches to the space only registers the number
+//! ([`Asids::enter`]), without a lock. Otherwise the space needs a new number ([`Asids::renew`],
+//! under a lock of the caller). When no number is left, a new generation begins: all numbers become
+//! free except those in use by CPUs at that moment, which stay with their spaces. Every CPU must
+//! invalidate all of its own TLB before it uses a number of the new generation.
 //!
-//! Nothing in here issues a TLBI or writes a TTBR; whoever calls is told to. Number 0 is nobody's,
-//! for a TTBR0 that leads nowhere.
+//! This module issues no TLBI and writes no TTBR; its results tell the caller what to issue. Number
+//! 0 belongs to no space and serves a TTBR0 without tables.
 //!
-//! # Which lock for what
+//! # Locks
 //!
-//! TLBIs for a space name its number, so its number must not change while its tables do: a
-//! space is renewed only by who may also change its tables. Entering with a current number takes
-//! neither.
+//! TLBIs for a space name its number, so the number must not change while its tables change: the
+//! caller of `renew` holds the lock of the space's tables too. `enter` with a current number needs
+//! neither lock.
 
 use core::fmt::Debug;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A word that several CPUs load and change: an atomic, or another in tests of interleavings.
+/// A word that several CPUs load and change: an atomic, or a substitute in tests of interleavings.
 pub trait Word: Debug {
     /// A word that holds `value`.
     fn new(value: u64) -> Self;
-    /// Loads.
+    /// Loads the value.
     fn load(&self) -> u64;
-    /// Stores.
+    /// Stores a value.
     fn store(&self, value: u64);
-    /// Stores and gives back what was there, in one step that is ordered with all others.
+    /// Stores a value and returns the old one, in one step that is ordered with all others.
     fn swap(&self, value: u64) -> u64;
-    /// Stores `new` if `old` is there, in one step that is ordered with all others; whether it was.
+    /// Stores `new` if the word holds `old`, in one step that is ordered with all others. Returns
+    /// whether it did.
     fn replace(&self, old: u64, new: u64) -> bool;
 }
 
@@ -52,10 +53,10 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The bits of a number; above are those of its generation.
+/// The width of a number in bits. The bits above hold its generation.
 const NUMBER_BITS: u32 = 16;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// The first generation: a space that has no number yet has generation 0.
+/// The first generation. A space without a number has generation 0.
 const FIRST: u64 = 1 << NUMBER_BITS;
 
 /// The number of one space, with its generation.
@@ -63,14 +64,15 @@ const FIRST: u64 = 1 << NUMBER_BITS;
 pub struct SpaceAsid<W = AtomicU64>(W);
 
 impl<W: Word> SpaceAsid<W> {
-    /// No number yet.
+    /// A space without a number.
     #[must_use]
     pub fn new() -> Self {
         Self(W::new(0))
     }
 
-    /// The number that TLBIs for the space must name, if it ever had one. It may be of an old
-    /// generation: then nothing of it is in the TLB of a CPU that runs anything newer.
+    /// The number that TLBIs for the space must name; `None` if it never had one. The number may be
+    /// of an old generation: a CPU that runs a number of a newer generation has no entries of the
+    /// old number in its TLB.
     #[must_use]
     pub fn number(&self) -> Option<u16> {
         match self.0.load() & NUMBER {
@@ -81,7 +83,7 @@ impl<W: Word> SpaceAsid<W> {
 }
 
 impl SpaceAsid {
-    /// No number yet, for statics.
+    /// A space without a number, for statics.
     #[must_use]
     pub const fn none() -> Self {
         Self(AtomicU64::new(0))
@@ -94,19 +96,19 @@ impl<W: Word> Default for SpaceAsid<W> {
     }
 }
 
-/// What one CPU has to do with numbers.
+/// The ASID state of one CPU.
 #[derive(Debug)]
 pub struct AsidCpu<W = AtomicU64> {
-    /// What it runs under; 0 from the beginning of a generation until it enters a space again.
+    /// The number it runs under; 0 from the start of a generation until it enters a space again.
     active: W,
-    /// What it ran under when the current generation began. Changed under the lock only.
+    /// The number it ran under when the current generation began. Changed under the lock only.
     reserved: W,
-    /// Its TLB may hold something of an older generation. Changed under the lock only.
+    /// Nonzero if its TLB may hold entries of an older generation. Changed under the lock only.
     stale: W,
 }
 
 impl<W: Word> AsidCpu<W> {
-    /// A CPU that ran nothing yet.
+    /// A CPU that has not run a space yet.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -118,7 +120,7 @@ impl<W: Word> AsidCpu<W> {
 }
 
 impl AsidCpu {
-    /// A CPU that ran nothing yet, for statics.
+    /// A CPU that has not run a space yet, for statics.
     #[must_use]
     pub const fn unused() -> Self {
         Self {
@@ -135,25 +137,25 @@ impl<W: Word> Default for AsidCpu<W> {
     }
 }
 
-/// Which numbers are taken in the current generation: what the caller's lock is round.
+/// The numbers taken in the current generation. The caller's lock protects this map.
 #[derive(Debug)]
 pub struct AsidMap<'m> {
-    /// A bit a number.
+    /// One bit for each number.
     taken: &'m mut [u64],
-    /// The first number that there is not.
+    /// The number of numbers, including 0.
     numbers: u64,
-    /// Where the search goes on.
+    /// The number where the next search starts.
     next: u64,
 }
 
-/// The words of memory that an [`AsidMap`] takes for this many bits of ASID.
+/// The words of memory that an [`AsidMap`] needs for ASIDs of `bits` bits.
 #[must_use]
 pub const fn map_words(bits: u32) -> usize {
     1 << (bits - u64::BITS.trailing_zeros())
 }
 
 impl<'m> AsidMap<'m> {
-    /// No number taken. `words` are [`map_words`]; fewer make fewer numbers.
+    /// An empty map. `words` should have [`map_words`] words; fewer words give fewer numbers.
     #[must_use]
     pub fn new(words: &'m mut [u64]) -> Self {
         Self::with_numbers(words, u64::MAX)
@@ -173,7 +175,7 @@ impl<'m> AsidMap<'m> {
         map
     }
 
-    /// Takes a number; false if it was taken already.
+    /// Takes a number. Returns false if it was taken already.
     fn take(&mut self, number: u64) -> bool {
         let bit = 1 << (number % u64::from(u64::BITS));
         match self.taken.get_mut((number / u64::from(u64::BITS)) as usize) {
@@ -186,7 +188,7 @@ impl<'m> AsidMap<'m> {
         }
     }
 
-    /// The next free number, taken.
+    /// Takes the next free number.
     fn take_next(&mut self) -> Option<u64> {
         let bits = u64::from(u64::BITS);
         let mut at = self.next;
@@ -220,14 +222,15 @@ impl<'m> AsidMap<'m> {
 pub struct Renewed {
     /// The number.
     pub asid: u16,
-    /// This CPU must invalidate all of its own TLB (TLBI VMALLE1, DSB NSH, ISB) before it runs under
-    /// the number.
+    /// This CPU must invalidate all of its own TLB (TLBI VMALLE1, DSB NSH, ISB) before it runs
+    /// under the number.
     pub flush: bool,
-    /// A new generation began. All other CPUs will be told to flush when they enter a space next.
+    /// A new generation began. Every other CPU is told to flush when it next switches to a space.
     pub rolled_over: bool,
 }
 
-/// There are no more numbers than CPUs that use one: they cannot be given to more spaces.
+/// Every number is in use by a CPU, so no other space can get one. There must be more numbers than
+/// CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFewNumbers;
 
@@ -239,7 +242,7 @@ impl core::fmt::Display for TooFewNumbers {
 
 impl core::error::Error for TooFewNumbers {}
 
-/// The numbers of a system.
+/// The ASIDs of a system.
 #[derive(Debug)]
 pub struct Asids<'c, W = AtomicU64> {
     generation: W,
@@ -247,7 +250,7 @@ pub struct Asids<'c, W = AtomicU64> {
 }
 
 impl<'c> Asids<'c> {
-    /// For statics: numbers for these CPUs.
+    /// The ASIDs for these CPUs, for statics.
     #[must_use]
     pub const fn of(cpus: &'c [AsidCpu]) -> Self {
         Self {
@@ -258,7 +261,7 @@ impl<'c> Asids<'c> {
 }
 
 impl<'c, W: Word> Asids<'c, W> {
-    /// Numbers for these CPUs.
+    /// The ASIDs for these CPUs.
     #[must_use]
     pub fn new(cpus: &'c [AsidCpu<W>]) -> Self {
         Self {
@@ -267,27 +270,28 @@ impl<'c, W: Word> Asids<'c, W> {
         }
     }
 
-    /// CPU `cpu` goes to a space: its number, if it can be used as it is. Without a lock; between
-    /// this and the write of TTBR0 the CPU must not go to another space. What it ran before must be
-    /// what it entered before: it no longer uses that space's number after the write.
+    /// Switches CPU `cpu` to a space without a lock. Returns the space's number if that is current.
+    /// Until it writes TTBR0, the CPU must not switch to another space. The CPU must have been
+    /// running the space that it entered last; after the write it no longer uses that space's
+    /// number.
     #[must_use]
     pub fn enter(&self, cpu: usize, space: &SpaceAsid<W>) -> Option<u16> {
         let active = &self.cpus.get(cpu)?.active;
         let before = active.load();
         let number = space.0.load();
-        // With 0 a generation has begun since: whoever began it has not counted on this CPU, and
-        // this CPU's TLB must be invalidated first. If it begins between here and the exchange,
-        // the exchange finds the 0.
+        // 0 means that a generation has begun since this CPU's last switch. The CPU is not counted
+        // as active and must invalidate its TLB first. If a generation begins between here and the
+        // exchange, the exchange finds the 0.
         let current = before != 0 && (number ^ self.generation.load()) >> NUMBER_BITS == 0;
         (current && active.replace(before, number)).then_some((number & NUMBER) as u16)
     }
 
-    /// As [`enter`](Self::enter), with a new number if it takes one. The caller holds the lock that
-    /// `map` is behind, and the space's, since its number may change.
+    /// As [`enter`](Self::enter), with a new number if the space needs one. The caller holds the
+    /// lock of `map`, and the lock of the space, because its number may change.
     ///
     /// # Errors
     ///
-    /// [`TooFewNumbers`] when there is none; nothing may run under the space's old one.
+    /// [`TooFewNumbers`] when no number is left. No CPU may run under the space's old number then.
     pub fn renew(
         &self,
         map: &mut AsidMap<'_>,
@@ -314,16 +318,16 @@ impl<'c, W: Word> Asids<'c, W> {
         })
     }
 
-    /// A number of the current generation, or of the next one, for a space that had `old`.
+    /// Finds a number of the current or the next generation for a space whose last number is `old`.
     fn new_number(&self, map: &mut AsidMap<'_>, old: u64) -> Result<(u64, bool), TooFewNumbers> {
         let generation = self.generation.load();
         if old & NUMBER != 0 {
             let same = generation | (old & NUMBER);
-            // Some CPU was running under it when the generation began: it stays the space's.
+            // A CPU ran under this number when the generation began, so the space keeps it.
             if self.keep_reserved(old, same) {
                 return Ok((same, false));
             }
-            // Nobody else may have it, and then the space need not change its number.
+            // If the number is free, the space keeps it.
             if map.take(old & NUMBER) {
                 return Ok((same, false));
             }
@@ -343,7 +347,7 @@ impl<'c, W: Word> Asids<'c, W> {
         }
     }
 
-    /// Begins a generation: every number is free but those that CPUs are running under.
+    /// Begins a generation: every number is free except those in use by CPUs.
     fn begin(&self, map: &mut AsidMap<'_>) {
         map.clear();
         for cpu in self.cpus {
@@ -351,14 +355,15 @@ impl<'c, W: Word> Asids<'c, W> {
             if active != 0 {
                 cpu.reserved.store(active);
             }
-            // A CPU that has entered nothing since the last generation began still runs what it ran
-            // then.
+            // A CPU that has entered no space since the last generation began still uses its
+            // reserved number.
             map.take(cpu.reserved.load() & NUMBER);
             cpu.stale.store(1);
         }
     }
 
-    /// If CPUs have `old` reserved, they have `new` from now on; whether any had.
+    /// Replaces `old` by `new` in the reservations of all CPUs. Returns whether any CPU had
+    /// reserved it.
     fn keep_reserved(&self, old: u64, new: u64) -> bool {
         let mut found = false;
         for cpu in self.cpus {

@@ -1,7 +1,7 @@
-//! Areas made, taken away and given other rights, and what becomes of their pages.
+//! Operations on areas and their pages: map, unmap, discard, change of rights.
 //!
-//! First the areas, which may be refused, then the tables, which may not: by then nothing can run
-//! out any more.
+//! An operation changes the areas first, because that step may fail. The change of the tables comes
+//! second. It cannot fail, because it needs no memory.
 
 use super::area::Area;
 use super::frames::UserFrames;
@@ -15,12 +15,12 @@ use crate::table::hide::{HIDE, SHOW};
 use crate::table::{BitChange, Environment};
 
 impl<P: Page, E: Environment> Space<'_, P, E> {
-    /// Adds an area of `bytes` bytes from `start`. Its pages come when they are touched.
+    /// Adds an area of `bytes` bytes from `start`. Its pages are mapped at their first touch.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Tables`] unless these are whole pages of the lower half,
-    /// [`SpaceError::Occupied`] where there is an area already, [`SpaceError::AreasFull`].
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
+    /// [`SpaceError::Occupied`] where an area exists already, [`SpaceError::AreasFull`].
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -37,12 +37,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         })
     }
 
-    /// Takes away what there is of areas among `bytes` bytes from `start`, and releases the pages.
-    /// Their frames are given back after no CPU can reach them.
+    /// Removes all areas, and parts of areas, among `bytes` bytes from `start` and releases their
+    /// pages. The frames are released after no CPU can reach them.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Tables`] unless these are whole pages of the lower half;
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half;
     /// [`SpaceError::AreasFull`] where one area becomes two. Nothing has changed then.
     pub fn unmap(
         &mut self,
@@ -56,12 +56,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         Ok(())
     }
 
-    /// Releases the pages among `bytes` bytes from `start`, but leaves the areas: at the next touch
-    /// there are zeroed pages.
+    /// Releases the pages among `bytes` bytes from `start` but keeps the areas. The next touch maps
+    /// zeroed pages.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Tables`] unless these are whole pages of the lower half.
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half.
     pub fn discard(
         &mut self,
         start: VirtualAddress,
@@ -73,13 +73,13 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         Ok(())
     }
 
-    /// Gives the areas among `bytes` bytes from `start` other rights, which hold on return, on every
-    /// CPU. But pages that another space has too, and groups with such a page, are made writable
-    /// when they are first written.
+    /// Changes the rights of the areas among `bytes` bytes from `start`. The new rights hold on
+    /// every CPU on return, with one exception: pages shared with another space, and groups with
+    /// such a page, become writable at their first write.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Tables`] unless these are whole pages of the lower half,
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
     /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`] where areas would
     /// have to be split. Nothing has changed then.
     pub fn protect(
@@ -114,8 +114,9 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             shared: change,
         };
         let sharing = |first, count| frames.sharing(first, count);
-        // No entry that could be executed may be cached while the next one is stored. The call stands
-        // once, in a loop: it is in each page size's code.
+        // With the erratum, no executable entry may be cached while the new entry is stored: the
+        // pages are broken first. One call in a loop serves all steps, because the call is compiled
+        // into each page size's code.
         let steps = [Choice::all(HIDE), choice, Choice::all(SHOW)];
         let breaks = self.settings.break_execute && any_executable && !rights.execute;
         let steps = if breaks { &steps[..] } else { &steps[1..2] };
@@ -123,14 +124,15 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             self.tables.change_by_choice(from, to, *step, sharing);
         }
         if rights.write {
-            // No fault of a first write makes the groups whole again that ends cut, now or before.
+            // Groups that an edge cuts, now or before, get no fault of a first write that would
+            // fold them again.
             self.fold_between(from, to);
         }
         Ok(())
     }
 
-    /// A change that also makes pages writable which this space has alone, if they are to be: clean,
-    /// where hardware notes the first write.
+    /// The change that also makes exclusively owned pages writable, if `rights` allow writing.
+    /// Where hardware notes the first write, the pages stay clean.
     const fn and_writing(&self, change: BitChange, rights: Rights) -> BitChange {
         if !rights.write {
             change
@@ -147,20 +149,21 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Takes everything away: all areas, pages and tables but the root.
+    /// Removes all areas and pages, and all tables except the root.
     pub fn clear(&mut self, frames: &mut impl UserFrames) {
         self.areas.clear();
         self.release(0, self.geometry().span(), frames);
     }
 
-    /// As [`clear`](Self::clear), and gives back the root.
+    /// As [`clear`](Self::clear), then frees the root.
     ///
     /// # Safety
     ///
     /// No CPU has the root in a TTBR any more.
     pub unsafe fn destroy(mut self, frames: &mut impl UserFrames) -> E {
         self.clear(frames);
-        // SAFETY: nothing is left below the root; the rest is the caller's promise.
+        // SAFETY: `clear` freed every table below the root. The caller vouches that no TTBR holds
+        // the root.
         unsafe { self.tables.free_root() };
         self.tables.into_environment()
     }
@@ -173,7 +176,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         self.stats.resident -= pages;
     }
 
-    /// Takes apart the groups that the ends of a range cut.
+    /// Unfolds the groups that the ends of a range cut.
     fn unfold_edges(&mut self, from: u64, to: u64) {
         let group = Self::group_bytes();
         for edge in [from, to] {
@@ -188,8 +191,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     }
 }
 
-/// What other rights change in an entry, whatever it was. Writing is not given here: that depends on
-/// who has the page.
+/// The change that `rights` make to every entry. Write permission is added elsewhere, because it
+/// depends on whether the page is shared.
 fn rights_change(rights: Rights) -> BitChange {
     let mut change = BitChange {
         of: BitChange::LEAVES,
@@ -206,7 +209,8 @@ fn rights_change(rights: Rights) -> BitChange {
     bit(Descriptor::AP_USER, rights.any());
     bit(Descriptor::UXN, !rights.execute);
     if !rights.write {
-        // Hardware's account of what was written ends here, so software's says that it may be.
+        // The hardware dirty state ends here, so the software dirty bit records that the page may
+        // be dirty.
         bit(Descriptor::AP_READ_ONLY | DIRTY, true);
         bit(Descriptor::DIRTY_MODIFIER, false);
     }

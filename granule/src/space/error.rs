@@ -1,7 +1,7 @@
-//! Why something about an address space was refused.
+//! Errors of operations on address spaces.
 //!
-//! Each names the address and what is to be done; what a kernel answers a program (ENOMEM, EFAULT,
-//! a signal) is the kernel's.
+//! Each error names the address and the remedy. The kernel chooses its answer to a program (ENOMEM,
+//! EFAULT, a signal).
 
 use super::rights::Access;
 use crate::arch::VirtualAddress;
@@ -12,14 +12,14 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// The range is not one of whole pages of the lower half, or there are no pages for tables.
+    /// The range is not whole pages of the lower half, or no pages are left for tables.
     Tables(TableError),
-    /// There is no area at an address.
+    /// No area covers an address.
     NotMapped {
         /// The first such address.
         address: VirtualAddress,
     },
-    /// There is an area already.
+    /// An area covers an address already.
     Occupied {
         /// The first such address.
         address: VirtualAddress,
@@ -33,10 +33,10 @@ pub enum SpaceError {
     },
     /// There is no room for another area.
     AreasFull {
-        /// How many there is room for.
+        /// The number of areas that the storage holds.
         capacity: usize,
     },
-    /// There is no frame left for a page.
+    /// No frame is left for a page.
     OutOfFrames {
         /// The page.
         address: VirtualAddress,

@@ -1,6 +1,7 @@
-//! A page at its first touch, at its first write after a fork, and for the kernel's own copies.
+//! Page faults: the first touch of a page, the first write after a fork, and the kernel's own
+//! accesses.
 //!
-//! All that is generic over the page size and runs once a page that a program touches is here.
+//! Only code that is generic over the page size and runs once for each touched page belongs here.
 
 use super::area::Area;
 use super::frames::{UserFrames, Wanted};
@@ -12,36 +13,36 @@ use crate::table::Environment;
 use crate::table::group::DIRTY;
 use crate::table::page::Slot;
 
-/// What a fault came to. The program goes on in every case.
+/// The result of a fault. The program continues in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The page was not there and is now, zeroed.
+    /// The page did not exist; it is mapped and zeroed now.
     Mapped,
-    /// The page was shared; this space has a copy now, which it may write.
+    /// The page was shared; this space now has a copy that it may write.
     Copied,
-    /// The page, or the whole group, was shared once and is not any more; it may be written now.
+    /// The page, or its whole group, is no longer shared and may be written now.
     Reused,
-    /// There is nothing that the page does not allow: another CPU was faster.
+    /// The page allows the access already: another CPU was faster.
     Spurious,
 }
 
-/// Who touches a page.
+/// The origin of an access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// The program, so that the access flag is due.
+    /// The program's own access, which sets the access flag.
     User,
-    /// The kernel for it, through its own mapping.
+    /// The kernel's access for the program, through the kernel's mapping.
     Kernel,
 }
 
 impl<P: Page, E: Environment> Space<'_, P, E> {
-    /// Deals with a program's access that the tables did not allow.
+    /// Handles a program's access that the tables did not allow.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::NotMapped`] and [`SpaceError::Denied`], which are the program's fault;
-    /// [`SpaceError::OutOfFrames`] and [`SpaceError::Tables`] when memory has run out.
+    /// [`SpaceError::NotMapped`] and [`SpaceError::Denied`] are errors of the program;
+    /// [`SpaceError::OutOfFrames`] and [`SpaceError::Tables`] mean that memory has run out.
     pub fn fault(
         &mut self,
         address: VirtualAddress,
@@ -52,9 +53,9 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             .map(|(fault, _)| fault)
     }
 
-    /// The physical address behind `address`, for the kernel to read or, with [`Access::Write`], to
-    /// write through its own mapping of it; makes the page as a fault would. Good until the space
-    /// is changed next.
+    /// The physical address behind `address`, which the kernel may read or, with [`Access::Write`],
+    /// write through its own mapping. The page is made present as by a fault. The address is valid
+    /// until the next change of the space.
     ///
     /// # Errors
     ///
@@ -71,7 +72,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         ))
     }
 
-    /// Gives what was done, and the frame.
+    /// Handles an access. Returns what was done, and the frame.
     fn touch(
         &mut self,
         address: VirtualAddress,
@@ -106,14 +107,15 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             return Ok((Fault::Spurious, frame));
         }
         if is_writable(entry) {
-            // Clean, and whoever writes does not tell: the kernel, or a CPU without TCR.HD.
+            // The page is clean, and this writer sets no dirty state: the kernel, or a CPU without
+            // TCR.HD.
             self.allow_writing(offset, slot, entry);
             return Ok((Fault::Reused, frame));
         }
         self.first_write(&area, offset, slot, entry, by, frames)
     }
 
-    /// Maps a new page, zeroed.
+    /// Maps a new, zeroed page.
     fn first_touch(
         &mut self,
         area: &Area,
@@ -126,7 +128,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         let frame = self
             .new_frame(area, offset, slot, frames)
             .inspect_err(|_| {
-                // There may be new tables on the way to where no page comes.
+                // The walk may have linked new tables although no page follows.
                 self.tables.publish();
             })?;
         frames.zero(frame);
@@ -142,7 +144,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         Ok(frame)
     }
 
-    /// Lets a page be written that may be shared.
+    /// Makes a page writable that may be shared.
     fn first_write(
         &mut self,
         area: &Area,
@@ -155,7 +157,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         let frame = self.geometry().address_of(entry, Level::L3);
         if !frames.is_shared(frame) {
             if entry.is_contiguous() && self.group_is_shared(slot, frames) {
-                // Members with other permissions than the rest are no group (RJQQTC).
+                // Members of a group must have the same permissions (RJQQTC), so the group is
+                // unfolded.
                 self.unfold(offset);
             }
             let entry = self.tables.entry(slot);
@@ -182,8 +185,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         Ok((Fault::Copied, copy))
     }
 
-    /// Makes a page that this space owns alone writable and dirty, and with it its whole group, in
-    /// place: permissions may change so (RWHZWS).
+    /// Makes a page that this space owns alone, and its whole group, writable and dirty in place.
+    /// Permissions may change without break-before-make (RWHZWS).
     fn allow_writing(&mut self, offset: u64, slot: Slot, entry: Descriptor) {
         let set = if self.settings.hardware_dirty {
             DIRTY | Descriptor::DIRTY_MODIFIER
@@ -225,7 +228,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         false
     }
 
-    /// A frame for the page at `offset`, one that goes on with its group if there is such a one.
+    /// A frame for the page at `offset`, preferably one that continues the page's group.
     fn new_frame(
         &self,
         area: &Area,
@@ -243,8 +246,8 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         })
     }
 
-    /// The frame that would continue the group of a page, judged by its neighbours and by the first
-    /// member: programs touch memory upward, downward, or at random.
+    /// The frame that would continue the group of a page. Its neighbours and the first member
+    /// decide, because programs touch memory upward, downward, or at random.
     fn wanted(&self, area: &Area, offset: u64, slot: Slot) -> Wanted {
         let page = P::SIZE.bytes();
         let count = P::SIZE.contiguous_entries(Level::L3);
@@ -263,13 +266,14 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
                 table: slot.table,
                 index: slot.index - index + other,
             });
-            // What is shared will not be in a group with a page that is not.
+            // A shared page will not join a group with a page that is not shared.
             if !entry.is_valid() || (area.rights.write && !is_writable(entry)) {
                 continue;
             }
             let output = self.geometry().address_of(entry, Level::L3).0;
             if (output ^ at) & (bytes - 1) != 0 {
-                // Its group cannot be whole any more.
+                // The neighbour's frame does not fit a group, so this group cannot be whole any
+                // more.
                 return Wanted::Any;
             }
             let first = output & !(bytes - 1);
@@ -281,15 +285,15 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Whether all of a page's group is in this area. Pages of two areas are in no group together,
-    /// however alike their entries: when one is written, all of its group becomes writable.
+    /// Whether all of a page's group lies in this area. Pages of two areas never form a group, even
+    /// with equal entries: a write to one page makes its whole group writable.
     fn has_group(&self, area: &Area, offset: u64) -> bool {
         let bytes = Self::group_bytes();
         let start = self.geometry().base().0 + (offset & !(bytes - 1));
         area.start.0 <= start && start + bytes <= area.end.0
     }
 
-    /// Sets the hint if this page completes a group.
+    /// Sets the contiguous hint if this page completes a group.
     fn fold(&mut self, area: &Area, offset: u64, slot: Slot) -> bool {
         let folded = self.settings.contiguous
             && self.has_group(area, offset)
@@ -298,7 +302,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         folded
     }
 
-    /// Sets the hint on every group with a page between two offsets that could have it.
+    /// Sets the hint on every group with a page from `from` to `to` that qualifies.
     pub(super) fn fold_between(&mut self, from: u64, to: u64) {
         let mut at = from;
         while self.settings.contiguous && at < to {
@@ -318,7 +322,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Sets the hint on the group of the page at `offset`, if all of it is there and in one area.
+    /// Sets the hint on the group of the page at `offset`, if all of it is mapped and in one area.
     fn fold_at(&mut self, offset: u64) {
         let address = VirtualAddress(self.geometry().base().0 + offset);
         if let Some((slot, _)) = self.tables.page(offset)
@@ -328,7 +332,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Takes the hint off the group of a page, if it has one.
+    /// Removes the hint from the group of a page, if the group has one.
     pub(super) fn unfold(&mut self, offset: u64) {
         self.stats.unfolded += u64::from(self.tables.unfold(offset));
     }

@@ -1,4 +1,4 @@
-//! A space that becomes a copy of another: the pages are shared, and copied when they are written.
+//! Fork: a new space becomes a copy of another. Pages are shared, and copied at the first write.
 
 use super::frames::UserFrames;
 use super::{Space, SpaceError};
@@ -8,8 +8,8 @@ use crate::table::duplicate::Sharing;
 use crate::table::group::DIRTY;
 use crate::table::{BitChange, Environment};
 
-/// What pages of both spaces are: read-only, and not by way of hardware's dirty state, which may
-/// change at any time; that they may have been written is kept.
+/// Pages of both spaces become read-only. DBM is cleared, because hardware could change the dirty
+/// state at any time; the software dirty bit keeps that the page may have been written.
 const SHARED: Sharing = Sharing {
     change: BitChange {
         of: Descriptor::VALID,
@@ -20,14 +20,15 @@ const SHARED: Sharing = Sharing {
 };
 
 impl<P: Page, E: Environment> Space<'_, P, E> {
-    /// Makes `child`, a new space of the same geometry, a copy of this one. One pass over the
-    /// tables, one invalidation at its end.
+    /// Makes `child`, a new space of the same geometry, a copy of this one, with one pass over the
+    /// tables and one invalidation at the end.
     ///
     /// # Errors
     ///
     /// [`SpaceError::NotEmpty`] unless `child` is empty and no CPU walks it;
-    /// [`SpaceError::AreasFull`] when it has not the room, [`SpaceError::Tables`] when there are not
-    /// enough pages for its tables. It is empty then, and nothing has changed here.
+    /// [`SpaceError::AreasFull`] when its storage for areas is too small; [`SpaceError::Tables`]
+    /// when there are not enough pages for its tables. On error `child` is empty and this space is
+    /// unchanged.
     pub fn fork_into(
         &mut self,
         child: &mut Self,

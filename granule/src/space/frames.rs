@@ -1,59 +1,65 @@
-//! Where the frames of pages come from: what a [`Space`](super::Space) asks for beside tables.
+//! The source of frames for user pages: what a [`Space`](super::Space) needs besides tables.
 //!
-//! A kernel implements it on its page allocator, with a count of owners for each frame; tests and
-//! models on ordinary memory. What a frame holds is touched here and nowhere else.
+//! A kernel implements the trait on its page allocator, with an owner count for each frame; tests
+//! and models use ordinary memory. The contents of frames are accessed only through this trait.
 
 use crate::arch::PhysicalAddress;
 use crate::table::FreedFrames;
 
-/// Which frame would be best. A wish: any other one does, and `None` is for when there is none.
+/// The frame that would suit best. It is a preference: any other frame works, and `None` means that
+/// no frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wanted {
-    /// Any.
+    /// Any frame.
     Any,
-    /// This one, which continues a group of pages.
+    /// This frame, which continues a group of pages.
     Exactly(PhysicalAddress),
-    /// One with which a group can begin: the frame number `index` of a naturally aligned group of
-    /// `frames` frames that are all free. The others stay free.
+    /// A frame that can start a group: frame `index` of a naturally aligned group of `frames`
+    /// frames that are all free. The other frames stay free.
     Group {
-        /// The frames of a group, a power of two.
+        /// The number of frames of a group, a power of two.
         frames: u64,
-        /// Which of them.
+        /// The index of the frame in the group.
         index: u64,
     },
 }
 
-/// Gives, shares and takes back the frames of user memory.
+/// Allocates, shares and releases the frames of user memory.
 ///
 /// # Safety
 ///
-/// A frame that [`allocate`](Self::allocate) gives must be of the space's page size, aligned to it,
-/// below the physical address size of its geometry, and nobody else's until as many owners as it
-/// has got (one by `allocate`, one more by each [`share`](Self::share)) were taken from it by
-/// [`release`](Self::release). [`is_shared`](Self::is_shared) and [`sharing`](Self::sharing) must
-/// tell the truth for as long as the one space that owns a frame alone does not share it; of a frame
-/// with several owners they may say so although all but one have just gone. Frames that follow each other are those whose addresses differ by the page size.
+/// A frame from [`allocate`](Self::allocate) must be of the space's page size, aligned to it, below
+/// the physical address size of the space's geometry, and not used otherwise while it has an owner.
+/// `allocate` gives a frame one owner, each [`share`](Self::share) adds one, and
+/// [`release`](Self::release) removes one.
+///
+/// [`is_shared`](Self::is_shared) and [`sharing`](Self::sharing) must answer correctly for a frame
+/// with one owner until that owner shares it. For a frame with several owners they may still answer
+/// "shared" when all but one have just released it.
+///
+/// Consecutive frames are frames whose addresses differ by the page size.
 pub unsafe trait UserFrames {
-    /// A frame with one owner and with anything in it; `None` if there is none.
+    /// A frame with one owner and undefined contents; `None` if there is none.
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress>;
-    /// Makes all of a frame zero.
+    /// Fills a frame with zeros.
     fn zero(&mut self, frame: PhysicalAddress);
-    /// Makes the frame `to` hold what `from` holds.
+    /// Copies the contents of frame `from` to frame `to`.
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress);
-    /// One owner more for each of `count` frames that follow each other.
+    /// Adds one owner to each of `count` consecutive frames.
     fn share(&mut self, first: PhysicalAddress, count: u64);
-    /// One owner less for each of these frames; those without one are free.
+    /// Removes one owner from each of these frames. A frame without owners is free.
     fn release(&mut self, frames: FreedFrames);
     /// Whether a frame has more than one owner.
     fn is_shared(&self, frame: PhysicalAddress) -> bool;
-    /// As [`is_shared`](Self::is_shared) of the first of `count` frames that follow each other, with
-    /// how many of them, itself included, have the same answer; fewer is no mistake, none is. Who
-    /// takes a lock for an answer does better to give as many as it can.
+    /// The answer of [`is_shared`](Self::is_shared) for the first of `count` consecutive frames,
+    /// and the number of frames from there, including the first, with the same answer. A smaller
+    /// number, but at least one, is correct too. An implementation that takes a lock should return
+    /// as large a number as it can.
     fn sharing(&self, first: PhysicalAddress, _count: u64) -> (bool, u64) {
         (self.is_shared(first), 1)
     }
-    /// Makes what was stored in a frame visible to instruction fetches of all CPUs: before it is
-    /// first mapped executable.
+    /// Makes the stores to a frame visible to instruction fetches of all CPUs. Called before the
+    /// frame is first mapped executable.
     fn sync_instructions(&mut self, frame: PhysicalAddress);
 }

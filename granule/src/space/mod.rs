@@ -1,24 +1,24 @@
-//! Address spaces of user programs: areas, pages that come at the first touch, copy-on-write.
+//! Address spaces of user programs: areas, demand paging, copy-on-write.
 //!
-//! A [`Space`] is what one process has: the tables of the lower half and the [areas](area) that say
-//! what may be there. Frames come from whoever implements [`UserFrames`], table pages, barriers and
-//! TLBIs from the same [`Environment`] as everywhere. What a CPU needs to switch between spaces is
-//! in [`asid`].
+//! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
+//! [areas](area) that say what may be mapped there. Frames come from an implementation of
+//! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`Environment`] as for other
+//! tables. The numbers for switching between spaces are in [`asid`].
 //!
-//! Nothing in here allocates, waits or knows of processes, files or registers. One space is changed
-//! by one CPU at a time (`&mut`: a kernel's lock) while others may run in it, walk its tables, and,
-//! with TCR.HA and TCR.HD, update its entries.
+//! No code here allocates, waits, or knows of processes, files or registers. One CPU at a time
+//! changes a space (`&mut`: a kernel's lock). Other CPUs may meanwhile run in the space, walk its
+//! tables and, with TCR.HA and TCR.HD, update its entries.
 //!
-//! # What holds
+//! # Invariants
 //!
-//! - Only pages and contiguous groups of them are mapped; they are not global, never executable by
-//!   EL1, and accessible to EL0 exactly as their area allows. An area may be writable and executable
-//!   if that is asked for, as the Linux ABI has it.
-//! - A page that an area allows to write, but whose entry does not (AP\[2\] set, DBM clear), is
-//!   shared with another space, or was: the first write finds out.
-//! - A frame is given back only after no CPU can reach it by a cached translation.
-//! - No update by hardware is lost: entries that it may be updating are changed in one step. Where
-//!   dirty pages become read-only, software's dirty bit keeps that they are.
+//! - Only pages and contiguous groups of pages are mapped. They are not global, never executable at
+//!   EL1, and accessible to EL0 exactly as their area allows. An area may be both writable and
+//!   executable if a caller asks for it, as the Linux ABI permits.
+//! - If an area allows writing but a page's entry does not (AP\[2\] set, DBM clear), the page is or
+//!   was shared with another space. The first write finds out which.
+//! - A frame is released only after no CPU can reach it by a cached translation.
+//! - No hardware update is lost: entries that hardware may be updating are changed in one atomic
+//!   step. When a dirty page becomes read-only, the software dirty bit keeps the fact.
 
 pub mod area;
 pub mod asid;
@@ -42,25 +42,25 @@ use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress
 use crate::table::group::DIRTY;
 use crate::table::{Environment, Liveness, PageTables};
 
-/// What the CPUs that a space runs on can do for it.
+/// Features that every CPU of a space has, and choices about mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// TCR.HA is set on every CPU: pages that only the kernel used so far have no access flag.
+    /// TCR.HA is set on every CPU: a page that only the kernel has used has no access flag yet.
     pub hardware_access: bool,
-    /// TCR.HD is set on every CPU: pages that were only read so far are writable and clean.
+    /// TCR.HD is set on every CPU: a page that has only been read is writable and clean.
     pub hardware_dirty: bool,
     /// Whole, aligned groups of pages get the contiguous hint.
     pub contiguous: bool,
-    /// How far the hint may change in place, see [`PageTables::set_bbm`]; with level 0 groups are
-    /// made and taken apart by break-before-make.
+    /// How far the hint may change in place, see [`PageTables::set_bbm`]. At level 0 groups are
+    /// made and split by break-before-make.
     pub bbm: BbmLevel,
-    /// Pages that may be executed no more are broken before they are made so, for an erratum of some
-    /// CPU ([`BreakOnExecuteRemoval`](crate::arch::errata::Workaround::BreakOnExecuteRemoval)).
+    /// Pages that lose the right to execute go through break-before-make, for a CPU erratum
+    /// ([`BreakOnExecuteRemoval`](crate::arch::errata::Workaround::BreakOnExecuteRemoval)).
     pub break_execute: bool,
 }
 
 impl Settings {
-    /// What every CPU can do, and groups.
+    /// The features that every CPU has, with contiguous groups.
     pub const PLAIN: Self = Self {
         hardware_access: false,
         hardware_dirty: false,
@@ -70,19 +70,19 @@ impl Settings {
     };
 }
 
-/// What a space has, and what was done in it so far.
+/// Counters of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Pages that are mapped now.
+    /// Pages mapped now.
     pub resident: u64,
-    /// Pages that came at their first touch.
+    /// Pages mapped at their first touch.
     pub mapped: u64,
-    /// Pages that were copied at the first write after a fork.
+    /// Pages copied at the first write after a fork.
     pub copied: u64,
-    /// Pages that were shared once and became writable without a copy.
+    /// Formerly shared pages that became writable without a copy.
     pub reused: u64,
-    /// Faults for which there was nothing to do.
+    /// Faults that needed no change.
     pub spurious: u64,
     /// Groups that got the contiguous hint.
     pub folded: u64,
@@ -91,7 +91,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Nothing.
+    /// All counters zero.
     pub const NONE: Self = Self {
         resident: 0,
         mapped: 0,
@@ -102,7 +102,7 @@ impl Stats {
         unfolded: 0,
     };
 
-    /// Of two spaces together.
+    /// The sum of the counters of two spaces.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -117,18 +117,18 @@ impl Stats {
     }
 }
 
-/// What one page of a space is like.
+/// The state of one page of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageState {
     /// Its frame.
     pub frame: PhysicalAddress,
-    /// The entry lets EL0 write, or hardware would make it.
+    /// EL0 may write, or hardware will permit the first write and note it.
     pub writable: bool,
-    /// It was used, as far as the access flag tells.
+    /// The page was used, as far as the access flag tells.
     pub accessed: bool,
-    /// It may have been written since it was mapped.
+    /// The page may have been written since it was mapped.
     pub dirty: bool,
-    /// It is part of a group with the contiguous hint.
+    /// The page is part of a group with the contiguous hint.
     pub contiguous: bool,
 }
 
@@ -138,14 +138,14 @@ pub struct Space<'s, P: Page, E> {
     tables: PageTables<P, E>,
     areas: Areas<'s>,
     settings: Settings,
-    /// The bits of every page, whatever may be done with it.
+    /// The descriptor bits that every page has, whatever its rights.
     common: u64,
     stats: Stats,
 }
 
 impl<'s, P: Page, E: Environment> Space<'s, P, E> {
-    /// An empty space, which no CPU walks yet. `geometry` is that of the lower half; `areas` is the
-    /// room for areas.
+    /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `areas`
+    /// is the storage for areas.
     ///
     /// # Errors
     ///
@@ -178,19 +178,19 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
         self.tables.root()
     }
 
-    /// The shape of the lower half.
+    /// The geometry of the lower half.
     #[must_use]
     pub const fn geometry(&self) -> &Geometry {
         self.tables.geometry()
     }
 
-    /// Says that CPUs may walk the tables from now on: before the root is first written to a TTBR0.
+    /// Marks the tables as live. Call it before the root is first written to a TTBR0.
     pub fn make_live(&mut self) {
         self.tables.make_live();
     }
 
-    /// The ASID that CPUs run this space under from now on. No CPU may walk the tables under
-    /// another one while `&mut self` is used elsewhere: TLBIs name this one.
+    /// Sets the ASID that CPUs run this space under from now on. TLBIs name this ASID, so no CPU
+    /// may walk the tables under another one while `&mut self` is used elsewhere.
     pub const fn set_asid(&mut self, asid: Option<u16>) {
         self.tables.set_asid(asid);
     }
@@ -201,34 +201,35 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
         &self.areas
     }
 
-    /// More room for areas, after [`SpaceError::AreasFull`]; gives back the room there was.
+    /// Gives the space larger storage for areas, after [`SpaceError::AreasFull`], and returns the
+    /// old storage.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] when `areas` does not have room for those there are.
+    /// [`SpaceError::AreasFull`] when `areas` is too small for the present areas.
     pub fn enlarge_areas(&mut self, areas: &'s mut [Area]) -> Result<&'s mut [Area], SpaceError> {
         self.areas.enlarge(areas)
     }
 
-    /// What there is and what was done.
+    /// The counters of this space.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// What the tables stand on.
+    /// The environment of the tables.
     pub const fn environment(&mut self) -> &mut E {
         self.tables.environment()
     }
 
-    /// The tables, to be looked at.
+    /// The tables, for reading.
     #[must_use]
     pub const fn tables(&self) -> &PageTables<P, E> {
         &self.tables
     }
 
-    /// What the page of `address` is like, if it is mapped. What hardware noted in one member of a
-    /// group counts for all of them (RXDPXQ).
+    /// The state of the page at `address`, if it is mapped. Access flag and dirty state of one
+    /// member of a group count for all of its members (RXDPXQ).
     #[must_use]
     pub fn page(&self, address: VirtualAddress) -> Option<PageState> {
         let offset = self.geometry().offset(address)?;
@@ -263,7 +264,7 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
         self.tables.liveness() == Liveness::Live
     }
 
-    /// The bits of a page that this space owns alone.
+    /// The descriptor bits of a page that this space owns alone.
     fn page_bits(&self, rights: Rights, written: bool, accessed: bool) -> u64 {
         let hardware = self.settings.hardware_dirty;
         let permissions = Permissions {
@@ -286,7 +287,7 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
     }
 }
 
-/// Whether an entry allows to write, now or after the hardware made it dirty.
+/// Whether an entry allows writing, at once or after hardware marks it dirty.
 const fn is_writable(entry: Descriptor) -> bool {
     entry.0 & Descriptor::AP_READ_ONLY == 0 || entry.0 & Descriptor::DIRTY_MODIFIER != 0
 }

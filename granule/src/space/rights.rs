@@ -1,9 +1,9 @@
-//! Rights of an area, and the accesses that need them. Areas and frames are not known here.
+//! Rights of an area, and the accesses that need them. Areas and frames do not belong here.
 
 use core::fmt;
 
-/// What a program may do with an area. Whoever may do anything may read: EL0 has no memory that
-/// it can write or, on all CPUs, execute but not read.
+/// The rights of a program in an area. Any right includes reading: EL0 has no memory that it can
+/// write but not read, and execute-only memory does not exist on all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
     /// Loads.
@@ -15,7 +15,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Nothing at all: a guard, or memory set aside.
+    /// No rights: a guard, or reserved addresses.
     pub const NONE: Self = Self {
         read: false,
         write: false,
@@ -37,13 +37,13 @@ impl Rights {
         ..Self::READ
     };
 
-    /// Whether anything is allowed.
+    /// Whether any access is allowed.
     #[must_use]
     pub const fn any(self) -> bool {
         self.read || self.write || self.execute
     }
 
-    /// Whether an access is allowed.
+    /// Whether `access` is allowed.
     #[must_use]
     pub const fn allows(self, access: Access) -> bool {
         match access {
@@ -54,7 +54,7 @@ impl Rights {
     }
 }
 
-/// What a program, or the kernel for it, wants to do.
+/// An access by a program, or by the kernel on its behalf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Access {

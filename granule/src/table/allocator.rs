@@ -1,4 +1,5 @@
-//! Where table pages come from: the second of the three traits the walker stands on.
+//! The trait that allocates table pages: the second of the three traits of
+//! [`PageTables`](super::PageTables).
 
 use super::FreedTable;
 use crate::arch::PhysicalAddress;
@@ -8,31 +9,31 @@ use crate::arch::PhysicalAddress;
 pub struct TableRun {
     /// The first page.
     pub first: PhysicalAddress,
-    /// How many there are, at least 1.
+    /// The number of pages, at least 1.
     pub count: usize,
 }
 
-/// Gives and takes back pages for tables.
+/// Allocates and frees pages for tables.
 ///
-/// An operation first counts the tables it needs, then [`reserve`](Self::reserve)s them all, and
-/// only then changes anything: running out is one error, before the first store.
+/// An operation first counts the tables it needs, then [`reserve`](Self::reserve)s them all, and only
+/// then changes entries. A shortage is therefore one error, before the first store.
 ///
 /// # Safety
 ///
-/// A page given out must be of the page size of the tables, aligned to it, reachable by the
-/// [`TableMemory`](super::TableMemory) that goes with it, below the physical address size of the
-/// geometry, and used by nobody else until it is freed. Its contents may be anything.
+/// An allocated page must have the page size of the tables and be aligned to it. The accompanying
+/// [`TableMemory`](super::TableMemory) must reach it, it must lie below the physical address size of the
+/// geometry, and no other code may use it until it is freed. Its contents may be anything.
 pub unsafe trait TableAllocator {
-    /// Makes sure that the next `tables` pages can be allocated; false if they cannot, and then
-    /// nothing has changed.
+    /// Ensures that the next `tables` pages can be allocated. Returns false, and changes nothing, if
+    /// they cannot.
     #[must_use]
     fn reserve(&mut self, tables: usize) -> bool;
 
-    /// Gives at least one and at most `most` pages in one run, or `None` when nothing is left,
-    /// which after a successful [`reserve`](Self::reserve) does not happen. Longer runs make
-    /// faster maps: the entries that point to them are written in one loop.
+    /// Allocates at least one and at most `most` pages in one run. Returns `None` when no page is left,
+    /// which must not happen after a successful [`reserve`](Self::reserve). Longer runs are faster to
+    /// map, because one loop writes the entries that point to them.
     fn allocate(&mut self, most: usize) -> Option<TableRun>;
 
-    /// Takes back one page, which no walker can reach any more.
+    /// Frees one page that no walker can reach any more.
     fn free(&mut self, table: FreedTable);
 }

@@ -1,25 +1,26 @@
-//! Changing bits of the pages of a range in place, one way or the other: by what their frames are.
+//! Changes of the pages of a range in place that depend on whether their frames are shared.
 //!
-//! Whole runs of frames are asked for and changed together, so nothing is decided once a page. For
-//! tables with nothing but pages and groups of them, of which the ends of a range cut none.
+//! The code asks about whole runs of frames and changes them together, so it decides nothing page by
+//! page. The tables must hold only pages and contiguous groups, and an end of a range must not cut a
+//! group.
 
 use super::page::Slot;
 use super::{BitChange, Environment, PageTables};
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page};
 
-/// What becomes of pages.
+/// The change of unshared pages and the change of shared pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    /// Of those whose frames nobody else has.
+    /// For pages whose frames no other space has.
     pub(crate) alone: BitChange,
-    /// Of all others, and of every member of a group in which there is such a one: members have the
-    /// same permissions (RJQQTC).
+    /// For all other pages, and for every member of a group with such a page, because all members must
+    /// have the same permissions (RJQQTC).
     pub(crate) shared: BitChange,
 }
 
 impl Choice {
-    /// The same of all.
+    /// The same change for all pages.
     pub(crate) const fn all(change: BitChange) -> Self {
         Self {
             alone: change,
@@ -28,7 +29,7 @@ impl Choice {
     }
 }
 
-/// Pages whose frames follow each other.
+/// Pages whose frames are consecutive.
 #[derive(Clone, Copy)]
 struct Run {
     slot: Slot,
@@ -37,9 +38,10 @@ struct Run {
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Changes the pages between two offsets by a choice, and then, if there was one, invalidates
-    /// them: permissions may change in place (RWHZWS). `sharing` says of the first of so many frames
-    /// whether it is shared, and how many are alike in that; it is not asked where there is no choice.
+    /// Changes the pages between two offsets by a choice, and invalidates the range if a page changed:
+    /// permissions may change in place (RWHZWS). `sharing` takes a run of frames. It returns whether the
+    /// first one is shared, and how many from there on are alike. If both changes of the choice are
+    /// equal, `sharing` is not called.
     pub(crate) fn change_by_choice(
         &mut self,
         from: u64,
@@ -62,7 +64,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// The same for `count` entries of one table, and how many of them changed.
+    /// As `change_by_choice` for `count` entries of one table, without the invalidation. Returns how many
+    /// entries changed.
     fn change_table(
         &mut self,
         from: Slot,
@@ -99,8 +102,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         changed
     }
 
-    /// How many pages at the start of a run are dealt with together, and whether as shared: a group
-    /// that is shared in part is shared, and nothing ends within one.
+    /// Whether the first pages of a run count as shared, and how many of them change together. A partly
+    /// shared group counts as shared, and the result never ends inside a group.
     fn whole_groups(
         &self,
         run: Run,
@@ -113,7 +116,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let (shared, alike) = sharing(output, (run.pages - alone) as u64);
             let alike = alone + (alike as usize).max(1);
             if alone > 0 && shared {
-                // Within a group, of which others have a part.
+                // The shared frame may be inside a group, which is then partly shared.
                 let inside = (run.slot.index + alone) & (group - 1);
                 if alone > inside {
                     return (false, alone - inside);

@@ -1,6 +1,6 @@
-//! Counting what the walker does: stores, tables, TLBIs and barriers.
+//! Counters of stores, tables, TLBIs and barriers.
 //!
-//! [`Counted`] wraps any of the three traits' implementations; who does not wrap pays nothing.
+//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays nothing.
 
 use super::FreedTable;
 use super::allocator::{TableAllocator, TableRun};
@@ -11,12 +11,12 @@ use crate::arch::{Descriptor, PhysicalAddress};
 use crate::forward;
 use core::cell::Cell;
 
-/// What was done so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Descriptors stored into tables, zeroing included.
     pub stores: u64,
-    /// Table pages allocated, less those given back.
+    /// Table pages allocated and not freed.
     pub tables: u64,
     /// TLBI instructions.
     pub tlbi: u64,
@@ -49,7 +49,7 @@ impl Counters {
         self.0.get()
     }
 
-    /// Changes the counts.
+    /// Applies `change` to the counts.
     #[inline(always)]
     pub fn add(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = self.0.get();
@@ -58,7 +58,7 @@ impl Counters {
     }
 }
 
-/// An implementation of the walker's traits whose calls are counted.
+/// A wrapper that counts the calls to an implementation of the three traits.
 #[derive(Debug)]
 pub struct Counted<'c, T> {
     inner: T,
@@ -71,13 +71,13 @@ impl<'c, T> Counted<'c, T> {
         Self { inner, counters }
     }
 
-    /// What is wrapped.
+    /// The wrapped implementation.
     pub const fn inner(&mut self) -> &mut T {
         &mut self.inner
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     forward!(self.inner: load find_mapped);
 
@@ -90,7 +90,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         visibility: Visibility,
     ) {
         self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         unsafe { self.inner.store(table, index, descriptor, visibility) }
     }
 
@@ -103,7 +103,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         visibility: Visibility,
     ) -> Descriptor {
         self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         unsafe { self.inner.exchange(table, index, descriptor, visibility) }
     }
 
@@ -118,7 +118,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         visibility: Visibility,
     ) {
         self.counters.add(|counts| counts.stores += count as u64);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         unsafe {
             self.inner
                 .fill(table, first, count, descriptor, step, visibility)
@@ -134,14 +134,14 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises what the wrapped method requires.
         let valid = unsafe { self.inner.update(table, first, count, change, visibility) };
         self.counters.add(|counts| counts.stores += valid as u64);
         valid
     }
 }
 
-// SAFETY: each call is passed on as it is.
+// SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     forward!(self.inner: reserve);
 

@@ -1,32 +1,31 @@
-//! Giving all pages of one tree to another as well, made read-only in both: the tables' part of a
-//! fork.
+//! Sharing all pages of one tree with another tree, read-only in both: the tables' part of a fork.
 //!
-//! The other tree's tables are reserved before anything changes, and filled front to back while
-//! they are private. In the first tree permissions change in place (RWHZWS) and are invalidated
-//! once, at the end. Pages whose entries follow each other in every respect are one update, one
-//! fill and one call of the caller's, so nothing is decided once a page.
+//! The other tree's tables are reserved before anything changes, and filled front to back while they are
+//! private. In the first tree permissions change in place (RWHZWS), with one invalidation at the end. A
+//! run of pages whose entries differ by a constant step takes one update, one fill and one call of the
+//! callback, so the code decides nothing page by page.
 
 use super::{BitChange, Environment, PageTables, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// How entries become those of both trees.
+/// How shared entries differ from the original ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
-    /// The change of each entry.
+    /// The change of each entry, in both trees.
     pub(crate) change: BitChange,
-    /// What the new entries have besides.
+    /// Additional bits of the new entries.
     pub(crate) more: u64,
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Puts what this tree maps into `other`, which is empty and which no CPU walks, changed by
-    /// `sharing` in both, and calls `share` for each run of frames before anything else may happen
-    /// to them. Only pages and groups of them are known here.
+    /// Maps all pages of this tree in `other` too, with the entries of both trees changed by `sharing`.
+    /// `other` must be empty, and no CPU may walk it. Calls `share` for each run of frames before anything
+    /// else can happen to them. The tree must hold only pages and contiguous groups of pages.
     ///
     /// # Errors
     ///
-    /// [`TableError::OutOfTables`]: nothing has changed.
+    /// [`TableError::OutOfTables`]; nothing has changed then.
     pub(crate) fn duplicate(
         &mut self,
         other: &mut Self,
@@ -64,8 +63,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         tables
     }
 
-    /// Fills `to`, a private table, with what `from` has. `None` only if the allocator breaks its
-    /// word.
+    /// Fills `to`, a private table, with the pages of `from`. `None` means that the allocator broke its
+    /// promise.
     #[allow(clippy::too_many_arguments)]
     fn duplicate_in(
         &mut self,
@@ -80,7 +79,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let entries = P::SIZE.entries();
         let bytes = P::SIZE.entry_bytes(level);
         let mut index = 0;
-        // An error half way leaves tables that can be walked, and freed.
+        // After an error the other entries are still made empty, so that the tables can be walked and
+        // freed.
         let mut result = Some(());
         while index < entries {
             let found = self.next_mapped(from, index, entries);
@@ -111,7 +111,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         result
     }
 
-    /// Duplicates the pages from `index` on that follow each other, and gives how many they are.
+    /// Duplicates the run of pages that begins at `index`, and returns its length.
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     fn duplicate_run(
@@ -136,7 +136,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             self.pending.range(at, at + count as u64 * page);
         }
         if count == 1 && !first.may_be_updated() {
-            // Frames that came one by one from all over memory: no loop is worth setting up.
+            // Scattered frames make runs of one, for which setting up a loop costs more than it saves.
             if shared.0 != first.0 {
                 let how = self.visibility();
                 self.store(from, index, shared, how);

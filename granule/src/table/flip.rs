@@ -1,8 +1,7 @@
-//! Making single pages invalid and valid again beside everyone else: without the lock that other
-//! operations on the tables are made under, and without memory.
+//! Making single pages invalid and valid again without the lock of the tables and without memory.
 //!
-//! That is possible where the tables are split to pages beforehand and stay so: one store in an
-//! entry that nobody else changes. For guard pages that are moved from where nothing may wait.
+//! This works where the tables are already split to pages and stay so: the operation is one store into an
+//! entry that no other code changes. It serves guard pages that move in code that must not wait.
 
 use super::hide::{HIDE, SHOW};
 use super::{Environment, Liveness, PageTables, TableError};
@@ -10,23 +9,25 @@ use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
 
-/// Makes the pages of `bytes` bytes from `start`, in the tables below `root`, invalid (every access
-/// faults; address and permissions are kept) or valid again: one store a page. The TLB is
-/// invalidated once, after the stores and before this returns, when pages became invalid; never
-/// when they became valid (IWZCBG). Pages that are so already stay as they are, at no cost.
+/// Makes the pages of `bytes` bytes from `start` invalid or valid again, in the tables below `root`, with
+/// one store for each page. Every access to an invalid page faults; the entry keeps its address and
+/// permissions. If pages became invalid, the TLB is invalidated once, after the stores and before this
+/// function returns. Pages that became valid need no TLBI (IWZCBG). Pages that are already in the
+/// requested state stay as they are, at no cost.
 ///
 /// # Errors
 ///
 /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
-/// [`NotMapped`](TableError::NotMapped), and [`InsideLeaf`](TableError::InsideLeaf) where there are
-/// no pages by themselves, but blocks or contiguous groups, hidden or not: nothing is split here, and
-/// a member of a group may not differ from the others. Nothing has changed then.
+/// [`NotMapped`](TableError::NotMapped), and [`InsideLeaf`](TableError::InsideLeaf) for a block or
+/// contiguous group in the range, hidden or not: this function splits nothing, and a member of a group
+/// may not differ from the others. The tables are then unchanged.
 ///
 /// # Safety
 ///
-/// `root` must be a full table page of `geometry`'s start level, and every table on the way to the
-/// pages one that `environment` reaches; its allocator is not asked. While this runs others may change the tree, but neither an
-/// entry of these pages nor one on the way to them; what is hidden must not be in use.
+/// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every table
+/// on the way to the pages; its allocator is not used. While this function runs, other code may change
+/// the tree, except the entries of these pages and those on the way to them. Pages that become invalid
+/// must not be in use.
 pub unsafe fn set_valid<P: Page, E: Environment>(
     root: PhysicalAddress,
     geometry: Geometry,
@@ -35,8 +36,8 @@ pub unsafe fn set_valid<P: Page, E: Environment>(
     bytes: u64,
     valid: bool,
 ) -> Result<(), TableError> {
-    // SAFETY: what others change meanwhile is not looked at, let alone written: below, only the
-    // entries of the pages and those on the way to them are.
+    // SAFETY: the code below accesses only the entries of the pages and those on the way to them; the
+    // caller promises that no other code changes these meanwhile.
     let mut tables =
         unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Live, environment)? };
     tables.flip(start, bytes, valid)
@@ -54,7 +55,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Whether everything from `from` to `to` is pages that are in no group.
+    /// Checks that all offsets from `from` to `to` are mapped by pages outside contiguous groups.
     fn check_pages(
         &self,
         table: PhysicalAddress,
@@ -88,7 +89,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     let leaf_bytes = bytes * group;
                     let leaf = at & !(leaf_bytes - 1);
                     return Err(TableError::InsideLeaf {
-                        // The first one after its beginning that a page would need.
+                        // The first page boundary that a split would need inside the leaf.
                         edge: self.address(from.max(leaf + P::SIZE.bytes())),
                         leaf: self.address(leaf),
                         leaf_bytes,

@@ -1,20 +1,21 @@
-//! The order of barriers and TLBIs round a change of live tables.
+//! The order of barriers and TLBIs around a change of live tables.
 //!
-//! Whatever needs them calls one of these two, in this library and in code that changes live
-//! entries beside it: here is where an erratum that touches them is worked round.
+//! Every change of live tables calls one of these two functions, in this library and in other code that
+//! changes live entries. Workarounds for errata of barriers and TLBIs belong here.
 
 use super::maintenance::Maintenance;
 use crate::arch::tlbi::{self, Invalidation};
 
-/// Makes entries that were invalid and now are not usable by this CPU: no TLBI (IWZCBG: a fault
-/// is never cached), but its walker must see the stores, and it must drop what it speculated.
+/// Makes entries that became valid usable by this CPU. No TLBI is needed, because a fault is never
+/// cached (IWZCBG). The DSB makes this CPU's walker see the stores, and the ISB drops what the CPU
+/// speculated.
 pub fn publish(maintenance: &mut impl Maintenance) {
     maintenance.dsb_ishst();
     maintenance.isb();
 }
 
-/// Removes the cached translations of a range from every CPU, after the entries were changed.
-/// Where an erratum asks for it, every TLBI and its DSB are issued twice.
+/// Removes the cached translations of a range from every CPU, after its entries changed. Where an
+/// erratum requires it, the TLBIs and their DSB are issued twice.
 pub fn invalidate(maintenance: &mut impl Maintenance, what: &Invalidation) {
     let can = *maintenance.capabilities();
     maintenance.dsb_ishst();

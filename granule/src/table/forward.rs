@@ -1,14 +1,13 @@
-//! Handing calls of the walker's three traits on to what is wrapped: each signature once.
+//! A macro that forwards methods of the three traits to a wrapped value.
 //!
-//! A wrapper changes some methods and hands on the rest, and a new method, or a new argument of one,
-//! must not have to be written again in each. What a wrapper does beside handing on is in its own
-//! file.
+//! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a new
+//! method or argument needs no change in the wrappers. A wrapper's own behaviour is in the wrapper's file.
 
 /// Writes methods of [`TableMemory`](crate::table::TableMemory),
 /// [`TableAllocator`](crate::table::TableAllocator) and
 /// [`Maintenance`](crate::table::Maintenance) that call the same method of a field.
 ///
-/// Within an `impl` of one of them, the field and the methods' names:
+/// Invoke it inside an `impl` of one of these traits, with the field and the names of the methods:
 ///
 /// ```
 /// use granule::arch::PhysicalAddress;
@@ -39,7 +38,7 @@ macro_rules! forward {
             table: $crate::arch::PhysicalAddress,
             index: usize,
         ) -> $crate::arch::Descriptor {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.load(table, index) }
         }
     };
@@ -51,7 +50,7 @@ macro_rules! forward {
             first: usize,
             count: usize,
         ) -> Option<usize> {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.find_mapped(table, first, count) }
         }
     };
@@ -64,7 +63,7 @@ macro_rules! forward {
             descriptor: $crate::arch::Descriptor,
             visibility: $crate::table::Visibility,
         ) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.store(table, index, descriptor, visibility) }
         }
     };
@@ -79,7 +78,7 @@ macro_rules! forward {
             step: u64,
             visibility: $crate::table::Visibility,
         ) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.fill(table, first, count, descriptor, step, visibility) }
         }
     };
@@ -92,7 +91,7 @@ macro_rules! forward {
             descriptor: $crate::arch::Descriptor,
             visibility: $crate::table::Visibility,
         ) -> $crate::arch::Descriptor {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.exchange(table, index, descriptor, visibility) }
         }
     };
@@ -106,7 +105,7 @@ macro_rules! forward {
             change: $crate::table::BitChange,
             visibility: $crate::table::Visibility,
         ) -> usize {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller promises what the wrapped method requires.
             unsafe { $self.$field.update(table, first, count, change, visibility) }
         }
     };
@@ -140,7 +139,7 @@ macro_rules! forward {
             $self.$field.tlbi(op);
         }
     };
-    // DSB ISHST, DSB ISH and ISB, which are all alike.
+    // DSB ISHST, DSB ISH and ISB.
     (@$barrier:ident $self:ident $field:tt) => {
         #[inline(always)]
         fn $barrier(&mut $self) {

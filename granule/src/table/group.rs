@@ -1,11 +1,11 @@
-//! The contiguous hint on pages that came one by one, and off them again.
+//! Setting the contiguous hint on pages that were mapped one by one, and clearing it again.
 //!
 //! The hint may change in place only where FEAT_BBM allows it (level 1, RPVTFW), and only if nothing
-//! else changes. Hardware may have set the access flag or the dirty state in one member for all of
-//! a group (RXDPXQ, RLCGVS), so before the members speak for themselves again, or speak for each
-//! other, what any of them has is given to all. Where hardware may still be at it, or the level does
-//! not allow more, the group is broken first: each member is taken out by one exchange, which
-//! gathers its bits, each is invalidated (RLQLSD), and then all are made.
+//! else changes. Hardware may set the access flag or the dirty state in one member for the whole group
+//! (RXDPXQ, RLCGVS). Before the hint changes, every member therefore gets these bits if any member has
+//! them. If hardware may still update a member, or the level forbids a change in place, the group is
+//! broken first: one exchange per member makes it invalid and gathers its bits, each member is
+//! invalidated (RLQLSD), and then all members are stored anew.
 
 use super::page::Slot;
 use super::{BitChange, Environment, FreedFrames, Liveness, PageTables};
@@ -13,14 +13,15 @@ use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// Software's bit for a page that was written: bit 55. Kept where the hardware's dirty state goes.
+/// Software's dirty bit, bit 55: the page was written. It remains when the hardware's dirty state is
+/// lost.
 pub(crate) const DIRTY: u64 = 1 << 55;
 
-/// The bits that hardware may set in one member for all, and software's dirty bit.
+/// The access flag, which hardware may set in one member for the group, and software's dirty bit.
 const GATHERED: u64 = Descriptor::ACCESS_FLAG | DIRTY;
 
-/// What the members of a group may differ in: what hardware does to one of them, and the hint.
-/// AP\[2\] only where the dirty modifier says that it is the dirty state.
+/// A descriptor without the bits in which members of a group may differ: the bits that hardware updates
+/// in one member, and the hint. AP\[2\] is such a bit only if the dirty modifier makes it the dirty state.
 const fn comparable(member: Descriptor) -> u64 {
     let clean = if member.0 & Descriptor::DIRTY_MODIFIER != 0 {
         Descriptor::AP_READ_ONLY
@@ -30,12 +31,12 @@ const fn comparable(member: Descriptor) -> u64 {
     member.0 & !(GATHERED | clean | Descriptor::CONTIGUOUS)
 }
 
-/// What all members together are.
+/// The state of all members of a group together.
 #[derive(Clone, Copy)]
 struct Gathered {
-    /// Bits that some member has.
+    /// The gathered bits that any member has.
     any: u64,
-    /// Some member is dirty by the hardware's account.
+    /// Whether hardware marked any member dirty.
     dirty: bool,
 }
 
@@ -51,7 +52,7 @@ impl Gathered {
         self.dirty |= member.0 & clean == Descriptor::DIRTY_MODIFIER;
     }
 
-    /// A member with what all have.
+    /// `member` with the gathered state.
     const fn give(self, member: Descriptor) -> Descriptor {
         let clean = if self.dirty {
             Descriptor::AP_READ_ONLY
@@ -63,7 +64,7 @@ impl Gathered {
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// The bytes of a contiguous group of pages.
+    /// The size in bytes of a contiguous group of pages.
     pub(crate) const fn group_bytes() -> u64 {
         P::SIZE.bytes() * P::SIZE.contiguous_entries(Level::L3) as u64
     }
@@ -76,12 +77,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// Whether the group that begins at `first` is whole: valid pages without the hint that differ
-    /// in nothing but what hardware may change, and whose outputs make one aligned group.
+    /// Whether the group that begins at `first` may get the hint: all members are valid pages without
+    /// the hint, they differ only in bits that hardware updates, and their outputs form one aligned
+    /// group.
     fn foldable(&self, first: Slot) -> bool {
         let count = P::SIZE.contiguous_entries(Level::L3);
-        // Pages mostly come, and are copied, in ascending or descending order: the first and the
-        // last tell most groups from whole ones.
+        // Pages are usually mapped and copied in ascending or descending order, so the first and last
+        // entries rule out most incomplete groups.
         if !self.load(first.table, first.index + count - 1).is_valid() {
             return false;
         }
@@ -98,7 +100,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         goes_on(count - 1) && (1..count).all(goes_on)
     }
 
-    /// Sets the hint on the group of the page at `offset` if all of it is there. True if it did.
+    /// Sets the hint on the group of the page at `offset` if the group is complete. Returns whether it
+    /// did.
     pub(crate) fn fold(&mut self, offset: u64, slot: Slot) -> bool {
         let first = Self::first_of_group(slot);
         if Self::group_bytes() > self.geometry.span() {
@@ -112,8 +115,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         true
     }
 
-    /// Takes the hint off the group of the page at `offset`, if it has one, and gives every member
-    /// what hardware set in any.
+    /// Clears the hint on the group of the page at `offset`, and gives every member the bits that
+    /// hardware set in any of them. Returns false if the page is in no group.
     pub(crate) fn unfold(&mut self, offset: u64) -> bool {
         let Some((slot, entry)) = self.page(offset) else {
             return false;
@@ -126,8 +129,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         true
     }
 
-    /// As [`unfold`](Self::unfold) of the group that `slot` is in, with another page in its place:
-    /// one break serves both. Gives back the old page's frame.
+    /// As [`unfold`](Self::unfold) for the group of `slot`, and replaces the page at `slot`: one break
+    /// serves both. Returns the old page's frame.
     pub(crate) fn unfold_replacing(
         &mut self,
         offset: u64,
@@ -138,8 +141,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.regroup(start, Self::first_of_group(slot), false, Some((slot, new)))
     }
 
-    /// Makes the members of a group anew, with or without the hint; and one of them another page,
-    /// whose old frame is given back.
+    /// Stores the members of a group anew, with or without the hint. `replaced` gives one member another
+    /// page; the old page's frame is returned.
     fn regroup(
         &mut self,
         offset: u64,
@@ -180,7 +183,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
         let broken = self.flush_pages(offset, offset + Self::group_bytes());
         let freed = old.map_or(FreedFrames::none(), |frame| broken.frames(frame, 1));
-        // Members differ in nothing but what was gathered, so one of them and a step give all.
+        // Members differ only in the gathered bits, so the first one and a step give all.
         let start = gathered.give(start);
         let start = Descriptor((start.0 & !clear) | set);
         let how = self.visibility();
@@ -200,8 +203,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         freed
     }
 
-    /// Whether the hint of these members may change in place: by the CPUs' level of FEAT_BBM, and
-    /// because they are alike and hardware changes none of them any more.
+    /// Whether the hint of these members may change in place: the CPUs' level of FEAT_BBM allows it, the
+    /// members are alike, and hardware does not update any of them.
     fn hint_may_change(&self, first: Slot, count: usize) -> bool {
         if self.liveness == Liveness::Live && self.bbm == BbmLevel::Level0 {
             return false;
@@ -215,7 +218,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Changes bits of all members of the group that `slot` is in, in place, and invalidates them.
+    /// Changes bits of all members of the group of `slot` in place, and invalidates the TLB for them.
     pub(crate) fn update_group(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
         let count = P::SIZE.contiguous_entries(Level::L3);
         let first = Self::first_of_group(slot);

@@ -1,13 +1,13 @@
-//! Making all leaves of a range small: what a map of blocks becomes when it is to be one of pages.
+//! Splitting all large leaves of a range, for example to turn a map of blocks into a map of pages.
 //!
-//! Unlike the splits at the two ends of a change, these are of every leaf in the range, and no
-//! change follows whose invalidation would reach the old leaves; so one is issued here, after
-//! which no TLB holds a leaf that is too large. Everything else is as there: all tables reserved
-//! first, each written while it is private, the whole subtree of a leaf linked by one store that
-//! changes only the size (RPVTFW).
+//! `split` handles the two edges of a change; this file splits every leaf in the range. No change follows
+//! whose invalidation would reach the old leaves, so the operation issues its own invalidation. After it
+//! no TLB holds a leaf that is too large. The rest works as in `split`: all tables are reserved first,
+//! each is written while it is private, and one store that changes only the size (RPVTFW) links the
+//! whole subtree of a leaf.
 //!
-//! For that invalidation to be in time the CPUs must allow the split at all: at level 2 both sizes
-//! may be in a TLB until it is complete, and an access may end in a TLB conflict abort.
+//! The CPUs' level of FEAT_BBM must allow the split. At level 2 a TLB may hold both sizes until the
+//! invalidation completes, and an access may take a TLB conflict abort.
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
@@ -16,29 +16,29 @@ use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
-/// One entry of a table, and where it is.
+/// One entry of a table, and its position.
 #[derive(Clone, Copy)]
 struct At {
     table: PhysicalAddress,
     level: Level,
-    /// The first offset that it translates.
+    /// The first offset that the entry translates.
     start: u64,
     entry: Descriptor,
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Splits every leaf among `bytes` bytes from `start` that is larger than `leaves` allows,
-    /// into the largest that it does allow. A leaf that reaches across an end of the range is
-    /// split whole, and so is a contiguous group. What is not mapped is passed over, hidden leaves
-    /// stay hidden. On live tables the TLB is invalidated for what was split before this returns.
-    /// Gives the number of tables that were added.
+    /// Splits every leaf in `bytes` bytes from `start` that is larger than `leaves` allows, into the
+    /// largest allowed leaves. A leaf or contiguous group that extends across an end of the range is
+    /// split as a whole. Unmapped addresses are skipped, and hidden leaves stay hidden. On live tables
+    /// the TLB is invalidated for the split leaves before this method returns. Returns the number of
+    /// added tables.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`InsideLeaf`](TableError::InsideLeaf) for the first leaf whose size must not change in
     /// place on live tables ([`set_bbm`](Self::set_bbm)),
-    /// [`OutOfTables`](TableError::OutOfTables). Nothing has changed then.
+    /// [`OutOfTables`](TableError::OutOfTables). The tables are then unchanged.
     pub fn limit_leaves(
         &mut self,
         start: VirtualAddress,
@@ -58,12 +58,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(needed)
     }
 
-    /// Whether a leaf is larger than allowed: it must become a table, or lose its hint.
+    /// Whether a leaf is too large, so that it must become a table or lose its hint.
     fn too_large(entry: Descriptor, level: Level, leaves: Leaves) -> bool {
         level < leaves.top || (entry.is_contiguous() && !leaves.contiguous)
     }
 
-    /// The tables that splitting takes below `table`; refuses what must not be split.
+    /// Counts the tables that splitting needs below `table`, or returns the first leaf that must not be
+    /// split as an error.
     fn tables_to_limit(
         &self,
         table: PhysicalAddress,
@@ -105,7 +106,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(needed)
     }
 
-    /// Whether the rules allow to split this leaf, and the group it is in, on live tables.
+    /// Checks that the rules allow splitting this leaf, and its group, on live tables.
     fn check_limit(&self, leaf: &At, leaves: Leaves) -> Result<(), TableError> {
         if self.liveness == Liveness::Private {
             return Ok(());
@@ -134,7 +135,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
         let group_start = leaf.start & !(bytes * count as u64 - 1);
         Err(TableError::InsideLeaf {
-            // The first edge that it would have inside.
+            // The first edge that the split would make inside the leaf.
             edge: self.address(group_start + part),
             leaf: self.address(group_start),
             leaf_bytes: bytes * count as u64,
@@ -142,8 +143,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// The index of the first entry of the group that a leaf is in, and how many there are; the
-    /// leaf's own and 1 if it is in none.
+    /// The index of the first entry of a leaf's group, and the number of entries; the leaf's own index
+    /// and 1 if it is in no group.
     fn group_of(leaf: &At) -> (usize, usize) {
         let index = Self::index(leaf.start, leaf.level);
         if leaf.entry.is_contiguous() {
@@ -154,7 +155,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// The whole leaf, to be mapped as it is in leaves of the size that is allowed.
+    /// The whole leaf as a part to map again, in leaves of the allowed size.
     fn part_of(&self, leaf: &At, leaves: Leaves) -> Part {
         let output = self.geometry.address_of(leaf.entry, leaf.level);
         let distance = output.0.wrapping_sub(leaf.start);
@@ -200,7 +201,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Some(())
     }
 
-    /// Takes the hint off the group that a leaf is in, then makes a table of the leaf.
+    /// Clears the hint of a leaf's group, then replaces the leaf by a table if it is still too large.
     fn limit_leaf(&mut self, leaf: &At, leaves: Leaves) -> Option<()> {
         let At {
             table,
@@ -218,7 +219,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             };
             self.update(table, first, count, change);
             if entry.is_valid() {
-                // Each member may be cached by itself, so the hint enlarges nothing (RLQLSD).
+                // A TLBI does not follow the hint, so each member needs its own (RLQLSD).
                 let group_bytes = bytes * count as u64;
                 let group = start & !(group_bytes - 1);
                 self.pending.entries(group, group + group_bytes, bytes);

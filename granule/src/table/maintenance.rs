@@ -1,13 +1,14 @@
-//! Barriers and TLBIs: the third of the three traits the walker stands on.
+//! The trait that issues barriers and TLBIs: the third of the three traits of
+//! [`PageTables`](super::PageTables).
 //!
-//! One method an instruction, so that an implementation is either the instruction
-//! (`hw`) or an observer of it (a counter, a trace, a model).
+//! It has one method for each instruction, so an implementation either issues the instruction (`hw`) or
+//! observes it (a counter, a trace, a model).
 
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 
 /// Issues barriers and TLBIs.
 pub trait Maintenance {
-    /// What the CPUs that use the tables can be asked.
+    /// The TLBI features of the CPUs that use the tables.
     fn capabilities(&self) -> &TlbCapabilities;
     /// DSB ISHST.
     fn dsb_ishst(&mut self);
@@ -19,11 +20,11 @@ pub trait Maintenance {
     fn tlbi(&mut self, op: TlbiOp);
 }
 
-/// The barriers and TLBIs of no CPU: none is issued.
+/// A [`Maintenance`] that issues no instruction.
 ///
-/// For tables that no CPU walks while they are changed: an image of them, a test, a count of what
-/// a map would take. The capabilities still decide which instructions would have been issued, as
-/// [`Counted`](super::Counted) tells.
+/// It serves tables that no CPU walks while they change: an image of tables, a test, a count of the cost
+/// of a map. The capabilities still decide which instructions a CPU would get, and
+/// [`Counted`](super::Counted) counts them.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCpu(pub TlbCapabilities);
 

@@ -1,10 +1,10 @@
-//! Mapping ranges: largest leaves first, tables written once.
+//! Mapping ranges with the largest leaves, writing each table once.
 //!
-//! Two passes over a list of [`Piece`]s. The first, in `plan`, walks what exists, finds what is in
-//! the way and counts the tables that are missing; below an entry that does not exist yet the count
-//! is arithmetic, not a walk. The second cannot fail: it fills each missing table while it is
-//! private, front to back, whatever pieces meet in it, and links it with one store after it is
-//! full. So a table is neither zeroed first nor read back nor written twice.
+//! A map takes two passes over a list of [`Piece`]s. The first pass, in `plan`, walks the existing tables,
+//! finds obstacles and counts the missing tables; below an empty entry the count is arithmetic, not a
+//! walk. The second pass cannot fail. It fills each missing table front to back while the table is
+//! private, also where several pieces share it, and links the full table with one store. So no table is
+//! zeroed first, read back or written twice.
 
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
@@ -15,9 +15,9 @@ use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
 impl<P: Page, E: Environment> PageTables<P, E> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
     ///
-    /// Nothing may be mapped there yet. No TLBI is issued: an entry that was invalid is never
-    /// cached (IWZCBG). On live tables one DSB and one ISB make the whole range usable by this
-    /// CPU; another CPU may use it after a context synchronisation event of its own.
+    /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never cached
+    /// (IWZCBG). On live tables one DSB and one ISB make the whole range usable by this CPU. Another CPU
+    /// may use it after its own context synchronisation event.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }])
     }
 
-    /// As [`map`](Self::map), for several pieces at once, all or none: tables that more than one
-    /// of them has a part in are still written once, and one pair of barriers serves all.
+    /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces share is
+    /// still written once, and one pair of barriers serves all pieces.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         mapped
     }
 
-    /// Maps what `pieces` have among the offsets of `window`, without the barriers: nothing of
-    /// it may be used before [`publish`](Self::publish).
+    /// Maps the parts of `pieces` inside the offsets of `window`, without the barriers. The range must not
+    /// be used before [`publish`](Self::publish).
     pub(crate) fn map_unpublished(
         &mut self,
         pieces: &[Piece],
@@ -75,8 +75,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             .ok_or(exhausted)
     }
 
-    /// Maps what lies before `end` in a table that exists. `None` only if the allocator breaks
-    /// its word.
+    /// Maps the pieces before `end` in an existing table. `None` means that the allocator broke its
+    /// promise.
     fn map_in(
         &mut self,
         cursor: &mut Cursor<'_, P>,
@@ -103,7 +103,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 self.map_in(cursor, below, level.next(), entry_end)?;
                 continue;
             }
-            // Whole entries that do not exist yet are written together.
+            // Whole empty entries are written together.
             let most = cursor.whole_to(level, end);
             let mut whole = at;
             while whole < most && !self.load(table, Self::index(whole, level)).is_table(level) {
@@ -119,8 +119,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Some(())
     }
 
-    /// Fills a new table of `level`, which is private, from its first entry to its last: with
-    /// what lies before `end`, and with nothing where there is nothing.
+    /// Fills a new, private table of `level` from its first entry to its last: with the pieces before
+    /// `end`, and with invalid entries elsewhere.
     pub(super) fn build(
         &mut self,
         cursor: &mut Cursor<'_, P>,
@@ -157,13 +157,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     /// Makes entries of a private table invalid.
     pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
-        // A loop that is seen to store zeros becomes a call of `memset`, which without NEON takes
-        // six times the instructions of paired stores.
+        // The compiler turns a loop that visibly stores zeros into a call of `memset`, which without NEON
+        // takes six times the instructions of paired stores.
         let nothing = core::hint::black_box(Descriptor::INVALID);
         self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
 
-    /// Builds the one table for the entry of `level` that the cursor is in, and links it.
+    /// Builds the table for the cursor's entry of `level`, and links it.
     fn build_child(
         &mut self,
         cursor: &mut Cursor<'_, P>,
@@ -179,8 +179,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Some(())
     }
 
-    /// Writes whole entries from `start` to `end`: leaves where the plan has leaves at this
-    /// level, else tables that are full.
+    /// Writes whole entries from `start` to `end`: leaves if the plan has leaves at this level, else full
+    /// tables.
     #[allow(clippy::too_many_arguments)]
     fn write_whole(
         &mut self,
@@ -200,8 +200,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         let page = P::SIZE.bytes();
         let child_level = level.next();
         let private = Visibility::Private;
-        // The common case is whole tables of pages without the hint, whose outputs do not cross
-        // the format's break, as aligned ones never do: nothing is worked out again for each.
+        // The common case is whole tables of pages without the hint and with aligned outputs, which never
+        // cross the format's break. It needs no computation for each table.
         let simple = child_level.is_last()
             && !plan.hidden
             && plan.group(P::SIZE, Level::L3) == 1
@@ -233,7 +233,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Some(())
     }
 
-    /// Links tables that follow each other in memory, from index `index` on.
+    /// Links tables that are consecutive in memory, from index `index` on.
     fn link_run(
         &mut self,
         table: PhysicalAddress,
@@ -275,8 +275,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// Writes leaves where groups are possible: what is not a whole group at either end is
-    /// written without the hint.
+    /// Writes leaves where groups are possible. The leaves at either end that form no whole group get no
+    /// hint.
     fn fill_groups(
         &mut self,
         plan: &Plan,
@@ -303,7 +303,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.fill_run(plan, table, level, groups_end, end, 0, how);
     }
 
-    /// Writes leaves of one kind for the entries from `start` to `end`.
+    /// Writes leaves with the additional bits `more` for the entries from `start` to `end`.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn fill_run(

@@ -1,45 +1,45 @@
-//! How the walker reaches the memory of a table: the first of the three traits it stands on.
+//! The trait that accesses the memory of tables: the first of the three traits of
+//! [`PageTables`](super::PageTables).
 //!
-//! [`TableMemory`] is what the walker calls; [`Reached`](super::Reached) implements it over plain
-//! pointers for anyone who can turn a table's physical address into one. A model of the hardware
-//! implements it otherwise. Nothing in here knows what a descriptor means.
+//! [`Reached`](super::Reached) implements [`TableMemory`] over plain pointers, for code that can convert a
+//! table's physical address to a pointer. A model of the hardware implements the trait in its own way. The
+//! code here does not interpret descriptors.
 
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// Who may see a table while it is written, and so how its entries must be stored.
+/// Whether walkers may read a table while it is written, which decides how its entries are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Visibility {
-    /// Nobody: the table is not linked yet. Plain stores, which compilers may pair.
+    /// No walker can reach the table. Plain stores, which compilers may pair.
     Private,
-    /// Walkers may read it at any time: each entry is stored whole.
+    /// Walkers may read the table at any time. Each entry is stored with one 64-bit access.
     Live,
-    /// As [`Live`](Self::Live), and every store made before is visible to a walker that sees
-    /// this one: links tables that were filled before (a store-release, in place of a DSB ISHST
-    /// between filling and linking).
+    /// As [`Live`](Self::Live), and a walker that sees this store also sees every earlier one. The
+    /// store-release links filled tables, in place of a DSB ISHST between filling and linking.
     Publish,
-    /// As [`Live`](Self::Live), in one step with loading what was there: what a recorder tells of an
-    /// [exchange](TableMemory::exchange).
+    /// As [`Live`](Self::Live), and atomic with the load of the old entry. A recorder reports an
+    /// [exchange](TableMemory::exchange) with this value.
     Exchange,
 }
 
 /// A change of some bits of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitChange {
-    /// Only entries in which any of these bits is set are changed: [`Descriptor::VALID`],
+    /// The entries to change: those with any of these bits set. [`Descriptor::VALID`],
     /// [`Descriptor::HIDDEN`], or both.
     pub of: u64,
-    /// The bits to clear first.
+    /// The bits to clear.
     pub clear: u64,
-    /// The bits to set then.
+    /// The bits to set after that.
     pub set: u64,
 }
 
 impl BitChange {
-    /// The entries that hold a leaf, hidden ones included.
+    /// The bits that select all leaves, valid and hidden.
     pub const LEAVES: u64 = Descriptor::VALID | Descriptor::HIDDEN;
 
-    /// Whether `descriptor` is one of those that are changed.
+    /// Whether the change applies to `descriptor`.
     #[must_use]
     pub const fn concerns(self, descriptor: Descriptor) -> bool {
         descriptor.0 & self.of != 0
@@ -54,35 +54,34 @@ impl BitChange {
 
 /// Access to the memory of translation tables.
 ///
-/// Indices count descriptors of 8 bytes. The bulk operations are there so that nothing need be
-/// called once an entry, and so that a model or a trace sees one event for a whole run.
+/// Indices count descriptors of 8 bytes. The bulk operations avoid a call for each entry, and they give a
+/// model or a trace one event for a whole run.
 ///
 /// # Safety
 ///
-/// An implementation must read and write exactly the entries named, and for
-/// [`Visibility::Live`] and [`Visibility::Publish`] store each entry with a single 64-bit access
-/// in the order asked for.
+/// An implementation must access exactly the named entries. For [`Visibility::Live`] and
+/// [`Visibility::Publish`] it must store each entry with a single 64-bit access in the requested order.
 pub unsafe trait TableMemory {
     /// Loads one entry.
     ///
     /// # Safety
     ///
-    /// `table` must be a table that this memory reaches, `index` inside it.
+    /// This memory must reach `table`, and `index` must lie inside it.
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor;
 
-    /// How far behind index `first` the first one of `count` entries is that holds something,
-    /// valid or hidden, if there is one.
+    /// The distance from index `first` to the first non-empty one (valid or hidden) of `count` entries, if
+    /// there is one.
     ///
     /// # Safety
     ///
-    /// As for [`load`](Self::load), for each of them.
+    /// As for [`load`](Self::load), for each of the entries.
     unsafe fn find_mapped(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
     ) -> Option<usize> {
-        // SAFETY: the caller vouches for all of the entries.
+        // SAFETY: the caller promises that all of the entries lie inside a reached table.
         (0..count)
             .find(|index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
     }
@@ -91,8 +90,8 @@ pub unsafe trait TableMemory {
     ///
     /// # Safety
     ///
-    /// As for [`load`](Self::load), and the caller is the only one who writes the table. A
-    /// [`Visibility::Private`] store is only for a table that no walker can reach.
+    /// As for [`load`](Self::load), and no other code may write the table. The table of a
+    /// [`Visibility::Private`] store must be out of reach of all walkers.
     unsafe fn store(
         &mut self,
         table: PhysicalAddress,
@@ -116,9 +115,8 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     );
 
-    /// Stores one entry and gives back what was there, in one step: an update by hardware (of the
-    /// access flag or the dirty state) comes either before it, and is in what is given back, or
-    /// finds the new entry.
+    /// Stores one entry and returns the old one, atomically. An update by hardware (of the access flag or
+    /// the dirty state) either comes before and is in the returned entry, or finds the new entry.
     ///
     /// # Safety
     ///
@@ -131,11 +129,11 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     ) -> Descriptor;
 
-    /// Changes bits of those among `count` entries from index `first` that the change concerns,
-    /// and gives back how many those were. The others stay as they are.
+    /// Applies `change` to those of `count` entries from index `first` that it concerns, and returns their
+    /// number. The other entries stay as they are.
     ///
-    /// An update by hardware that comes in between is not lost: entries that hardware may update
-    /// ([`Descriptor::may_be_updated`]) are changed in one step each (RWLTNL).
+    /// No concurrent update by hardware is lost: each entry that hardware may update
+    /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL).
     ///
     /// # Safety
     ///

@@ -1,11 +1,10 @@
-//! Merging leaves again: what a split took apart, and whatever else turns out to be alike.
+//! Merging leaves into blocks and contiguous groups, for example after a split.
 //!
-//! A table whose entries are leaves that follow each other in memory with the same attributes
-//! becomes a block; entries of a whole, aligned group get the contiguous hint. Both change only
-//! the size, under the same rules as splitting. The invalidation is at the size of the small leaves:
-//! stale small entries translate alike, but the next change of the block invalidates by one
-//! address of it and would miss them. A table that was unlinked is [kept](super::pending::Kept) as it
-//! was until then.
+//! A table becomes a block if its entries are leaves with consecutive outputs and the same attributes.
+//! The entries of a whole, aligned group get the contiguous hint. Both change only the size, under the
+//! same rules as splitting. The invalidation uses the size of the small leaves as its stride: stale small
+//! entries translate alike, but the next change of the block invalidates only one address and would miss
+//! them. An unlinked table is [kept](super::pending::Kept) unchanged until the invalidation.
 
 use super::pending::Kept;
 use super::piece::Leaves;
@@ -14,31 +13,31 @@ use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
-/// What a merge did.
+/// The result of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Tables that were given back.
+    /// The number of freed tables.
     pub tables: u64,
-    /// Contiguous groups that were made.
+    /// The number of new contiguous groups.
     pub groups: u64,
 }
 
-/// A merge that is under way.
+/// The state of a merge.
 struct Merging {
-    /// How large leaves may become.
+    /// The largest leaves to make.
     leaves: Leaves,
     merged: Merged,
     kept: Kept,
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Merges what is alike among `bytes` bytes from `start`, into leaves no larger than
-    /// `leaves` allows. What reaches across the ends of the range stays as it is, and so do
-    /// hidden leaves.
+    /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves` allows. A
+    /// block or group that would extend across an end of the range is not made, and hidden leaves stay as
+    /// they are.
     ///
-    /// Nothing is broken first, so an access never faults. On live tables that takes CPUs with
-    /// level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)); with level 1 only groups get their hint,
-    /// with level 0 everything stays as it is.
+    /// The merge uses no break-before-make, so an access never faults. On live tables blocks therefore
+    /// need CPUs with level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)). At level 1 only groups get their
+    /// hint, and at level 0 nothing changes.
     ///
     /// # Errors
     ///
@@ -66,8 +65,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(merging.merged)
     }
 
-    /// Merges the tables below `table`, smallest leaves first. A table that stays gets its groups
-    /// then, when nothing in it changes any more; one that becomes a block never needs them.
+    /// Merges the tables below `table`, smallest leaves first. A table that stays then gets its groups,
+    /// when its entries do not change any more. A table that becomes a block needs no groups.
     fn merge_tables(
         &mut self,
         table: PhysicalAddress,
@@ -99,7 +98,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// Puts a block in the place of `child`, if its entries are alike and the rules allow it.
+    /// Replaces `child` by a block, if its entries are alike and the rules allow it.
     #[allow(clippy::too_many_arguments)]
     fn merge_table(
         &mut self,
@@ -184,8 +183,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             )
     }
 
-    /// Whether `count` entries from `first` on are valid leaves that differ in nothing but the
-    /// contiguous hint and in their outputs, which follow each other.
+    /// Whether `count` entries from `first` on are valid leaves with consecutive outputs that differ
+    /// otherwise only in the contiguous hint.
     fn alike(&self, table: PhysicalAddress, level: Level, first: usize, count: usize) -> bool {
         let step = P::SIZE.entry_bytes(level);
         let start = self.load(table, first);

@@ -1,12 +1,12 @@
-//! Translation tables: mapping, unmapping, changing permissions, asking, visiting.
+//! Translation tables: map, unmap, change permissions, query and visit.
 //!
-//! [`PageTables`] is one tree of tables for one half of an address space. It stands on three
-//! small traits, [`TableMemory`], [`TableAllocator`] and [`Maintenance`], which it takes as one
-//! value ([`Parts`] joins three). The operations are in a file each; what they share is here:
-//! the tree, its errors, and the only calls into the unsafe trait.
+//! [`PageTables`] is one tree of tables for one half of an address space. It uses three small traits,
+//! [`TableMemory`], [`TableAllocator`] and [`Maintenance`], and takes them as one value ([`Parts`] joins
+//! three). Each operation has its own file. This file holds the tree, its errors, and the only calls to
+//! the unsafe methods of [`TableMemory`].
 //!
-//! Every operation first looks, then reserves the table pages it needs, then changes: it
-//! completes, or fails with a [`TableError`] and leaves the tables as they were.
+//! Every operation first checks the tables, then reserves the table pages it needs, then changes
+//! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
 pub mod allocator;
 pub(crate) mod choose;
@@ -54,7 +54,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use pending::Pending;
 
-/// Why an operation on tables was refused. The tables are as they were before it.
+/// Why an operation on tables failed. The tables are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
@@ -65,42 +65,43 @@ pub enum TableError {
         /// The page size.
         page_size: PageSize,
     },
-    /// A range reaches outside the half of the address space that the tables translate.
+    /// A range extends outside the half of the address space that the tables translate.
     OutsideSpace {
         /// The first address of the range.
         start: VirtualAddress,
         /// Its bytes.
         bytes: u64,
-        /// The bits of virtual address there are.
+        /// The bits of virtual address of the half.
         va_bits: u32,
     },
-    /// The output reaches beyond the physical addresses that CPU and descriptor format have.
+    /// The output extends beyond the physical addresses of the CPU and the descriptor format.
     OutputTooLarge {
         /// The first physical address of the range.
         start: PhysicalAddress,
         /// Its bytes.
         bytes: u64,
-        /// The bits of physical address there are.
+        /// The usable bits of physical address.
         pa_bits: u32,
     },
-    /// Something is mapped already.
+    /// A part of the range is already mapped.
     AlreadyMapped {
         /// The first such address in the range.
         address: VirtualAddress,
     },
-    /// The pieces of a list do not ascend, or overlap.
+    /// The pieces of a list are not in ascending order, or overlap.
     Unsorted {
-        /// The first address of the piece that begins before the one before it ends.
+        /// The first address of the piece that begins before its predecessor ends.
         address: VirtualAddress,
     },
-    /// Nothing is mapped where something must be.
+    /// A part of the range is not mapped, but must be.
     NotMapped {
         /// The first such address in the range.
         address: VirtualAddress,
     },
-    /// The range begins or ends inside a block or contiguous group that CPUs use, and they are
-    /// not known to let it be split under their eyes; or all of such a leaf would have to be split
-    /// ([`PageTables::limit_leaves`]), or is where only pages may be (`flip::set_valid`, at any level).
+    /// The operation would have to split a live block or contiguous group, and the CPUs' level of
+    /// FEAT_BBM does not allow that. Either the range begins or ends inside the leaf, or
+    /// [`PageTables::limit_leaves`] would split all of it. `flip::set_valid` returns this error for any
+    /// block or group, at every level of FEAT_BBM, because it changes only single pages.
     InsideLeaf {
         /// The edge of the range.
         edge: VirtualAddress,
@@ -108,19 +109,19 @@ pub enum TableError {
         leaf: VirtualAddress,
         /// The bytes of the leaf or group.
         leaf_bytes: u64,
-        /// The level of FEAT_BBM that the split takes ([`PageTables::set_bbm`]).
+        /// The level of FEAT_BBM that the split needs ([`PageTables::set_bbm`]).
         takes: BbmLevel,
     },
     /// There are not enough table pages.
     OutOfTables {
-        /// How many the operation needs.
+        /// The number of table pages that the operation needs.
         needed: usize,
     },
-    /// The geometry is for another page size than the type.
+    /// The geometry and the type have different page sizes.
     WrongPageSize {
-        /// The geometry's.
+        /// The geometry's page size.
         geometry: PageSize,
-        /// The type's.
+        /// The type's page size.
         page: PageSize,
     },
 }
@@ -183,32 +184,32 @@ impl fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
-/// Whether walkers may be using the tables.
+/// Whether CPUs may walk the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Liveness {
-    /// No CPU can reach them: no barriers, no TLBIs.
+    /// No CPU can reach the tables. Changes need no barriers and no TLBIs.
     Private,
-    /// Some CPU may walk them at any time.
+    /// Some CPU may walk the tables at any time.
     Live,
 }
 
 /// One tree of translation tables.
 ///
-/// Addresses are checked and turned into offsets from the base of the half on the way in; inside
-/// offsets are used, which never wrap.
+/// Public methods check each address and convert it to an offset from the base of the half. The code
+/// inside uses offsets, because they never wrap.
 #[derive(Debug)]
 pub struct PageTables<P: Page, E> {
     root: PhysicalAddress,
     geometry: Geometry,
     liveness: Liveness,
-    /// The address space that non-global leaves belong to.
+    /// The address space of the non-global leaves.
     asid: Option<u16>,
-    /// How far sizes may change in place on live tables.
+    /// Which changes of size are allowed in place on live tables.
     bbm: BbmLevel,
-    /// What was changed and not flushed yet.
+    /// The changes that are not flushed yet.
     pending: Pending,
-    /// Leaves are changed without TLBIs.
+    /// The caller issues the TLBIs for changes of leaves.
     defers_tlbi: bool,
     environment: E,
     page: PhantomData<P>,
@@ -219,14 +220,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// # Errors
     ///
-    /// When `geometry` is for another page size than `P`.
+    /// When `geometry` has another page size than `P`.
     ///
     /// # Safety
     ///
-    /// `root` must be a full table page of `geometry`'s start level, and every table below it
-    /// one that `environment` reaches; contiguous groups in them must be whole: the hint on all of
-    /// their entries, all valid or all hidden. Nobody else changes them while this exists. If any CPU
-    /// can walk them, `liveness` must say so.
+    /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every
+    /// table below it. Contiguous groups in the tables must be whole: the hint on all entries of a group,
+    /// and all of them valid or all hidden. No other code may change the tables while this value exists.
+    /// If any CPU can walk them, `liveness` must be [`Liveness::Live`].
     pub unsafe fn from_root(
         root: PhysicalAddress,
         geometry: Geometry,
@@ -256,10 +257,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// # Errors
     ///
-    /// When there is no page for the root, or `geometry` is for another page size than `P`.
+    /// When there is no page for the root, or `geometry` has another page size than `P`.
     pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
         let mut tables = Self {
-            // There is none before `begin` has succeeded.
+            // `begin` sets the root.
             root: PhysicalAddress(0),
             geometry,
             liveness: Liveness::Private,
@@ -274,14 +275,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(tables)
     }
 
-    /// Continues with a new, empty tree that no CPU can reach yet. The tree before stays as it is; its
+    /// Switches to a new, empty tree that no CPU can reach yet. The old tree stays as it is; its
     /// [`root`](Self::root) is the only way back to it. Code that makes several trees of one page size
-    /// thus has one instance of [`PageTables`].
+    /// thus needs only one [`PageTables`].
     ///
     /// # Errors
     ///
-    /// When the geometry has another page size, or there is no page for the root. The tree before is
-    /// then still the current one.
+    /// When the geometry has another page size, or there is no page for the root. The old tree then
+    /// stays current.
     pub fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
         if geometry.page_size() != P::SIZE {
             return Err(TableError::WrongPageSize {
@@ -308,11 +309,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Continues with another tree that no CPU can reach. The tree before stays as it is.
+    /// Switches to another tree that no CPU can reach. The old tree stays as it is.
     ///
     /// # Safety
     ///
-    /// As for [`from_root`](Self::from_root), in the same environment; `geometry` has this page size.
+    /// As for [`from_root`](Self::from_root), in the same environment. `geometry` must have the same
+    /// page size.
     pub const unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
         self.root = root;
         self.geometry = geometry;
@@ -320,7 +322,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.asid = None;
     }
 
-    /// The root table, for TTBR.
+    /// The address of the root table, for TTBR.
     #[must_use]
     pub const fn root(&self) -> PhysicalAddress {
         self.root
@@ -338,31 +340,30 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         &self.geometry
     }
 
-    /// Says that CPUs may walk the tables from now on, and makes what was written so far
-    /// visible to them.
+    /// Marks the tables as live, and makes all earlier stores visible to walkers.
     pub fn make_live(&mut self) {
         self.liveness = Liveness::Live;
         self.pending.made_valid();
         self.flush();
     }
 
-    /// Invalidations name this address space instead of all of them: for tables none of whose leaves
-    /// is global, since those would stay cached.
+    /// Limits invalidations to one address space. No leaf of the tables may be global, because global
+    /// leaves would stay cached.
     pub const fn set_asid(&mut self, asid: Option<u16>) {
         self.asid = asid;
     }
 
-    /// What the tables stand on.
+    /// The environment of the tables.
     pub const fn environment(&mut self) -> &mut E {
         &mut self.environment
     }
 
-    /// Gives back what the tables stand on; the tables stay as they are.
+    /// Returns the environment; the tables stay as they are.
     pub fn into_environment(self) -> E {
         self.environment
     }
 
-    /// Checks a range of addresses and gives its offsets in the half.
+    /// Checks a range of addresses and returns its offsets in the half.
     pub(crate) fn offsets(
         &self,
         start: VirtualAddress,
@@ -399,7 +400,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         P::SIZE.index(offset, level)
     }
 
-    /// How stores into existing tables must be made.
+    /// The visibility of stores into existing tables.
     const fn visibility(&self) -> Visibility {
         match self.liveness {
             Liveness::Private => Visibility::Private,
@@ -407,7 +408,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// How existing tables are linked to new ones.
+    /// The visibility of stores that link new tables.
     const fn linking(&self) -> Visibility {
         match self.liveness {
             Liveness::Private => Visibility::Private,
@@ -417,23 +418,23 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     #[inline(always)]
     fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: every table address in this module comes from the root, a table descriptor
-        // below it or the allocator, all of which the environment reaches (promised to
-        // `from_root` and by `TableAllocator`); indices come from `index` or are bounded by it.
+        // SAFETY: every table address in this module comes from the root, a table descriptor below it
+        // or the allocator. The environment reaches all of these, as the caller of `from_root` and
+        // `TableAllocator` promise. Indices come from `index` or are bounded by it.
         unsafe { self.environment.load(table, index) }
     }
 
-    /// How far behind `first` the first valid one of `count` entries is.
+    /// The distance from `first` to the first non-empty one of `count` entries.
     #[inline(always)]
     fn find_mapped(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
         // SAFETY: as for `load`, for each entry.
         unsafe { self.environment.find_mapped(table, first, count) }
     }
 
-    /// The index of the first entry before `end` that holds something, from `index` on.
+    /// The index of the first non-empty entry from `index` on and before `end`.
     #[inline(always)]
     fn next_mapped(&self, table: PhysicalAddress, index: usize, end: usize) -> Option<usize> {
-        // Mostly it is the next one: not worth looking at a whole chunk.
+        // It is usually the next entry, which is cheaper to test than a whole chunk.
         if index < end && self.load(table, index).0 & BitChange::LEAVES != 0 {
             return Some(index);
         }
@@ -443,12 +444,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 
     #[inline(always)]
     fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
-        // SAFETY: as for `load`; `&mut self` is the only writer, and private stores are made to
-        // tables that are not linked or in a tree that is not live.
+        // SAFETY: as for `load`. `&mut self` makes this the only writer. Callers make private stores
+        // only to tables that are not linked or whose tree is not live.
         unsafe { self.environment.store(table, index, entry, how) }
     }
 
-    /// Stores an entry of a table that walkers may read and hardware may update.
+    /// Replaces an entry that hardware may update, and returns the old one.
     #[inline(always)]
     fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
         let how = self.visibility();

@@ -1,14 +1,14 @@
-//! Single pages, the way user memory comes: one entry found, made or changed at a time.
+//! Operations on single pages: find, make or change one entry at a time.
 //!
-//! What [`space`](crate::space) needs of tables that hold nothing but pages and contiguous groups
-//! of them. A step of an operation records its stores as [pending](super::pending); the caller ends the
-//! operation with [`publish`](PageTables::publish).
+//! [`space`](crate::space) uses them on tables that hold only pages and contiguous groups of pages. A
+//! step records its stores as [pending](super::pending) changes, and the caller ends the operation with
+//! [`publish`](PageTables::publish).
 
 use super::{BitChange, Environment, FreedFrames, PageTables, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
-/// Where the entry of a page stands.
+/// The position of a page's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// The last-level table.
@@ -18,14 +18,14 @@ pub(crate) struct Slot {
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// The entry of the page at `offset` and what it holds, if there is a last-level table for it.
+    /// The entry of the page at `offset` and its descriptor, if there is a last-level table for it.
     pub(crate) fn page(&self, offset: u64) -> Option<(Slot, Descriptor)> {
         let (slot, _) = self.pages_from(offset, offset);
         slot.map(|slot| (slot, self.entry(slot)))
     }
 
-    /// The entry of the page at `at`, if there is a last-level table for it, and where that table
-    /// ends, or else the hole; up to `to`.
+    /// The entry of the page at `at`, if there is a last-level table for it, and the end of that table,
+    /// or of the hole without one. The end is at most `to`.
     pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
         let mut table = self.root;
         let mut level = self.geometry.start_level();
@@ -48,13 +48,13 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// What an entry holds.
+    /// The descriptor of an entry.
     pub(crate) fn entry(&self, slot: Slot) -> Descriptor {
         self.load(slot.table, slot.index)
     }
 
-    /// As [`page`](Self::page), with the tables on the way made where they are missing: all or
-    /// none of them. They are empty, and linked by one store-release.
+    /// As [`page`](Self::page), but makes the missing tables on the way, all or none of them. The new
+    /// tables are empty, and one store-release links them.
     pub(crate) fn make_page(&mut self, offset: u64) -> Result<(Slot, Descriptor), TableError> {
         let (mut table, mut level) = (self.root, self.geometry.start_level());
         while !level.is_last() {
@@ -79,7 +79,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok((Slot { table, index }, self.load(table, index)))
     }
 
-    /// Makes the tables for `offset` below an empty entry of `table`, and gives the last one.
+    /// Makes the tables for `offset` below an empty entry of `table`, and returns the last-level one.
     #[cold]
     fn make_tables(
         &mut self,
@@ -110,16 +110,17 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(last)
     }
 
-    /// Stores the entry of a page that has none. Whoever walks by it finds in the page what was stored
-    /// there before, on whatever CPU: a store-release. Without, another CPU in the space could read what
-    /// the page held before it was made zero.
+    /// Stores the entry of a page that has none. The store is a store-release, so a CPU that walks by the
+    /// entry sees everything stored into the page before. Otherwise another CPU in the space could read
+    /// what the page held before it was zeroed.
     pub(crate) fn set_page(&mut self, slot: Slot, entry: Descriptor) {
         let how = self.linking();
         self.store(slot.table, slot.index, entry, how);
         self.pending.made_valid();
     }
 
-    /// Changes bits of the page at `offset` in place, losing no update by hardware, and invalidates it.
+    /// Changes bits of the page's entry in place without losing an update by hardware, and invalidates
+    /// the TLB for the page.
     pub(crate) fn update_page(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
         let of = Descriptor::VALID;
         let change = BitChange { of, clear, set };
@@ -127,8 +128,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.flush_pages(offset, offset + P::SIZE.bytes());
     }
 
-    /// Sets the access flag of a page that has none. No CPU caches an entry without the flag, so it was
-    /// as good as invalid.
+    /// Sets a page's clear access flag. No CPU caches an entry without the flag, so the change counts as
+    /// making an invalid entry valid.
     pub(crate) fn set_accessed(&mut self, slot: Slot) {
         let change = BitChange {
             of: Descriptor::VALID,
@@ -139,8 +140,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.pending.made_valid();
     }
 
-    /// Puts another page in the place of one, by break-before-make (RDDMVT), and gives back the old one's
-    /// frame.
+    /// Replaces a page by another one with break-before-make (RDDMVT), and returns the old page's frame.
     pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
         let frame = self.geometry.address_of(old, Level::L3);

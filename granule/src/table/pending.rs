@@ -1,29 +1,28 @@
-//! What was changed in a tree and is not known to the CPUs yet, and the one decision about flushing.
+//! The pending changes of a tree, and the decision which barriers and TLBIs they need.
 //!
-//! Every [`PageTables`] owns its [`Pending`] changes. The steps of an operation record what they did to
-//! entries, and which tables they unlinked; [`PageTables::flush`] ends the operation. It alone decides which
-//! barriers and TLBIs the change takes, then gives the unlinked tables back. So an invalidation can neither
-//! name another tree nor be left out where a table is freed:
+//! Every [`PageTables`] owns its [`Pending`] changes. The steps of an operation record the entries they
+//! changed and the tables they unlinked. [`PageTables::flush`] ends the operation: it alone decides which
+//! barriers and TLBIs the changes need, then frees the unlinked tables. An invalidation therefore always
+//! belongs to the same tree, and always comes before a table is freed:
 //!
-//! - Only [`Invalidated`], which `flush` returns, makes a [`FreedTable`] or [`FreedFrames`] of what was
-//!   unlinked, and it borrows the tree: nothing else changes there meanwhile.
+//! - `flush` returns [`Invalidated`], and only that value makes a [`FreedTable`] or [`FreedFrames`]. It
+//!   borrows the tree, so nothing else changes the tree meanwhile.
 //! - [`TableAllocator::free`](super::TableAllocator::free) and
-//!   [`UserFrames::release`](crate::space::UserFrames::release) take nothing but these two. Neither can be
+//!   [`UserFrames::release`](crate::space::UserFrames::release) take only these two types. Neither can be
 //!   copied, so nothing is released twice.
 //!
-//! The instructions, and the errata that touch them, are in [`flush`](super::flush); which entries change,
-//! and how, is in the file of each operation.
+//! [`flush`](super::flush) has the instructions and their errata. The file of each operation has the
+//! changes of entries.
 
 use super::{BitChange, Environment, Liveness, PageTables, flush};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::tlbi::{Invalidation, Reach};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// A table page that no CPU can reach any more: what [`TableAllocator::free`](super::TableAllocator::free)
-/// takes.
+/// A table page that no CPU can reach any more, for [`TableAllocator::free`](super::TableAllocator::free).
 ///
-/// The operations of [`PageTables`] make it once the TLB was invalidated. A table that may still be walked
-/// cannot be freed, because its address alone is not enough:
+/// The operations of [`PageTables`] make this value after they invalidated the TLB. A table that may still
+/// be walked cannot be freed, because its address alone is not enough:
 ///
 /// ```compile_fail,E0308
 /// use granule::arch::PhysicalAddress;
@@ -34,7 +33,7 @@ use crate::arch::{Descriptor, PhysicalAddress};
 /// }
 /// ```
 ///
-/// Nor can any other code make one:
+/// Other code cannot make one:
 ///
 /// ```compile_fail,E0423
 /// use granule::arch::PhysicalAddress;
@@ -45,7 +44,7 @@ use crate::arch::{Descriptor, PhysicalAddress};
 /// }
 /// ```
 ///
-/// A wrapper hands it on, once:
+/// A wrapper passes it on once:
 ///
 /// ```
 /// use granule::table::{FreedTable, TableAllocator};
@@ -68,29 +67,29 @@ use crate::arch::{Descriptor, PhysicalAddress};
 pub struct FreedTable(PhysicalAddress);
 
 impl FreedTable {
-    /// A table that was allocated and that no operation unlinked: the root of a tree that no CPU uses, or a
-    /// page that never became part of a tree.
+    /// An allocated table that no operation unlinked: the root of a tree that no CPU uses, or a page that
+    /// never became part of a tree.
     ///
     /// # Safety
     ///
-    /// No CPU can walk the table: no entry leads to it, no TTBR holds it, and no TLB has anything that was
-    /// read from it.
+    /// No CPU can walk the table: no entry points to it, no TTBR holds it, and no TLB caches an entry of
+    /// it.
     pub const unsafe fn unreachable(table: PhysicalAddress) -> Self {
         Self(table)
     }
 
-    /// Where the page is.
+    /// The address of the page.
     #[must_use]
     pub const fn address(&self) -> PhysicalAddress {
         self.0
     }
 }
 
-/// Frames that follow each other and that no CPU can reach through one address space any more: what
-/// [`UserFrames::release`](crate::space::UserFrames::release) takes.
+/// Consecutive frames that no CPU can reach through one address space any more, for
+/// [`UserFrames::release`](crate::space::UserFrames::release).
 ///
-/// Only an operation of [`Space`](crate::space::Space) makes it, once the TLB was invalidated for the pages.
-/// Addresses alone are not enough:
+/// Only an operation of [`Space`](crate::space::Space) makes this value, after it invalidated the TLB for
+/// the pages. Addresses alone are not enough:
 ///
 /// ```compile_fail,E0308
 /// use granule::arch::PhysicalAddress;
@@ -111,7 +110,7 @@ impl FreedTable {
 /// }
 /// ```
 ///
-/// A wrapper hands it on, once:
+/// A wrapper passes it on once:
 ///
 /// ```
 /// use granule::space::UserFrames;
@@ -145,7 +144,7 @@ impl FreedFrames {
         self.first
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
@@ -159,8 +158,8 @@ impl FreedFrames {
         }
     }
 
-    /// Adds frames of `bytes` bytes that follow these. Where `next` does not, or there are none yet, `next`
-    /// takes the place of what is given back.
+    /// Adds `next`, frames of `bytes` bytes each, if they follow these, and returns no frames. Otherwise
+    /// `next` replaces these frames, which are returned.
     pub(super) fn append(&mut self, next: Self, bytes: u64) -> Self {
         if self.count > 0 && self.first.0 + self.count * bytes == next.first.0 {
             self.count += next.count;
@@ -170,32 +169,31 @@ impl FreedFrames {
     }
 }
 
-/// The level hint for an invalidation: a wrong one may leave what it names cached (RSQXYZ).
+/// The level hint for an invalidation. With a wrong hint the CPU may keep the entries (RSQXYZ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hint {
-    /// No operation has said anything.
+    /// No step has recorded a level.
     Unknown,
-    /// Every leaf was of this level.
+    /// All leaves have this level.
     All(Level),
-    /// Leaves were of several levels, or one became a table and may be cached at its old level.
+    /// Leaves have several levels, or a leaf became a table and may be cached at its old level.
     Differs,
 }
 
-/// What was changed in one tree since its last flush.
+/// The changes of one tree since its last flush.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Offsets between which entries were valid and are no more what they were; nothing if `first` is not
-    /// below `end`.
+    /// The range of offsets whose valid entries changed; empty unless `first` is below `end`.
     first: u64,
     end: u64,
-    /// The bytes of the smallest of those entries; for an unlinked table, of what it translated.
+    /// The bytes of the smallest of those entries; an unlinked table counts with the bytes it translated.
     stride: u64,
     hint: Hint,
-    /// Some of those entries led to a table.
+    /// Some of those entries pointed to a table.
     tables: bool,
-    /// Entries that were invalid are in use now, or walkers go by a new table.
+    /// Invalid entries became valid, or a new table was linked.
     new: bool,
-    /// The first of the tables that were unlinked, see [`chain`](PageTables::chain).
+    /// The first of the unlinked tables, see [`chain`](PageTables::chain).
     unlinked: Option<PhysicalAddress>,
 }
 
@@ -210,34 +208,35 @@ impl Pending {
         unlinked: None,
     };
 
-    /// Entries that were invalid became valid, or lead to a table now.
+    /// Records that invalid entries became valid, or point to a table now.
     pub(super) const fn made_valid(&mut self) {
         self.new = true;
     }
 
-    /// A leaf became a table that translates as the leaf did.
+    /// Records that a leaf became a table that translates as the leaf did.
     pub(super) const fn split(&mut self) {
         self.new = true;
         self.hint = Hint::Differs;
     }
 
-    /// `change` was made to some entries of `stride` bytes each; [`within`](Self::within) says where.
+    /// Records `change` of some entries of `stride` bytes each; [`within`](Self::within) records their
+    /// offsets.
     pub(super) const fn changed(&mut self, change: BitChange, stride: u64) {
         if change.of & Descriptor::VALID == 0 {
-            // Of entries that are invalid nothing is cached (IWZCBG).
+            // Invalid entries are not cached (IWZCBG).
             self.new = true;
         } else {
             self.smallest(stride);
         }
     }
 
-    /// Valid entries, `stride` bytes each, were changed between two offsets.
+    /// Records a change of valid entries of `stride` bytes each between two offsets.
     pub(super) const fn entries(&mut self, from: u64, to: u64, stride: u64) {
         self.range(from, to);
         self.smallest(stride);
     }
 
-    /// As [`entries`](Self::entries), of leaves at `level`.
+    /// As [`entries`](Self::entries), for leaves of `level`.
     pub(super) fn leaves(&mut self, from: u64, to: u64, level: Level, stride: u64) {
         self.hint = match self.hint {
             Hint::Unknown => Hint::All(level),
@@ -247,54 +246,54 @@ impl Pending {
         self.entries(from, to, stride);
     }
 
-    /// As [`entries`](Self::entries), of pages.
+    /// As [`entries`](Self::entries), for pages.
     pub(super) fn pages<P: Page>(&mut self, from: u64, to: u64) {
         self.leaves(from, to, Level::L3, P::SIZE.bytes());
     }
 
-    /// Some pages were changed; [`within`](Self::within) says where.
+    /// Records a change of some pages; [`within`](Self::within) records their offsets.
     pub(super) const fn some_pages<P: Page>(&mut self) {
         self.hint = Hint::All(Level::L3);
         self.smallest(P::SIZE.bytes());
     }
 
-    /// What was recorded as a [`range`](Self::range) are pages.
+    /// Records that the entries of a recorded [`range`](Self::range) are pages.
     pub(super) fn are_pages<P: Page>(&mut self) {
         if self.is_stale() {
             self.pages::<P>(self.first, self.end);
         }
     }
 
-    /// An entry that led to a table does so no more. The table translated at most `span` bytes for each
-    /// cached pointer to it, and each takes an operation inside of those.
+    /// Records that a table was unlinked. Each cached pointer to the table translates at most `span`
+    /// bytes, and the invalidation needs one operation inside each such span.
     pub(super) const fn unlinked(&mut self, span: u64) {
         self.tables = true;
         self.smallest(span);
     }
 
-    /// Whether an entry that led to a table does so no more.
+    /// Whether a table was unlinked.
     pub(super) const fn has_unlinked(&self) -> bool {
         self.tables
     }
 
-    /// What was recorded without its offsets is between these two.
+    /// Records the offsets of changes that were recorded without them.
     pub(super) const fn within(&mut self, from: u64, to: u64) {
         if self.stride != u64::MAX {
             self.range(from, to);
         }
     }
 
-    /// All of this was flushed.
+    /// Consumes flushed changes, so that `Drop` does not report them.
     const fn flushed(self) {
         core::mem::forget(self);
     }
 
-    /// Whether a TLB may have what is no more in the tables.
+    /// Whether a TLB may hold entries that are no longer in the tables.
     pub(super) const fn is_stale(&self) -> bool {
         self.first < self.end
     }
 
-    /// Valid entries were changed between two offsets, of a size that is recorded apart.
+    /// Records that valid entries changed between two offsets; their size is recorded separately.
     pub(super) const fn range(&mut self, from: u64, to: u64) {
         if from < self.first {
             self.first = from;
@@ -311,8 +310,8 @@ impl Pending {
     }
 }
 
-/// A build with debug assertions refuses to forget a change: an operation that ends without a flush, in a
-/// tree that ends before the next one, would leave CPUs with what is no more in the tables.
+/// A debug build panics when a change is dropped without a flush. Such a change would leave stale entries
+/// in the CPUs' TLBs.
 #[cfg(debug_assertions)]
 impl Drop for Pending {
     fn drop(&mut self) {
@@ -324,35 +323,36 @@ impl Drop for Pending {
     }
 }
 
-/// Whether a panic is on its way, of a kind that drops values.
+/// Whether the thread is unwinding from a panic.
 #[cfg(all(debug_assertions, any(unix, windows)))]
 fn unwinding() -> bool {
     extern crate std;
     std::thread::panicking()
 }
 
-/// Elsewhere a panic ends the program.
+/// On other targets a panic does not unwind.
 #[cfg(all(debug_assertions, not(any(unix, windows))))]
 const fn unwinding() -> bool {
     false
 }
 
-/// The TLB was invalidated for all that was changed in a tree: what was unlinked there may be released.
+/// Proof that the TLB was invalidated for all changes of a tree, so its unlinked frames and tables may be
+/// released.
 pub(super) struct Invalidated<'t, P: Page, E>(&'t mut PageTables<P, E>);
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Ends an operation: makes all CPUs see what was changed since the last flush, and gives back the
-    /// tables that were unlinked. The decision for each kind of change stands here and nowhere else:
+    /// Ends an operation: makes all CPUs see the changes since the last flush, and frees the unlinked
+    /// tables. Only this function decides what each kind of change needs:
     ///
-    /// | change | takes | why |
+    /// | change | needs | reason |
     /// | --- | --- | --- |
-    /// | of tables that no CPU walks | nothing | no CPU has anything of them |
-    /// | of nothing, or of invalid entries that stay invalid | nothing | an invalid entry is not cached (IWZCBG) |
-    /// | entries became valid, or lead to a new table | DSB ISHST, ISB | walkers must see the stores, and this CPU drop what it speculated; no TLBI (IWZCBG) |
-    /// | leaves were changed, cleared or resized | DSB ISHST, TLBIs of leaves, DSB ISH, ISB | other CPUs use the old ones until then; the stride is the smallest entry, never the group (RLQLSD) |
-    /// | tables were unlinked | the same, of all levels | pointers to them may be cached by themselves |
+    /// | of tables that no CPU walks | nothing | no CPU caches their entries |
+    /// | none, or of invalid entries that stay invalid | nothing | an invalid entry is not cached (IWZCBG) |
+    /// | entries became valid, or point to a new table | DSB ISHST, ISB | walkers must see the stores, and this CPU must drop what it speculated; no TLBI (IWZCBG) |
+    /// | leaves were changed, cleared or resized | DSB ISHST, TLBIs of leaves, DSB ISH, ISB | other CPUs use the old leaves until then; the stride is the smallest entry, never the group (RLQLSD) |
+    /// | tables were unlinked | the same, with TLBIs of all levels | TLBs may cache pointers to the tables by themselves |
     ///
-    /// The TLBIs name a level only where every leaf was of that level and none was split (RSQXYZ).
+    /// The TLBIs have a level hint only if all leaves had that level and none was split (RSQXYZ).
     #[inline(always)]
     pub(super) fn flush(&mut self) -> Invalidated<'_, P, E> {
         if self.pending.is_stale() {
@@ -367,7 +367,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Invalidated(self)
     }
 
-    /// As [`flush`](Self::flush), of an operation that only made entries valid.
+    /// As [`flush`](Self::flush), for an operation that only made entries valid.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
         debug_assert!(!self.pending.is_stale());
@@ -379,8 +379,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// As [`flush`](Self::flush), of an operation that changed the pages between two offsets and perhaps
-    /// made others valid. Nothing but the offsets has to be worked out then.
+    /// As [`flush`](Self::flush), for an operation that changed the pages between two offsets and perhaps
+    /// made others valid. Only the offsets vary then, which makes this cheaper.
     #[inline(always)]
     pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E> {
         debug_assert!(!self.pending.is_stale());
@@ -391,14 +391,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Invalidated(self)
     }
 
-    /// The part of [`flush`](Self::flush) with TLBIs. Once for each page size.
+    /// The part of [`flush`](Self::flush) with TLBIs, compiled once for each page size.
     #[inline(never)]
     fn invalidate_pending(&mut self) {
         let pending = core::mem::replace(&mut self.pending, Pending::NOTHING);
         self.invalidate(pending);
     }
 
-    /// Invalidates what is stale, then frees what was unlinked.
+    /// Invalidates the stale range, then frees the unlinked tables.
     #[inline(always)]
     fn invalidate(&mut self, pending: Pending) {
         if self.liveness == Liveness::Live {
@@ -432,16 +432,18 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         pending.flushed();
     }
 
-    /// Leaves the TLBIs for changes of leaves to the caller, who [invalidates](flush::invalidate) the range
-    /// before anything relies on the change. Operations still end with DSB ISHST and ISB. Where a table was
-    /// unlinked they invalidate all the same, because the table is freed.
+    /// Leaves the TLBIs for changes of leaves to the caller. The caller must
+    /// [invalidate](flush::invalidate) the range before anything relies on the change. Operations still
+    /// end with DSB ISHST and ISB, and they still invalidate if they unlinked a table, because they free
+    /// it.
     pub const fn defer_tlbi(&mut self) {
         self.defers_tlbi = true;
     }
 
-    /// Records that a table which translated `span` bytes was unlinked, and puts it into the chain of those
-    /// that wait for the flush. The chain goes through their own first entries, so it takes no memory: a page
-    /// address has bit 0 clear, so a walker that still reads the table finds an invalid entry there.
+    /// Records that a table that translated `span` bytes was unlinked, and adds it to the chain of tables
+    /// that wait for the flush. The chain is linked through the tables' first entries, so it needs no
+    /// memory. A page address has bit 0 clear, so a walker that still reads the table finds an invalid
+    /// entry there.
     pub(super) fn chain(&mut self, table: PhysicalAddress, span: u64) {
         self.pending.unlinked(span);
         let next = self.pending.unlinked.map_or(0, |next| next.0 | LINK);
@@ -450,50 +452,49 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.pending.unlinked = Some(table);
     }
 
-    /// Frees the root of a tree that no CPU uses. Nothing may be done with the tree then but to turn to
-    /// another one.
+    /// Frees the root of a tree that no CPU uses. After that the caller may only switch to another tree.
     ///
     /// # Safety
     ///
     /// As for [`FreedTable::unreachable`]; no table may be left below the root.
     pub unsafe fn free_root(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that no CPU can walk the root.
         let root = unsafe { FreedTable::unreachable(self.root) };
         self.environment.free(root);
     }
 }
 
-/// Marks a link to another unlinked table, whose address may be zero; bit 0 stays clear.
+/// Marks a link to the next table of the chain, whose address may be zero. Bit 0 stays clear.
 const LINK: u64 = 0b10;
 
 impl<P: Page, E: Environment> Invalidated<'_, P, E> {
-    /// The tree, to go on with it once everything is known to be invalidated.
+    /// The tree, to change it after the invalidation.
     pub(super) const fn tables(&mut self) -> &mut PageTables<P, E> {
         self.0
     }
 
-    /// The same, for a part of what is to be released.
+    /// The same proof, for a part of what is released.
     pub(super) const fn again(&mut self) -> Invalidated<'_, P, E> {
         Invalidated(self.0)
     }
 
-    /// The tree, to be looked at.
+    /// The tree, to read it.
     pub(super) const fn look(&self) -> &PageTables<P, E> {
         self.0
     }
 
-    /// Frees a table that the invalidated change unlinked and that was not put into the chain.
+    /// Frees a table that the invalidated change unlinked and that is not in the chain.
     pub(super) fn free(&mut self, table: PhysicalAddress) {
         self.0.environment.free(FreedTable(table));
     }
 
-    /// Frames of pages that the invalidated change removed.
+    /// The frames of pages that the invalidated change removed.
     pub(super) const fn frames(&self, first: PhysicalAddress, count: u64) -> FreedFrames {
         debug_assert!(!self.0.defers_tlbi);
         FreedFrames { first, count }
     }
 
-    /// Frees tables that were kept as they were.
+    /// Frees the kept tables.
     pub(super) fn free_kept(&mut self, kept: &mut Kept) {
         for table in kept.tables.iter().take(kept.count) {
             self.free(*table);
@@ -502,14 +503,14 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
     }
 }
 
-/// Tables that were unlinked and wait for the flush, kept as they were: nothing may be written into them, for
-/// what they map stays mapped and a walker may go on by them.
+/// Unlinked tables that wait for the flush with their entries unchanged. No store may change them, because
+/// their addresses stay mapped and a walker may still use them.
 pub(super) struct Kept {
     tables: [PhysicalAddress; MOST_KEPT],
     count: usize,
 }
 
-/// Tables that wait for one invalidation together.
+/// The most tables that wait for one invalidation.
 const MOST_KEPT: usize = 32;
 
 impl Kept {
@@ -518,7 +519,7 @@ impl Kept {
         count: 0,
     };
 
-    /// Takes one more; gives whether there is room for no other.
+    /// Adds a table, and returns whether the list is full now.
     pub(super) fn keep(&mut self, table: PhysicalAddress) -> bool {
         if let Some(slot) = self.tables.get_mut(self.count) {
             *slot = table;

@@ -1,20 +1,20 @@
-//! A request to map: a range, its output and attributes ([`Piece`]), and the sizes of leaves that may
-//! map it ([`Leaves`]).
+//! A request to map: a range with its output and attributes ([`Piece`]), and the allowed sizes of its
+//! leaves ([`Leaves`]).
 
 use crate::arch::page_size::Level;
 use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
 
-/// How large leaves may be.
+/// The allowed sizes of leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
-    /// The first level at which leaves are made where everything else allows it.
+    /// The highest level of leaves, where geometry and alignment allow it.
     pub top: Level,
-    /// Whether the contiguous hint is set on whole, naturally aligned groups.
+    /// Whether whole, naturally aligned groups get the contiguous hint.
     pub contiguous: bool,
 }
 
 impl Leaves {
-    /// The largest that the geometry and the alignment allow.
+    /// The largest leaves that the geometry and the alignment allow.
     pub const LARGEST: Self = Self {
         top: Level::Minus1,
         contiguous: true,
@@ -26,23 +26,23 @@ impl Leaves {
     };
 }
 
-/// A range to be mapped alike.
+/// A range to map with one output and one set of attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The first address, a multiple of the page size.
     pub start: VirtualAddress,
-    /// What it translates to, a multiple of the page size.
+    /// The first physical address, a multiple of the page size.
     pub output: PhysicalAddress,
     /// The bytes, a multiple of the page size.
     pub bytes: u64,
     /// The memory type and permissions.
     pub attributes: Attributes,
-    /// How large its leaves may be.
+    /// The allowed sizes of its leaves.
     pub leaves: Leaves,
 }
 
 impl Piece {
-    /// The first physical address behind its output.
+    /// The first physical address after the output, saturated.
     #[must_use]
     pub const fn output_end(&self) -> PhysicalAddress {
         PhysicalAddress(self.output.0.saturating_add(self.bytes))

@@ -1,9 +1,8 @@
-//! Planning: what a list of [`Piece`]s, or the parts of a leaf that is split, come to.
+//! Planning a map of [`Piece`]s or of the parts of a split leaf.
 //!
-//! A [`Plan`] is how one of them is mapped, the same for all of its tables; a [`Cursor`] is where
-//! a pass over them is. The first pass is here: it walks what exists, finds what is in the way
-//! and counts the tables that are missing. Nothing in here stores or allocates; the pass that
-//! does is in [`map`](super::map).
+//! A [`Plan`] says how one piece or part is mapped; a [`Cursor`] is the position of a pass over them. The
+//! first pass is here: it walks the existing tables, finds obstacles and counts the missing tables. The
+//! code here stores and allocates nothing; the pass that does is in [`map`](super::map).
 
 use super::piece::{Leaves, Piece};
 use super::{Environment, PageTables, TableError};
@@ -11,21 +10,22 @@ use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::marker::PhantomData;
 
-/// Consecutive outputs may be written as one run only where adding a step to the descriptor
-/// gives the next address: the 52-bit formats keep the bits from here up elsewhere.
+/// A run of consecutive outputs must not cross a multiple of two to this power. Adding a step to a
+/// descriptor gives the next address only below this bit, because the 52-bit formats keep the higher bits
+/// elsewhere.
 pub(super) const OUTPUT_RUN_SHIFT: u32 = 48;
 
-/// How one piece is mapped: what is the same for all of its tables, worked out once.
+/// The mapping of one piece: the values that all of its tables share, computed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Output address less offset, wrapping.
+    /// Output address minus offset, wrapping.
     distance: u64,
-    /// The first level at which leaves are made.
+    /// The highest level of leaves.
     pub(super) top: Level,
     contiguous: bool,
     /// The encoded attributes.
     pub(super) bits: u64,
-    /// The leaves are written hidden.
+    /// Whether the leaves are hidden.
     pub(super) hidden: bool,
 }
 
@@ -38,26 +38,26 @@ impl Plan {
         hidden: false,
     };
 
-    /// For `piece`, whose first offset is `from`.
+    /// The plan of `piece`, whose first offset is `from`.
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
         let distance = piece.output.0.wrapping_sub(from);
         let bits = piece.attributes.encode(geometry);
         Self::with_bits(geometry, distance, piece.leaves, bits)
     }
 
-    /// As [`new`](Self::new), but good only for counting: without the attributes.
+    /// As [`new`](Self::new) without the attributes, which suffices for counting.
     pub(crate) fn shape(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
         let distance = piece.output.0.wrapping_sub(from);
         Self::with_bits(geometry, distance, piece.leaves, 0)
     }
 
-    /// For a range whose outputs are `distance` from its offsets, with the bits of its leaves
-    /// (but address, contiguous hint and kind) as they are to be.
+    /// The plan of a range whose outputs lie `distance` from its offsets. `bits` are the bits of its
+    /// leaves, without address, contiguous hint and kind.
     pub(super) fn with_bits(geometry: &Geometry, distance: u64, leaves: Leaves, bits: u64) -> Self {
         let size = geometry.page_size();
         let mut top = Level::L3;
-        // Upward from the pages: which levels have leaves, and at which offset and output agree
-        // in the bits below the leaf, only ever stops.
+        // Go up from the pages. The first level that fails ends the search: the levels above it have no
+        // leaves either, or offset and output differ there in the bits below the leaf too.
         for level in [Level::L2, Level::L1, Level::L0] {
             if level < leaves.top
                 || level < geometry.start_level()
@@ -77,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// For mapping anew what `descriptor`, a leaf, maps: with all its bits, whatever they mean.
+    /// The plan that maps the range of the leaf `descriptor` again, with all of its bits.
     pub(super) fn of_leaf(
         geometry: &Geometry,
         descriptor: Descriptor,
@@ -100,7 +100,7 @@ impl Plan {
         self.bits
     }
 
-    /// The entries of a contiguous group at `level`, 1 where the hint is not to be used.
+    /// The entries of a contiguous group at `level`; 1 if the plan uses no hint there.
     #[inline(always)]
     pub(crate) const fn group(&self, size: PageSize, level: Level) -> usize {
         let entries = size.contiguous_entries(level);
@@ -115,8 +115,8 @@ impl Plan {
         offset.wrapping_add(self.distance)
     }
 
-    /// The leaves from offset `at` on, up to `end`, that differ by a constant step: how many
-    /// entries of `level`, and the bits they have besides the plan's.
+    /// The run of leaves of `level` from offset `at`, up to `end`, that differ by a constant step: the
+    /// number of entries, and their bits besides the plan's.
     pub(crate) fn run(&self, size: PageSize, level: Level, at: u64, end: u64) -> (usize, u64) {
         let group_mask = size.entry_bytes(level) * self.group(size, level) as u64 - 1;
         let first_group = (at + group_mask) & !group_mask;
@@ -136,7 +136,7 @@ impl Plan {
     }
 }
 
-/// A part of an existing leaf, to be mapped anew as the leaf maps it.
+/// A part of an existing leaf, to map again as the leaf maps it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) from: u64,
@@ -144,20 +144,20 @@ pub(super) struct Part {
     pub(super) plan: Plan,
 }
 
-/// What a pass maps; either ascends.
+/// The input of a pass, in ascending order.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Pieces(&'a [Piece]),
     Parts(&'a [Part]),
 }
 
-/// Where a pass over the pieces is: they ascend, and so does the pass.
+/// The position of a pass over pieces or parts, which runs in ascending order.
 pub(super) struct Cursor<'a, P> {
     source: Source<'a>,
     geometry: Geometry,
-    /// The offsets that this pass is about; what pieces have outside is passed over.
+    /// The offsets of this pass; the parts of pieces outside are skipped.
     window: (u64, u64),
-    /// The next offset to map, up to `to`; both `u64::MAX` when nothing is left.
+    /// The next offset to map, up to `to`; both are `u64::MAX` at the end.
     pub(super) at: u64,
     pub(super) to: u64,
     pub(super) plan: Plan,
@@ -181,7 +181,7 @@ impl<'a, P: Page> Cursor<'a, P> {
         cursor
     }
 
-    /// Over parts of a leaf.
+    /// A cursor over the parts of a leaf.
     pub(super) fn over_parts(parts: &'a [Part], geometry: Geometry) -> Self {
         let mut cursor = Self::new(&[], geometry, (0, geometry.span()));
         cursor.source = Source::Parts(parts);
@@ -189,7 +189,7 @@ impl<'a, P: Page> Cursor<'a, P> {
         cursor
     }
 
-    /// The next piece or part: its offsets and how it is mapped.
+    /// Takes the next piece or part from the source: its offsets and plan.
     fn take(&mut self) -> Option<Part> {
         match &mut self.source {
             Source::Pieces(pieces) => {
@@ -208,7 +208,7 @@ impl<'a, P: Page> Cursor<'a, P> {
         }
     }
 
-    /// Goes on with the next piece that has something in the window.
+    /// Moves to the next piece that overlaps the window.
     fn next_piece(&mut self) {
         while let Some(part) = self.take() {
             let at = part.from.max(self.window.0);
@@ -222,7 +222,7 @@ impl<'a, P: Page> Cursor<'a, P> {
         (self.at, self.to) = (u64::MAX, u64::MAX);
     }
 
-    /// Everything before `offset` is done.
+    /// Moves to `offset`: everything before it is mapped.
     #[inline(always)]
     pub(super) fn done_to(&mut self, offset: u64) {
         self.at = offset;
@@ -231,8 +231,8 @@ impl<'a, P: Page> Cursor<'a, P> {
         }
     }
 
-    /// The end of the whole entries of `level` that this piece covers from `at` on, not beyond
-    /// `end`; `at` itself if that is inside an entry or the piece ends inside it.
+    /// The end of the whole entries of `level` that this piece covers from `at` on, at most `end`. Returns
+    /// `at` itself if it lies inside an entry, or if the piece ends inside that entry.
     pub(super) fn whole_to(&self, level: Level, end: u64) -> u64 {
         let mask = P::SIZE.entry_bytes(level) - 1;
         if self.at & mask != 0 {
@@ -241,12 +241,12 @@ impl<'a, P: Page> Cursor<'a, P> {
         (self.to.min(end) & !mask).max(self.at)
     }
 
-    /// Whether entries of `level` are leaves in this piece.
+    /// Whether this piece has leaves at `level`.
     const fn has_leaves(&self, level: Level) -> bool {
         level.number() >= self.plan.top.number()
     }
 
-    /// The tables it takes to translate one whole entry of `level` of this piece.
+    /// The number of tables below one whole entry of `level` of this piece.
     fn tables_of_whole_entry(&self, level: Level) -> usize {
         if level.number() >= self.plan.top.number() {
             return 0;
@@ -254,8 +254,8 @@ impl<'a, P: Page> Cursor<'a, P> {
         1 + (self.tables_of_whole_entry(level.next()) << P::SIZE.index_bits())
     }
 
-    /// The tables it takes to map what lies before `end` in a new table of `level`, itself
-    /// included; goes on to `end`.
+    /// The number of tables that map the pieces before `end` in a new table of `level`, this table
+    /// included. Moves the cursor to `end`.
     pub(super) fn tables_in_new(&mut self, level: Level, end: u64) -> usize {
         let mut tables = 1;
         while self.at < end {
@@ -313,8 +313,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Counts the tables that mapping what lies before `end` in `table` takes, or finds what is
-    /// in the way.
+    /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the first
+    /// existing mapping as an error.
     pub(super) fn missing(
         &self,
         cursor: &mut Cursor<'_, P>,

@@ -1,18 +1,17 @@
 //! Changing permissions in place.
 //!
-//! Only what rule RWHZWS allows without break-before-make can be asked for: the type
-//! [`PermissionChange`] has nothing else. A range that ends inside a
-//! leaf splits it first, where the rules allow that.
+//! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make. A leaf
+//! that an end of the range cuts is split first, where the rules allow it.
 
 use super::{BitChange, Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 
-/// What to change; `None` leaves a permission as each page has it.
+/// A change of permissions. `None` leaves a permission unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PermissionChange {
-    /// Whether stores are allowed. Refusing them also clears the dirty modifier (DBM), which
-    /// under TCR.HD would let hardware allow them again.
+    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because under
+    /// TCR.HD hardware would otherwise allow stores again.
     pub writable: Option<bool>,
     /// Whether EL0 may access; no effect in a regime with one privilege.
     pub user: Option<bool>,
@@ -58,7 +57,7 @@ impl PermissionChange {
             );
         }
         if self.writable == Some(false) {
-            // DBM with AP[2] set means "writable, clean" where TCR.HD is set: not read-only.
+            // Where TCR.HD is set, DBM with AP[2] means "writable, clean", not "read-only".
             change.clear |= Descriptor::DIRTY_MODIFIER;
         }
         if let Some(software) = self.software {
@@ -69,26 +68,26 @@ impl PermissionChange {
     }
 }
 
-/// What to do about addresses in a range that are not mapped.
+/// The treatment of unmapped addresses in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holes {
-    /// Refuse the whole range, which costs a walk of it beforehand.
+    /// Refuse the whole range. This costs an extra walk of the range.
     Refuse,
-    /// Pass them over.
+    /// Skip unmapped addresses.
     Skip,
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Changes permissions of `bytes` bytes from `start`, and on live tables invalidates the
-    /// TLB for them before it returns. A leaf that the range begins or ends in is split first. A change
-    /// of nothing does nothing, and looks at nothing either.
+    /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for the
+    /// range before it returns. A leaf that an end of the range cuts is split first. An empty change does
+    /// nothing and checks only the range.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
-    /// [`InsideLeaf`](TableError::InsideLeaf) where a leaf would have to be split and the CPUs'
-    /// level of FEAT_BBM does not allow it ([`set_bbm`](Self::set_bbm)),
+    /// [`InsideLeaf`](TableError::InsideLeaf) where a leaf must be split and the CPUs' level of FEAT_BBM
+    /// does not allow it ([`set_bbm`](Self::set_bbm)),
     /// [`OutOfTables`](TableError::OutOfTables), and with [`Holes::Refuse`]
     /// [`NotMapped`](TableError::NotMapped).
     pub fn protect(
@@ -101,8 +100,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.change(start, bytes, change.bits(self.geometry.regime()), holes)
     }
 
-    /// Changes bits of all leaves of a range that take it in place; what the ends of the range cut is split
-    /// first.
+    /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is split first.
     pub(crate) fn change(
         &mut self,
         start: VirtualAddress,
@@ -154,7 +152,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Applies `change` to every leaf in the offsets from `from` to `to` and records it.
+    /// Applies `change` to every leaf between two offsets, and records the change.
     pub(super) fn change_in(
         &mut self,
         table: PhysicalAddress,
@@ -189,8 +187,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 Kind::Hidden if next - at == bytes => {
                     self.change_run(table, level, at, next, change);
                 }
-                // Whole leaves were dealt with above. One that only a part of is in the range was
-                // not split, because it has the change already.
+                // Whole leaves were changed above. A leaf that is only partly in the range was not split,
+                // because it already has the change.
                 Kind::Invalid | Kind::Leaf | Kind::Hidden => {}
             }
             at = next;
@@ -213,17 +211,17 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// The end of the whole valid leaves that follow each other from `at` on in a table of `level`,
-    /// which is not the last, up to `to`; `at` itself if there is none. `at` cuts no leaf.
+    /// The end, at most `to`, of the run of whole valid leaves from `at` on in a table above the last
+    /// level; `at` itself if there is none. `at` must not cut a leaf.
     pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
         if !self.geometry.leaf_allowed(level) {
             return at;
         }
         let first = Self::index(at, level);
-        // Rounding down leaves out what `to` cuts: a table, or a leaf of which a part is not meant.
+        // Rounding down leaves out the entry that `to` cuts.
         let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
             as usize;
-        // What there is in the two bits that tell a leaf from the others, but for a leaf's own.
+        // The difference of an entry from a block in the two bits that give the kind; 0 for a block.
         let other = |index| {
             let entry = self.load(table, first + index);
             (entry.0 ^ Descriptor::VALID) & (Descriptor::TABLE_OR_PAGE | Descriptor::VALID)
@@ -241,5 +239,5 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 }
 
-/// Entries that are looked at together in search of one that is no leaf.
+/// The entries that one round of the search for the end of a run reads.
 const SCANNED: usize = 8;

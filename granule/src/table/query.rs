@@ -1,25 +1,25 @@
-//! Asking what is mapped: one address, or a walk over a range.
+//! Queries of one address, and visits of all entries of a range.
 //!
-//! Read-only; nothing in here stores, allocates or issues a barrier.
+//! The code here only reads: it stores nothing, allocates nothing and issues no barrier.
 
 use super::plan::OUTPUT_RUN_SHIFT;
 use super::{BitChange, Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
-/// The most bits that an output address has in any format.
+/// The most bits of an output address in any format.
 const MOST_OUTPUT_BITS: u32 = 52;
 
-/// How one address is mapped.
+/// The mapping of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// What the address translates to.
+    /// The physical address of the queried address.
     pub output: PhysicalAddress,
-    /// The first address of its entry.
+    /// The first address of the entry.
     pub start: VirtualAddress,
-    /// The bytes its entry covers (of the entry, also in a contiguous group).
+    /// The bytes of the entry; in a contiguous group still those of the entry, not of the group.
     pub bytes: u64,
-    /// The level of its entry.
+    /// The level of the entry.
     pub level: Level,
     /// Whether the contiguous hint is set.
     pub contiguous: bool,
@@ -27,32 +27,31 @@ pub struct Mapping {
     pub attributes: Attributes,
 }
 
-/// One entry met by [`PageTables::visit`].
+/// One entry found by [`PageTables::visit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The table it stands in.
+    /// The table that holds the entry.
     pub table: PhysicalAddress,
-    /// Its index there.
+    /// The index in that table.
     pub index: usize,
     /// The level of that table.
     pub level: Level,
-    /// The first address it translates.
+    /// The first address that the entry translates.
     pub start: VirtualAddress,
-    /// The bytes it covers.
+    /// The bytes that the entry translates.
     pub bytes: u64,
-    /// How many entries of its table, itself included, follow each other with the same
-    /// attributes and outputs that follow each other too; 1 unless runs were asked for
-    /// ([`PageTables::visit_runs`]).
+    /// The length of the run that begins here: entries of this table with the same attributes and
+    /// consecutive outputs. Always 1 except in [`PageTables::visit_runs`].
     pub count: usize,
     /// The descriptor itself.
     pub descriptor: Descriptor,
-    /// A leaf, a hidden one, or a table below.
+    /// The kind: a leaf, a hidden leaf, or a table.
     pub kind: Kind,
-    /// Where it points: the table below, or the first byte of the output.
+    /// The address of the next table, or the first byte of the output.
     pub output: PhysicalAddress,
 }
 
-/// An entry found by a walk to one offset.
+/// The last entry of a walk to one offset.
 pub(super) struct Found {
     pub table: PhysicalAddress,
     pub level: Level,
@@ -61,7 +60,7 @@ pub(super) struct Found {
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// How `address` is mapped, if it is.
+    /// The mapping of `address`, if it is mapped.
     #[must_use]
     pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
         let offset = self.geometry.offset(address)?;
@@ -82,9 +81,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Calls `visit` for each entry, valid or hidden, that stands for some of the range, tables before what
-    /// is below them, addresses ascending. Return false from it to leave out what is below a
-    /// table.
+    /// Calls `visit` for each entry, valid or hidden, that translates a part of the range. The order is by
+    /// ascending address, with a table before its entries. If `visit` returns false for a table, its
+    /// entries are skipped.
     ///
     /// # Errors
     ///
@@ -100,22 +99,22 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// As [`visit`](Self::visit), for everything that is mapped.
+    /// As [`visit`](Self::visit), for the whole address space.
     pub fn visit_all(&self, mut visit: impl FnMut(&Entry) -> bool) {
         let span = self.geometry.span();
         self.visit_in::<false>(self.root, self.geometry.start_level(), 0, span, &mut visit);
     }
 
-    /// As [`visit_all`](Self::visit_all), but leaves of one table that follow each other in
-    /// every respect are one call, for the first of them, with their
-    /// [`count`](Entry::count). Some twenty times as fast on a map of pages.
+    /// As [`visit_all`](Self::visit_all), but calls `visit` once for a run of leaves in one table that have
+    /// the same attributes and consecutive outputs. The call gets the first leaf, with the run's
+    /// [`count`](Entry::count). On a map of pages this is about twenty times as fast.
     pub fn visit_runs(&self, mut visit: impl FnMut(&Entry) -> bool) {
         let span = self.geometry.span();
         self.visit_in::<true>(self.root, self.geometry.start_level(), 0, span, &mut visit);
     }
 
-    /// How many entries from `index` on, at most `most`, follow each other: the same
-    /// descriptor but for the address, which grows by one entry each time.
+    /// The length, at most `most`, of the run of entries that begins at `index`: the descriptors are equal
+    /// except for the address, which grows by one entry each time.
     #[inline(always)]
     pub(super) fn run_length(
         &self,
@@ -129,8 +128,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.run_length_in(table, index, step, first, u64::MAX, most)
     }
 
-    /// As [`run_length`](Self::run_length), of pages, whatever their attributes: how many outputs
-    /// follow each other.
+    /// As [`run_length`](Self::run_length), for pages with consecutive outputs and any attributes.
     #[inline(always)]
     pub(super) fn output_run_length(
         &self,
@@ -141,12 +139,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ) -> usize {
         let page = P::SIZE.bytes();
         let all = PhysicalAddress(((1 << MOST_OUTPUT_BITS) - 1) & !(page - 1));
-        // An empty entry would be an output at zero.
+        // The leaf bits tell an empty entry from an output at zero.
         let looked_at = self.geometry.address_bits(all) | BitChange::LEAVES;
         self.run_length_in(table, index, page, first, looked_at, most)
     }
 
-    /// How many entries from `index` on, at most `most`, grow by `step` in the bits looked at.
+    /// The number of entries from `index` on, at most `most`, whose `looked_at` bits grow by `step`.
     #[inline(always)]
     fn run_length_in(
         &self,
@@ -169,8 +167,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         count
     }
 
-    /// How many pages from `output` on, at most `most`, have descriptors that differ by a constant
-    /// step.
+    /// The number of pages from `output` on, at most `most`, whose descriptors can differ by a constant
+    /// step in this format.
     pub(super) fn most_in_run(&self, output: PhysicalAddress, most: usize) -> usize {
         let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
         most.min((rest >> P::SIZE.shift()) as usize)
@@ -199,8 +197,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 if RUNS && kind == Kind::Leaf {
                     let most = P::SIZE.entries() - index;
                     let in_range = (to - first).div_ceil(bytes) as usize;
-                    // Beyond, the addition would carry into bits that are no address: with
-                    // TCR.DS from bit 49 into GP, and another leaf would look like the next.
+                    // Beyond this limit the addition carries into bits that are no address (with TCR.DS
+                    // from bit 49 into GP), and an unrelated leaf would look like the next one.
                     let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
                     let in_format = (rest >> P::SIZE.level_shift(level)) as usize;
                     let most = most.min(in_range).min(in_format);
@@ -226,7 +224,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// The last entry on the way to `offset`.
+    /// Walks to `offset` and returns the last entry on the way.
     pub(super) fn walk(&self, offset: u64) -> Found {
         let mut table = self.root;
         let mut level = self.geometry.start_level();

@@ -1,42 +1,42 @@
-//! The memory of tables through pointers, for whoever can turn a table's physical address into one
-//! ([`Reach`]), and how many entries are written at once where that is cheaper.
+//! [`TableMemory`] over plain pointers, for code that can convert a table's physical address to a pointer
+//! ([`Reach`]). The loops here write several entries at once where that is cheaper.
 //!
-//! What may be stored how is [`TableMemory`]'s to say.
+//! [`TableMemory`] defines how entries must be stored.
 
 use super::memory::{BitChange, TableMemory, Visibility};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Turns the physical address of a table into a pointer to it.
+/// Converts the physical address of a table to a pointer.
 ///
 /// # Safety
 ///
-/// For every table that was handed to the walker (by its root or its allocator)
-/// [`pointer`](Self::pointer) must give a pointer that is valid for reads and writes of the whole
-/// table, aligned to 8 bytes, for as long as the walker lives.
+/// For every table of the page tables (the root, and all that the allocator gives)
+/// [`pointer`](Self::pointer) must return a pointer that is valid for reads and writes of the whole table,
+/// aligned to 8 bytes, as long as the page tables exist.
 pub unsafe trait Reach {
     /// A pointer to the first entry of `table`.
     fn pointer(&self, table: PhysicalAddress) -> *mut u64;
 }
 
-/// Memory at a constant distance from its physical address: an identity map (0) or a linear map.
+/// Memory at a constant offset from its physical address: an identity map (0) or a linear map.
 #[derive(Clone, Copy, Debug)]
 pub struct Offset(u64);
 
 impl Offset {
-    /// Physical addresses plus `offset`, wrapping, are the addresses to use.
+    /// Adds `offset` to physical addresses, wrapping.
     ///
     /// # Safety
     ///
-    /// All tables handed to a walker that uses this must be mapped there, readable and writable
-    /// (or the MMU off and `offset` zero).
+    /// All tables of page tables that use this value must be mapped at that offset, readable and writable
+    /// (or the MMU must be off and `offset` zero).
     #[must_use]
     pub const unsafe fn new(offset: u64) -> Self {
         Self(offset)
     }
 }
 
-// SAFETY: the caller of `new` vouched that the tables are mapped at the offset.
+// SAFETY: the caller of `new` promises that the tables are mapped at the offset.
 unsafe impl Reach for Offset {
     #[inline(always)]
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
@@ -44,16 +44,16 @@ unsafe impl Reach for Offset {
     }
 }
 
-/// Entries that the bulk loops write a round. Chunks of this size compile to paired stores at
-/// 1.5 to 1.6 instructions an entry on arm64; rolled loops cost 3, and from 128 on they are
-/// rolled again. Elsewhere a rolled loop is what becomes vectors.
+/// The entries that bulk loops handle in one round. On arm64 chunks of this size compile to paired stores
+/// at 1.5 to 1.6 instructions for each entry. A rolled loop costs 3, and chunks of 128 and more are rolled
+/// again. On other CPUs the compiler vectorises only rolled loops.
 const CHUNK: usize = if cfg!(target_arch = "aarch64") {
     64
 } else {
     128
 };
 
-/// Table memory that is reached through pointers.
+/// [`TableMemory`] through the pointers of a [`Reach`].
 #[derive(Clone, Copy, Debug)]
 pub struct Reached<R>(pub R);
 
@@ -64,23 +64,23 @@ impl<R: Reach> Reached<R> {
     }
 }
 
-/// A view of an entry for stores that walkers may see.
+/// An entry as an atomic, for stores that walkers may see.
 ///
 /// # Safety
 ///
 /// `entry` must be valid for writes and aligned, and no Rust reference to it may exist.
 #[inline(always)]
 unsafe fn atomic<'a>(entry: *mut u64) -> &'a AtomicU64 {
-    // SAFETY: the caller vouches for the pointer; walkers read single 64-bit words.
+    // SAFETY: the caller promises a valid, aligned pointer; walkers read single 64-bit words.
     unsafe { AtomicU64::from_ptr(entry) }
 }
 
-// SAFETY: every method touches the named entries only; live stores are relaxed atomics (one
-// 64-bit access each), publishing ones are store-releases.
+// SAFETY: every method accesses only the named entries. Live stores are relaxed atomics (one 64-bit
+// access each), publishing stores are store-releases.
 unsafe impl<R: Reach> TableMemory for Reached<R> {
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller vouches that the entry is inside a reached table.
+        // SAFETY: the caller promises that the entry is inside a reached table.
         Descriptor(unsafe { self.entry(table, index).read_volatile() })
     }
 
@@ -96,7 +96,8 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         while done + CHUNK <= count {
             let mut valid = 0;
             for index in done..done + CHUNK {
-                // SAFETY: inside the `count` entries that the caller vouches for.
+                // SAFETY: the entry is one of the `count` entries that the caller promises are inside a
+                // reached table.
                 valid |= unsafe { atomic(start.wrapping_add(index)).load(Ordering::Relaxed) };
             }
             if valid & BitChange::LEAVES != 0 {
@@ -104,7 +105,7 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
             }
             done += CHUNK;
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the `count` entries are inside a reached table.
         (done..count)
             .find(|&index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
     }
@@ -118,8 +119,8 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         visibility: Visibility,
     ) {
         let entry = self.entry(table, index);
-        // SAFETY: the caller vouches that the entry is inside a reached table and that nobody
-        // else writes it; a private one is read by nobody.
+        // SAFETY: the caller promises that the entry is inside a reached table, that no other code writes
+        // it, and that no walker reads a private one.
         unsafe {
             match visibility {
                 Visibility::Private => entry.write(descriptor.0),
@@ -163,8 +164,8 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         visibility: Visibility,
     ) {
         let start = self.entry(table, first);
-        // SAFETY: as for `store`, for each of the `count` entries; who says that they are private
-        // says that nobody else reads or writes them.
+        // SAFETY: as for `store`, for each of the `count` entries; private ones are read and written by
+        // no other code, as the caller promises with `Visibility::Private`.
         unsafe {
             match visibility {
                 Visibility::Private => fill_private(start, count, descriptor.0, step),
@@ -190,8 +191,8 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
         let start = self.entry(table, first);
         let order = match visibility {
             Visibility::Private => {
-                // SAFETY: the entries are inside a reached table that nobody else reads or
-                // writes.
+                // SAFETY: the caller promises that the entries are inside a reached table, which no other
+                // code reads or writes.
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
                 return update_private(entries, change);
             }
@@ -204,22 +205,22 @@ unsafe impl<R: Reach> TableMemory for Reached<R> {
     }
 }
 
-/// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes: a
-/// call for each run costs less than the room that loops of paired stores take wherever there is one.
-/// Elsewhere the loops become vectors, which take a step that is known where they are compiled: a
+/// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes, because
+/// a call for each run costs less than many copies of loops with paired stores. On other CPUs the function
+/// is inlined, because the compiler vectorises the loops only for a constant step; that saves about a
 /// tenth of the time of a map whose tables are in the cache.
 ///
 /// # Safety
 ///
-/// The `count` entries from `entry` on must be valid for writes, and read or written by nobody else.
+/// The `count` entries from `entry` on must be valid for writes, and no other code may read or write them.
 #[cfg_attr(target_arch = "aarch64", inline(never))]
 #[cfg_attr(not(target_arch = "aarch64"), inline(always))]
 unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64) {
     let mut next = first;
     if step == 0 {
-        // A third of the instructions: there is nothing to add.
+        // Without the addition the loop has a third of the instructions.
         for _ in 0..count / CHUNK {
-            // SAFETY: as below.
+            // SAFETY: the chunk lies inside the `count` entries, which the caller promises are writable.
             let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
             for slot in chunk {
                 slot.write(next);
@@ -227,14 +228,14 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
             entry = entry.wrapping_add(CHUNK);
         }
         for _ in 0..count % CHUNK {
-            // SAFETY: as below.
+            // SAFETY: the pointer is to one of the `count` entries.
             unsafe { entry.write(next) };
             entry = entry.wrapping_add(1);
         }
         return;
     }
     for _ in 0..count / CHUNK {
-        // SAFETY: the chunk lies inside the `count` entries.
+        // SAFETY: the chunk lies inside the `count` entries, which the caller promises are writable.
         let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
         let mut value = next;
         for slot in chunk {
@@ -245,7 +246,7 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
         next = next.wrapping_add(step.wrapping_mul(CHUNK as u64));
     }
     for _ in 0..count % CHUNK {
-        // SAFETY: as for the chunks.
+        // SAFETY: the pointer is to one of the `count` entries.
         unsafe { entry.write(next) };
         entry = entry.wrapping_add(1);
         next = next.wrapping_add(step);
@@ -256,12 +257,12 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
 ///
 /// # Safety
 ///
-/// The `count` entries from `entry` on must be valid for writes, and written by nobody else.
+/// The `count` entries from `entry` on must be valid for writes, and no other code may write them.
 #[inline(never)]
 unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, order: Ordering) {
     let mut next = first;
     for _ in 0..count {
-        // SAFETY: one of the entries.
+        // SAFETY: the pointer is to one of the `count` entries.
         unsafe {
             if order == Ordering::Release {
                 atomic(entry).store(next, Ordering::Release);
@@ -277,10 +278,10 @@ unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, or
 /// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
 fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // Where all have the same one of the bits asked for, as in most tables all are valid, none is
-    // looked at alone. Both loops go over the whole run and stay rolled: compilers make vectors of
-    // them where there are any, and go upward, as prefetchers expect; of fixed chunks they have
-    // looked at the ends first.
+    // If all entries share one of the `of` bits, no entry needs its own test; in most tables all entries
+    // are valid. Both loops run over the whole slice and stay rolled. Compilers vectorise such loops and
+    // access memory in ascending order, as prefetchers expect; with fixed chunks they have read the ends
+    // first.
     let all = entries.iter().fold(change.of, |all, entry| all & entry);
     if all == 0 {
         return update_some(entries, change);
@@ -291,7 +292,7 @@ fn update_private(entries: &mut [u64], change: BitChange) -> usize {
     entries.len()
 }
 
-/// Entries of a live table that are changed together: as many as registers hold.
+/// The entries of a live table that change together: as many as fit in registers.
 const LIVE_CHUNK: usize = 8;
 
 /// [`TableMemory::update`] for entries that walkers may read at any time.
@@ -300,8 +301,8 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
     let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
     let mut changed = 0;
     for chunk in chunks {
-        // Nobody else writes the entries between the loads and the stores, hardware included if all
-        // have the access flag and none the dirty modifier.
+        // No other code writes the entries between the loads and the stores. Hardware does not either, if
+        // all entries have the access flag and none has the dirty modifier.
         let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
         let all = old.iter().fold(u64::MAX, |all, old| all & old);
         let any = old.iter().fold(0, |any, old| any | old);
@@ -318,7 +319,7 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
     changed + update_some_live(rest, change, order)
 }
 
-/// Changes those of some private entries that the change concerns and gives back how many.
+/// Applies `change` to the private entries that it concerns, and returns their number.
 fn update_some(entries: &mut [u64], change: BitChange) -> usize {
     let mut changed = 0;
     for entry in entries {
@@ -349,8 +350,8 @@ fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -
     changed
 }
 
-/// Changes an entry that hardware may be updating. It stays one that the change concerns: hardware
-/// makes no entry valid or invalid.
+/// Changes an entry that hardware may update at the same time. The change still concerns the entry after
+/// such an update, because hardware makes no entry valid or invalid.
 fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
     let mut old = old.0;
     loop {
@@ -369,7 +370,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// An entry of the test: nothing in it that a leaf is told by, valid, or hidden.
+    /// The kind of a test entry.
     #[derive(Clone, Copy, PartialEq)]
     enum Is {
         Empty,
@@ -377,7 +378,7 @@ mod tests {
         Hidden,
     }
 
-    /// `count` entries, each what `is` says.
+    /// `count` entries of the kinds that `is` gives by index.
     fn entries(count: usize, is: impl Fn(usize) -> Is) -> Vec<u64> {
         let entry = |index| {
             let bits = Descriptor::AP_USER | (index as u64) << 12;
@@ -390,8 +391,8 @@ mod tests {
         (0..count).map(entry).collect()
     }
 
-    /// Updates some of 300 entries, which is more than two chunks, and compares each with what
-    /// the trait says becomes of it.
+    /// Updates some of 300 entries, which is more than two chunks, and compares each with the result that
+    /// the trait defines.
     fn check(first: usize, count: usize, visibility: Visibility, is: impl Fn(usize) -> Is) {
         for (of, concerned) in [
             (Descriptor::VALID, &[Is::Valid][..]),
@@ -405,12 +406,12 @@ mod tests {
             };
             let before = entries(300, &is);
             let mut table = before.clone();
-            // SAFETY: the vector is reached at its own address and used by nobody else.
+            // SAFETY: the vector lies at its own address, and no other code uses it.
             let (mut memory, at) = unsafe {
                 let at = table.as_mut_ptr().expose_provenance() as u64;
                 (Reached(Offset::new(0)), PhysicalAddress(at))
             };
-            // SAFETY: first and count are inside the vector.
+            // SAFETY: the entries from `first` to `first + count` are inside the vector.
             let changed = unsafe { memory.update(at, first, count, change, visibility) };
             let named = first..first + count;
             let expected = |index: &usize| concerned.contains(&is(*index));
@@ -437,7 +438,7 @@ mod tests {
                 (0, 0),
                 (1, CHUNK),
             ];
-            // Under Miri those that reach every loop's whole rounds and its rest.
+            // Miri runs only the first three, which reach the whole rounds and the rest of every loop.
             for (first, count) in runs.into_iter().take(if cfg!(miri) { 3 } else { 6 }) {
                 let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
                 check(first, count, visibility, |_| Is::Valid);

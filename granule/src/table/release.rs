@@ -1,22 +1,21 @@
-//! Unmapping pages whose frames are given back: in three steps that need no memory.
+//! Unmapping pages and releasing their frames, in three steps that need no memory:
 //!
-//! 1. What goes is made invalid, but keeps its output: pages by the hidden mark, and a table with
-//!    nothing in it that stays as a whole, by the same mark in the entry that leads to it. What is
-//!    in such a table is not touched.
-//! 2. One invalidation, of pages alone or of tables too.
-//! 3. The marked entries are visited: frames are released, in runs, entries become empty, tables are
-//!    given back.
+//! 1. Detach: pages become invalid but keep their outputs, by the hidden mark. A table without pages that
+//!    stay mapped is detached as a whole, by the same mark in the entry that points to it, and its own
+//!    entries do not change.
+//! 2. Invalidate the TLB once, for pages alone or for tables too.
+//! 3. Collect: visit the marked entries, release the frames in runs, clear the entries, free the tables.
 //!
-//! The third step is [`Invalidated`]'s: neither a frame nor a table is anybody else's before no CPU can
-//! reach it. The chain of [`unmap`](PageTables::unmap) would overwrite what is to be released. For tables
-//! with nothing but pages, where no block is ever hidden above the last level.
+//! [`Invalidated`] does the third step, so frames and tables are reused only after the invalidation. The
+//! chain of [`unmap`](PageTables::unmap) would overwrite entries whose frames are still needed. The tables
+//! must hold only pages, so that a hidden entry above the last level is always a detached table.
 
 use super::pending::Invalidated;
 use super::{BitChange, Environment, FreedFrames, PageTables};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// Makes pages invalid and keeps their outputs.
+/// Makes pages invalid but keeps their outputs.
 const DETACH: BitChange = BitChange {
     of: Descriptor::VALID,
     clear: Descriptor::VALID,
@@ -24,11 +23,10 @@ const DETACH: BitChange = BitChange {
 };
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Unmaps the pages between two offsets, and calls `release` for their frames, in runs, when no
-    /// CPU can reach them any more. Tables left empty are freed, but not the root. Gives the pages
-    /// that there were.
+    /// Unmaps the pages between two offsets, and calls `release` for runs of their frames once no CPU can
+    /// reach them. Empty tables are freed, except the root. Returns the number of unmapped pages.
     ///
-    /// A contiguous group that an end cuts must have been taken apart before.
+    /// The caller must have cleared the hint of a contiguous group that an end of the range cuts.
     pub(crate) fn release_pages(
         &mut self,
         from: u64,
@@ -45,8 +43,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             return 0;
         }
         let invalidated = self.flush();
-        // Frames mostly go on from one table to the next: what they make together is one run, wherever
-        // among them the tables end.
+        // Consecutive frames often continue from one table to the next, so runs join across tables.
         let mut run = FreedFrames::none();
         let pages = invalidated.collect(root, level, from, to, &mut |freed| {
             let before = run.append(freed, P::SIZE.bytes());
@@ -60,7 +57,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         pages
     }
 
-    /// The first step.
+    /// Detaches the pages between two offsets, and the tables without other pages.
     fn detach(&mut self, table: PhysicalAddress, level: Level, from: u64, to: u64) {
         if level.is_last() {
             let count = ((to - from) >> P::SIZE.shift()) as usize;
@@ -93,7 +90,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// Whether a last-level table has nothing outside of a range of what it translates.
+    /// Whether `table` is a last-level table without pages outside the range.
     fn is_last_part(&self, table: PhysicalAddress, level: Level, from: u64, to: u64) -> bool {
         let first = Self::index(from, level);
         let behind = first + ((to - from) >> P::SIZE.shift()) as usize;
@@ -104,12 +101,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 .is_none()
     }
 
-    /// Whether a table above the last level has nothing valid left.
+    /// Whether a table above the last level has no valid entry left.
     fn all_detached(&self, table: PhysicalAddress) -> bool {
         (0..P::SIZE.entries()).all(|index| !self.load(table, index).is_valid())
     }
 
-    /// Calls `visit` for the frames between two offsets, in runs. For tables with nothing but pages.
+    /// Calls `visit` for runs of the frames between two offsets. The tables must hold only pages.
     pub(crate) fn visit_frames(
         &self,
         from: u64,
@@ -127,7 +124,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// Calls `visit` for the frames of entries of a last-level table, in runs.
+    /// Calls `visit` for runs of the frames of entries of a last-level table.
     fn visit_table_frames(
         &self,
         table: PhysicalAddress,
@@ -152,7 +149,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 }
 
 impl<P: Page, E: Environment> Invalidated<'_, P, E> {
-    /// The third step.
+    /// Collects the detached pages and tables between two offsets. Returns the number of pages.
     fn collect(
         mut self,
         table: PhysicalAddress,
@@ -167,7 +164,7 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
             let first = PageTables::<P, E>::index(from, level);
             let count = ((to - from) >> P::SIZE.shift()) as usize;
             let pages = self.release_frames(table, first, count, release);
-            // Nothing that was not detached is left between the two.
+            // Every page in the range was detached.
             let tables = self.tables();
             tables.fill(table, first, count, Descriptor::INVALID, 0, how);
             return pages;
@@ -193,7 +190,7 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
         pages
     }
 
-    /// Releases all that is below an entry of `level` that led to a table, and frees the tables.
+    /// Releases all frames below a detached entry of `level`, and frees its tables.
     fn dismantle(
         mut self,
         entry: Descriptor,
@@ -219,7 +216,7 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
         pages
     }
 
-    /// Releases the frames of `count` entries of a last-level table, and gives how many there were.
+    /// Releases the frames of `count` entries of a last-level table, and returns their number.
     fn release_frames(
         &mut self,
         table: PhysicalAddress,

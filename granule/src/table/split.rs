@@ -1,17 +1,17 @@
-//! Splitting leaves where a change begins or ends inside one.
+//! Splitting leaves at the two edges of a change.
 //!
-//! Only at the two edges of a range, both under one reservation: a block becomes a table of the
-//! largest leaves that the edges leave, and a contiguous group loses its hint. Nothing is split
-//! where the edge is already a boundary. The new table is private until one store links it, and
-//! it translates every address as the block did, permissions included: only the size changes in
-//! that store (RPVTFW). No TLBI follows: a stale larger entry translates alike, and the
-//! invalidation of the change that the split was made for reaches it, since it lies inside.
+//! One reservation covers both edges. A block becomes a table of the largest leaves that end at the
+//! edges, and a contiguous group loses its hint. An edge that is already a boundary splits nothing. The
+//! new table is private until one store links it. It translates every address as the block did,
+//! permissions included, so that store changes only the size (RPVTFW). The split issues no TLBI: a stale
+//! larger entry translates alike, and the invalidation of the following change reaches it, because that
+//! change lies inside the entry.
 //!
-//! On live tables the CPUs' level of FEAT_BBM must allow it; without, the range is refused. A
-//! hidden leaf is invalid, so nothing of it is cached and any CPU allows it.
+//! On live tables the CPUs' level of FEAT_BBM must allow the split, or the range is refused. A hidden
+//! leaf is invalid and so never cached; every level allows its split.
 //!
-//! A contiguous group is taken to be whole, as everything here leaves it: the hint on all of its
-//! entries, all of them valid or all of them hidden.
+//! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries of a
+//! group, and all of them valid or all hidden.
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
@@ -20,7 +20,7 @@ use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
-/// A leaf or contiguous group that an end of a range lies inside.
+/// A leaf or contiguous group with an edge of a range inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Straddled {
     table: PhysicalAddress,
@@ -31,7 +31,7 @@ struct Straddled {
     contiguous: bool,
 }
 
-/// A change of what lies between two offsets.
+/// A change of the leaves between two offsets.
 #[derive(Clone, Copy)]
 struct Cut {
     from: u64,
@@ -40,27 +40,27 @@ struct Cut {
 }
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// How far the size of a live leaf may change in place: the least level of FEAT_BBM among
-    /// the CPUs that use the tables. With level 0, as tables begin, no valid leaf is split or merged;
-    /// with level 1 contiguous groups are, with levels 2 and 3 blocks too. Hidden leaves, and those of
-    /// tables that no CPU walks, are at every level.
+    /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the size
+    /// of a live leaf may change in place. Level 0 is the default: no valid leaf is split or merged.
+    /// Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks. Hidden leaves, and
+    /// leaves of tables that no CPU walks, are split and merged at every level.
     ///
-    /// With levels 1 and 2 a CPU may take a TLB conflict abort on any access to what was split or
-    /// merged, for as long as it has something of the old size cached: a split makes no TLBI for the
-    /// size alone, and a merge makes it afterwards. These levels are for those who handle it (TLBI
-    /// VMALLE1 and again, RBLRKC), with code, stack and data outside of anything that is ever split. No
-    /// CPU with level 3 takes one.
+    /// At levels 1 and 2 a CPU may take a TLB conflict abort on any access to a split or merged range, as
+    /// long as it caches an entry of the old size: a split issues no TLBI for the size alone, and a merge
+    /// issues it afterwards. A caller that sets these levels must handle the abort (TLBI VMALLE1, then
+    /// retry, RBLRKC), with code, stack and data outside any range that is ever split. A CPU with level 3
+    /// takes no such abort.
     ///
-    /// A leaf that hardware updates by itself (TCR.HA and no access flag, TCR.HD and
-    /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)) must be split or merged nowhere but
-    /// in [`space`](crate::space): what a CPU notes in it meanwhile would be lost (RWLTNL), and what it
-    /// notes in one member of a group says nothing of the others once they have no hint (RXDPXQ).
+    /// Only [`space`](crate::space) may split or merge a leaf that hardware updates by itself (TCR.HA and
+    /// no access flag, TCR.HD and [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)). Elsewhere
+    /// an update by hardware during the split would be lost (RWLTNL), and an update of one member of a
+    /// group would not apply to the others once the hint is gone (RXDPXQ).
     pub const fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }
 
-    /// Makes both ends of the offsets from `from` to `to` boundaries of leaves and groups, for
-    /// `change` of what lies between. A leaf that has the change already stays whole.
+    /// Makes `from` and `to` boundaries of leaves and groups, for `change` of the leaves between them. A
+    /// leaf that already has the change stays whole.
     pub(super) fn split_edges(
         &mut self,
         from: u64,
@@ -86,8 +86,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// The leaf or group that begins before `edge` and ends behind it, if the change would not
-    /// leave it as it is.
+    /// The leaf or group that begins before `edge` and ends after it, if `cut` changes it.
     fn straddled(&self, edge: u64, cut: &Cut) -> Option<Straddled> {
         if edge >= self.geometry.span() {
             return None;
@@ -109,8 +108,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         if start == edge {
             return None;
         }
-        // Every member that the range has a part of is asked: hardware may have updated one of
-        // them (RXDPXQ).
+        // Check every member in the range, because hardware may have updated any of them (RXDPXQ).
         let first = cut.from.max(start) & !(entry - 1);
         let changes = (first..cut.to.min(start + bytes))
             .step_by(entry as usize)
@@ -124,12 +122,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Whether `entry` would be another one after `change`.
+    /// Whether `change` alters `entry`.
     fn changes(entry: Descriptor, change: BitChange) -> bool {
         change.concerns(entry) && change.apply(entry) != entry
     }
 
-    /// Whether the rules allow to split this leaf at each of the ends that lie inside it.
+    /// Checks that the rules allow splitting this leaf at each edge inside it.
     fn check_split(&self, leaf: &Straddled, cut: &Cut) -> Result<(), TableError> {
         if self.liveness == Liveness::Private {
             return Ok(());
@@ -155,8 +153,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Whether each store that splitting live `leaf` takes, and the one entry of it at `cut`, is
-    /// one that may change the entry in place.
+    /// Whether all stores that split the live `leaf`, and its entry at `cut` if there is one, may change
+    /// entries in place.
     fn may_split(&self, leaf: &Straddled, cut: Option<u64>) -> bool {
         let level = leaf.level;
         let may = |old: Descriptor, new: Descriptor| match classify(
@@ -184,8 +182,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             })
     }
 
-    /// The first offset of the entry of `leaf` that must become a table, because `edge` lies
-    /// strictly inside it and one side of it changes.
+    /// The first offset of the entry of `leaf` that must become a table, because `edge` lies strictly
+    /// inside the entry and one side of it changes.
     fn cut_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> Option<u64> {
         let start = edge & !(P::SIZE.entry_bytes(leaf.level) - 1);
         let inside = edge > leaf.start && edge < leaf.start + leaf.bytes && edge != start;
@@ -197,14 +195,14 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         cut.then_some(start)
     }
 
-    /// The entries of `leaf` that must become tables, by their first offsets.
+    /// The first offsets of the entries of `leaf` that must become tables.
     fn cut_entries(&self, leaf: &Straddled, cut: &Cut) -> [Option<u64>; 2] {
         let first = self.cut_entry(leaf, cut.from, cut.change);
         let second = self.cut_entry(leaf, cut.to, cut.change);
         [first, second.filter(|second| Some(*second) != first)]
     }
 
-    /// The parts of the entry at `start` that the ends leave, to be mapped as it is.
+    /// The parts into which the edges cut the entry at `start`, to map again as the entry maps them.
     fn parts(&self, leaf: &Straddled, start: u64, cut: &Cut) -> [Part; 3] {
         let descriptor = self.load(leaf.table, Self::index(start, leaf.level));
         let end = start + P::SIZE.entry_bytes(leaf.level);
@@ -232,9 +230,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         needed
     }
 
-    /// `None` only if the allocator breaks its word; every address translates as before then.
+    /// Splits one leaf. `None` means that the allocator broke its promise; every address then still
+    /// translates as before.
     fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
-        // Asked before the hints go, and before one of two entries is a table.
+        // Find the entries before the hints are cleared and before one of two entries is a table.
         let cut_entries = self.cut_entries(leaf, cut);
         if leaf.contiguous {
             let first = Self::index(leaf.start, leaf.level);

@@ -1,13 +1,13 @@
-//! Unmapping a range and giving back the tables that it leaves empty.
+//! Unmapping a range, and freeing the tables that become empty.
 //!
-//! Entries are cleared and recorded, tables left empty go into the chain of the tree's
+//! The operation clears and records entries. Empty tables go into the chain of the tree's
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
 use super::{BitChange, Environment, PageTables, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
-/// Leaves nothing of a leaf.
+/// Clears every bit of a leaf.
 const CLEAR: BitChange = BitChange {
     of: BitChange::LEAVES,
     clear: u64::MAX,
@@ -15,17 +15,17 @@ const CLEAR: BitChange = BitChange {
 };
 
 impl<P: Page, E: Environment> PageTables<P, E> {
-    /// Unmaps `bytes` bytes from `start`; what is not mapped there is passed over. Tables that
-    /// become empty are given back to the allocator, but never the root.
+    /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty are freed,
+    /// except the root.
     ///
-    /// On live tables the TLB is invalidated before this returns: by address or range, or whole
-    /// where that is cheaper. Nothing is invalidated when nothing was mapped, or only hidden blocks.
+    /// On live tables the TLB is invalidated before this method returns: by address or range, or as a
+    /// whole where that is cheaper. No TLBI is issued if the range was unmapped or held only hidden blocks.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`InsideLeaf`](TableError::InsideLeaf) when the range begins or ends inside a block or
-    /// contiguous group and the CPUs' level of FEAT_BBM does not allow to split it
+    /// contiguous group and the CPUs' level of FEAT_BBM does not allow splitting it
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
     pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
@@ -35,16 +35,16 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         self.split_edges(from, to, CLEAR)?;
         self.unmap_in(self.root, self.geometry.start_level(), from, to);
         if self.pending.has_unlinked() {
-            // Cached pointers to the unlinked tables must go too, for addresses that were not mapped as
-            // well: the whole range then.
+            // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the whole
+            // range is invalidated.
             self.pending.range(from, to);
         }
         self.flush();
         Ok(())
     }
 
-    /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks
-    /// the tables that are left empty.
+    /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks the tables
+    /// that become empty.
     fn unmap_in(&mut self, table: PhysicalAddress, level: Level, from: u64, to: u64) {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
@@ -70,7 +70,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let index = Self::index(at, level);
             let entry = self.load(table, index);
             match entry.kind(&self.geometry, level) {
-                // Leaves were dealt with above.
+                // `leaves_end` above found every leaf.
                 Kind::Invalid | Kind::Leaf => {}
                 Kind::Hidden => self.store(table, index, Descriptor::INVALID, how),
                 Kind::Table => {
@@ -91,8 +91,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         }
     }
 
-    /// Puts a table that was just unlinked, and all tables below it, into the chain. The leaves
-    /// in them stay as they are: nobody finds them any more once the TLB is invalidated.
+    /// Adds an unlinked table, and all tables below it, to the chain. Their leaves stay as they are,
+    /// because no walk reaches them after the invalidation.
     fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64, span: u64) {
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {

@@ -1,20 +1,20 @@
-//! Whether a document still says what was measured. Pure.
+//! Decides whether a document still agrees with a measurement. Pure.
 //!
-//! TLBIs, barriers, stores, tables and leaves must agree to the last digit: a difference is a change
-//! of what the code does. Instructions may differ a little, because where the linker puts the
-//! kernel's parts moves them: text and constants are read-only in the map and cut it, and the
-//! compiler lays out loops anew. Wall-clock time and hashes are not compared.
+//! TLBIs, barriers, stores, tables and leaves must agree to the last digit: a difference is a change of the
+//! code's behaviour. Instructions may differ a little, because the linker's placement of the kernel's parts
+//! moves them: text and constants are read-only in the map and cut it, and the compiler lays out loops
+//! anew. Wall-clock time and hashes are not compared.
 
-/// Instructions may differ by so much of the measured count …
+/// Instructions may differ by this part of the measured count …
 const PART: f64 = 0.01;
-/// … or by so many, whichever is more: of a block map, a few hundred are more than one in a hundred.
+/// … or by this many, whichever is more: for a block map a few hundred are more than one in a hundred.
 const COUNT: f64 = 200.0;
-/// Ratios of instructions, of which one side may be a small map.
+/// Tolerance of ratios of instructions, one side of which may be a small map.
 const RATIO_PART: f64 = 0.03;
-/// Percentages, in points.
+/// Tolerance of percentages, in points.
 const POINTS: f64 = 0.5;
 
-/// What may stand in a column.
+/// The kind of figure in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     Exact,
@@ -22,7 +22,7 @@ enum Rule {
     Any,
 }
 
-/// Words in the heads of columns with instructions or what is computed of them.
+/// Words in the heads of columns with instructions or with values computed from them.
 const NEAR: [&str; 8] = [
     "instructions",
     "shutdown",
@@ -45,7 +45,7 @@ fn rule(head: &str) -> Rule {
     }
 }
 
-/// A line that differs: how far below the first one, what it says and what was measured.
+/// A differing line: its distance from the first line, its text, and the measured text.
 #[derive(Debug, PartialEq)]
 pub(super) struct Difference {
     pub(super) below: usize,
@@ -53,7 +53,7 @@ pub(super) struct Difference {
     pub(super) measured: String,
 }
 
-/// All differences between a block in a document and what it would be now.
+/// All differences between a block in a document and its new text.
 pub(super) fn blocks(found: &str, measured: &str) -> Vec<Difference> {
     let mut differences = Vec::new();
     let (mut left, mut right) = (found.lines().enumerate(), measured.lines());
@@ -90,19 +90,19 @@ pub(super) fn blocks(found: &str, measured: &str) -> Vec<Difference> {
                 }
             }
             _ if a == b || (is_hash(a) && is_hash(b)) => {
-                // Lines that a table is drawn with are part of it.
+                // Lines that draw a table are part of it.
                 if a.trim().chars().any(char::is_alphanumeric) || a.trim().is_empty() {
                     rules = None;
                 }
             }
-            // The frame of a table is as wide as the time in it.
+            // The frame of a table is as wide as the time in it, so its width may differ.
             (None, None) if is_frame(a) && is_frame(b) => (),
             _ => add(a, b),
         }
     }
 }
 
-/// Whether two figures agree; `near` as instructions do.
+/// Whether two figures agree; with `near`, within the tolerance of instructions.
 pub(super) fn values(found: &str, measured: &str, near: bool) -> bool {
     agree(found, measured, if near { Rule::Near } else { Rule::Exact })
 }
@@ -115,7 +115,7 @@ fn is_frame(line: &str) -> bool {
     !line.is_empty() && !line.chars().any(char::is_alphanumeric)
 }
 
-/// The cells of a line of a table, drawn in Markdown or with lines.
+/// The cells of a table's line, drawn in Markdown or with box characters.
 fn cells(line: &str) -> Option<Vec<&str>> {
     let line = line.trim();
     let inside = line
@@ -135,7 +135,7 @@ fn agree(found: &str, measured: &str, rule: Rule) -> bool {
     rule == Rule::Near && same_form && (a - b).abs() <= room(measured, b)
 }
 
-/// What a figure is apart from its digits: sign, unit, words.
+/// A figure without its digits: sign, unit, words.
 fn form(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_ascii_digit() && !",.+-".contains(*c))

@@ -1,6 +1,6 @@
-//! The markers in a document and what stands between them. Pure: no file is read or written here.
+//! The markers in a document and the text between them. Pure: no file is read or written here.
 //!
-//! Three kinds, all HTML comments, which no reader of the rendered page sees:
+//! There are three kinds, all HTML comments, which no reader of the rendered page sees:
 //!
 //! - `<!-- measured -->` … `<!-- end -->`: the line that says which commit was measured.
 //! - `<!-- figures: NAME -->` … `<!-- end -->`: a block, whole lines.
@@ -78,7 +78,7 @@ pub(super) fn markers(text: &str) -> Result<Vec<Marker<'_>>> {
     Ok(found)
 }
 
-/// The document with each body that `new` has something for replaced by it.
+/// The document with the bodies replaced for which `new` has a text.
 pub(super) fn rewrite(
     text: &str,
     mut new: impl FnMut(&Marker) -> Result<Option<String>>,

@@ -1,8 +1,8 @@
-//! `cargo xtask figures`: measures every figure that the documents give and writes it where it stands;
-//! with `--check` makes the cheap measurements only and says which figures are not true any more.
+//! `cargo xtask figures`: measures every figure of the documents and writes it into them. With `--check` it
+//! makes only the cheap measurements and reports figures that are no longer true.
 //!
-//! `document` knows the markers, `runs` the commands, `tables` and `values` what is made of their
-//! output, `compare` how far a figure may be off. Files are read and written here only.
+//! `document` finds the markers, `runs` has the commands, `tables` and `values` compute figures from their
+//! output, `compare` has the tolerances. Files are read and written in this file only.
 
 mod compare;
 mod document;
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// What was measured: by name of the run, its output or why there is none.
+/// The measurements: by name of the run, its output or the reason for its absence.
 type Measured = BTreeMap<&'static str, Result<Vec<Said>, String>>;
 
 /// The step of `cargo xtask test --all`.
@@ -67,7 +67,7 @@ pub(crate) fn figures(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Measures, then writes or compares; gives how many figures or runs are wrong.
+/// Measures, then writes or compares; returns the number of wrong figures or runs.
 fn make(options: &Options) -> Result<usize> {
     let chosen: Vec<&Run> = RUNS
         .iter()
@@ -84,11 +84,11 @@ fn make(options: &Options) -> Result<usize> {
         list(&chosen);
         return Ok(0);
     }
-    // A marker that nothing measures is told before anything is measured.
+    // A marker without a measurement is reported before anything is measured.
     read_all()?;
     let commit = commit()?;
     let measured = measure(&chosen)?;
-    // Measuring takes a while, in which somebody may have edited.
+    // Measuring takes a while, and the documents may have been edited meanwhile.
     let documents = read_all()?;
     let mut wrong = Vec::new();
     for (run, result) in &measured {
@@ -140,7 +140,7 @@ fn list(chosen: &[&Run]) {
     println!("about {} on two quiet cores", time(f64::from(all)));
 }
 
-/// The documents, each marker of which has something to be made of.
+/// The documents; every marker in them has a run or a computation.
 fn read_all() -> Result<Vec<(&'static str, String)>> {
     let mut documents = Vec::new();
     for name in DOCUMENTS {
@@ -155,7 +155,7 @@ fn read_all() -> Result<Vec<(&'static str, String)>> {
     Ok(documents)
 }
 
-/// The run that a marker's figure is made of; none for the line that names the commit.
+/// The run that a marker's figure comes from; none for the line that names the commit.
 fn run_of(marker: &Marker) -> Result<Option<&'static str>> {
     let name = marker.name;
     let run = match marker.kind {
@@ -175,7 +175,7 @@ fn run_of(marker: &Marker) -> Result<Option<&'static str>> {
     }
 }
 
-/// What would stand between the markers; none if its run was not made or failed.
+/// The new text between the markers; none if its run was not made or failed.
 fn render(marker: &Marker, measured: &Measured) -> Result<Option<String>> {
     let Some(run) = run_of(marker)? else {
         return Ok(None);
@@ -199,7 +199,7 @@ fn render(marker: &Marker, measured: &Measured) -> Result<Option<String>> {
     text.with_context(|| format!("line {}: {name}", marker.line))
 }
 
-/// Every figure that is not what was measured: document, line, found, measured.
+/// Every figure that differs from the measurement: document, line, found, measured.
 fn check(name: &str, text: &str, measured: &Measured) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for marker in document::markers(text)? {
@@ -228,7 +228,7 @@ fn check(name: &str, text: &str, measured: &Measured) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// The document with what was measured, and the commit at its head.
+/// The document with the measured figures, and the commit at its head.
 fn write(text: &str, measured: &Measured, commit: &str) -> Result<String> {
     let mut made = Vec::new();
     for marker in document::markers(text)? {
@@ -250,8 +250,8 @@ fn write(text: &str, measured: &Measured, commit: &str) -> Result<String> {
 const AT: &str = "Figures: commit ";
 const ELSEWHERE: &str = "; of an earlier one: ";
 
-/// The line that says what was measured when. Runs that were not made now keep the commit that the
-/// line had for them; none if none was made.
+/// The line with the measured commit. Runs that were not made now keep the commit that the line had for
+/// them; none if none was made.
 fn head(old: &str, runs: &[&str], new: impl Fn(&str) -> bool, commit: &str) -> Option<String> {
     if !runs.iter().any(|run| new(run)) {
         return None;
@@ -279,7 +279,7 @@ fn head(old: &str, runs: &[&str], new: impl Fn(&str) -> bool, commit: &str) -> O
     Some(line + " (written by `cargo xtask figures`, checked by `cargo xtask figures --check`)\n")
 }
 
-/// The commit that is measured, marked if the work tree has other changes than to documents.
+/// The measured commit, marked if the work tree has changes other than to documents.
 fn commit() -> Result<String> {
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");
@@ -294,7 +294,7 @@ fn commit() -> Result<String> {
     Ok(commit)
 }
 
-/// What a run adds to the time that all take: of those two at a time, half.
+/// What a run adds to the total time: half for runs that go two at a time.
 fn cost(run: &Run) -> u32 {
     match run.phase {
         Phase::Count => run.seconds.div_ceil(2),
@@ -302,7 +302,7 @@ fn cost(run: &Run) -> u32 {
     }
 }
 
-/// Makes the runs, phase by phase, and says after each how long the rest takes.
+/// Makes the runs, phase by phase, and prints the remaining time after each.
 fn measure(chosen: &[&Run]) -> Result<Measured> {
     println!("building what is measured");
     let granule = prepare(chosen)?;
@@ -346,7 +346,7 @@ fn measure(chosen: &[&Run]) -> Result<Measured> {
     Ok(measured)
 }
 
-/// The rest at the pace so far; a machine is taken to be no faster than the figures of the runs say.
+/// The remaining time at the pace so far. No machine is assumed to be faster than the runs' own estimates.
 fn left(elapsed: Duration, done: u32, all: u32) -> f64 {
     let pace = elapsed.as_secs_f64() / f64::from(done.max(1));
     f64::from(all.saturating_sub(done)) * pace.max(1.0)
@@ -360,7 +360,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// Builds all that the runs boot, so that none of them builds beside another.
+/// Builds everything that the runs boot, so that no build runs beside another.
 fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
     let needs = |names: &[&str]| chosen.iter().any(|run| names.contains(&run.name));
     if needs(&["user", "size"]) {
@@ -368,7 +368,7 @@ fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
             image::image(Some(size))?;
         }
     }
-    // Last, so that its ELF file is the one that is left.
+    // Last, so that its ELF file is the one that stays.
     image::image(None)?;
     user::build()?;
     if needs(&["host"]) {

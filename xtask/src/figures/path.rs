@@ -1,10 +1,10 @@
-//! Single figures out of the JSON that the benchmarks print, by a path.
+//! Finds single figures in the JSON of the benchmarks, by a path.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// The value at a path: keys between dots, and after a key in brackets what the one wanted object of
-/// the array has: `rows[page_size=4096,strategy=direct].linear_map.tlbi`.
+/// The value at a path: keys between dots, and after a key, in brackets, the required values of the one
+/// wanted object of the array: `rows[page_size=4096,strategy=direct].linear_map.tlbi`.
 pub(super) fn select<'a>(json: &'a Value, path: &str) -> Result<&'a Value> {
     let mut at = json;
     for step in steps(path) {

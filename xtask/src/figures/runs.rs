@@ -1,5 +1,4 @@
-//! The commands that measure, and what each printed. Which figures are made of that is said in
-//! `tables` and `values`.
+//! The measuring commands and their output. Computing figures from the output is in `tables` and `values`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,12 +8,12 @@ use serde_json::Value;
 
 use xtask::workspace::{cargo, root};
 
-/// When a run is made, for what it needs and what it disturbs.
+/// The phase in which a run is made, by its needs and its disturbance of other runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// Builds what later ones boot: alone.
+    /// Builds the programs of later runs: alone.
     Build,
-    /// Counts only, which a busy machine does not change: two at a time.
+    /// Only counts, which a busy machine does not change: two at a time.
     Count,
     /// Downloads, or measures time: alone.
     Alone,
@@ -26,12 +25,12 @@ pub(super) struct Run {
     pub(super) name: &'static str,
     /// As a person types them.
     pub(super) commands: &'static [&'static str],
-    /// Whether the commands are asked for JSON too.
+    /// Whether the commands are also run for JSON.
     json: bool,
     pub(super) phase: Phase,
-    /// About how long it takes on two quiet cores with everything built.
+    /// The approximate seconds on two quiet cores with everything built.
     pub(super) seconds: u32,
-    /// Whether `--check` makes it.
+    /// Whether `--check` makes the run.
     pub(super) checked: bool,
 }
 
@@ -200,7 +199,7 @@ pub(super) const RUNS: &[Run] = &[
     ),
 ];
 
-/// What one command printed.
+/// The output of one command.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) command: &'static str,
@@ -246,8 +245,8 @@ pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Said>> {
     said.collect()
 }
 
-/// The command as a process: `granule` is the one that was built, and `cargo xtask` is this program,
-/// so that none waits for cargo's locks.
+/// The command as a process. `granule` is the program that was built, and `cargo xtask` is this program, so
+/// that no command waits for cargo's locks.
 fn command(text: &str, granule: &Path) -> Result<Command> {
     let mut words = text.split_whitespace();
     let program = words.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The blocks of the documents: each is a table made of one run's output. Pure.
+//! The blocks of the documents: each is a table computed from one run's output. Pure.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::runs::Said;
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) name: &'static str,
-    /// The run that it is made of.
+    /// The name of its run.
     pub(super) run: &'static str,
     pub(super) render: fn(&[Said]) -> Result<String>,
 }
@@ -73,7 +73,7 @@ fn fenced(text: &str) -> String {
     format!("```text\n{}\n```\n", text.trim_end())
 }
 
-/// The tables that a benchmark printed for people: each a run of lines with bars.
+/// The tables that a benchmark printed for people: each is a run of lines with bars.
 fn tables_of(said: &Said) -> Vec<String> {
     let mut tables: Vec<String> = Vec::new();
     let mut inside = false;
@@ -91,7 +91,7 @@ fn tables_of(said: &Said) -> Vec<String> {
     tables
 }
 
-/// Each command with the first table that it printed.
+/// Each command with the first table of its output.
 fn commands_and_tables(said: &[Said]) -> Result<String> {
     let parts = said.iter().map(|said| {
         let table = tables_of(said).into_iter().next();
@@ -101,7 +101,7 @@ fn commands_and_tables(said: &[Said]) -> Result<String> {
     Ok(parts.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// The rows of one kind, with those that merge afterwards.
+/// The rows of one kind of change, with the rows of the merge that follows.
 fn permissions(said: &[Said], kind: &str) -> Result<String> {
     let said = one(said)?;
     let table = tables_of(said).into_iter().next();
@@ -116,7 +116,7 @@ fn permissions(said: &[Said], kind: &str) -> Result<String> {
     Ok(format!("{}\n{}\n", command(said), kept.join("\n")))
 }
 
-/// Phases, then what was copied.
+/// Phases, then the copied bytes.
 fn kexec(said: &[Said]) -> Result<String> {
     let said = one(said)?;
     let tables = tables_of(said);
@@ -133,7 +133,7 @@ fn page_size(bytes: u64) -> String {
     format!("{}K", bytes >> 10)
 }
 
-/// A table of what a map of pages takes and one of blocks, from plans in pairs.
+/// A table of the cost of a map of pages and a map of blocks, from plans in pairs.
 fn plan_memory(said: &[Said]) -> Result<String> {
     let mut text = String::new();
     for said in said {
@@ -211,7 +211,7 @@ fn sizes(said: &[Said]) -> Result<String> {
     Ok(table)
 }
 
-/// The benchmark's names for kinds of work, for people.
+/// The benchmark's names for kinds of work, in words for people.
 const WORK: [(&str, &str); 9] = [
     ("touch", "first touch, zeroing included"),
     ("fork", "`fork`, the child exits at once"),
@@ -293,7 +293,7 @@ fn host_goals(said: &[Said]) -> Result<String> {
     Ok(table)
 }
 
-/// A table for each job: subjects down, steps across.
+/// A table for each job: subjects in rows, steps in columns.
 fn host(said: &[Said]) -> Result<String> {
     let said = one(said)?;
     let all = rows(&said.json, "rows")?;

@@ -65,7 +65,7 @@ fn figures_are_written_with_the_commit() {
         "{text}"
     );
     assert!(text.contains(">11,000<"), "{text}");
-    // A run that failed leaves its figures, and the commit they are of.
+    // A failed run leaves its figures, and the commit that they belong to, unchanged.
     let failed = Measured::from([("linear-4g", Err("no".to_owned()))]);
     assert_eq!(write(TEXT, &failed, "new").unwrap(), TEXT);
 }

@@ -1,5 +1,5 @@
-//! Single figures in sentences and headline tables, each computed from a run's JSON, so that none can
-//! say something else than the run's own rows. Pure.
+//! Single figures in sentences and headline tables. Each is computed from a run's JSON, so that none can
+//! disagree with the run's own rows. Pure.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
@@ -12,22 +12,22 @@ use super::tables::spread;
 #[derive(Debug)]
 pub(super) struct Value {
     pub(super) name: &'static str,
-    /// The run that it is computed from.
+    /// The name of its run.
     pub(super) run: &'static str,
-    /// Whether it may differ a little, as instructions do.
+    /// Whether the figure may differ a little, as instructions may.
     pub(super) near: bool,
     of: fn(&Json) -> Result<String>,
 }
 
 impl Value {
-    /// The figure as it stands in a document.
+    /// The figure in the form that a document has.
     pub(super) fn render(&self, said: &[Said]) -> Result<String> {
         let first = said.first().context("the run has no command")?;
         (self.of)(&first.json).with_context(|| format!("figure {}", self.name))
     }
 }
 
-/// A count or the like, which must agree exactly.
+/// A count or similar figure, which must agree exactly.
 const fn exact(name: &'static str, run: &'static str, of: fn(&Json) -> Result<String>) -> Value {
     Value {
         name,
@@ -37,7 +37,7 @@ const fn exact(name: &'static str, run: &'static str, of: fn(&Json) -> Result<St
     }
 }
 
-/// Instructions, and what is computed of them.
+/// Instructions, and figures computed from them.
 const fn near(name: &'static str, run: &'static str, of: fn(&Json) -> Result<String>) -> Value {
     Value {
         name,
@@ -247,7 +247,7 @@ fn stores(json: &Json, page_size: u32) -> Result<String> {
     Ok(format!("{:.4}", stores / entries))
 }
 
-/// Instructions that each page more takes.
+/// Instructions for each additional page.
 fn growth(json: &Json, page_size: u32) -> Result<String> {
     let at = |gib: u64| {
         let path = format!(
@@ -268,7 +268,7 @@ fn resident(json: &Json, strategy: &str) -> Result<String> {
     Ok(format!("{} MiB", grouped(count(json, &path)? >> 20)))
 }
 
-/// How much more the image for every page size takes, for each page size.
+/// The extra size of the image for every page size, compared with the image for each single one.
 fn over_fixed(json: &Json, op: &str) -> Result<String> {
     let each = [4096, 16384, 65536].map(|size| {
         let path = format!("rows[build=boot,page_size={size},op={op}].over_fixed_percent");
@@ -278,7 +278,7 @@ fn over_fixed(json: &Json, op: &str) -> Result<String> {
     Ok(each?.join(", "))
 }
 
-/// Instructions a page here, or on each Linux there is with the page size.
+/// Instructions per page, here or on each Linux with that page size.
 fn per_page(json: &Json, op: &str, page_size: u64, ours: bool) -> Result<String> {
     let rows = select(json, "rows")?.as_array().context("no rows")?;
     let mut told = Vec::new();
@@ -335,7 +335,7 @@ fn over_all(json: &Json, part: &str) -> Result<String> {
     Ok(format!("{} KiB", each?.join(", ")))
 }
 
-/// Code that there is once for each page size.
+/// Code that exists once for each page size.
 fn per_page_size(json: &Json) -> Result<String> {
     let rows = select(json, "per_page_size")?
         .as_array()
@@ -367,12 +367,12 @@ fn ours(json: &Json, subject: &str, gib: u64, leaf: u64, step: &str) -> Result<S
     spread(found.with_context(|| format!("{subject} did no {step}"))?.1)
 }
 
-/// The best other crate's, on tables that no CPU walks.
+/// The time of the best other crate on tables that no CPU walks.
 fn other(json: &Json, gib: u64, leaf: u64, step: &str) -> Result<String> {
     best(host_row(json, gib, leaf, step)?.filter(|(name, _)| !name.starts_with("granule")))
 }
 
-/// The best other crate's, on live tables.
+/// The time of the best other crate on live tables.
 fn other_live(json: &Json, gib: u64, leaf: u64, step: &str) -> Result<String> {
     let live = |name: &str| name.ends_with(", live") && !name.starts_with("granule");
     best(host_row(json, gib, leaf, step)?.filter(|(name, _)| live(name)))

@@ -1,7 +1,7 @@
 //! The imports of one crate, read from its sources with a parser: `use` items, paths in code, and paths in
 //! the arguments of macros.
 //!
-//! Test code is left out, as it may use what it likes. What an import means for layers is not decided here.
+//! Test code is left out, because it may import anything. This file does not judge imports by layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// One import: the module that has it, the module that it reaches, and where it stands.
+/// One import: the importing module, the imported module, and the place in the source.
 #[derive(Debug)]
 pub(super) struct Import {
     /// Module paths without `crate`; the root is empty.
@@ -42,7 +42,7 @@ pub(super) struct Modules {
     pub(super) imports: Vec<Import>,
 }
 
-/// A path as it is written, in the module that writes it.
+/// A path as written, and the module that it is written in.
 struct Mention {
     module: String,
     file: PathBuf,
@@ -72,7 +72,7 @@ impl Modules {
             reader.visit_file(&parsed);
             mentions.append(&mut reader.mentions);
         }
-        // A module whose declaration is for tests only is test code with all that is in it.
+        // A module declared for tests only is test code with everything inside it.
         let tests = std::mem::take(&mut reader.tests);
         let is_test = |module: &str| {
             tests.iter().any(|test| {
@@ -91,7 +91,7 @@ impl Modules {
         Self { names, imports }
     }
 
-    /// The modules right below the root; its children are files of their own, or written in it.
+    /// The modules right below the root. Their children are files of their own or inline modules.
     pub(super) fn top_level(&self) -> BTreeSet<&str> {
         let tops = self.names.iter().map(|name| super::top(name));
         tops.filter(|name| !name.is_empty()).collect()
@@ -113,7 +113,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The module that a file is: `a/b.rs` and `a/b/mod.rs` are `a::b`, `lib.rs` and `main.rs` the root.
+/// The module of a file: `a/b.rs` and `a/b/mod.rs` are `a::b`, `lib.rs` and `main.rs` the root.
 fn module_of(file: &Path) -> String {
     let mut parts: Vec<_> = file
         .with_extension("")
@@ -127,7 +127,7 @@ fn module_of(file: &Path) -> String {
     parts.join("::")
 }
 
-/// Whether attributes say `#[cfg(test)]`, or `all(test, …)`.
+/// Whether attributes contain `#[cfg(test)]`, or `all(test, …)`.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let Ok(list) = attribute.meta.require_list() else {
@@ -138,8 +138,8 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// The longest module that the path names, seen from where it is written. Paths into other crates and
-/// local names lead nowhere.
+/// The longest module that the path names, seen from the module that contains it. Paths into other crates
+/// and local names lead nowhere.
 fn resolve(
     mention: Mention,
     names: &BTreeSet<String>,
@@ -190,7 +190,7 @@ fn resolve(
         }
         at.push(segment);
     }
-    // The language puts exported macros into the root, wherever they are written.
+    // The language puts exported macros into the root, whatever module defines them.
     let is_macro = at.is_empty() && segments.len() == 2;
     let to = match segments.last().and_then(|name| macros.get(name)) {
         Some(home) if is_macro => home.clone(),
@@ -206,25 +206,25 @@ fn resolve(
     })
 }
 
-/// Goes through a file and notes what it mentions.
+/// Visits a file and collects its paths.
 #[derive(Default)]
 struct Reader {
     file: PathBuf,
-    /// The file's module: what is written in a module inside it counts as the file's.
+    /// The file's module: code in an inline module counts as the file's.
     module: String,
     mentions: Vec<Mention>,
-    /// Exported macros, and the modules they are written in.
+    /// Exported macros, and the modules that define them.
     macros: BTreeMap<String, String>,
-    /// Modules whose declaration is for tests only.
+    /// Modules declared for tests only.
     tests: Vec<String>,
-    /// How many modules inside the file are open: `super` counts from there.
+    /// The number of inline modules around the current place: `super` counts from there.
     depth: usize,
 }
 
 impl Reader {
     fn mention(&mut self, line: usize, segments: Vec<String>) {
         let supers = segments.iter().take_while(|it| *it == "super").count();
-        // Inside the file, or just out of a module that is written in it.
+        // The path stays inside the file, or just leaves an inline module of it.
         if self.depth > 0
             && segments.first().is_some_and(|it| it != "crate")
             && supers <= self.depth
@@ -254,7 +254,8 @@ impl Reader {
         }
     }
 
-    /// Macros take tokens: a path in them begins with `crate`, `$crate`, `self` or `super`.
+    /// Macros take tokens, so a path in them is recognised by `crate`, `$crate`, `self` or `super` at its
+    /// beginning.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         let mut at = 0;
@@ -279,7 +280,7 @@ impl Reader {
     }
 }
 
-/// The `::name` at a place among tokens, and where it ends.
+/// The `::name` at a place among tokens, and its end.
 fn segment(tokens: &[TokenTree], at: usize) -> Option<(String, usize)> {
     match tokens.get(at..at + 3)? {
         [
@@ -355,7 +356,7 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
-/// A crate's files by module, for whoever wants to see what was read.
+/// A crate's files by module, for a test that checks what was read.
 #[test]
 fn files_are_modules() {
     let of = |file: &str| module_of(Path::new(file));

@@ -1,7 +1,7 @@
-//! The boots in which one kernel leaves for the next: which there are, and what each must report.
+//! The boots in which one kernel leaves for the next, and the report that each must give.
 //!
-//! Pure functions over tables, as for the matrix of single boots; what the next kernel is given besides
-//! is made by [`payload`]. The next kernel is the same image with its own page size.
+//! Pure functions over tables, as for the matrix of single boots; [`payload`] makes the disk for the next
+//! kernel. The next kernel is the same image with its own page size.
 
 use serde_json::{Value, json};
 
@@ -12,26 +12,27 @@ use crate::boot;
 const PAGE_SIZES: &[u32] = &[4, 16, 64];
 const CPUS: &[u32] = &[1, 2, 4];
 
-/// How the next kernel comes to its place: whether everything is copied (else nothing is), and whether
-/// that is done with MMU and caches off.
+/// The way of the next kernel to its place: whether everything is copied (or nothing), and whether the copy
+/// runs with MMU and caches off.
 const WAYS: &[(bool, bool)] = &[(false, false), (false, true), (true, false), (true, true)];
 
-/// DSBs of the relocation, whatever is copied: with the MMU on, and two more for the cache maintenance
-/// before and after a copy that goes past the caches (docs/performance.md, "Leaving for another kernel").
+/// DSBs of the relocation, which do not depend on the copied bytes: with the MMU on, and two more for the
+/// cache maintenance before and after a copy past the caches (docs/performance.md, "Leaving for another
+/// kernel").
 const DSB: u64 = 5;
 const DSB_UNCACHED: u64 = 7;
 
-/// A machine that leaves, and where it may begin.
+/// A machine, and the exception levels at which its kernel may start.
 #[derive(Debug)]
 struct Machine {
     cpu: &'static str,
-    /// Virtualization host extensions: entered at EL2 it stays there. Without, the way into the next
-    /// kernel goes through the vectors that were left at EL2.
+    /// Virtualization host extensions: a kernel entered at EL2 stays there. Without them the way into the
+    /// next kernel goes through the vectors that this kernel left at EL2.
     vhe: bool,
     els: &'static [u32],
 }
 
-/// Cortex-A35 is the one without VHE that has 16K pages; at EL1 it does as the other.
+/// Cortex-A35 is the CPU without VHE that has 16K pages; at EL1 it behaves like the other.
 const MACHINES: &[Machine] = &[
     Machine {
         cpu: "neoverse-n1",
@@ -60,12 +61,12 @@ pub(crate) struct Case {
     copy: bool,
     uncached: bool,
     memory: &'static str,
-    /// Bytes of what the next kernel's initial RAM disk holds; `None` is no disk.
+    /// Bytes of the file in the next kernel's initial RAM disk; `None` is no disk.
     payload: Option<usize>,
 }
 
 impl Case {
-    /// In place, on the least machine.
+    /// In place, on the smallest machine.
     fn new(machine: usize, el: u32, (from, to): (u32, u32)) -> Self {
         Self {
             machine,
@@ -84,7 +85,7 @@ impl Case {
         &MACHINES[self.machine]
     }
 
-    /// The bytes that [`payload::make`] is to have made before this boots.
+    /// The bytes of the disk that [`payload::make`] must make before this boot.
     pub(crate) fn payload(&self) -> Option<usize> {
         self.payload
     }
@@ -153,7 +154,7 @@ impl Expected for Case {
 }
 
 impl Case {
-    /// Two kernels and no more, everything that was given, and all of it copied or nothing.
+    /// Exactly two kernels, every given file, and all bytes copied or none.
     fn moved(&self, record: &Value) -> anyhow::Result<Vec<String>> {
         let mut wrong = Vec::new();
         let boots = boot::at(record, "boots")?.as_array().map_or(0, Vec::len);
@@ -165,7 +166,7 @@ impl Case {
         let copied = boot::number(record, "kexec.bytes_copied")?;
         let lines = boot::number(record, "kexec.lines_cleaned")?;
         let given = image + self.payload.unwrap_or(0) as u64;
-        // There is a device tree besides.
+        // The device tree is a segment too.
         if total <= given {
             wrong.push(format!(
                 "kexec.bytes_total is {total}, expected more than the {given} of image and disk"
@@ -180,7 +181,7 @@ impl Case {
         if !self.copy && copied != 0 {
             wrong.push(format!("kexec.bytes_copied is {copied}, expected 0"));
         }
-        // What is in place was cleaned when it was loaded.
+        // Bytes in place were cleaned at load time.
         if self.copy != (lines > 0) {
             let expected = if self.copy { "some" } else { "none" };
             wrong.push(format!(
@@ -208,15 +209,15 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Each page size with each that may come next, itself among them.
+/// Each page size with each possible next one, itself included.
 fn pairs() -> impl Iterator<Item = (u32, u32)> {
     let with = |from: u32| PAGE_SIZES.iter().map(move |to| (from, *to));
     PAGE_SIZES.iter().copied().flat_map(with)
 }
 
-/// From each page size into each other, on every number of CPUs, at either level, in every way; and what
-/// is alike in more of it on fewer machines: into the same page size in every way, and without VHE each
-/// pair once, in ways and on CPUs that take turns.
+/// Every page size into every other, on every number of CPUs, at either level, in every way. Cases that are
+/// more alike get fewer machines: every page size into itself in every way, and without VHE every pair
+/// once, with ways and CPUs that take turns.
 pub(crate) fn full() -> Vec<Case> {
     let mut cases = Vec::new();
     for pair in pairs() {
@@ -249,7 +250,7 @@ pub(crate) fn full() -> Vec<Case> {
     cases
 }
 
-/// `count` cases with a memory size and a disk for the next kernel drawn, too; the same for the same seed.
+/// `count` cases with a memory size and a disk drawn as well; the same for the same seed.
 pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
     const MEMORY: &[&str] = &["256M", "384M", "1G", "1539M", "3G", "6G", "16G"];
     let mut random = fastrand::Rng::with_seed(seed);
@@ -259,7 +260,7 @@ pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
         let el = random.choice(MACHINES[machine].els)?;
         let pair = random.choice(&pairs)?;
         let (copy, uncached) = *random.choice(WAYS)?;
-        // As often some bytes as some MiB.
+        // Disks of some bytes are as frequent as disks of some MiB.
         let bits = random.u32(4..=24);
         Some(Case {
             cpus: random.u32(1..=4),

@@ -1,6 +1,7 @@
-//! Initial RAM disks for next kernels: a file in them of so many bytes, no page of which is like another.
+//! Initial RAM disks for next kernels: each has one file of a given number of bytes, in which no two pages
+//! are alike.
 //!
-//! They stay where they are, so that a boot with one can be repeated by its command alone.
+//! The disks stay in their place, so that a boot can be repeated by its command alone.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use granule_cli::Initramfs;
 
 use xtask::workspace::{root, target_dir};
 
-/// Where the disk with so many bytes is: as seen from the workspace's root if it is in there.
+/// The path of the disk with this many bytes, relative to the workspace's root if it is inside.
 pub(crate) fn path(bytes: usize) -> PathBuf {
     let name = format!("payload-{bytes}.cpio");
     let path = target_dir().join("soak").join(name);
@@ -19,12 +20,12 @@ pub(crate) fn path(bytes: usize) -> PathBuf {
     }
 }
 
-/// Writes that disk. Its bytes follow from their number alone.
+/// Writes that disk. Its bytes depend on their number only.
 pub(crate) fn make(bytes: usize) -> Result<()> {
     let to = root().join(path(bytes));
     let folder = to.parent().context("the disk needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Written aside and moved: one that is there is whole.
+    // Written to another file and moved, so that an existing disk is complete.
     let file = tempfile::NamedTempFile::new_in(folder)?;
     archive(bytes)
         .write(file.path())

@@ -1,7 +1,7 @@
-//! What a soak runs. To add a case, add it to [`all`]: a boot, or a program with what one
-//! would type to run it again.
+//! The cases of a soak. A new case goes into [`all`]: a boot, or a program with the command that repeats
+//! it.
 //!
-//! A case's name is its place in the state: it says all that the case depends on besides the
+//! A case's name is its key in the state. The name says everything that the case depends on besides the
 //! files, the image and the seed.
 
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Operations of the library on the model of the MMU.
 const OPERATIONS: u64 = 1_200_000;
-/// As many times as `make test` has: cases of each property, schedules of each interleaving.
+/// The factor over `make test`: cases of each property, schedules of each interleaving.
 const TIMES: u32 = 10;
-/// Children that make calls on each machine.
+/// Child processes that make calls on each machine.
 const HOSTILE_CHILDREN: u64 = 1_000;
-/// Cases for each fuzz target, or what it can do in so many seconds.
+/// Cases for each fuzz target, or as many as it runs in this many seconds.
 const FUZZ_CASES: u64 = 1_000_000;
 const FUZZ_SECONDS: u64 = 60;
 
 /// Changes of permissions for each page size.
 const STRESS_CHANGES: u64 = 1_000_000;
 
-/// Kernels that leave for others on machines and with disks drawn by the seed.
+/// Kernels that leave for others, on machines and with disks drawn by the seed.
 const RANDOM_KEXEC: usize = 10;
 
-/// What a case runs.
+/// The work of a case.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Program(Program),
@@ -45,11 +45,11 @@ pub(crate) enum Work {
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) work: Work,
-    /// What repeats it alone.
+    /// The command that repeats it alone.
     pub(crate) typed: String,
-    /// Whether it keeps more than one core busy, and so runs with nothing beside it.
+    /// Whether it keeps more than one core busy, and so runs with no other case beside it.
     pub(crate) alone: bool,
-    /// How long it takes on an idle machine with two cores, for the time left.
+    /// Its time on an idle machine with two cores, for the estimate of the time left.
     pub(crate) expected: Duration,
 }
 
@@ -99,7 +99,7 @@ impl Case {
         Self::boot(&case, Work::Kexec(case.clone()))
     }
 
-    /// The machine's time that it takes, where two that are not alone share it.
+    /// Its part of the machine's time: cases that do not run alone share it in pairs.
     pub(crate) fn share(&self) -> Duration {
         if self.alone {
             self.expected
@@ -132,7 +132,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Steps that are no cases, with what contains them.
+/// Steps that are not cases, with the cases that contain them.
 const CONTAINED: &[(&str, &str)] = &[
     ("qemu-matrix", "the boots of the whole matrix"),
     ("properties", "properties and model, with more cases"),
@@ -142,7 +142,7 @@ const CONTAINED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Steps that take more than a minute, with how many.
+/// Steps that take more than a minute, with their minutes.
 const LONG: &[(&str, f32)] = &[
     ("clippy", 1.5),
     ("doc", 1.5),
@@ -217,9 +217,9 @@ fn model(seed: u64) -> Case {
     .alone()
 }
 
-/// The properties and interleavings of the host tests, others than `make test` has.
+/// The properties and interleavings of the host tests, with other draws than in `make test`.
 fn properties(seed: u64) -> Case {
-    // Far from the seed that `steps::draws` gives.
+    // Far from the seed of `steps::draws`.
     let drawn = (seed * 1_000_000).to_string();
     let variables = [
         ("PROPTEST_RNG_SEED", drawn.clone()),
@@ -284,8 +284,8 @@ fn fuzz(seed: u64) -> Result<Vec<Case>> {
     Ok(cases.collect())
 }
 
-/// System calls of every number with arguments of every kind, from EL0. The image and the program are
-/// those that the soak built.
+/// System calls of every number with arguments of every kind, from EL0, on the image and the program that
+/// the soak built.
 fn hostile_calls(seed: u64) -> Case {
     let variables = [
         ("GRANULE_HOSTILE_SEED", (seed * 1_000_000).to_string()),
@@ -304,14 +304,14 @@ fn hostile_calls(seed: u64) -> Case {
     Case::program(name, 5.0, cargo(&arguments, &variables, 60 * MINUTE))
 }
 
-/// That cargo-fuzz could go on with each target.
+/// Proves that cargo-fuzz could run each target.
 fn cargo_fuzz() -> Result<Case> {
     let case = Case::program("cargo-fuzz targets", 3.0, xtask(&["fuzz"])?);
     Ok(case.typed("cargo xtask fuzz").alone())
 }
 
-/// Changes of permissions beside other CPUs' accesses, a case for each page size. The image is the
-/// one that the soak built.
+/// Changes of permissions beside other CPUs' accesses, a case for each page size, on the image that the
+/// soak built.
 fn stress(seed: u64) -> impl Iterator<Item = Case> {
     ["4k", "16k", "64k"].into_iter().map(move |size| {
         let variables = [
@@ -366,7 +366,7 @@ mod tests {
             .into_iter()
             .chain(kexec::random(1, RANDOM_KEXEC));
         for case in leaving.map(Case::two_kernels) {
-            // What `--only kexec` finds.
+            // The cases that `--only kexec` selects.
             assert!(names.contains(case.name.as_str()) && case.name.contains("kexec"));
         }
         assert!(cases.len() > matrix::full().len() + 290 + STEPS.len());

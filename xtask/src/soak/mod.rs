@@ -1,8 +1,7 @@
-//! `cargo xtask soak`: everything in full, with a state file from which an interrupted run goes
-//! on.
+//! `cargo xtask soak`: everything in full, with a state file from which an interrupted run continues.
 //!
-//! Here are the command line and the course of a run; what is run is in [`cases`]. The last line
-//! of a whole soak is `soak: N cases, N failed, seed S, commit C`, and of no other.
+//! This file has the command line and the course of a run; [`cases`] has the cases. The last line of a
+//! complete soak is `soak: N cases, N failed, seed S, commit C`, and of no other.
 
 mod cases;
 mod pace;
@@ -30,10 +29,9 @@ use stop::Stop;
 use xtask::pool;
 use xtask::workspace::{root, target_dir};
 
-/// The longest that one run may take, in minutes: six hours but for the last boots, which are
-/// let finish.
+/// The longest time of one run, in minutes: six hours, without the last boots, which may finish.
 const LONGEST: u64 = 6 * 60 - 5;
-/// Random boots after the matrix, at least.
+/// The least number of random boots after the matrix.
 const RANDOM: u64 = 300;
 
 #[derive(Debug, clap::Args)]
@@ -64,7 +62,7 @@ pub(crate) struct Options {
     record: bool,
 }
 
-/// Runs what is left. Success only when every case has run and none failed.
+/// Runs the remaining cases. Success only when every case has run and none failed.
 pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
     let commit = tree::commit()?;
     ensure!(
@@ -93,7 +91,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
         list(&cases, &state);
         return Ok(ExitCode::SUCCESS);
     }
-    // The program with which a kernel leaves for the next one.
+    // The program by which a kernel leaves for the next one.
     user::build()?;
     let logs = folder.join("log");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
@@ -132,7 +130,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
     finish(&run, &cases, options.record)
 }
 
-/// Tells the end, and whether it is a good one.
+/// Prints the end, and returns whether it is a success.
 fn finish(run: &Run<'_>, cases: &[Case], record: bool) -> Result<ExitCode> {
     let state = &run.state;
     for case in cases {
@@ -167,7 +165,7 @@ fn list(cases: &[Case], state: &State) {
     }
 }
 
-/// Where a case's output goes.
+/// The path of a case's output.
 fn log(folder: &Path, case: &str) -> PathBuf {
     let name: String = case
         .chars()
@@ -179,24 +177,24 @@ fn log(folder: &Path, case: &str) -> PathBuf {
 fn outcome_of_boot(case: &impl Expected, granule: &Path, image: &Image, stop: &Stop) -> Outcome {
     match boots::wrong(case, granule, image) {
         None => Outcome::Passed,
-        // The signal that asked us to end may have ended the boot.
+        // The signal that asked the soak to end may have ended the boot.
         Some(_) if stop.now() => Outcome::Unfinished,
         Some(wrong) => Outcome::Failed(wrong),
     }
 }
 
-/// A run of a soak: what it adds to the state, and keeps at once.
+/// A run of a soak: adds results to the state and saves each at once.
 struct Run<'a> {
     state: State,
     file: PathBuf,
     stop: Stop,
-    /// Which files there are now.
+    /// The identity of the files now.
     tree: &'a dyn Fn() -> Result<String>,
 }
 
 impl Run<'_> {
-    /// First those that want the machine for themselves, one after the other; then the others,
-    /// the longest first, so that the last one is short.
+    /// First the cases that need the machine for themselves, one after the other. Then the others, the
+    /// longest first, so that the last one is short.
     fn all(
         &mut self,
         todo: &[&Case],
@@ -263,7 +261,7 @@ fn told(outcome: &Outcome) -> Option<&str> {
     }
 }
 
-/// Adds a result to the state and the file, if the files are still those that the state is of.
+/// Adds a result to the state and the file, if the files are still those of the state.
 fn keep(
     state: &mut State,
     file: &Path,

@@ -1,13 +1,13 @@
-//! How long the rest takes: what each case is expected to take on an idle machine with two
-//! cores, corrected by how fast this run goes.
+//! The estimate of the time left: the expected time of each case on an idle machine with two cores,
+//! corrected by the speed of this run.
 
 use std::time::Duration;
 
-/// Below this much of expected time done, the correction would be noise.
+/// With less expected time done, the correction would be noise.
 const ENOUGH: Duration = Duration::from_secs(20);
 
-/// Expected times count in full for cases that have the machine to themselves and by half for
-/// those that run two at a time; the caller does that.
+/// Expected times count in full for cases that run alone and by half for cases that run two at a time; the
+/// caller does that.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     done: Duration,
@@ -22,13 +22,13 @@ impl Pace {
         }
     }
 
-    /// A case that was expected to take so long has ended.
+    /// A case with this expected time has ended.
     pub(crate) fn ended(&mut self, expected: Duration) {
         self.done += expected;
         self.left = self.left.saturating_sub(expected);
     }
 
-    /// What is left when `passed` has gone by since the first case began.
+    /// The time left when `passed` has gone by since the first case began.
     pub(crate) fn left(&self, passed: Duration) -> Duration {
         if self.done < ENOUGH {
             return self.left;
@@ -38,7 +38,7 @@ impl Pace {
     }
 }
 
-/// A duration as people say it.
+/// A duration in words for people.
 pub(crate) fn about(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {

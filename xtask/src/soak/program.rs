@@ -1,5 +1,5 @@
-//! A case that is a program: started in a process group of its own, its output kept in a file,
-//! ended with all it started when the soak is.
+//! A case that is a program. The program starts in a process group of its own, its output goes to a file,
+//! and it ends with all its children when the soak ends.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use super::stop::Stop;
 use crate::programs::passed_in;
 use xtask::workspace::root;
 
-/// A program, as a case runs it.
+/// The program of a case.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// Whether it prints libtest's summaries: then a run of no test is a failure.
+    /// Whether it prints libtest's summaries; then a run of no test is a failure.
     pub(crate) tests: bool,
-    /// What takes longer than this hangs.
+    /// After this time the program counts as hung.
     pub(crate) limit: Duration,
 }
 
@@ -28,14 +28,14 @@ pub(crate) struct Program {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
-    /// And what was wrong, in one line.
+    /// The failure, in one line.
     Failed(String),
     /// The soak was told to stop before the case had an end of its own.
     Unfinished,
 }
 
 impl Program {
-    /// As a person types it.
+    /// The command as a person types it.
     pub(crate) fn typed(&self) -> String {
         let variables = self
             .variables
@@ -52,7 +52,7 @@ impl Program {
         variables.chain(words).collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs it to its end, or to the soak's.
+    /// Runs the program until it or the soak ends.
     pub(crate) fn run(&self, log: &Path, stop: &Stop) -> Outcome {
         self.try_run(log, stop)
             .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
@@ -90,7 +90,7 @@ impl Program {
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        // Whoever wants the soak to end may have ended the program first.
+        // The signal that ends the soak may have ended the program first.
         if !status.success() && stop.now() {
             return Ok(Outcome::Unfinished);
         }
@@ -103,7 +103,7 @@ impl Program {
     }
 }
 
-/// What was wrong with a program that ended so and told this.
+/// The failure of a program with this end and this output.
 fn wrong(status: ExitStatus, told: &str, tests: bool) -> Option<String> {
     if !status.success() {
         let why = told
@@ -128,7 +128,7 @@ fn own_group(command: &mut Command) {
 #[cfg(not(unix))]
 fn own_group(_: &mut Command) {}
 
-/// A program that does not outlive its case, nor what it started.
+/// A program that, with its children, does not outlive its case.
 struct Group(Child);
 
 impl Drop for Group {
@@ -136,12 +136,12 @@ impl Drop for Group {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;
         }
-        // Asked first: `granule` ends its guest and takes its files away.
+        // A request first, so that `granule` ends its guest and removes its files.
         #[cfg(unix)]
         {
             use rustix::process::{Pid, Signal, kill_process_group};
             if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
-                // An error means that it has ended by itself in the meantime.
+                // An error means that the program has ended by itself meanwhile.
                 let _ = kill_process_group(group, Signal::TERM);
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_secs(3)
@@ -235,7 +235,7 @@ mod tests {
             rustix::process::test_kill_process(child).unwrap();
             stop.ask();
             assert_eq!(run.join().unwrap(), Outcome::Unfinished);
-            // Its parent is gone: whoever inherits orphans takes it away, some time.
+            // Its parent is gone; the process that inherits orphans reaps it later.
             let gone = || {
                 let status = format!("/proc/{}/stat", child.as_raw_nonzero());
                 rustix::process::test_kill_process(child).is_err()

@@ -1,4 +1,4 @@
-//! The place in docs/reliability.md where the last whole soak's line stands.
+//! The place in docs/reliability.md for the line of the last complete soak.
 
 use std::path::Path;
 

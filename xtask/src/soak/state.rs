@@ -1,5 +1,5 @@
-//! What is kept between the runs of a soak: which cases are done and how each ended. A state
-//! counts only for the same files, image and seed.
+//! The state between runs of a soak: the finished cases, each with its result. A state is valid only for
+//! the same files, image and seed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,11 @@ pub(crate) struct State {
     pub(crate) commit: String,
     pub(crate) image: String,
     pub(crate) seed: u64,
-    /// A case's name to what was wrong with it (`None`: nothing).
+    /// The failure of each finished case by its name (`None`: it passed).
     pub(crate) done: BTreeMap<String, Option<String>>,
 }
 
-/// How much of a list of cases is done.
+/// The finished part of a list of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) done: usize,
@@ -35,7 +35,7 @@ impl State {
         (&self.commit, &self.image, self.seed) == (&other.commit, &other.image, other.seed)
     }
 
-    /// Counts over `names`, all that there are: a state may have more, of a longer run.
+    /// Counts over `names`, the complete list: a state may have more cases, from a longer run.
     pub(crate) fn progress<'a>(&self, names: impl Iterator<Item = &'a str>) -> Progress {
         let mut progress = Progress {
             done: 0,
@@ -52,7 +52,7 @@ impl State {
         progress
     }
 
-    /// The soak's last line. Only that of a whole one has the form of a result.
+    /// The soak's last line. Only a complete soak has a line in the form of a result.
     pub(crate) fn line(&self, progress: Progress) -> String {
         let Progress { done, failed, of } = progress;
         let State { seed, commit, .. } = self;
@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// The state in the file if it is of the same soak, else the fresh one.
+/// The state in the file if it belongs to the same soak, else the fresh one.
 pub(crate) fn resume(file: &Path, fresh: State) -> Result<State> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -90,7 +90,7 @@ pub(crate) fn resume(file: &Path, fresh: State) -> Result<State> {
     Ok(fresh)
 }
 
-/// Written aside and moved: an interrupted run leaves the old state or the new one.
+/// Written to another file and moved: an interrupted run leaves the old state or the new one.
 pub(crate) fn save(file: &Path, state: &State) -> Result<()> {
     let folder = file.parent().context("the state file needs a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! When a soak ends before it is whole: a signal, or its time is up.
+//! The reasons to end a soak before it is complete: a signal, or the end of its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Hears signals from here on: the first asks for an end, the second is one.
+    /// Handles signals from here on: the first asks for an end, the second ends the program.
     pub(crate) fn at(deadline: Instant) -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         #[cfg(unix)]
@@ -23,7 +23,8 @@ impl Stop {
             signal_hook::consts::SIGTERM,
             signal_hook::consts::SIGHUP,
         ] {
-            // The one that ends us is heard first, so that it sees what the signal before it left.
+            // The handler that ends the program is registered first, so that it sees the state that the
+            // previous signal left.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 128 + signal,
@@ -55,7 +56,7 @@ impl Stop {
         self.why().is_some()
     }
 
-    /// Why to end, if so.
+    /// The reason to end, if there is one.
     pub(crate) fn why(&self) -> Option<&'static str> {
         if self.asked.load(Ordering::Relaxed) {
             Some("interrupted")

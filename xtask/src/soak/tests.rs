@@ -1,4 +1,4 @@
-//! The course of runs, over cases that only say that they ran.
+//! The course of runs, with cases that only report that they ran.
 
 use super::*;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ fn run_in<'a>(folder: &Path, tree: &'a dyn Fn() -> Result<String>) -> Run<'a> {
     }
 }
 
-/// Runs what is left; which cases were begun.
+/// Runs the remaining cases and returns those that began.
 fn go_on(
     run: &mut Run<'_>,
     cases: &[Case],
@@ -87,7 +87,7 @@ fn an_interrupted_run_is_gone_on_with_and_counts_nothing_twice() {
     );
     assert_eq!(finish(&second, &cases, false).unwrap(), ExitCode::FAILURE);
 
-    // A failure stays one: nothing is run again until it passes.
+    // A failure stays a failure: no case is repeated until it passes.
     let mut third = run_in(folder.path(), &same);
     let (none, result) = go_on(&mut third, &cases, |_, _| Outcome::Passed);
     result.unwrap();
@@ -148,7 +148,7 @@ fn results_of_another_tree_are_not_kept() {
     let file = run.file.clone();
     let (_, result) = go_on(&mut run, &cases, |case, _| {
         if case.name == "doc" {
-            // What came before is kept first.
+            // The results before are kept first.
             let kept = || std::fs::read_to_string(&file).unwrap_or_default();
             while !kept().contains("\"examples\"") {
                 std::thread::sleep(Duration::from_millis(2));

@@ -1,5 +1,5 @@
-//! Which files a soak is of: the commit, and what differs from it. Asked before every case that
-//! is counted: results of two trees must not end in one line.
+//! The identity of the files that a soak tests: the commit, and the changes on top of it. The soak asks
+//! before it counts a case, because one result must not cover two trees.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 use super::record;
 use xtask::workspace::{capture, root};
 
-/// The commit, and where the work tree differs from it `+changes.` and a hash of how. The
-/// document that the last line is written to makes no difference.
+/// The commit, and, if the work tree differs from it, `+changes.` with a hash of the difference. The
+/// document that receives the last line is ignored.
 pub(crate) fn commit() -> Result<String> {
     of(&root())
 }
 
-/// Whether it names files that are in a commit.
+/// Whether an identity stands for files that are in a commit.
 pub(crate) fn is_clean(commit: &str) -> bool {
     !commit.contains('+')
 }

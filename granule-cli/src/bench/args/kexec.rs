@@ -54,7 +54,7 @@ pub struct KexecArgs {
     )]
     mmu: Vec<Mmu>,
 
-    /// Where the payload is before: copied, or in-place where nothing must be, one or both
+    /// Place of the payload: copied from elsewhere, or in-place with nothing to copy, one or both
     #[arg(
         long,
         value_name = "PLACE",
@@ -93,7 +93,7 @@ pub struct KexecArgs {
 }
 
 impl KexecArgs {
-    /// The benchmark these options stand for.
+    /// The benchmark that these options describe.
     #[must_use]
     pub fn bench(&self) -> Bench {
         Bench {

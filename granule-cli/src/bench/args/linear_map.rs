@@ -90,7 +90,7 @@ pub struct LinearMapArgs {
 }
 
 impl LinearMapArgs {
-    /// The benchmark these options stand for.
+    /// The benchmark that these options describe.
     #[must_use]
     pub fn bench(&self) -> Bench {
         let strategies = match self.strategy.as_slice() {

@@ -1,5 +1,5 @@
-//! The command line of `granule bench`: what there is to measure, and what all of it shares. The options
-//! of each benchmark, with its help, are in a file of its own.
+//! The command line of `granule bench`: the benchmarks and their common options. The options and
+//! help of each benchmark are in a file of their own.
 
 mod kexec;
 mod linear_map;
@@ -27,16 +27,16 @@ pub struct BenchArgs {
 /// What there is to measure.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// Make the linear map in every way and count what each takes
+    /// Build the linear map with every strategy and count the cost of each
     #[command(long_about = linear_map::LONG, after_long_help = linear_map::EXAMPLES)]
     LinearMap(LinearMapArgs),
-    /// Change permissions in the linear map and count what changes of each size take
+    /// Change permissions in the linear map and count the cost of changes of each size
     #[command(long_about = permissions::LONG, after_long_help = permissions::EXAMPLES)]
     Permissions(PermissionsArgs),
-    /// Run a program at EL0 on every build and count what its memory takes
+    /// Run a program at EL0 on every build and count the cost of its memory
     #[command(long_about = user::LONG, after_long_help = user::EXAMPLES)]
     User(UserArgs),
-    /// Leave for another kernel and count what each phase takes
+    /// Leave for another kernel and count the cost of each phase
     #[command(long_about = kexec::LONG, after_long_help = kexec::EXAMPLES)]
     Kexec(KexecArgs),
 }
@@ -48,7 +48,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64")]
     qemu: PathBuf,
 
-    /// Seconds that one boot may take, not counting what it waits for a core of a busy host
+    /// Time limit of one boot in seconds, without the time it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 

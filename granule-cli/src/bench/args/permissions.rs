@@ -68,7 +68,7 @@ pub struct PermissionsArgs {
 }
 
 impl PermissionsArgs {
-    /// The benchmark these options stand for.
+    /// The benchmark that these options describe.
     #[must_use]
     pub fn bench(&self) -> permissions::Bench {
         permissions::Bench {

@@ -85,7 +85,7 @@ pub struct UserArgs {
 }
 
 impl UserArgs {
-    /// The benchmark these options stand for.
+    /// The benchmark that these options describe.
     #[must_use]
     pub fn bench(&self) -> user::Bench {
         user::Bench {

@@ -1,8 +1,9 @@
-//! `granule bench kexec`: what leaving for another kernel takes, phase by phase, by payload, with the MMU
-//! on and off while bytes are copied, and with nothing to copy.
+//! `granule bench kexec`: the cost of leaving for another kernel, by phase and payload, with the
+//! MMU on and off while bytes are copied, and with nothing to copy.
 //!
-//! The kernel leaves for its own image with an initramfs that is filled up. [`run`] boots, a boot for each
-//! combination, [`report`] tells, beside what was [`published`].
+//! The kernel leaves for its own image with an initramfs that is filled up to the payload's size.
+//! [`run`] makes one boot for each combination, [`report`] prints them beside the [`published`]
+//! times.
 
 pub mod published;
 pub mod report;
@@ -33,17 +34,17 @@ pub enum Mmu {
     On,
 }
 
-/// Where the payload is before the kernel leaves.
+/// The place of the payload before the kernel leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Place {
-    /// Somewhere else: all of it is copied.
+    /// Not at its destination: all of it is copied.
     Copied,
-    /// Where it is to be, as far as that is free.
+    /// At its destination, as far as that memory is free.
     InPlace,
 }
 
 impl Mmu {
-    /// As on the command line.
+    /// The word on the command line.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -54,7 +55,7 @@ impl Mmu {
 }
 
 impl Place {
-    /// As on the command line.
+    /// The word on the command line.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -64,16 +65,16 @@ impl Place {
     }
 }
 
-/// What to measure: every combination of the lists.
+/// The benchmark: every combination of the lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bench {
     /// Bytes of image and initramfs together.
     pub payload: Vec<u64>,
-    /// With the MMU on, off.
+    /// MMU settings.
     pub mmu: Vec<Mmu>,
-    /// Copied, in place.
+    /// Places of the payload.
     pub place: Vec<Place>,
-    /// Page sizes, of both kernels.
+    /// Page sizes; both kernels use the same.
     pub page_size: Vec<PageSize>,
     /// Bytes of RAM.
     pub memory: u64,
@@ -83,7 +84,7 @@ pub struct Bench {
     pub qemu: PathBuf,
     /// The kernel image; `None` looks for it as `granule boot` does.
     pub image: Option<PathBuf>,
-    /// How long one boot may take.
+    /// The time limit of one boot.
     pub timeout: Duration,
 }
 
@@ -96,40 +97,40 @@ pub struct Cell {
     pub payload: u64,
     /// Whether the payload is copied.
     pub place: Place,
-    /// Whether the MMU is on meanwhile.
+    /// Whether the MMU is on while bytes are copied.
     pub mmu: Mmu,
 }
 
-/// What one combination took. Instructions are multiples of a tick of the counter.
+/// The cost of one combination. Instructions are multiples of a tick of the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
     /// Bytes of image, initramfs and device tree.
     pub bytes_total: u64,
-    /// Those that were copied.
+    /// Bytes that were copied.
     pub bytes_copied: u64,
-    /// Operations on cache lines.
+    /// Maintenance operations on cache lines.
     pub lines_cleaned: u64,
     /// Barriers of the relocation.
     pub dsb: u64,
     /// TLBIs of the relocation.
     pub tlbi: u64,
-    /// From the call of `reboot` to the relocation code.
+    /// Instructions from the call of `reboot` to the relocation code.
     pub shutdown: u64,
-    /// From there to the next kernel's entry.
+    /// Instructions from there to the next kernel's entry.
     pub relocation: u64,
-    /// From the entry to the first line on the console.
+    /// Instructions from the entry to the first line on the console.
     pub to_console: u64,
-    /// From the entry until the kernel is up, before its first process.
+    /// Instructions from the entry until the kernel is up, before its first process.
     pub to_up: u64,
-    /// The plain copy: bytes, and instructions.
+    /// A plain copy for comparison: bytes, and instructions.
     pub yardstick: (u64, u64),
 }
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 const LINE: u64 = 64;
 
 impl Figures {
-    /// 1.1 times the yardstick and an instruction for each operation on a cache line.
+    /// The bound: 1.1 times the yardstick, and an instruction for each operation on a cache line.
     #[must_use]
     pub fn bound(&self) -> f64 {
         let (bytes, instructions) = self.yardstick;
@@ -137,22 +138,21 @@ impl Figures {
         1.1 * (copy + self.lines_cleaned as f64)
     }
 
-    /// The relocation by the bound; `None` where nothing is copied and nothing cleaned, of which there
-    /// is no part.
+    /// The relocation as a ratio to the bound; `None` if nothing is copied and nothing cleaned.
     #[must_use]
     pub fn of_bound(&self) -> Option<f64> {
         let bound = self.bound();
         (bound > 0.0).then(|| self.relocation as f64 / bound)
     }
 
-    /// Instructions of the yardstick for a line.
+    /// Instructions of the yardstick for each cache line.
     #[must_use]
     pub fn yardstick_per_line(&self) -> f64 {
         let (bytes, instructions) = self.yardstick;
         instructions as f64 * LINE as f64 / bytes as f64
     }
 
-    /// Loads and stores of the bytes that are copied. What they are of depends on the MMU alone: with it
+    /// Loads and stores of the copied bytes. The MMU alone decides their memory type: with the MMU
     /// off all memory is Device memory.
     #[must_use]
     pub const fn accesses(&self) -> u64 {
@@ -160,38 +160,38 @@ impl Figures {
     }
 }
 
-/// A boot that was made.
+/// A finished boot.
 #[derive(Debug)]
 pub struct Row {
     /// The combination.
     pub cell: Cell,
     /// The boot.
     pub boot: Boot,
-    /// What it took, if it is ok.
+    /// The cost, if the boot is ok.
     pub figures: Option<Figures>,
 }
 
-/// All boots that were finished.
+/// All finished boots.
 #[derive(Debug)]
 pub struct Done {
     /// In the order of [`Bench::cells`].
     pub rows: Vec<Row>,
-    /// Whether it was interrupted before the last.
+    /// Whether the benchmark was interrupted before the last boot.
     pub interrupted: bool,
 }
 
 impl Done {
-    /// Whether everything was measured, and every boot was ok.
+    /// Whether every cell was measured and every boot was ok.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         !self.interrupted && self.rows.iter().all(|row| row.boot.is_ok())
     }
 }
 
-/// The program that is the next kernel's first process and has nothing to do.
+/// The next kernel's first process, which has nothing to do.
 const PROGRAM: &str = "granule-kexec";
 
-/// What every archive needs, found before the first boot.
+/// The files that every archive needs, read before the first boot.
 #[derive(Debug)]
 pub struct Files {
     image_bytes: u64,
@@ -199,7 +199,7 @@ pub struct Files {
 }
 
 impl Bench {
-    /// Every combination; those that are compared are neighbours.
+    /// Every combination; those to compare are neighbours.
     #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
@@ -218,7 +218,7 @@ impl Bench {
         cells
     }
 
-    /// Finds everything that is needed before the first boot, and checks what is asked for.
+    /// Reads every file that is needed before the first boot, and checks the request.
     ///
     /// # Errors
     ///
@@ -237,10 +237,10 @@ impl Bench {
             program,
         };
         for cell in self.cells() {
-            // Before the first of a hundred megabytes is made.
+            // Check before the first archive of a hundred megabytes is made.
             files.filler(cell.payload)?;
-            // It is there four times: the first initramfs, what is loaded, where it goes, what both
-            // kernels need.
+            // RAM holds the payload four times: the first initramfs, the loaded segments, their
+            // destination, and what both kernels need.
             let needed = 4 * cell.payload;
             if needed > self.memory {
                 return Err(format!(
@@ -290,7 +290,7 @@ impl Files {
     /// Bytes of the file that fills the archive up.
     fn filler(&self, payload: u64) -> Result<u64, String> {
         let without = self.image_bytes + self.archive(b"").len() as u64;
-        // An archive and what is in it are of words.
+        // The archive and the files in it are multiples of a word.
         let filler = payload.checked_sub(without).map(|bytes| bytes & !3);
         filler.filter(|bytes| *bytes > 0).ok_or_else(|| {
             format!(
@@ -300,11 +300,11 @@ impl Files {
         })
     }
 
-    /// The next kernel's archive: image and it have `payload` bytes, but for three.
+    /// The next kernel's archive: together with the image it has `payload` bytes, less up to three.
     fn filled(&self, payload: u64) -> Result<Vec<u8>, String> {
         let bytes = usize::try_from(self.filler(payload)?).map_err(|error| error.to_string())?;
         let mut filler = Vec::with_capacity(bytes);
-        // No page like another, so that one in the place of another is seen: xorshift.
+        // No two pages are alike (xorshift), so that a swapped page is found.
         let mut word: u64 = 0x9e37_79b9_7f4a_7c15;
         while filler.len() < bytes {
             word ^= word << 13;
@@ -317,7 +317,7 @@ impl Files {
     }
 }
 
-/// A boot by itself is about as long as loading so many bytes.
+/// A boot by itself takes about as long as loading this many bytes.
 const BOOT: u64 = 32 << 20;
 
 /// A progress bar for all of `bench`.
@@ -326,12 +326,12 @@ pub fn bar(bench: &Bench) -> Bar {
     Bar::of(bench.cells().iter().map(|cell| BOOT + cell.payload))
 }
 
-/// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
-/// request itself is at fault.
+/// Measures every combination. It stops early, and returns the finished rows, when `interrupt` is
+/// true or a boot shows that the request itself is wrong.
 ///
 /// # Errors
 ///
-/// When an initramfs cannot be written: one line.
+/// One line when an initramfs cannot be written.
 pub fn run(
     bench: &Bench,
     files: &Files,
@@ -363,7 +363,7 @@ pub fn run(
         };
         let boot = boot::boot(&bench.request(cell, &path), &mut std::io::sink(), interrupt);
         if interrupt.load(Ordering::Relaxed) && !boot.is_ok() {
-            // Cut short: whatever it had counted, it is no result.
+            // The boot was cut short: its counts are no result.
             return Ok(Done {
                 rows,
                 interrupted: true,
@@ -383,7 +383,7 @@ pub fn run(
     })
 }
 
-/// A boot with what its kernels said, which must be what was asked for.
+/// A boot with the kernels' figures, which must match the request.
 fn judged(cell: Cell, mut boot: Boot) -> Row {
     let mut figures = None;
     if boot.is_ok() {
@@ -402,7 +402,7 @@ fn judged(cell: Cell, mut boot: Boot) -> Row {
     }
 }
 
-/// Under `-icount shift=0` an instruction takes a nanosecond of the counter's time.
+/// Under `-icount shift=0` an instruction takes one nanosecond of counter time.
 const NANOSECONDS: u128 = 1_000_000_000;
 
 fn read(cell: Cell, boot: &Boot) -> Result<Figures, String> {

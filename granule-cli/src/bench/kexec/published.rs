@@ -1,10 +1,10 @@
-//! Published times of Linux's kexec with the MMU off and on, in seconds, as they were posted, and the
-//! relocation times predicted from them.
+//! Published times in seconds of Linux's kexec with the MMU off and on, and relocation times
+//! predicted from them.
 //!
-//! Source: "arm64: MMU enabled kexec relocation", Pavel Tatashin, linux-arm-kernel: the cover letter of
-//! v15 (June 2021) and the changelog of v9 (2020). A prediction multiplies the posted cost of a MiB by
-//! the bytes copied here. The prediction is no measurement: memory is taken for the only cost, and the
-//! cost for proportional to the bytes.
+//! Source: "arm64: MMU enabled kexec relocation", Pavel Tatashin, linux-arm-kernel: the cover
+//! letter of v15 (June 2021) and the changelog of v9 (2020). A prediction multiplies the posted
+//! cost of a MiB by the bytes copied here. It is no measurement: it assumes that memory is the only
+//! cost, and that the cost is proportional to the bytes.
 
 /// One line of the posting.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Line {
     pub machine: &'static str,
     /// MiB of image and initramfs.
     pub payload_mib: u32,
-    /// What was measured.
+    /// The measured phase.
     pub phase: &'static str,
     /// Seconds with the MMU off.
     pub off: f64,
@@ -41,8 +41,9 @@ const fn line(
 
 const REBOOT: &str = "reboot";
 
-/// All results of the series. Those of the Stingray at 25 and at 380 MiB cannot be of one set-up: with
-/// the MMU on, shutdown and startup at 25 MiB alone take 328 of the 330 ms of the whole reboot at 380.
+/// All results of the series. Those of the Stingray at 25 and at 380 MiB cannot come from one
+/// set-up: with the MMU on, shutdown and startup at 25 MiB alone take 328 of the 330 ms of the
+/// whole reboot at 380.
 pub const LINES: [Line; 6] = [
     line(
         "Cavium ThunderX2",
@@ -78,9 +79,9 @@ pub const LINES: [Line; 6] = [
     line("not named", 120, "not named", 0.58, 0.06),
 ];
 
-/// What a relocation that copies so many bytes would take: machine and milliseconds. A machine is left
-/// out where a whole reboot with as large a payload was posted to take less: its cost is not
-/// proportional.
+/// The predicted time of a relocation that copies this many bytes: machine and milliseconds. A
+/// machine is left out if a whole reboot with as large a payload was posted with a shorter time:
+/// its cost is not proportional.
 pub fn predicted(bytes_copied: u64, uncached: bool) -> impl Iterator<Item = (&'static str, f64)> {
     let seconds = move |line: &Line| if uncached { line.off } else { line.on };
     let mib = bytes_copied as f64 / f64::from(1 << 20);
@@ -89,7 +90,8 @@ pub fn predicted(bytes_copied: u64, uncached: bool) -> impl Iterator<Item = (&'s
         let predicted = seconds(line) * mib / f64::from(line.payload_mib);
         let refuted = LINES.iter().any(|other| {
             let reboot = other.machine == line.machine && other.phase == REBOOT;
-            // The payload's own size, to a MiB or two: image and initramfs are not alone.
+            // The payload's own size may differ by a MiB or two: it is more than image and
+            // initramfs.
             reboot && mib <= f64::from(other.payload_mib) + 2.0 && predicted >= seconds(other)
         });
         (!refuted).then_some((line.machine, 1000.0 * predicted))

@@ -1,4 +1,5 @@
-//! What leaving for another kernel takes as tables for people and as JSON (schema 1, docs/bench-json.md).
+//! The cost of leaving for another kernel as tables for people and as JSON (schema 1,
+//! docs/bench-json.md).
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ fn rounded(number: f64, places: i32) -> f64 {
     (number * power).round() / power
 }
 
-/// Nothing copied is nothing predicted: what was published is of copying.
+/// No prediction where nothing is copied: the published times are for copying.
 fn predicted(cell: &Cell, figures: &Figures) -> Vec<(&'static str, f64)> {
     if figures.bytes_copied == 0 {
         return Vec::new();
@@ -105,8 +106,8 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The tables, in Markdown: phases, what the relocation did, what was published; boots that were not ok
-/// stand below.
+/// The tables, in Markdown: phases, the relocation's work, the published times. Boots that were not
+/// ok are listed below.
 #[must_use]
 pub fn table(bench: &Bench, done: &Done) -> String {
     let measured = || {

@@ -1,4 +1,4 @@
-//! The benchmark without a QEMU: what it asks for, what it takes for a result, and how it tells it.
+//! Tests of the benchmark without QEMU: its requests, the results that it accepts, and its reports.
 
 use super::*;
 use crate::result;
@@ -24,7 +24,7 @@ const FIRST: [&str; 4] = [
     "kexec.leaving.dsb=5",
 ];
 
-/// The next kernel's lines, of a copied payload of 25 MiB with the MMU off.
+/// The next kernel's lines for a copied payload of 25 MiB with the MMU off.
 const NEXT: [&str; 15] = [
     "page_size=4096",
     "kexec.from_page_size=4096",
@@ -96,7 +96,7 @@ fn image_and_archive_have_the_payloads_bytes() {
         let archive = files.filled(payload).unwrap();
         let all = files.image_bytes + archive.len() as u64;
         assert!(all <= payload && payload - all < 4, "{payload}: {all}");
-        // What fills it is no page twice.
+        // No two pages of the filler are alike.
         let pages: std::collections::BTreeSet<_> = archive.chunks(4096).collect();
         assert_eq!(pages.len(), archive.chunks(4096).len());
     }

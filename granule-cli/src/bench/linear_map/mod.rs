@@ -1,7 +1,8 @@
-//! The benchmark of making the linear map: every strategy, with every page size, memory and protection.
+//! The benchmark of building the linear map: every strategy, with every page size, memory and
+//! protection.
 //!
-//! [`Bench`] is what is asked for, [`run`] boots it all and keeps what is done whatever happens;
-//! [`report`] turns the rows into a table and into JSON.
+//! [`Bench`] is the request, [`run`] makes all its boots and keeps finished ones even after a
+//! failure; [`report`] turns the rows into a table and into JSON.
 
 pub mod report;
 
@@ -18,7 +19,7 @@ use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 
-/// A way to make the map, with its barriers where they are not those it goes by.
+/// A strategy for building the map, with its barriers where they are not the strategy's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// The strategy.
@@ -28,7 +29,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// The barriers that come of it.
+    /// The barriers in effect.
     #[must_use]
     pub fn barriers(self) -> &'static str {
         match self.barriers {
@@ -38,7 +39,7 @@ impl Form {
     }
 }
 
-/// What to measure: every combination of the lists.
+/// The benchmark: every combination of the lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bench {
     /// Bytes of RAM.
@@ -47,7 +48,7 @@ pub struct Bench {
     pub page_size: Vec<PageSize>,
     /// Protections.
     pub rodata: Vec<Rodata>,
-    /// Ways to make the map.
+    /// Strategies for building the map.
     pub forms: Vec<Form>,
     /// QEMU's text for the CPU.
     pub cpu: String,
@@ -57,7 +58,7 @@ pub struct Bench {
     pub qemu: PathBuf,
     /// The kernel image; `None` looks for it as `granule boot` does.
     pub image: Option<PathBuf>,
-    /// How long one boot may take.
+    /// The time limit of one boot.
     pub timeout: Duration,
 }
 
@@ -70,15 +71,15 @@ pub struct Cell {
     pub memory: u64,
     /// The protection.
     pub rodata: Rodata,
-    /// The way to make the map.
+    /// The strategy for building the map.
     pub form: Form,
 }
 
 impl Cell {
-    /// About how long it takes, in no unit: the instructions it will be.
+    /// The relative duration: about the number of instructions.
     #[must_use]
     pub fn weight(&self) -> u64 {
-        // A boot by itself is about as much as a few hundred thousand pages.
+        // A boot by itself takes about as long as a few hundred thousand pages.
         const BOOT: u64 = 1 << 26;
         let each = match (self.rodata, self.form.strategy) {
             (Rodata::Off | Rodata::Noalias, _) => return BOOT,
@@ -86,13 +87,13 @@ impl Cell {
             (_, LinearMap::Direct) => 2,
             _ => 14,
         };
-        // What the self-check looks at in each leaf.
+        // The self-check's work for each leaf.
         const CHECKED: u64 = 40;
         BOOT + self.memory / self.page_size.bytes() * (each + CHECKED)
     }
 }
 
-/// What one combination took.
+/// The result of one combination.
 #[derive(Debug)]
 pub struct Row {
     /// The combination.
@@ -112,12 +113,12 @@ impl Row {
     }
 }
 
-/// All rows that were finished.
+/// All finished rows.
 #[derive(Debug)]
 pub struct Done {
     /// In the order of [`Bench::cells`].
     pub rows: Vec<Row>,
-    /// Whether it was interrupted before the last.
+    /// Whether the benchmark was interrupted before the last boot.
     pub interrupted: bool,
 }
 
@@ -129,11 +130,11 @@ impl Done {
     }
 }
 
-/// Who is told how far it is.
+/// Receives the progress of a benchmark.
 pub trait Observer {
     /// A cell is about to be measured.
     fn begin(&mut self, _cell: &Cell) {}
-    /// It was.
+    /// A cell was measured.
     fn end(&mut self, _row: &Row) {}
 }
 
@@ -159,8 +160,7 @@ impl Bench {
         cells
     }
 
-    /// Checks everything that can be checked before the first boot: what each asks for, and the
-    /// image.
+    /// Checks everything that can be checked before the first boot: each request, and the image.
     ///
     /// # Errors
     ///
@@ -207,8 +207,8 @@ impl Observer for Bar {
     }
 }
 
-/// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
-/// request itself is at fault, as all others would.
+/// Measures every combination. It stops early, and returns the finished rows, when `interrupt` is
+/// true or a boot shows that the request itself is wrong, as it would be for all others.
 pub fn run(bench: &Bench, observer: &mut dyn Observer, interrupt: &AtomicBool) -> Done {
     run_by(bench, observer, interrupt, |request| {
         boot::boot(request, &mut std::io::sink(), interrupt)
@@ -228,14 +228,14 @@ fn run_by(
         let mut boot = boot(&bench.request(cell));
         let interrupted = interrupt.load(Ordering::Relaxed);
         if interrupted && !boot.is_ok() {
-            // Cut short: whatever it had counted, it is no result.
+            // The boot was cut short: its counts are no result.
             return Done {
                 rows,
                 interrupted: true,
             };
         }
-        // A kernel that falls back says so and boots well, but what it then measured is not what
-        // was asked for.
+        // A kernel that falls back reports it and boots well, but it measured another configuration
+        // than the requested one.
         if boot.is_ok()
             && let Some(other) = other_than_asked(bench, cell, &boot)
         {
@@ -262,7 +262,7 @@ fn run_by(
     }
 }
 
-/// What the kernel did instead of what was asked for, if it did.
+/// What the kernel did instead of the request, if it did.
 fn other_than_asked(bench: &Bench, cell: &Cell, boot: &Boot) -> Option<String> {
     let asked = [
         ("page_size", cell.page_size.bytes().to_string()),
@@ -343,7 +343,7 @@ mod tests {
         };
         let done = run_by(&bench(), &mut (), &interrupt, well);
         assert_eq!((done.rows.len(), done.interrupted), (1, true));
-        // With the last of them nothing is missing.
+        // With the last figure nothing is missing.
         let mut one = bench();
         (one.memory, one.page_size) = (vec![1 << 30], vec![PageSize::K4]);
         one.forms.truncate(1);
@@ -378,7 +378,7 @@ mod tests {
         }
         let mut asked = bench();
         assert_eq!(other_than_asked(&asked, &cell, &boot), None);
-        // A wish for address bits falls through too, where the CPU has not so many.
+        // A CPU with fewer address bits also makes the kernel fall back.
         asked.va_bits = Some(52);
         for (line, took) in [("levels=4", "nothing"), ("va_bits=48", "48")] {
             boot.record.line(line);

@@ -18,8 +18,8 @@ const FIGURES: [&str; 6] = [
     "tables",
 ];
 
-/// The row of the first form of `base` with the same page size, memory and protection, if it was
-/// ok.
+/// The row of the first form of `base` with the same page size, memory and protection, if that boot
+/// was ok.
 fn base<'a>(rows: &'a [Row], row: &Row) -> Option<&'a Row> {
     rows.iter().find(|other| {
         let (a, b) = (&other.cell, &row.cell);
@@ -32,7 +32,7 @@ fn base<'a>(rows: &'a [Row], row: &Row) -> Option<&'a Row> {
 /// A figure as a ratio to `base`'s.
 fn ratio(row: &Row, base: Option<&Row>, figure: &str) -> Option<f64> {
     let (own, base) = (row.figure(figure)?, base?.figure(figure)?);
-    // One millionth is finer than any of the figures is interesting.
+    // A millionth is finer than any figure needs.
     (base > 0).then(|| (own as f64 / base as f64 * 1e6).round() / 1e6)
 }
 
@@ -80,7 +80,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The table, in Markdown; boots that were not ok stand below it.
+/// The table, in Markdown; boots that were not ok are listed below it.
 #[must_use]
 pub fn table(bench: &Bench, done: &Done) -> String {
     let mut text = String::new();
@@ -288,7 +288,7 @@ mod tests {
             for (key, value) in value.as_object().unwrap() {
                 let path = format!("{path}{key}");
                 match value {
-                    // A boot's own keys are documented with it.
+                    // The other keys of a boot are documented with the boot.
                     Value::Object(_) if key != "linear_map" && key != "image" => {
                         keys(value, &format!("{path}."), into);
                     }

@@ -1,7 +1,7 @@
 //! `granule bench permissions`: one boot for each page size, in which the kernel changes its linear
-//! map and says what that took.
+//! map and reports the cost.
 //!
-//! The kernel's part is `memory/selftest/bench.rs` there. [`run`] boots, [`report`] tells.
+//! The kernel's part is its `memory/selftest/bench.rs`. [`run`] boots, [`report`] prints.
 
 pub mod report;
 #[cfg(test)]
@@ -21,10 +21,10 @@ use crate::image::Image;
 use crate::request::{PageSize, Request, Rodata};
 use crate::result::{Boot, Outcome};
 
-/// What to measure.
+/// The benchmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bench {
-    /// Page sizes, a boot each.
+    /// Page sizes, one boot each.
     pub page_size: Vec<PageSize>,
     /// Bytes of RAM.
     pub memory: u64,
@@ -38,15 +38,15 @@ pub struct Bench {
     pub qemu: PathBuf,
     /// The kernel image; `None` looks for it as `granule boot` does.
     pub image: Option<PathBuf>,
-    /// How long one boot may take.
+    /// The time limit of one boot.
     pub timeout: Duration,
 }
 
-/// The kernel's names for the sizes of changes, and for what was done of each.
+/// The kernel's names for the sizes of changes.
 const SIZES: [&str; 4] = ["page", "k64", "m2", "g1"];
 const KINDS: [&str; 4] = ["single", "single_merge", "random", "random_merge"];
 
-/// What it says of each.
+/// The figures that the kernel reports for each.
 const FIGURES: [&str; 8] = [
     "leaves_split",
     "tables",
@@ -58,25 +58,25 @@ const FIGURES: [&str; 8] = [
     "locks",
 ];
 
-/// What one boot measured.
+/// The result of one boot.
 #[derive(Debug)]
 pub struct Measured {
-    /// The page size that was asked for.
+    /// The requested page size.
     pub page_size: PageSize,
     /// The boot.
     pub boot: Boot,
 }
 
-/// One line of what was measured.
+/// One line of the results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// The page size.
     pub page_size: u64,
     /// The bytes of each change.
     pub bytes: u64,
-    /// What was done: `single`, `random`, or one of them with `-merge`.
+    /// The kind of changes: `single`, `random`, or one of them with `-merge`.
     pub kind: String,
-    /// What it took, in the order of the figures' names.
+    /// The figures, in the order of their names.
     pub figures: [u64; FIGURES.len()],
 }
 
@@ -97,7 +97,7 @@ impl Measured {
             .and_then(Value::as_u64)
     }
 
-    /// What the kernel said; whatever it did not come to is not there.
+    /// The figures that the kernel reported; missing ones have no row.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
         let of = |size: &&str, kind: &str| {
@@ -119,7 +119,7 @@ impl Measured {
         rows.collect()
     }
 
-    /// What is wrong with a boot that ended well but measured something else or not all of it.
+    /// Why a boot that ended well is no result: it measured something else, or not everything.
     fn other_than_asked(&self, bench: &Bench) -> Option<String> {
         let told = self.boot.record.get("page_size").and_then(Value::as_u64);
         if told != Some(self.page_size.bytes()) {
@@ -144,12 +144,12 @@ impl Measured {
     }
 }
 
-/// All boots that were finished.
+/// All finished boots.
 #[derive(Debug)]
 pub struct Done {
     /// In the order of the page sizes.
     pub boots: Vec<Measured>,
-    /// Whether it was interrupted before the last.
+    /// Whether the benchmark was interrupted before the last boot.
     pub interrupted: bool,
 }
 
@@ -195,7 +195,7 @@ impl Bench {
             qemu: self.qemu.clone(),
             icount: true,
             timeout: self.timeout,
-            // What is merged is merged when it is asked for.
+            // Merging happens only when a change asks for it.
             append: Some(format!(
                 "granule.merge=off granule.bench=permissions:{}",
                 self.changes
@@ -205,7 +205,7 @@ impl Bench {
     }
 }
 
-/// A progress bar on standard error, which listens to the console: nothing where that is no
+/// A progress bar on standard error that follows the console; hidden if standard error is no
 /// terminal.
 #[derive(Debug)]
 pub struct Listener {
@@ -214,7 +214,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// For all of `bench`.
+    /// A bar for all of `bench`.
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
         Self {
@@ -233,7 +233,7 @@ impl Write for Listener {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for &byte in bytes {
             if byte == b'\n' {
-                // The last that the kernel says of a size.
+                // The last line that the kernel prints for a size.
                 let line = std::mem::take(&mut self.line);
                 let text = String::from_utf8_lossy(&line);
                 if text.starts_with("@granule bench.") && text.contains(".random_merge.locks=") {
@@ -253,20 +253,20 @@ impl Write for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The table that follows needs the line.
+        // The following table needs the line.
         self.bar.finish_and_clear();
     }
 }
 
-/// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
-/// request itself is at fault.
+/// Measures every page size. It stops early, and returns the finished boots, when `interrupt` is
+/// true or a boot shows that the request itself is wrong.
 pub fn run(bench: &Bench, listener: &mut Listener, interrupt: &AtomicBool) -> Done {
     let mut boots = Vec::new();
     for (place, &page_size) in bench.page_size.iter().enumerate() {
         listener.begin(page_size, place);
         let boot = boot::boot(&bench.request(page_size), listener, interrupt);
         if interrupt.load(Ordering::Relaxed) {
-            // Cut short: whatever it had counted, it is no result.
+            // The boot was cut short: its counts are no result.
             return Done {
                 boots,
                 interrupted: true,

@@ -1,4 +1,4 @@
-//! What `granule bench permissions` tells: a table, and JSON.
+//! The report of `granule bench permissions`: a table, and JSON.
 
 use std::fmt::Write as _;
 
@@ -45,7 +45,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The table, in Markdown; boots that were not ok stand below it.
+/// The table, in Markdown; boots that were not ok are listed below it.
 #[must_use]
 pub fn table(bench: &Bench, done: &Done) -> String {
     let mut text = String::new();
@@ -87,7 +87,7 @@ pub fn table(bench: &Bench, done: &Done) -> String {
     text
 }
 
-/// A line of what was measured.
+/// One line of the results.
 fn line(row: &Row) -> Value {
     let mut line = Map::new();
     line.insert("page_size".into(), row.page_size.into());

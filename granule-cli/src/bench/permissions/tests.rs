@@ -1,4 +1,4 @@
-//! What a boot said, made into rows, a table and JSON.
+//! Tests that turn a boot's figures into rows, a table and JSON.
 
 use super::report::{json, table};
 use super::*;
@@ -17,7 +17,7 @@ fn bench() -> Bench {
     }
 }
 
-/// A boot whose kernel said all of one size.
+/// A boot whose kernel reported every figure of one size.
 fn measured(bench: &Bench) -> Measured {
     let page_size = PageSize::K4;
     let mut boot = boot::run(&bench.request(page_size));

@@ -1,53 +1,53 @@
-//! What the benchmark program prints, taken apart.
+//! Parses the output of the benchmark program.
 //!
-//! Pure, and trusts nothing: the lines come from a guest. What is missing, cut off, said twice or
-//! makes no sense is an error of one line; lines of others in between are passed over.
+//! Pure, and trusts no line, since the lines come from a guest. A line that is missing, cut off,
+//! repeated or malformed is an error of one line; other programs' lines in between are skipped.
 
 use std::collections::BTreeSet;
 
-/// What a run of the program measured.
+/// The results of a run of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of a page.
     pub page: u64,
-    /// Bytes of memory that everything was done to.
+    /// Bytes of memory that each operation works on.
     pub bytes: u64,
     /// Pages of that.
     pub pages: u64,
-    /// How often.
+    /// The number of rounds.
     pub rounds: u64,
     /// Ticks in a second.
     pub frequency: u64,
-    /// What was done, in the program's order.
+    /// The operations, in the program's order.
     pub ops: Vec<Op>,
 }
 
-/// Something that was done to all of the memory, in nanoseconds: instructions where one takes just
-/// that.
+/// An operation on all of the memory, in nanoseconds: instructions where one takes exactly a
+/// nanosecond.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
     /// Its name.
     pub name: String,
-    /// The fewest of all rounds.
+    /// The fastest round.
     pub best: u64,
-    /// Of the round in the middle.
+    /// The median round.
     pub median: u64,
-    /// The most.
+    /// The slowest round.
     pub worst: u64,
 }
 
-/// How every line of the program begins.
+/// The prefix of every line of the program.
 const PREFIX: &str = "bench ";
-/// The most kinds of work that are read.
+/// The most operations that are read.
 const MOST_OPS: usize = 64;
 const MOST_NAME: usize = 32;
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// Reads what a console shows.
+/// Parses a console.
 ///
 /// # Errors
 ///
-/// One line: what is wrong with which line, or what is missing.
+/// One line: the mistake and its line, or what is missing.
 pub fn read(console: &str) -> Result<Measured, String> {
     let mut begun: Option<Measured> = None;
     let mut names = BTreeSet::new();

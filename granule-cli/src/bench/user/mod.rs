@@ -1,8 +1,8 @@
-//! `granule bench user`: what user memory costs, on the kernel for every page size and on each for
-//! one, by a program that runs at EL0.
+//! `granule bench user`: the cost of user memory, on the kernel for every page size and on each
+//! kernel for one, measured by a program that runs at EL0.
 //!
-//! The program is `granule-user/src/bench`; [`lines`] reads what it prints. [`run`] boots, a boot for
-//! each build and page size, and [`report`] tells.
+//! The program is `granule-user/src/bench`; [`lines`] parses its output. [`run`] makes one boot for
+//! each build and page size, and [`report`] prints them.
 
 pub mod lines;
 pub mod report;
@@ -20,16 +20,16 @@ use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 use lines::Measured;
 
-/// Which kernel.
+/// The kernel to boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Build {
-    /// The one for every page size, which chooses at boot.
+    /// The kernel for every page size, which chooses at boot.
     Boot,
-    /// The one that was built for the page size.
+    /// The kernel built for one page size.
     Fixed,
 }
 
-/// What to measure: every build with every page size.
+/// The benchmark: every build with every page size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bench {
     /// Builds.
@@ -40,7 +40,7 @@ pub struct Bench {
     pub memory: u64,
     /// Bytes that the program maps.
     pub bytes: u64,
-    /// How often it does everything.
+    /// The number of rounds of the program.
     pub rounds: u32,
     /// QEMU's text for the CPU.
     pub cpu: String,
@@ -48,11 +48,11 @@ pub struct Bench {
     pub qemu: PathBuf,
     /// The folder with images and program; `None` looks for it as `granule boot` does.
     pub folder: Option<PathBuf>,
-    /// How long one boot may take.
+    /// The time limit of one boot.
     pub timeout: Duration,
 }
 
-/// One boot that is to be made.
+/// One boot to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
     /// The build.
@@ -71,7 +71,7 @@ impl Cell {
         }
     }
 
-    /// The image's file, and the command that makes it.
+    /// The image's file, and the command that builds it.
     fn image(&self) -> (String, String) {
         let size = self.page_size.word();
         match self.build {
@@ -84,26 +84,26 @@ impl Cell {
     }
 }
 
-/// The program's file, and the command that makes it.
+/// The program's file, and the command that builds it.
 const PROGRAM: (&str, &str) = ("granule-user-bench", "cargo xtask user");
 
-/// A boot that was made.
+/// A finished boot.
 #[derive(Debug)]
 pub struct Ran {
-    /// What was to be booted.
+    /// The cell that was booted.
     pub cell: Cell,
     /// The boot.
     pub boot: Boot,
-    /// What the program measured, if the boot is ok.
+    /// The program's results, if the boot is ok.
     pub measured: Option<Measured>,
 }
 
-/// All boots that were finished.
+/// All finished boots.
 #[derive(Debug)]
 pub struct Done {
     /// In the order of [`Bench::cells`].
     pub boots: Vec<Ran>,
-    /// Whether it was interrupted before the last.
+    /// Whether the benchmark was interrupted before the last boot.
     pub interrupted: bool,
 }
 
@@ -115,7 +115,7 @@ impl Done {
     }
 }
 
-/// The files of a benchmark, all of which are there.
+/// The files of a benchmark, all of which exist.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
@@ -123,8 +123,7 @@ pub struct Files {
 }
 
 impl Bench {
-    /// Every boot: page sizes, in each the builds, so that what is compared is made one after the
-    /// other.
+    /// Every boot, by page size and then by build, so that boots to compare follow each other.
     #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
@@ -135,11 +134,11 @@ impl Bench {
         cells
     }
 
-    /// Finds everything that is needed before the first boot, and checks what is asked for.
+    /// Finds every file that is needed before the first boot, and checks the request.
     ///
     /// # Errors
     ///
-    /// One line about the first thing that is missing or wrong, with the command that makes it.
+    /// One line about the first thing that is missing or wrong, with the command that builds it.
     pub fn check(&self) -> Result<Files, String> {
         let folder = match &self.folder {
             Some(folder) => folder.clone(),
@@ -153,7 +152,7 @@ impl Bench {
                 show_size(largest.unwrap_or(1))
             ));
         }
-        // A child has as much again while the parent writes.
+        // A child needs as much memory again while the parent writes.
         if self.bytes > self.memory / 2 - self.memory / 16 {
             return Err(format!(
                 "--bytes {} needs more than twice as much RAM, with --memory {} there is not so much",
@@ -197,9 +196,9 @@ impl Bench {
         }
     }
 
-    /// About how long a boot takes, in no unit.
+    /// The relative duration of a boot.
     fn weight(&self, cell: Cell) -> u64 {
-        // A boot by itself, and a page, whose bytes count too where they are zeroed and copied.
+        // A boot by itself, and a page; bytes count too where they are zeroed and copied.
         const BOOT: u64 = 1 << 28;
         const PAGE: u64 = 3500;
         let pages = self.bytes / cell.page_size.bytes();
@@ -213,12 +212,12 @@ pub fn bar(bench: &Bench) -> Bar {
     Bar::of(bench.cells().iter().map(|&cell| bench.weight(cell)))
 }
 
-/// Measures everything; stops, with what is done, once `interrupt` is true or a boot shows that the
-/// request itself is at fault.
+/// Measures every boot. It stops early, and returns the finished boots, when `interrupt` is true or
+/// a boot shows that the request itself is wrong.
 ///
 /// # Errors
 ///
-/// When the initramfs with the program cannot be written: one line.
+/// One line when the initramfs with the program cannot be written.
 pub fn run(
     bench: &Bench,
     files: &Files,
@@ -242,7 +241,7 @@ pub fn run(
         let request = bench.request(cell, &image, archive.path());
         let boot = boot::boot(&request, &mut std::io::sink(), interrupt);
         if interrupt.load(Ordering::Relaxed) && !boot.is_ok() {
-            // Cut short: whatever it had counted, it is no result.
+            // The boot was cut short: its counts are no result.
             return Ok(Done {
                 boots,
                 interrupted: true,
@@ -262,7 +261,7 @@ pub fn run(
     })
 }
 
-/// A boot with what its program said, which must be what was asked for.
+/// A boot with the program's results, which must match the request.
 fn judged(bench: &Bench, cell: Cell, mut boot: Boot) -> Ran {
     let mut measured = None;
     if boot.is_ok() {
@@ -313,7 +312,7 @@ mod tests {
         }
     }
 
-    /// A boot that ended well, with that on its console.
+    /// A boot that ended well, with this output on its console.
     pub(super) fn ran(bench: &Bench, cell: Cell, console: &str) -> Ran {
         let nowhere = Path::new("/nonexistent/file");
         let mut boot = boot::run(&bench.request(cell, nowhere, nowhere));
@@ -322,7 +321,7 @@ mod tests {
         judged(bench, cell, boot)
     }
 
-    /// What the program prints when each kind of work takes so many ticks.
+    /// The program's output if each operation takes this many ticks.
     pub(super) fn console(bench: &Bench, cell: Cell, ops: &[(&str, u64)]) -> String {
         let page = cell.page_size.bytes();
         let mut text = format!(

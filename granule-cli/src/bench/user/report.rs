@@ -1,4 +1,4 @@
-//! What user memory costs as a table for people and as JSON (schema 1, docs/bench-json.md).
+//! The cost of user memory as a table for people and as JSON (schema 1, docs/bench-json.md).
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use super::lines::{Measured, Op};
 use super::{Bench, Build, Done, Ran};
 use crate::bench::text::{SCHEMA, grouped};
 
-/// One kind of work of one boot.
+/// One operation of one boot.
 struct Row<'a> {
     ran: &'a Ran,
     measured: &'a Measured,
     op: &'a Op,
-    /// The same work on the kernel that was built for the page size.
+    /// The same operation on the kernel built for the page size.
     fixed: Option<&'a Op>,
 }
 
@@ -22,7 +22,7 @@ impl Row<'_> {
         self.op.best as f64 / self.measured.pages as f64
     }
 
-    /// How much more than the fixed build, in percent.
+    /// The cost above the fixed build's, in percent.
     fn over_fixed(&self) -> Option<f64> {
         let fixed = self.fixed?.best;
         (fixed > 0).then(|| 100.0 * (self.op.best as f64 / fixed as f64 - 1.0))
@@ -107,7 +107,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The table, in Markdown; boots that were not ok stand below it.
+/// The table, in Markdown; boots that were not ok are listed below it.
 #[must_use]
 pub fn table(bench: &Bench, done: &Done) -> String {
     let mut text = String::from(
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(rows[1]["over_fixed_percent"], 1.0);
         assert_eq!(rows[2]["build"], "fixed-4k");
         assert_eq!(rows[2]["over_fixed_percent"], Value::Null);
-        // Nothing to compare it with.
+        // There is no fixed build to compare with.
         assert_eq!(rows[5]["page_size"], 65536);
         assert_eq!(rows[5]["over_fixed_percent"], Value::Null);
         assert_eq!(object["boots"][3]["outcome"], "refused");

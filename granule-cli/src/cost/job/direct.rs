@@ -1,10 +1,10 @@
-//! What the strategy `direct` takes, by arithmetic: as quick for a petabyte as for a gigabyte.
+//! The counts of the strategy `direct` by arithmetic: as fast for a petabyte as for a gigabyte.
 //!
-//! A table that is new is filled once, while nobody sees it: as many stores as it has entries. All
-//! else is stores into tables that are there already: the root, and those that an earlier window of
-//! the map left half full. There is at most one of those a level at each edge of a window, and only
-//! their entries are looked at one by one. How many tables lie below an entry is the library's
-//! census. Tests hold this against the library's own code, made on no machine.
+//! A new table is filled once, before it is linked: as many stores as it has entries. All other
+//! stores go into existing tables: the root, and tables that an earlier window of the map left half
+//! full. Each edge of a window has at most one such table at each level, and only the entries of
+//! these are looked at one by one. The library's census gives the number of tables below an entry.
+//! Tests compare the result with the library's own code, run on no machine.
 
 use granule::arch::{Level, PhysicalAddress, VirtualAddress};
 use granule::linear::{Arena, Census, Expected, direct};
@@ -12,17 +12,17 @@ use granule::table::{Counts, Piece};
 
 use super::Job;
 
-/// Where the static pool and the root are taken to lie: nowhere in RAM.
+/// The assumed address of the static pool and the root, outside of RAM.
 pub(in crate::cost) const POOL: u64 = 0x1000_0000;
 
-/// Offsets into the half: the first, and the one behind the last.
+/// Offsets into the half: the first, and the one after the last.
 type Range = (u64, u64);
 
 /// The counts of `direct` for this job.
 ///
 /// # Errors
 ///
-/// One line when its tables do not suffice or have no place in one piece.
+/// One line if there are too few tables, or no contiguous room for them.
 pub(super) fn expected(job: &Job) -> Result<Expected, String> {
     let page = job.capabilities.geometry.page_size().bytes();
     let (needed, pool) = (pages(job), job.pool_pages);
@@ -52,28 +52,28 @@ pub(super) fn expected(job: &Job) -> Result<Expected, String> {
     Ok(map.finish())
 }
 
-/// The pages of RAM that the tables take besides the pool.
+/// The pages of RAM that the tables take beyond the pool.
 pub(in crate::cost) fn pages(job: &Job) -> u64 {
     let page = job.capabilities.geometry.page_size();
     let (first, end) = (POOL, POOL + job.pool_pages * page.bytes());
-    // SAFETY: nothing is ever stored at these addresses; it is only asked how much it has.
+    // SAFETY: nothing is ever stored at these addresses; the arena is only asked for its size.
     let pool = unsafe { Arena::new(PhysicalAddress(first), PhysicalAddress(end), page) };
     direct::arena_pages(&job.census(), &pool)
 }
 
-/// A map as far as it is made.
+/// A map under construction.
 struct Map<'a> {
     job: &'a Job,
-    /// The offsets of which everything is mapped.
+    /// The offsets that are fully mapped.
     done: Range,
-    /// Tables that can be taken.
+    /// The tables that are available.
     available: u64,
     counts: Counts,
 }
 
 impl Map<'_> {
-    /// Maps what shows the arena, physical addresses `first` to `end`, in the library's rounds;
-    /// gives the offsets that are mapped then.
+    /// Maps the arena, physical addresses `first` to `end` of the piece `home`, in the library's
+    /// rounds; returns the offsets that are mapped then.
     fn arena(&mut self, home: &Piece, first: u64, end: u64) -> Result<Range, String> {
         let size = self.job.capabilities.geometry.page_size();
         let home_start = self.offset(home);
@@ -87,7 +87,7 @@ impl Map<'_> {
             (first & !(span - 1), end.next_multiple_of(span))
         };
         self.done = (low, low);
-        // Where in the arena the map, and with it what can be taken, ends.
+        // The physical address in the arena up to which RAM is mapped and can be taken.
         let mut reached = first;
         while self.done.1 < end {
             let high = self.done.1;
@@ -110,7 +110,7 @@ impl Map<'_> {
         Ok(self.done)
     }
 
-    /// Maps what the pieces have in `window`, of which nothing is mapped yet.
+    /// Maps the parts of the pieces in `window`, of which nothing is mapped yet.
     fn window(&mut self, window: Range) -> Result<(), String> {
         let geometry = &self.job.capabilities.geometry;
         let before = self.counts.tables;
@@ -138,8 +138,7 @@ impl Map<'_> {
         }
     }
 
-    /// Writes what is to be mapped in `window` into a table of `level` that exists and translates
-    /// `table`.
+    /// Counts the stores for `window` into an existing table of `level` that translates `table`.
     fn existing(&mut self, level: Level, table: Range, window: Range) {
         let geometry = self.job.capabilities.geometry;
         let size = geometry.page_size();
@@ -161,20 +160,20 @@ impl Map<'_> {
                 self.counts.stores += 1;
                 continue;
             }
-            // Those of this level and above are counted too, but for the root.
+            // `tables` also counts the tables of this level and above, except the root.
             let below = |ranges: &[Range]| self.tables(ranges).saturating_sub(above);
             if below(&clip(&self.pieces_in(entry), self.done)) > 0 {
                 self.existing(level.next(), entry, window);
                 continue;
             }
-            // A leaf, or a link to tables that are new.
+            // A leaf, or a link to new tables.
             let new = below(&here);
             self.counts.stores += 1 + new * size.entries() as u64;
             self.counts.tables += new;
         }
     }
 
-    /// What the pieces have in `range`: a range for each.
+    /// The parts of the pieces in `range`, one range for each piece.
     fn pieces_in(&self, range: Range) -> Vec<Range> {
         let pieces = self.job.pieces.iter();
         let all = pieces.map(|piece| (self.offset(piece), self.offset(piece) + piece.bytes));
@@ -186,7 +185,7 @@ impl Map<'_> {
         piece.start.0.wrapping_sub(base)
     }
 
-    /// The tables it takes to map these parts of pieces alone, less the root.
+    /// The tables that map these parts of pieces alone, without the root.
     fn tables(&self, ranges: &[Range]) -> u64 {
         let geometry = &self.job.capabilities.geometry;
         let mut parts = Vec::with_capacity(ranges.len());
@@ -216,7 +215,7 @@ fn clip(ranges: &[Range], window: Range) -> Vec<Range> {
     clipped.filter(|(from, to)| from < to).collect()
 }
 
-/// From the first to the last of some ranges that ascend.
+/// The range from the first to the last of some ascending ranges.
 fn hull(ranges: &[Range]) -> Option<Range> {
     Some((ranges.first()?.0, ranges.last()?.1))
 }
@@ -263,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Banks with holes that begin and end anywhere, seen at a distance that allows few blocks.
+    /// Banks with holes at any address, at a distance that allows few blocks.
     #[test]
     fn banks_anywhere_take_what_the_librarys_code_does() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
@@ -285,7 +284,7 @@ mod tests {
                 ranges.push((at, bytes));
                 at += bytes;
             }
-            // The last holds the tables.
+            // The last bank holds the tables.
             ranges.push((at, 64 << 20));
             let pool = 6 + below(20);
             let job = Job::of(
@@ -304,7 +303,7 @@ mod tests {
         }
     }
 
-    /// CPU time of this thread, which a busy host does not add to.
+    /// CPU time of this thread, which does not depend on other work of the host.
     fn cpu_time() -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         time.try_into().unwrap()
@@ -321,7 +320,7 @@ mod tests {
                     let expected = job.expect(strategy, Barriers::Table).unwrap();
                     assert_eq!(expected.counts.tables, job.census().tables(), "{size}");
                 }
-                // Milliseconds on any host; what grows with the RAM takes hours.
+                // Milliseconds on any host; work that grows with the RAM would take hours.
                 assert!(
                     cpu_time() - begun < Duration::from_secs(2),
                     "{size} {rodata:?}"

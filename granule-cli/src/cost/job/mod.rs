@@ -1,7 +1,7 @@
-//! A linear map to be made, and its counts by arithmetic.
+//! A linear map to build, and its counts by arithmetic.
 //!
-//! What is not known of a machine that is only talked about (where its RAM begins, how large the
-//! kernel is) is assumed here and nowhere else.
+//! All assumptions about a machine that is not booted are here: the start of its RAM, and the size
+//! of the kernel.
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
@@ -16,20 +16,20 @@ pub(super) mod direct;
 use crate::request::Rodata;
 use crate::sizes::show_size;
 
-/// RAM is taken to be one bank from here on, as on QEMU's `virt` machine.
+/// The assumed start of RAM, in one bank, as on QEMU's `virt` machine.
 const RAM_START: u64 = 1 << 30;
-/// Where the kernel's text and constants are taken to lie in it, and how long they are: about as
-/// this repository's kernel is, whose length changes from build to build. Any length below
+/// The assumed address and length of the kernel's text and constants, about those of this
+/// repository's kernel, whose length changes from build to build. Any length below
 /// [`MOST_IMAGE_BYTES`] gives the same counts.
 const IMAGE_START: u64 = RAM_START + (2 << 20);
 const IMAGE_BYTES: u64 = 768 << 10;
-/// Text and constants of the kernel are taken to be shorter than this: what one table of 4K pages
+/// The assumed bound on the kernel's text and constants: the range that one table of 4K pages
 /// translates.
 pub const MOST_IMAGE_BYTES: u64 = 2 << 20;
-/// Bytes of static table pool that such a kernel has.
+/// Bytes of the kernel's static table pool.
 const POOL: u64 = 1 << 20;
 
-/// Pages of it that the boot takes before the linear map is made.
+/// Pages of the pool that the boot takes before the linear map is built.
 const fn taken_by_boot(page_size: PageSize) -> u64 {
     match page_size {
         PageSize::K4 => 11,
@@ -38,24 +38,24 @@ const fn taken_by_boot(page_size: PageSize) -> u64 {
     }
 }
 
-/// A linear map to be made.
+/// A linear map to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Page size and address sizes, and what TLBIs can do.
+    /// Page size and address sizes, and the supported TLBIs.
     pub capabilities: TlbCapabilities,
-    /// What is to be mapped, ascending.
+    /// The pieces to map, ascending.
     pub pieces: Vec<Piece>,
-    /// Table pages there are before any RAM is mapped.
+    /// Table pages that exist before any RAM is mapped.
     pub pool_pages: u64,
 }
 
 impl Job {
-    /// The map that this repository's kernel makes on a machine with `memory` bytes of RAM in one
+    /// The map that this repository's kernel builds on a machine with `memory` bytes of RAM in one
     /// bank, with a CPU that has every page size and, for 52 bits, the formats they need.
     ///
     /// # Errors
     ///
-    /// One line when there are no such addresses, or RAM does not fit them.
+    /// One line if this address size does not exist, or RAM does not fit it.
     pub fn assumed(
         memory: u64,
         page_size: PageSize,
@@ -68,7 +68,7 @@ impl Job {
         Self::with_image(IMAGE_BYTES, memory, shape, rodata, bbm, tlbi_range)
     }
 
-    /// The same with so many bytes of text and constants.
+    /// The same map with this length of text and constants.
     fn with_image(
         image_bytes: u64,
         memory: u64,
@@ -129,7 +129,7 @@ impl Job {
                 start: VirtualAddress(first.wrapping_add(distance)),
                 output: PhysicalAddress(first),
                 bytes,
-                // What may be done with it does not change what it takes.
+                // The permissions do not change the cost.
                 attributes: Attributes::normal(Permissions::READ_WRITE),
                 leaves,
             })
@@ -141,17 +141,17 @@ impl Job {
         }
     }
 
-    /// Its leaves and tables.
+    /// The leaves and tables of the map.
     #[must_use]
     pub fn census(&self) -> Census {
         Census::new(&self.capabilities.geometry, &self.pieces)
     }
 
-    /// What it takes, but for instructions.
+    /// The expected counts, without instructions.
     ///
     /// # Errors
     ///
-    /// One line when the library's own code will not make it.
+    /// One line if the library's own code would refuse the map.
     pub fn expect(&self, strategy: Strategy, barriers: Barriers) -> Result<Expected, String> {
         match strategy.published() {
             None => direct::expected(self),
@@ -165,8 +165,8 @@ impl Job {
     }
 }
 
-/// How large the leaves of a map may be on CPUs that are trusted with level `bbm`: where single
-/// pages must be able to change, blocks only if they can be split live.
+/// The largest leaves of a map on CPUs that are trusted with BBM level `bbm`: where single pages
+/// must be able to change, blocks are allowed only if they can be split live.
 #[must_use]
 pub const fn leaves(rodata: Rodata, bbm: BbmLevel) -> Leaves {
     match rodata {
@@ -192,7 +192,7 @@ fn geometry(page_size: PageSize, va_bits: u32) -> Result<Geometry, String> {
         .map_err(|error| format!("--va-bits {va_bits}: {error}"))
 }
 
-/// Where the kernel puts its linear map: into the lower half of its half of the space.
+/// The address of the kernel's linear map: in the lower half of its half of the space.
 fn place(geometry: &Geometry, start: u64, end: u64) -> Placement {
     Placement::choose(
         geometry,

@@ -1,31 +1,31 @@
-//! Machines whose firmware refuses, errs, or is late, on the host: whoever is not let go has all as
-//! it was.
+//! Machines whose firmware refuses, fails or is late, on the host: after a failure everything is as
+//! before.
 
 use super::{Others, Why, all};
 use crate::cpus::MOST_CPUS;
 use crate::cpus::set::CpuSet;
 use std::cell::{Cell, RefCell};
 
-/// What a CPU does once it is told to go off.
+/// A CPU's reaction once it is asked to go off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Takes it up at once, and is off after that many looks.
+    /// Accepts at once, and is off after that many polls.
     GoesAfter(u32),
-    /// Takes it up, and firmware refuses after that many looks.
+    /// Accepts; firmware refuses after that many polls.
     RefusedAfter(u32),
-    /// Never comes to its loop.
+    /// Never reaches its loop.
     Deaf,
 }
 
-/// What firmware says of a CPU when it is asked.
+/// Firmware's answers about a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     TheTruth,
-    /// An error, from that question on.
+    /// An error, from that query on.
     ErrorFrom(u32),
-    /// An error to that question only.
+    /// An error to that query only.
     ErrorOnce(u32),
-    /// That it is off, always.
+    /// Always off.
     Off,
 }
 
@@ -33,14 +33,14 @@ enum Says {
 enum State {
     NeverStarted,
     Runs,
-    /// Has taken up that it is to go.
+    /// Has accepted to go off.
     Goes,
-    /// Runs, as firmware refused.
+    /// Runs, because firmware refused.
     Stays,
     Off,
     /// In this kernel's memory, and not online.
     Parked,
-    /// The same, as it was given up before firmware refused.
+    /// As `Parked`, because it was given up before firmware refused.
     Halted,
 }
 
@@ -51,7 +51,7 @@ struct Cpu {
     state: State,
     asked: bool,
     given_up: bool,
-    /// Looks since it was told, and questions to firmware about it.
+    /// Polls since it was asked, and queries to firmware about it.
     looks: u32,
     questions: u32,
 }
@@ -70,12 +70,12 @@ const fn cpu(told: Told, says: Says) -> Cpu {
 
 const WELL: Cpu = cpu(Told::GoesAfter(2), Says::TheTruth);
 
-/// After so many looks patience ends.
+/// The time limit in polls.
 const PATIENCE: u64 = 20;
 
 #[derive(Debug)]
 struct Fake {
-    /// From CPU 1 on.
+    /// The CPUs from number 1 on.
     cpus: RefCell<Vec<Cpu>>,
     online: Cell<CpuSet>,
     time: Cell<u64>,
@@ -120,7 +120,7 @@ impl Others for Fake {
         cpu.is_some_and(|cpu| cpu.state != State::NeverStarted)
     }
 
-    /// Time goes on: a CPU that was told does its next step.
+    /// Advances the time: a CPU that was asked does its next step.
     fn is_off(&self, number: usize) -> Result<bool, u8> {
         self.time.set(self.time.get() + 1);
         self.with(number, |cpu| {
@@ -199,7 +199,7 @@ impl Others for Fake {
                 "CPU {number} is online"
             );
             self.with(number, |cpu| {
-                // One that runs would be started over its own stack.
+                // Starting a CPU that runs would destroy its stack.
                 assert!(
                     matches!(cpu.state, State::Off | State::Goes),
                     "CPU {number}, which is {:?}, is started",
@@ -223,7 +223,8 @@ impl Others for Fake {
     }
 }
 
-/// That CPU does not go; all are as they were, but those that firmware holds between on and off.
+/// Checks that this CPU does not go off, and that all others are as before, except those that firmware
+/// holds between on and off.
 #[track_caller]
 fn stays(cpus: &[Cpu], number: usize, why: Why<u8>) -> Fake {
     let fake = Fake::new(cpus);
@@ -235,7 +236,7 @@ fn stays(cpus: &[Cpu], number: usize, why: Why<u8>) -> Fake {
         assert!(!now.asked, "CPU {at} is still asked: {cpus:?}");
         let online = fake.online.get().contains(at);
         if now.state == State::Goes {
-            // Told by whoever tries to start it again, and not counted as running.
+            // The attempt to start it again takes care of it; it does not count as running.
             assert!(!online && at == number, "CPU {at}: {cpus:?}");
             assert!(fake.started_again.get().contains(at));
         } else {
@@ -276,13 +277,14 @@ fn firmware_that_refuses_cpu_off_leaves_it_running() {
         let fake = stays(&[WELL, refused, WELL], 2, Why::Stays);
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
         assert_eq!(fake.with(3, |cpu| cpu.questions), 0);
-        // And once more: it is not taken for one that was refused just now.
+        // A second attempt must not mistake the old refusal for a new one.
         assert_eq!(all(&fake), Err((2, Why::Stays)));
         assert_eq!(fake.state(2), State::Runs);
     }
 }
 
-/// It is no longer called when tables change, so it must not run, and nobody may leave over it.
+/// The CPU no longer gets calls when tables change, so it must not run, and the kernel must not be
+/// left while it is there.
 #[test]
 fn firmware_that_refuses_too_late_finds_it_given_up() {
     let looks = PATIENCE as u32 + 5;
@@ -297,7 +299,7 @@ fn firmware_that_refuses_too_late_finds_it_given_up() {
     assert!(!fake.online.get().contains(2));
 }
 
-/// It was never told to go: it must not be started a second time.
+/// The CPU was never asked to go: it must not be started a second time.
 #[test]
 fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
     let silent = cpu(Told::GoesAfter(0), Says::ErrorFrom(1));
@@ -311,7 +313,7 @@ fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
 fn firmware_that_stops_answering_is_believed_nothing() {
     for first in 2..6 {
         let says = Says::ErrorFrom(first);
-        // On its way when firmware fell silent: it is off, or will be.
+        // The CPU had accepted when firmware began to fail: it is off, or will be.
         for looks in first..8 {
             let fake = stays(
                 &[WELL, cpu(Told::GoesAfter(looks), says)],
@@ -320,17 +322,17 @@ fn firmware_that_stops_answering_is_believed_nothing() {
             );
             assert_eq!(fake.started_again.get(), CpuSet(1 << 1 | 1 << 2));
         }
-        // It has not heard of it: that is taken back, and it stays.
+        // The CPU has not seen the request, which is withdrawn, and it stays.
         let fake = stays(&[WELL, cpu(Told::Deaf, says)], 2, Why::Firmware(7));
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
-        // Refused just when firmware fell silent.
+        // Firmware refused just when it began to fail.
         let refused = cpu(Told::RefusedAfter(first - 2), says);
         let fake = stays(&[WELL, refused], 2, Why::Stays);
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
     }
 }
 
-/// One question without an answer loses no CPU: it goes, and is started again once it is off.
+/// One failed query loses no CPU: it goes off, and is started again once it is off.
 #[test]
 fn firmware_that_fails_once_takes_no_cpu_away() {
     let looks = 8;
@@ -357,12 +359,12 @@ fn a_cpu_that_takes_too_long_is_not_waited_for_without_end() {
     let late = cpu(Told::GoesAfter(patience + 1), Says::TheTruth);
     let fake = stays(&[WELL, late, WELL], 2, Why::Late);
     assert_eq!(fake.started_again.get(), CpuSet(0b110));
-    // One that never heard of it is not taken away, and not started.
+    // A CPU that never saw the request is kept, and not started again.
     let fake = stays(&[WELL, cpu(Told::Deaf, Says::TheTruth)], 2, Why::Late);
     assert_eq!(fake.started_again.get(), CpuSet::one(1));
 }
 
-/// Before anybody is told to go.
+/// The parked CPU is found before any CPU is asked to go.
 #[test]
 fn one_that_waits_in_this_kernels_memory_is_seen_first() {
     for (says, why) in [
@@ -379,7 +381,7 @@ fn one_that_waits_in_this_kernels_memory_is_seen_first() {
     }
 }
 
-/// Three CPUs, each in every way: whatever comes of it, either all went or all are as they were.
+/// Three CPUs in every combination of behaviours: either all went, or all are as before.
 #[test]
 fn whatever_each_does_all_go_or_none() {
     let patience = PATIENCE as u32;

@@ -1,6 +1,6 @@
-//! Table pages taken and given back by several CPUs at once, over the interleavings that a
-//! scheduler under our control makes: a reservation holds whatever others do in between, no page
-//! is with two of them, none is lost.
+//! Several CPUs allocate and free table pages at once, over interleavings that the test's scheduler
+//! makes: a reservation holds whatever other CPUs do in between, no page is allocated twice, none is
+//! lost.
 
 use super::super::tables::{Source, Tables};
 use super::super::{Frame, Frames, metadata::metadata_words};
@@ -18,7 +18,7 @@ const SCHEDULES: usize = 2_000;
 
 struct Shared {
     frames: Mutex<Frames<'static>>,
-    /// Who has each frame.
+    /// The owner of each frame.
     owners: Mutex<[Option<usize>; FRAMES as usize]>,
 }
 
@@ -32,7 +32,7 @@ impl Source for Locked {
 }
 
 fn cpu(number: usize, shared: &Arc<Shared>) {
-    // SAFETY: the frames are numbers here; nobody touches memory behind them.
+    // SAFETY: the frames are only numbers here; no code touches their memory.
     let mut tables = unsafe { Tables::new(Locked(shared.clone())) };
     for wanted in [3, 5] {
         if !tables.reserve(wanted) {
@@ -63,7 +63,7 @@ fn cpu(number: usize, shared: &Arc<Shared>) {
 #[test]
 fn reservations_hold_and_nothing_is_lost_under_interleavings() {
     let mut config = Config::new();
-    // A `Frames` on the stack, in a debug build, more than once.
+    // Debug builds hold several copies of `Frames` on the stack.
     config.stack_size = 1 << 20;
     let scheduler = RandomScheduler::new(SCHEDULES * times());
     Runner::new(scheduler, config).run(|| {

@@ -1,5 +1,5 @@
-//! The largest machines and blocks, what a boot may touch of their metadata, and
-//! what cannot be managed at all.
+//! The largest machines and blocks, the metadata that a boot may touch, and spans that cannot be
+//! managed.
 
 use super::*;
 
@@ -33,8 +33,8 @@ fn giving_in_512_gib_touches_one_chunk_a_block() {
         assert_eq!(frames.touched(), BLOCKS_OF_512_GIB * chunk, "{page_size}");
         assert_eq!(frames.free_frames(), count);
 
-        // The first page splits the first block of 1 GiB: a chunk for each half of a chunk or
-        // more, the first one being touched already.
+        // The first page splits the first block of 1 GiB. It touches a chunk for each half of at least
+        // a chunk; the first chunk is touched already.
         let initial = free_blocks(&frames);
         let page = frames.allocate(0).unwrap();
         let halves = u64::from(GIB_SHIFT - page_size.shift() - CHUNK_ENTRIES.ilog2());
@@ -48,7 +48,7 @@ fn giving_in_512_gib_touches_one_chunk_a_block() {
 
 #[test]
 fn metadata_that_was_not_touched_keeps_its_content() {
-    // Words that say: free, of order 0.
+    // Words that read as free, of order 0.
     const POISON: u32 = 1;
     let count = 1u64 << 12;
     let words = metadata_words(count) as usize;
@@ -58,10 +58,10 @@ fn metadata_that_was_not_touched_keeps_its_content() {
         assert_eq!(free_blocks(&frames), [(1 << 12, 12)]);
         assert_eq!(frames.touched(), 256);
         let block = frames.allocate(10).unwrap();
-        // The halves of 2048 and 1024 frames that the split left.
+        // The halves of 2048 and 1024 frames that remain after the split.
         assert_eq!(frames.touched(), 3 * 256);
         frames.free(block, 10).unwrap();
-        // Looking at what was never touched does not touch it.
+        // A lookup in untouched metadata does not touch it.
         let inside = Frame((1 << 12) + 1000);
         assert!(frames.free(inside, 0).is_err());
         assert!(frames.add_range(Frame(1 << 12), count).is_err());
@@ -84,7 +84,7 @@ fn the_largest_blocks_are_allocated_split_and_never_joined() {
     for page_size in PageSize::ALL {
         let order = max_order(page_size);
         let block = 1u64 << order;
-        // Starts a page late, ends a page early.
+        // Starts a page late and ends a page early.
         let (first, count) = (block + 1, 6 * block - 2);
         let mut memory = uninitialised(count);
         let mut frames = filled(page_size, first, count, &mut memory);
@@ -101,7 +101,7 @@ fn the_largest_blocks_are_allocated_split_and_never_joined() {
         }
         assert_eq!(free_blocks(&frames), initial);
 
-        // Down to single frames and back, through every order.
+        // Splits down to single frames and back, through every order.
         let mut taken = Vec::new();
         for order in (0..order).rev() {
             taken.push((frames.allocate(order).unwrap(), order));
@@ -143,7 +143,7 @@ fn spans_that_cannot_be_managed_are_refused() {
             })
         );
         assert_eq!(metadata_bytes(11), 34 * 4);
-        // The last frame there is.
+        // The last frame number.
         let mut memory = uninitialised(1);
         frames.add_span(Frame(end - 1), 1, &mut memory).unwrap();
         frames.add_range(Frame(end - 1), 1).unwrap();
@@ -160,7 +160,7 @@ fn spans_that_cannot_be_managed_are_refused() {
                 })
             );
         }
-        // A bank that comes later may lie before the others.
+        // A bank added later may lie before the others.
         let mut memory = uninitialised(2);
         frames.add_span(Frame(end - 3), 2, &mut memory).unwrap();
         frames.add_range(Frame(end - 3), 2).unwrap();

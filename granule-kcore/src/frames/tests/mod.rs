@@ -1,5 +1,5 @@
-//! The allocator as a whole, on metadata memory of the host that starts
-//! uninitialised, or full of words that look like entries.
+//! Tests of the whole allocator, on host memory for metadata that starts uninitialised, or full of
+//! words that look like entries.
 
 mod interleaved;
 mod limits;
@@ -15,12 +15,12 @@ fn uninitialised(frames: u64) -> Box<[Word]> {
     Box::<[u32]>::new_uninit_slice(metadata_words(frames) as usize)
 }
 
-/// All free blocks, in order of their numbers; panics if a list is not what it should be.
+/// All free blocks, ascending; panics if a list is inconsistent.
 fn free_blocks(frames: &Frames<'_>) -> Vec<(u64, u32)> {
     frames.spans().iter().flat_map(Span::free_blocks).collect()
 }
 
-/// One span from `first`, with so many frames, all of which are given in.
+/// An allocator with one span of `count` frames from `first`, all given in.
 fn filled(page_size: PageSize, first: u64, count: u64, memory: &mut [Word]) -> Frames<'_> {
     let mut frames = Frames::new(page_size);
     frames.add_span(Frame(first), count, memory).unwrap();
@@ -28,7 +28,7 @@ fn filled(page_size: PageSize, first: u64, count: u64, memory: &mut [Word]) -> F
     frames
 }
 
-/// A permutation that is no particular one: steps of a prime.
+/// An arbitrary permutation: steps of a prime.
 fn shuffled<T: Copy>(of: &[T]) -> Vec<T> {
     let step = 1_000_003;
     assert_ne!(of.len() % step, 0);
@@ -48,7 +48,7 @@ fn every_frame_is_given_once_and_all_come_back() {
                 assert_eq!(frame.0 % (1 << order), 0);
                 blocks.push(frame);
             }
-            // The odd ends hold no aligned block.
+            // The odd ends contain no aligned block.
             let expected = ((first + count) >> order) - ((first - 1) >> order) - 1;
             assert_eq!(blocks.len() as u64, expected, "order {order}");
             assert_eq!(frames.allocated(), expected << order);
@@ -121,7 +121,7 @@ fn a_hole_is_never_given_out() {
     let hole = Frame(84);
     let not_given = Err(FrameError::NotGiven { frame: hole });
     assert_eq!(frames.free(hole, 0), not_given);
-    // The last frame makes it one block.
+    // The last frame completes one block.
     frames.add_range(hole, 1).unwrap();
     assert_eq!(free_blocks(&frames), [(64, 6)]);
 }
@@ -153,7 +153,7 @@ fn a_wrong_free_is_refused_with_the_reason_and_changes_nothing() {
                 order: 4,
             },
         ),
-        // Never touched metadata, in a block that never was split.
+        // Untouched metadata, in a block that was never split.
         (
             (Frame(0x11fe), 0),
             FrameError::AlreadyFree {
@@ -204,7 +204,7 @@ fn a_wrong_free_is_refused_with_the_reason_and_changes_nothing() {
         assert_eq!(frames.refused(), count);
         assert_eq!((free_blocks(&frames), frames.allocated()), before);
     }
-    // Twice: while its buddy is allocated, and after all was joined.
+    // Freed twice: while its buddy is allocated, and after everything was merged.
     frames.free(block, 4).unwrap();
     let twice = Err(FrameError::AlreadyFree { frame: block });
     assert_eq!(frames.free(block, 4), twice);
@@ -279,7 +279,7 @@ fn neighbouring_spans_stay_apart_and_gaps_are_refused() {
     frames.add_range(Frame(4), 12).unwrap();
     frames.add_range(Frame(32), 1).unwrap();
     assert_eq!(free_blocks(&frames), [(4, 2), (8, 3), (32, 0)]);
-    // Small blocks first, wherever they are; no large one is broken without need.
+    // Small blocks are used first, wherever they are; no large one is split without need.
     assert_eq!(frames.allocate(0), Some(Frame(32)));
     assert_eq!(frames.allocate(1), Some(Frame(4)));
     assert_eq!(frames.allocate(3), Some(Frame(8)));

@@ -1,5 +1,5 @@
-//! Random operations, compared after each with a model that is a set of free frame
-//! numbers and a map of allocated blocks.
+//! Random operations, compared after each step with a model: a set of free frame numbers and a map of
+//! allocated blocks.
 
 use super::*;
 use granule_testing::cases::config;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// Give in frames, by place among all the spans' frames: it may not be possible.
+    /// Give in frames at a place among all spans' frames; may be refused.
     Add {
         place: usize,
         count: u64,
@@ -16,11 +16,11 @@ enum Op {
     Allocate {
         order: u32,
     },
-    /// Free an allocated block, as what it is.
+    /// Free an allocated block with its order.
     Free {
         which: usize,
     },
-    /// Free anything.
+    /// Free anything; may be refused.
     FreeAny {
         place: usize,
         order: u32,
@@ -34,7 +34,7 @@ enum Op {
     TakeReserved {
         most: u64,
     },
-    /// Take frames out, by place: it may not be possible.
+    /// Take out frames at a place; may be refused.
     TakeOut {
         place: usize,
         count: u64,
@@ -104,7 +104,7 @@ impl Model {
         (frame < head + (1 << order)).then_some((*head, *order))
     }
 
-    /// What the free frames make if every block is as large as it can be.
+    /// The free frames as blocks, each as large as possible.
     fn blocks(&self) -> Vec<(u64, u32)> {
         let mut blocks = Vec::new();
         // The end of the last block, and of the free frames of one span that follow it.
@@ -133,7 +133,7 @@ impl Model {
         self.free.len() as u64 - self.reserved
     }
 
-    /// A block of `order` at `frame` was allocated: it was the best fit.
+    /// Records the allocation of a block of `order` at `frame`, and checks that it was the best fit.
     fn allocate(&mut self, frame: u64, order: u32) {
         let blocks = self.blocks();
         let from = blocks
@@ -152,7 +152,7 @@ impl Model {
         let mut given = None;
         for frame in start..start + count {
             if self.span_of(frame).is_none() {
-                // What lies before is looked at first, but by the span.
+                // An error of an earlier frame comes first, because the allocator checks span by span.
                 return Err(given.unwrap_or(FrameError::OutsideSpans {
                     frame: Frame(frame),
                 }));
@@ -221,7 +221,7 @@ impl Model {
         }
     }
 
-    /// The frame at a place among the spans and one frame around each.
+    /// The frame at a place among the spans, with one frame around each.
     fn at(&self, place: usize) -> u64 {
         let all: u64 = self.spans.iter().map(|(_, count)| count + 2).sum();
         let mut place = place as u64 % all;
@@ -235,7 +235,7 @@ impl Model {
     }
 }
 
-/// Does `op` to both, and compares what came of it.
+/// Applies `op` to both, and compares the results.
 fn step(op: Op, frames: &mut Frames<'_>, model: &mut Model) {
     match op {
         Op::Add { place, count } => {
@@ -293,7 +293,7 @@ fn step(op: Op, frames: &mut Frames<'_>, model: &mut Model) {
             let got = frames.take_reserved(most);
             assert_eq!(got.is_some(), most.min(model.reserved) > 0);
             if let Some((Frame(first), count)) = got {
-                // As long as powers of two and the free blocks allow.
+                // The run is as long as powers of two and the free blocks allow.
                 assert!(count.is_power_of_two() && count <= most.min(model.reserved));
                 assert!(2 * count > most.min(model.reserved) || Some(count) == largest);
                 model.allocate(first, count.ilog2());
@@ -306,7 +306,7 @@ fn step(op: Op, frames: &mut Frames<'_>, model: &mut Model) {
     }
 }
 
-/// All that can be seen is the same, and every free block is as large as it can be.
+/// Checks that all visible state is the same, and that every free block is as large as possible.
 fn compare(frames: &Frames<'_>, model: &Model) {
     let allocated: u64 = model.allocated.values().map(|order| 1u64 << order).sum();
     assert_eq!(frames.allocated(), allocated);
@@ -342,7 +342,7 @@ fn run(page_size: PageSize, spans: Vec<(u64, u64)>, fill: bool, content: Option<
         })
         .collect();
     let mut frames = Frames::new(page_size);
-    // In any order: here the second half, backwards, and then the first.
+    // Any order works: here the second half backwards, then the first.
     let half = spans.len() / 2;
     let (early, late) = memories.split_at_mut(half);
     let late = spans[half..].iter().zip(late).rev();
@@ -365,7 +365,7 @@ fn run(page_size: PageSize, spans: Vec<(u64, u64)>, fill: bool, content: Option<
     }
     for op in ops {
         step(*op, &mut frames, &mut model);
-        // Miri is for what the allocator reads; the comparison takes it minutes.
+        // Miri checks the allocator's reads; the comparison would take it minutes.
         if !cfg!(miri) {
             compare(&frames, &model);
         }

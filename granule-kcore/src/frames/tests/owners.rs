@@ -1,5 +1,5 @@
-//! Frames of several owners, single frames that follow each other, and what that leaves of blocks:
-//! each compared with a map of frames to their owners.
+//! Frames with several owners, runs of single frames, and the resulting free blocks, each compared
+//! with a map from frames to their numbers of owners.
 
 use super::*;
 use crate::frames::metadata::CHUNK_ENTRIES;
@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// Allocate this very frame, by place.
+    /// Allocate a given frame, by place.
     Exactly { place: u64 },
     /// Allocate a frame of a free group.
     InGroup { order: u32, index: u64 },
     /// Allocate any single frame.
     Any,
-    /// Share a run, by place: it may not be possible.
+    /// Share a run, by place; may be refused.
     Share { place: u64, count: u64 },
-    /// Release a run, by place: it may not be possible.
+    /// Release a run, by place; may be refused.
     Release { place: u64, count: u64 },
 }
 
@@ -35,10 +35,10 @@ fn op() -> impl Strategy<Value = Op> {
 
 const FIRST: u64 = 0x1003;
 const COUNT: u64 = 700;
-/// A second span right behind, so that runs reach from one into the other.
+/// The second span is adjacent, so that runs reach from one into the other.
 const SECOND: u64 = 60;
 
-/// What the free frames make when every block is as large as it can be.
+/// The free frames as blocks, each as large as possible.
 fn expected_blocks(owners: &BTreeMap<u64, u64>) -> Vec<(u64, u32)> {
     let mut blocks = Vec::new();
     for (start, end) in [
@@ -103,7 +103,7 @@ proptest! {
                     if let Some(Frame(number)) = got {
                         let start = number - index;
                         prop_assert!(start.is_multiple_of(1 << order));
-                        // The rest of the group is there for who asks for it.
+                        // The rest of the group stays free for a later request.
                         let group = start..start + (1 << order);
                         prop_assert!(owners.range(group).next().is_none());
                         owners.insert(number, 1);
@@ -153,7 +153,8 @@ proptest! {
                 let same = |at: &u64| owners.get(at).is_some_and(|at| shared(at) == shared(count));
                 let in_first = *number < FIRST + COUNT;
                 let (start, frames_in) = if in_first { (FIRST, COUNT) } else { (FIRST + COUNT, SECOND) };
-                // Not beyond a span, nor the entries that are initialised together.
+                // The answer ends with the span and with the chunk of entries that are initialised
+                // together.
                 let offset = number - start;
                 let chunk = u64::from(CHUNK_ENTRIES);
                 let most = 5.min(frames_in - offset).min(chunk - offset % chunk);

@@ -1,11 +1,11 @@
-//! Pages for tables: what is reserved is there, whatever others allocate.
+//! Pages for tables: reserved pages stay available, whatever others allocate.
 
 use super::super::tables::{Source, Tables};
 use super::*;
 use granule::table::{FreedTable, TableAllocator};
 use std::cell::RefCell;
 
-/// Frames that others use too, as behind the kernel's lock.
+/// Frames shared with other users, as behind the kernel's lock.
 struct Shared<'s, 'm>(&'s RefCell<Frames<'m>>);
 
 impl Source for Shared<'_, '_> {
@@ -33,7 +33,7 @@ fn what_is_reserved_is_there_when_all_else_is_taken() {
             others.push(frame);
         }
         assert_eq!(others.len(), 63);
-        // Reserving what is held already needs nothing more; one more is not there.
+        // Reserving the pages already held needs nothing more; one page more is not available.
         assert!(tables.reserve(37));
         assert!(!tables.reserve(38));
 
@@ -68,7 +68,7 @@ fn what_is_not_used_goes_back_with_the_tables() {
         assert!(tables.reserve(10));
         assert_eq!(tables.allocate(4).map(|run| run.count), Some(4));
         assert_eq!((tables.held(), frames.borrow().reserved()), (6, 6));
-        // What is left over serves the next operation.
+        // Left-over reservations serve the next operation.
         assert!(tables.reserve(8));
         assert_eq!(frames.borrow().reserved(), 8);
     }

@@ -11,7 +11,7 @@ const KEPT: [Extent; 2] = [
     Extent::new(0x4600_0000, 0x2000),
     Extent::new(0x5100_0000, 8),
 ];
-/// Of the tree as it is.
+/// The seed of the old tree.
 const SEED: u64 = 0x0102_0304_0506_0708;
 const FRESH: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 const NOTE: Extent = Extent::new(0x5000_0000, 0x1000);
@@ -24,7 +24,7 @@ fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
     node
 }
 
-/// A tree with a little of everything.
+/// A tree with some of everything.
 fn tree() -> Vec<u8> {
     let mut tree = DeviceTree::new();
     let odd = DeviceTreeProperty::new_unchecked("odd", &b"12345"[..]);
@@ -76,7 +76,7 @@ fn changes() -> Changes<'static> {
     }
 }
 
-/// With room behind it, as QEMU's trees have.
+/// The tree with unused room behind it, as QEMU's trees have.
 fn roomy(old: &[u8]) -> Vec<u8> {
     let mut roomy = old.to_vec();
     roomy.resize(1 << 20, 0);
@@ -87,7 +87,7 @@ fn roomy(old: &[u8]) -> Vec<u8> {
 fn rewritten(old: &[u8], changes: &Changes<'_>) -> Vec<u8> {
     let mut into = vec![0xa5; most_bytes(old, changes).unwrap()];
     let length = write(old, changes, &mut into).unwrap();
-    // Not much is asked for in vain, however much room the old one has.
+    // The estimate is close, however much room the old tree has.
     assert!(into.len() - length < 700, "{} for {length}", into.len());
     into.truncate(length);
     into
@@ -112,7 +112,7 @@ fn chosen_is_new_and_all_else_as_it_was() {
     assert_eq!(chosen("kaslr-seed"), number(SEED ^ FRESH));
     assert_eq!(chosen("rng-seed").unwrap(), [0x5a; SEED_BYTES]);
     assert_eq!(chosen(note::PROPERTY), number(NOTE.start));
-    // No name twice, and nothing of what a kernel before this one left for it alone.
+    // No name occurs twice, and properties that an earlier kernel left for this kernel alone are gone.
     let node = read.find_node("/chosen").unwrap();
     assert_eq!(node.properties().count(), 7);
     assert_eq!(
@@ -127,7 +127,8 @@ fn chosen_is_new_and_all_else_as_it_was() {
         .memory_reservations()
         .map(|it| (it.address(), it.size()))
         .collect();
-    // Neither the old tree, nor the old initramfs, nor the note that was read; what is kept once.
+    // Neither the old tree, the old initramfs nor the note that was read is reserved; kept memory is
+    // reserved once.
     assert_eq!(
         reserved,
         [
@@ -158,7 +159,7 @@ fn without_an_initramfs_there_is_none_and_without_chosen_there_is_one() {
     let seed = value(&read, "/chosen", "kaslr-seed");
     assert_eq!(seed, Some(FRESH.to_be_bytes().to_vec()));
     assert!(read.find_node("/cpus").is_some());
-    // From kernel to kernel it does not grow.
+    // The tree does not grow from kernel to kernel.
     let again = rewritten(&new, &changes());
     assert_eq!(again.len(), new.len());
     let read = Fdt::new(&again).unwrap();
@@ -180,8 +181,8 @@ fn it_is_as_long_wherever_things_are() {
     assert_eq!(written, Err(TreeError::Full { room: long - 1 }));
 }
 
-/// Whatever firmware has reserved: also what the note's place is taken for before it has one, and the
-/// note's place itself.
+/// The length is the same for any firmware reservations, including one at the placeholder of the
+/// note's place and one at the note's place itself.
 #[test]
 fn it_is_as_long_before_anything_has_a_place() {
     let mut firmware = DeviceTree::from_fdt(&Fdt::new(&tree()).unwrap());
@@ -205,8 +206,8 @@ fn it_is_as_long_before_anything_has_a_place() {
     assert!(longer.to_string().contains(&words), "{longer}");
 }
 
-/// A seed is handed over once: without hardware that makes another one there is none, and what only
-/// places the next kernel is stirred.
+/// A seed is used once: `rng-seed` is dropped without hardware that makes a new one, and `kaslr-seed`,
+/// which only places the next kernel, is mixed.
 #[test]
 fn no_seed_goes_through_as_it_is() {
     let guessable = Changes {

@@ -1,16 +1,16 @@
-//! What both drivers of the interrupt controller have in common.
+//! Shared by both versions of the interrupt controller.
 
 use crate::dev::timer;
 use arm_gic::IntId;
 use core::fmt;
 
-/// The SGI by which CPUs call each other.
+/// The SGI for calls between CPUs.
 pub(super) const CALL: IntId = IntId::sgi(0);
 
 /// Why a CPU cannot use the GIC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Error {
-    /// The crate refuses.
+    /// The `arm-gic` crate refused.
     V3(arm_gic::gicv3::GicError),
     /// An interrupt cannot be enabled.
     V2(arm_gic::gicv2::Error),
@@ -18,7 +18,7 @@ pub(crate) enum Error {
     NoRedistributor,
     /// GICv2's distributor names no CPU interface for this CPU.
     NoInterface,
-    /// Aff0 is beyond what one SGI list names.
+    /// Aff0 is larger than one SGI list can name.
     Affinity,
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// The timer's interrupt, which every CPU has for itself. Its timer is off until it is used,
-/// whatever firmware left.
+/// The timer's private interrupt. The timer is switched off here until it is used, because firmware
+/// may have left it on.
 pub(super) fn timer() -> Option<IntId> {
     let number = timer::interrupt()?;
     timer::off();

@@ -1,8 +1,8 @@
-//! The interrupt controller, through the `arm-gic` crate: as much of it as calls between CPUs and
-//! each CPU's timer take.
+//! The interrupt controller, through the `arm-gic` crate: the parts needed for calls between CPUs and each
+//! CPU's timer.
 //!
-//! `granule_kcore::devicetree::gic` finds it; [`v2`] and [`v3`] each drive one version; the rest of the
-//! kernel calls the functions here. One software-generated interrupt (SGI) is in use.
+//! `granule_kcore::devicetree::gic` finds the controller; [`v2`] and [`v3`] each drive one version; the rest
+//! of the kernel calls the functions here. The kernel uses one software-generated interrupt (SGI).
 
 mod common;
 pub(crate) mod quiet;
@@ -31,7 +31,7 @@ mod driver {
     pub(crate) static V2_DRIVER: Driver = Driver::new("gic-v2", Requirement::Any);
     pub(crate) static V3_DRIVER: Driver = Driver::new("gic-v3", Requirement::Any);
 
-    /// A GIC whose registers are mapped, by virtual addresses.
+    /// A GIC with mapped registers, by virtual addresses.
     #[derive(Clone, Debug)]
     pub(crate) enum Mapped {
         /// Distributor and CPU interface.
@@ -46,22 +46,22 @@ mod driver {
         },
     }
 
-    /// 0 none, else the version.
+    /// The GIC's version; 0 before it is set up.
     static VERSION: AtomicU32 = AtomicU32::new(0);
 
-    /// Sets the distributor up, and this CPU, which is the boot CPU.
+    /// Sets up the distributor and this CPU, which is the boot CPU.
     ///
     /// # Safety
     ///
-    /// The registers must be mapped as Device memory at these addresses for good, and the call be
-    /// the first and only one.
+    /// The registers must be mapped as Device memory at these addresses for good. The function must be called
+    /// only once, before any other function here.
     pub(crate) unsafe fn init(mapped: &Mapped, cpu: &PerCpu) -> Result<(), Error> {
         match mapped {
             Mapped::V2 {
                 distributor,
                 cpu_interface,
             } => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller answers for the mapping.
                 unsafe { v2::take(*distributor, *cpu_interface) };
                 VERSION.store(2, Ordering::Relaxed);
             }
@@ -69,7 +69,7 @@ mod driver {
                 distributor,
                 redistributors,
             } => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller answers for the mapping.
                 unsafe { v3::take(*distributor, redistributors) };
                 VERSION.store(3, Ordering::Relaxed);
             }
@@ -80,7 +80,7 @@ mod driver {
         }
     }
 
-    /// Sets this CPU's part up; one CPU after the other.
+    /// Sets up this CPU's part. CPUs must call this one after the other.
     pub(crate) fn init_cpu(cpu: &PerCpu) -> Result<(), Error> {
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::init_cpu(),
@@ -88,8 +88,8 @@ mod driver {
         }
     }
 
-    /// This CPU takes no interrupt any more: its interface is off, and none of its private ones is
-    /// enabled, pending or active. Interrupts must be masked.
+    /// Stops all interrupts of this CPU: its interface is off, and none of its private interrupts is enabled,
+    /// pending or active. Interrupts must be masked.
     pub(crate) fn quiet_cpu(cpu: &PerCpu) -> Result<(), StillOn> {
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::quiet_cpu(),
@@ -98,7 +98,7 @@ mod driver {
         }
     }
 
-    /// The same of all that are shared, by the last CPU.
+    /// Stops all shared interrupts. The last CPU calls this.
     pub(crate) fn quiet_rest() -> Result<(), StillOn> {
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::quiet_rest(),
@@ -107,7 +107,7 @@ mod driver {
         }
     }
 
-    /// As it was after [`init`], by the boot CPU.
+    /// Restores the state after [`init`]. The boot CPU calls this.
     pub(crate) fn restore(cpu: &PerCpu) -> Result<(), Error> {
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::init_cpu(),
@@ -116,10 +116,9 @@ mod driver {
         }
     }
 
-    /// Sends the calling interrupt to `cpus`. What was stored before is visible to who takes it.
+    /// Sends the call interrupt to `cpus`. The receiver sees everything that was stored before.
     pub(crate) fn send(cpus: CpuSet) {
-        // The interrupt is no memory access, so only a barrier orders it after the stores that it
-        // announces.
+        // Sending is not a memory access, so only a barrier orders it after the stores that it announces.
         granule::hw::dsb_ishst();
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::send(cpus),
@@ -129,20 +128,20 @@ mod driver {
         granule::hw::isb();
     }
 
-    /// Takes the pending interrupt with the highest priority; `None` if it went away.
+    /// Acknowledges the pending interrupt with the highest priority; `None` if it went away.
     pub(crate) fn acknowledge() -> Option<Taken> {
         let id = match VERSION.load(Ordering::Relaxed) {
             2 => v2::acknowledge(),
             3 => v3::acknowledge(),
             _ => None,
         }?;
-        // What the interrupt announces is read after it is acknowledged.
+        // Data that the interrupt announces must be read after the acknowledgement.
         granule::hw::dsb_sy();
         granule::hw::isb();
         Some(Taken(id))
     }
 
-    /// Says that an interrupt has been dealt with.
+    /// Ends the handling of an interrupt.
     pub(crate) fn end(taken: Taken) {
         match VERSION.load(Ordering::Relaxed) {
             2 => v2::end(taken.0),
@@ -156,12 +155,12 @@ mod driver {
     pub(crate) struct Taken(IntId);
 
     impl Taken {
-        /// Whether another CPU calls.
+        /// Whether the interrupt is a call from another CPU.
         pub(crate) fn is_call(&self) -> bool {
             self.number() == CALL.raw_value()
         }
 
-        /// The interrupt's number. A GICv2 puts the sender of an SGI above it.
+        /// The interrupt's number. A GICv2 puts an SGI's sender above it.
         pub(crate) fn number(&self) -> u32 {
             if VERSION.load(Ordering::Relaxed) == 2 {
                 self.0.raw_value() & 0x3ff

@@ -1,7 +1,8 @@
-//! What both kinds of GIC have alike: 32 interrupts at a time that are enabled, pending, active.
+//! Quiesces interrupts, for both GIC versions, by the registers that enable, pend and activate 32 interrupts
+//! each.
 //!
-//! Distributor and redistributor have these registers at the same offsets. What is done to them
-//! here is done to make a GIC quiet: for a kernel that knows nothing of what ours has used.
+//! Distributor and redistributor have these registers at the same offsets. The GIC is quiesced for a next
+//! kernel, which does not know which interrupts this one used.
 
 use core::fmt;
 use core::ops::Range;
@@ -12,7 +13,7 @@ const NOT_PENDING: u64 = 0x280;
 const ACTIVE: u64 = 0x300;
 const NOT_ACTIVE: u64 = 0x380;
 
-/// An interrupt that stays enabled or active, whatever is written.
+/// An interrupt that stays enabled or active after it was cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StillOn {
     number: u32,
@@ -20,7 +21,7 @@ pub(crate) struct StillOn {
 }
 
 impl StillOn {
-    /// One that stays enabled.
+    /// An interrupt that stays enabled.
     pub(crate) const fn enabled(number: u32) -> Self {
         Self {
             number,
@@ -39,12 +40,12 @@ impl fmt::Display for StillOn {
     }
 }
 
-/// Registers of 32 bits.
+/// A block of 32-bit registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers(u64);
 
 impl Registers {
-    /// Those at an address.
+    /// The registers at `address`.
     ///
     /// # Safety
     ///
@@ -54,16 +55,16 @@ impl Registers {
     }
 
     pub(super) fn read(self, offset: u64) -> u32 {
-        // SAFETY: `at`'s caller vouched for the registers; reading these changes nothing.
+        // SAFETY: `at`'s caller answers for the registers; reading these has no effect.
         unsafe { ((self.0 + offset) as *const u32).read_volatile() }
     }
 
     pub(super) fn write(self, offset: u64, value: u32) {
-        // SAFETY: as for `read`; what they do concerns no memory.
+        // SAFETY: as for `read`; writing them does not affect memory.
         unsafe { ((self.0 + offset) as *mut u32).write_volatile(value) };
     }
 
-    /// Waits until a bit is 0, for a while.
+    /// Waits for a limited time until a bit is 0.
     pub(super) fn wait(self, offset: u64, bit: u32) {
         const PATIENCE: u32 = 1_000_000;
         for _ in 0..PATIENCE {
@@ -73,7 +74,7 @@ impl Registers {
         }
     }
 
-    /// Words of 32 interrupts are neither enabled nor pending nor active.
+    /// Disables the interrupts of `words`, each of 32 interrupts, and clears their pending and active state.
     pub(super) fn silence(self, words: Range<u64>) {
         for word in words {
             for register in [DISABLE, NOT_PENDING, NOT_ACTIVE] {
@@ -82,8 +83,8 @@ impl Registers {
         }
     }
 
-    /// Whether that is so, but for `always`, which may be enabled for good. What a device still asserts
-    /// is pending again, which harms nobody who has it disabled.
+    /// Checks that the interrupts are disabled and inactive, except those of `always`, which may stay
+    /// enabled. A device may make its interrupt pending again, which is harmless while it is disabled.
     pub(super) fn silent(self, words: Range<u64>, always: u32) -> Result<(), StillOn> {
         for word in words {
             for (register, what, but) in [(ENABLED, "enabled", always), (ACTIVE, "active", 0)] {

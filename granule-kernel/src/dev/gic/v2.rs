@@ -1,6 +1,6 @@
-//! A GICv2: one set of registers for all CPUs, banked by the one that asks.
+//! The GICv2 driver: one set of registers for all CPUs, banked by the accessing CPU.
 //!
-//! The crate's driver wants to be the only one, so a value of it lives only under the lock here,
+//! The `arm-gic` crate's driver must be the only one, so a value of it exists only under this file's lock,
 //! with interrupts masked.
 
 use super::common::{CALL, Error, timer};
@@ -15,22 +15,22 @@ use granule_kcore::cpus::set::CpuSet;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 static CPU_INTERFACE: AtomicU64 = AtomicU64::new(0);
-/// The bit of each CPU among the CPU interfaces.
+/// Each CPU's bit among the CPU interfaces.
 static INTERFACES: Local<AtomicU32> = Local([const { Aligned(AtomicU32::new(0)) }; MOST_CPUS]);
 static LOCK: MaskedLock<()> = MaskedLock::new(());
 
-/// GICD_ITARGETSR0: of an SGI it reads as the CPU interface of who reads.
+/// GICD_ITARGETSR0. The byte of an SGI reads as the reading CPU's own interface.
 const ITARGETSR0: u64 = 0x800;
 
-/// Interrupts are in group 1 for a Non-secure kernel and in group 0 where there is no Secure state;
-/// either way the plain registers (not the aliases, which are the Secure state's) deal with them.
+/// Interrupts are in group 1 for a Non-secure kernel, and in group 0 where there is no Secure state. In both
+/// cases the plain registers apply; the aliases belong to the Secure state.
 const PLAIN: InterruptGroup = InterruptGroup::Group0;
 
-/// Takes the registers.
+/// Sets the addresses of the registers.
 ///
 /// # Safety
 ///
-/// They must be mapped as Device memory at these addresses, for good.
+/// The registers must be mapped there as Device memory, for good.
 pub(super) unsafe fn take(distributor: u64, cpu_interface: u64) {
     DISTRIBUTOR.store(distributor, Ordering::Relaxed);
     CPU_INTERFACE.store(cpu_interface, Ordering::Relaxed);
@@ -38,7 +38,7 @@ pub(super) unsafe fn take(distributor: u64, cpu_interface: u64) {
 
 fn with<R>(work: impl FnOnce(&mut GicV2<'_>) -> R) -> R {
     LOCK.with(|()| {
-        // SAFETY: `take`'s caller vouched for the addresses; under the lock there is no other driver.
+        // SAFETY: `take`'s caller answers for the addresses. The lock excludes any other driver.
         let mut gic = unsafe {
             GicV2::new(
                 DISTRIBUTOR.load(Ordering::Relaxed) as *mut _,
@@ -49,13 +49,13 @@ fn with<R>(work: impl FnOnce(&mut GicV2<'_>) -> R) -> R {
     })
 }
 
-/// This CPU's interface, and the distributor, which it does no harm to set up again.
+/// Sets up this CPU's interface, and the distributor, whose repeated setup is harmless.
 pub(super) fn init_cpu() -> Result<(), Error> {
     let timer = timer();
     let result = with(|gic| {
         gic.setup();
-        // With Security Extensions the Non-secure view has the enable of group 1 where the other
-        // view has that of group 0, which is the bit that this sets.
+        // With Security Extensions the Non-secure view has group 1's enable bit where the other view has
+        // group 0's. This call sets that bit.
         gic.enable_group0(true);
         gic.set_interrupt_priority(CALL, 0x80);
         if let Some(timer) = timer {
@@ -66,8 +66,7 @@ pub(super) fn init_cpu() -> Result<(), Error> {
     });
     result.map_err(Error::V2)?;
     let targets = (DISTRIBUTOR.load(Ordering::Relaxed) + ITARGETSR0) as *const u32;
-    // SAFETY: a register of the distributor, which `take`'s caller vouched for; reading it has no
-    // effect.
+    // SAFETY: a register of the distributor, for which `take`'s caller answers. Reading it has no effect.
     let mut interface = unsafe { targets.read_volatile() } & 0xff;
     // With one CPU interface there is nothing to target, and these registers read as zero.
     let [distributor, _] = registers();
@@ -95,7 +94,7 @@ pub(super) fn send(cpus: CpuSet) {
 }
 
 pub(super) fn acknowledge() -> Option<IntId> {
-    // 1023 is none; of an SGI the sender stands above the number, which the end must repeat.
+    // 1023 means none. An SGI's number carries the sender above it, which the end must repeat.
     with(|gic| gic.get_and_acknowledge_interrupt(PLAIN))
 }
 
@@ -105,21 +104,21 @@ pub(super) fn end(id: IntId) {
 
 /// GICD_CTLR and GICC_CTLR.
 const CTLR: u64 = 0;
-/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one; in bits 7:5 how many
-/// CPU interfaces, less one.
+/// GICD_TYPER: bits 4:0 hold the number of words of 32 interrupts less one; bits 7:5 the number of CPU
+/// interfaces less one.
 const TYPER: u64 = 4;
 /// GICC_PMR.
 const PMR: u64 = 4;
-/// GICD_CPENDSGIR0, of four.
+/// GICD_CPENDSGIR0, the first of four.
 const CPENDSGIR: u64 = 0xf10;
 
-/// Distributor and CPU interface.
+/// The registers of the distributor and of the CPU interface.
 fn registers() -> [Registers; 2] {
-    // SAFETY: `take`'s caller vouched for both.
+    // SAFETY: `take`'s caller answers for both.
     [&DISTRIBUTOR, &CPU_INTERFACE].map(|at| unsafe { Registers::at(at.load(Ordering::Relaxed)) })
 }
 
-/// See [`quiet_cpu`](super::quiet_cpu). The first word of interrupts is each CPU's own.
+/// See [`quiet_cpu`](super::quiet_cpu). The first word of interrupts is banked for each CPU.
 pub(super) fn quiet_cpu() -> Result<(), StillOn> {
     let [distributor, interface] = registers();
     interface.write(CTLR, 0);
@@ -128,7 +127,7 @@ pub(super) fn quiet_cpu() -> Result<(), StillOn> {
         distributor.write(CPENDSGIR + 4 * word, u32::MAX);
     }
     distributor.silence(0..1);
-    // SGIs may be enabled for good. They come only from who sends them.
+    // SGIs may be permanently enabled. They arrive only when a CPU sends them.
     distributor.silent(0..1, 0xffff)
 }
 

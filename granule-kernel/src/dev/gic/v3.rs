@@ -1,4 +1,5 @@
-//! A GICv3 or GICv4: a redistributor for each CPU, and the CPU interface in system registers.
+//! The GICv3 and GICv4 driver: a redistributor for each CPU, and the CPU interface in system
+//! registers.
 
 use super::common::{CALL, Error, timer};
 use super::quiet::{Registers, StillOn};
@@ -16,18 +17,18 @@ use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::devicetree::gic::MOST_REGIONS;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
-/// Start and end of each region of redistributors; 0 where there is none.
+/// Start and end of each region of redistributors; 0 for an unused slot.
 static REGIONS: [[AtomicU64; 2]; MOST_REGIONS] =
     [const { [const { AtomicU64::new(0) }; 2] }; MOST_REGIONS];
 
 /// Bytes of a redistributor without virtual LPIs: two frames of 64K.
 const REDISTRIBUTOR: u64 = size_of::<GicrSgi>() as u64;
 
-/// Takes the registers.
+/// Sets the addresses of the registers.
 ///
 /// # Safety
 ///
-/// They must be mapped as Device memory at these addresses, for good.
+/// The registers must be mapped there as Device memory, for good.
 pub(super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
     DISTRIBUTOR.store(distributor, Ordering::Relaxed);
     for (slot, region) in REGIONS.iter().zip(redistributors) {
@@ -37,7 +38,7 @@ pub(super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
     }
 }
 
-/// Sets up this CPU's redistributor and interface, and the distributor if it is the `first`.
+/// Sets up this CPU's redistributor and interface, and on the `first` CPU the distributor too.
 pub(super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
     let affinity = percpu.affinity.load(Ordering::Relaxed);
     if affinity & 0xff >= 16 {
@@ -46,8 +47,8 @@ pub(super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
     let redistributor = redistributor(affinity)?;
     let distributor = DISTRIBUTOR.load(Ordering::Relaxed) as *mut Gicd;
     let distributor = NonNull::new(distributor).ok_or(Error::NoRedistributor)?;
-    // SAFETY: `take`'s caller vouched for the registers. CPUs are set up one after the other, so
-    // there is one driver at a time, and this one sees one redistributor, which is this CPU's.
+    // SAFETY: `take`'s caller answers for the registers. CPUs are set up one after the other, so
+    // only one driver exists at a time, and it has this CPU's redistributor only.
     let gic = unsafe { GicV3::new(UniqueMmioPointer::new(distributor), redistributor, 1) };
     let mut gic = gic.map_err(Error::V3)?;
     if first {
@@ -79,11 +80,11 @@ fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
         let Some(base) = NonNull::new(start as *mut GicrSgi) else {
             break;
         };
-        // SAFETY: a region of redistributors that `take`'s caller vouched for; CPUs look for theirs
-        // one after the other.
+        // SAFETY: `take`'s caller answers for the region. CPUs search for their redistributors one
+        // after the other.
         let mut all = unsafe { GicRedistributorIterator::new(base) }.map_err(Error::V3)?;
         let mut at = start;
-        // The region may end before one says that it is the last.
+        // The region may end before a redistributor says that it is the last.
         while at + REDISTRIBUTOR <= end
             && let Some(redistributor) = all.next()
         {
@@ -107,10 +108,10 @@ pub(super) fn send(cpus: CpuSet) {
             affinity3: (affinity >> 32) as u8,
             affinity2: (affinity >> 16) as u8,
             affinity1: (affinity >> 8) as u8,
-            // Below 16, or the CPU was not brought up.
+            // Below 16, because a CPU with a larger Aff0 is not brought up.
             target_list: 1 << (affinity & 0xf),
         };
-        // Refuses only what is no SGI.
+        // Fails only for an interrupt that is no SGI.
         let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
     }
 }
@@ -125,27 +126,27 @@ pub(super) fn end(id: IntId) {
 
 /// GICD_CTLR and GICR_CTLR.
 const CTLR: u64 = 0;
-/// GICD_CTLR's enables of groups, whichever view this is.
+/// The group enables of GICD_CTLR, in either view.
 const GROUPS: u32 = 0b111;
-/// GICD_CTLR.RWP: a write is on its way.
+/// GICD_CTLR.RWP: a write is pending.
 const DISTRIBUTOR_WRITES: u32 = 1 << 31;
 /// GICR_CTLR.RWP.
 const REDISTRIBUTOR_WRITES: u32 = 1 << 3;
-/// GICD_TYPER: in bits 4:0 how many words of 32 interrupts there are, less one.
+/// GICD_TYPER: bits 4:0 hold the number of words of 32 interrupts less one.
 const TYPER: u64 = 4;
-/// From a redistributor's first frame to that of its SGIs and PPIs.
+/// Offset from a redistributor's first frame to its frame of SGIs and PPIs.
 const SGI_FRAME: u64 = 0x1_0000;
 
 /// See [`quiet_cpu`](super::quiet_cpu).
 pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     GicCpuInterface::enable_group1(false);
     GicCpuInterface::set_priority_mask(0);
-    // There was one when it was set up.
+    // The redistributor was found when this CPU was set up.
     let Ok(redistributor) = redistributor(percpu.affinity.load(Ordering::Relaxed)) else {
         return Ok(());
     };
     let start = redistributor.as_ptr() as u64;
-    // SAFETY: this CPU's redistributor, which `take`'s caller vouched for.
+    // SAFETY: this CPU's redistributor, for which `take`'s caller answers.
     let (control, own) = unsafe { (Registers::at(start), Registers::at(start + SGI_FRAME)) };
     own.silence(0..1);
     control.wait(CTLR, REDISTRIBUTOR_WRITES);
@@ -154,9 +155,9 @@ pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
 
 /// See [`quiet_rest`](super::quiet_rest).
 pub(super) fn quiet_rest() -> Result<(), StillOn> {
-    // SAFETY: `take`'s caller vouched for it.
+    // SAFETY: `take`'s caller answers for the distributor.
     let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };
-    // How interrupts are routed stays: turning that back is UNPREDICTABLE.
+    // Affinity routing stays on: turning it off is UNPREDICTABLE.
     distributor.write(CTLR, distributor.read(CTLR) & !GROUPS);
     distributor.wait(CTLR, DISTRIBUTOR_WRITES);
     let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;

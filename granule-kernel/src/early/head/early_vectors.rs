@@ -1,12 +1,11 @@
-//! Exception vectors for as long as the MMU is off: whatever happens there is
-//! an error, told through the boot record (and the console, if known) before
-//! the CPU parks.
+//! Exception vectors while the MMU is off. Every exception is an error there: it goes into the boot
+//! record, and to the console if that is known, before the CPU parks.
 
 use core::arch::global_asm;
 
-// 16 vectors of 128 bytes at a 2 KiB boundary. Each goes on to one Rust function
-// on a stack of its own, because the stack pointer may be what is wrong. ESR and
-// ELR are read from the level we are at.
+// 16 vectors of 128 bytes at a 2 KiB boundary. Each branches to one Rust function on a stack of its
+// own, because the stack pointer may be the cause. ESR and ELR are read from the present exception
+// level.
 global_asm!(
     r#"
     .section .head.text.early_vectors, "ax"

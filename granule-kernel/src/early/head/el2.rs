@@ -1,19 +1,18 @@
-//! What is to be done at EL2 before the kernel proper runs, and the vectors that
-//! stay behind there when the kernel goes down to EL1.
+//! The setup at EL2 before the kernel proper runs, and the vectors that stay at EL2 when the kernel
+//! drops to EL1.
 
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use core::arch::global_asm;
 
-// Called at EL2 with the return address in x30; returns at the level the kernel
-// will run at, with x24 = that level and x25 = 1 under VHE. Clobbers x0-x3.
+// Called at EL2 with the return address in x30. Returns at the level the kernel will run at, with
+// x24 = that level and x25 = 1 under VHE. Clobbers x0-x3.
 //
-// With FEAT_VHE the kernel stays at EL2: E2H gives EL2 the EL1&0 layout of TCR,
-// the second TTBR and ASIDs, and makes the EL1 register names reach the EL2
-// registers, so that nothing after this cares. Without it, EL2 can hold only one
-// TTBR, so the kernel goes to EL1.
+// With FEAT_VHE the kernel stays at EL2: E2H gives EL2 the EL1&0 layout of TCR, the second TTBR and
+// ASIDs, and makes the EL1 register names access the EL2 registers, so later code is the same for
+// both levels. Without FEAT_VHE, EL2 has only one TTBR, so the kernel drops to EL1.
 //
-// The fine-grained trap registers (FEAT_FGT) are not touched: they trap EL1, and
-// EL0 unless E2H and TGE are both set; a CPU that has them has VHE, and we stay.
+// The fine-grained trap registers (FEAT_FGT) are not touched: they trap EL1, and EL0 unless E2H and
+// TGE are both set. A CPU that has them has VHE, so the kernel stays at EL2.
 global_asm!(
     r#"
     .section .head.text.el2, "ax"
@@ -107,7 +106,7 @@ setup_el2:
     sctlr = const SCTLR_MMU_OFF,
 );
 
-// The stub: what `HVC #0` does when the kernel was entered at EL2 and runs at EL1.
+// The stub, which handles `HVC #0` when the kernel was entered at EL2 and runs at EL1.
 // It runs at EL2 with the MMU off, at physical addresses, and needs no memory.
 //
 //   x0 = 0  set vectors: x1 = physical address of EL2's new vectors, 2 KiB aligned
@@ -117,9 +116,9 @@ setup_el2:
 //   x0 = 2  reset vectors to these
 //   else    not supported
 //
-// x0 on return: 0, or -1 for what is not supported, as in the SMC calling
-// convention. All other registers are kept. Anything but HVC from EL1 that ends
-// up here has no one to tell: it stops.
+// x0 on return: 0, or -1 if the call is not supported, as in the SMC calling
+// convention. All other registers are kept. Any exception but an HVC from EL1
+// stops the CPU here, because no code could report it.
 global_asm!(
     r#"
     .section .head.text.el2_stub, "ax"

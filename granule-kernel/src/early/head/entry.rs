@@ -144,7 +144,7 @@ entry:
     ttbr0 = const offset_of!(MmuConfig, ttbr0),
 );
 
-// The pairs that `entry` stores and loads at once must be neighbours.
+// `entry` stores and loads these fields in pairs, so they must be neighbours.
 const _: () = {
     assert!(offset_of!(EntryInfo, load) == offset_of!(EntryInfo, dtb) + 8);
     assert!(offset_of!(EntryInfo, run_el) == offset_of!(EntryInfo, entry_el) + 8);

@@ -5,7 +5,7 @@ use core::arch::global_asm;
 use granule::arch::PageSize;
 use granule_kcore::sizes;
 
-/// The header's field: 1 to 3 for an image of one page size, 0, unspecified, for more.
+/// The header's page size field: 1 to 3 for an image of one page size, 0 (unspecified) for several.
 const fn page_size() -> u64 {
     match (sizes::MIN, sizes::MAX) {
         (PageSize::K4, PageSize::K4) => 1,

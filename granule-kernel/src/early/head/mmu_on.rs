@@ -1,17 +1,16 @@
-//! The switch: the one piece of code that runs while the MMU goes on, from the
-//! page that is mapped 1:1.
+//! The switch: the only code that runs while the MMU is turned on, in the page that is mapped 1:1.
 
 use crate::arch::sctlr::SCTLR_MMU_ON;
 use core::arch::global_asm;
 
-// x1 MAIR, x2 TCR, x3 TTBR0, x4 TTBR1; x5 virtual address to go on at, x6 virtual
-// stack pointer, x7 its argument. MMU off, at EL1, or at EL2 with E2H and TGE set.
+// x1 MAIR, x2 TCR, x3 TTBR0, x4 TTBR1; x5 virtual address to jump to, x6 virtual stack pointer, x7
+// its argument. MMU off, at EL1, or at EL2 with E2H and TGE set.
 //
-// TLBI VMALLE1 is right for both: with E2H and TGE set it works on the EL2&0
-// regime, whose TTBRs and TCR the EL1 names reach. Entries may be there from before
-// (TLBs hold what firmware's tables said, the MMU being off does not empty them),
-// and the fields of TCR and MAIR may be cached with them, so it comes first, while
-// nothing can be fetched anew. DSB NSH: the TLBI is this CPU's own; others may be using the tables.
+// TLBI VMALLE1 is right for both levels: with E2H and TGE set it applies to the EL2&0 regime, whose
+// TTBRs and TCR have the EL1 names. The TLB may hold older entries, from firmware's tables, because
+// turning the MMU off does not empty it, and the fields of TCR and MAIR may be cached with them. So
+// the TLBI comes first, while no walk can fetch an entry. DSB NSH: the TLBI is local to this CPU;
+// others may be using the tables.
 //
 // No literal pool: it might lie outside the mapped page.
 global_asm!(

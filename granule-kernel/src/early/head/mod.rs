@@ -1,20 +1,19 @@
-//! From the boot loader's jump to the first Rust function, and on to the
-//! kernel's virtual address.
+//! The assembly from the boot loader's jump to the first Rust function, and on to the kernel's
+//! virtual address.
 //!
-//! Assembly only, in islands that are each about one thing; the numbers they
-//! share with Rust are written once, here or in the module that owns them. What
-//! can be said in Rust is in [`crate::early::mmu_off`], which `entry` calls as soon as
-//! there is a stack.
+//! There is only assembly here, in one island for each task. Each constant shared with Rust is
+//! written once, here or in the module that owns it. Everything that can be written in Rust is in
+//! [`crate::early::mmu_off`], which `entry` calls as soon as a stack exists.
 //!
-//! Register use across the islands of `entry`, from its first instruction to the
-//! jump to the virtual address: x19 exception level at entry, x20 device tree,
-//! x21 physical address of the image, x22 counter at entry, x23 the MMU
-//! configuration, x24 exception level now, x25 1 under VHE. `secondary` is the same way for
-//! the other CPUs, through what is done already; `parked` is where a CPU waits off the tables.
+//! Register use across the islands of `entry`, from its first instruction to the jump to the
+//! virtual address: x19 exception level at entry, x20 device tree, x21 physical address of the
+//! image, x22 counter at entry, x23 the MMU configuration, x24 present exception level, x25 1 under
+//! VHE. `secondary` does the same for the other CPUs, without the steps that are needed only once.
+//! A CPU that is off the tables waits in `parked`.
 //!
-//! What is done here to registers, caches and TLB stands once more in
-//! `trace::entry_code`, for a trace; `cargo xtask image` fails where the two differ. In which order
-//! the routines run stands in [`crate::trace::head`]; a change here is one there.
+//! `trace::entry_code` repeats the operations on registers, caches and TLB for the trace; `cargo
+//! xtask image` fails where the two differ. [`crate::trace::head`] repeats the order in which the
+//! routines run: change both together.
 
 mod cache;
 mod early_vectors;

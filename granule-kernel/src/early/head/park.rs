@@ -3,19 +3,17 @@
 use crate::handover::record::{Reason, STATE_PARKED};
 use core::arch::global_asm;
 
-// Nothing may be assumed here: no stack, no relocation, not even that the image
-// lies at a 4K boundary, which `adrp` needs. Hence `adr` to what is near and an
-// offset from the image's start, as a number, to what is not; stores of words and
-// bytes only, for a load address that is merely a multiple of four.
+// Nothing may be assumed here: no stack, no relocation, and not even an image at a 4K boundary, which `adrp`
+// needs. So nearby addresses use `adr`, and others use a constant offset from the image's start. Stores are
+// words and bytes only, because the load address may be only a multiple of four.
 //
-// The record's lines may be dirty in a cache, as the loader wrote them. With the MMU
-// off the stores here go past the caches, and a clean after them would write the
-// loader's bytes over ours. So the lines leave the caches first (clean and
-// invalidate: what shares a line with the record must survive). Entered with the
-// MMU on the stores may stay in a cache, so they are cleaned at the end.
+// The record's lines may be dirty in a cache, as the loader wrote them. With the MMU off the stores here
+// bypass the caches, and a later clean would write the loader's bytes over them. So the lines leave the
+// caches first (clean and invalidate: data that shares a line with the record must survive). If the CPU was
+// entered with the MMU on, the stores may stay in a cache, so they are cleaned at the end.
 //
-// Expects x21 = the image's address. `park_with` expects w0 = the reason's number
-// and x1, x2 = the message and its length. It does not return, so x30 is free.
+// Expects x21 = the image's address. `park_with` expects w0 = the reason's number and x1, x2 = the message
+// and its length. It does not return, so x30 is free.
 global_asm!(
     r#"
     .macro park_entry name, reason, text

@@ -1,18 +1,19 @@
-//! Where a parked CPU waits: off the kernel's tables, in the identity map.
+//! The code in which a parked CPU waits: in the identity map, off the kernel's tables.
 
 use crate::handover::parking::{Arguments, SLOT_PARKED, SLOT_TRANSLATION};
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-// x0 = Arguments. Exceptions masked; there is no stack and no vector to go to from the switch of
-// TTBR1 on, and no memory but the two physical addresses in x1 and x2.
+// x0 = Arguments. Exceptions are masked. From the switch of TTBR1 on there is no stack, no vector
+// and no memory but the two physical addresses in x1 and x2.
 //
 // TTBR0 changes from a root without entries, of which nothing can be cached, so an ISB is enough.
-// TTBR1 is left and taken again through such a root, the TLB emptied in between, so that no entry
-// of the old tables can meet one of the new (arm-rules section 7); once more behind it, as a walk
-// may begin as soon as TTBR1 is back, before the ISB. On the way out TTBR0's entries go too.
-// TLBI VMALLE1: this CPU's entries of EL1&0, or of EL2&0 with E2H and TGE set; the others are
-// each in here themselves, or the one that works.
+// TTBR1 goes through such a root on the way out and on the way back, with the TLB emptied in
+// between, so that no entry of the old tables can meet one of the new (arm-rules section 7). The
+// TLB is emptied once more after TTBR1 is back, because a walk may begin before the ISB. On the way
+// out TTBR0's entries go too. TLBI VMALLE1 removes this CPU's entries of EL1&0, or of EL2&0 with
+// E2H and TGE set. The other CPUs are parked here and do the same for themselves, except the one
+// that works.
 global_asm!(
     r#"
     .section .text.park_on_identity, "ax"
@@ -68,7 +69,7 @@ park_identity_code:
     translation = const SLOT_TRANSLATION,
 );
 
-// Loaded in pairs.
+// These fields are loaded in pairs.
 const _: () = {
     assert!(offset_of!(Arguments, released) == offset_of!(Arguments, slot) + 8);
     assert!(offset_of!(Arguments, identity) == offset_of!(Arguments, code) + 8);

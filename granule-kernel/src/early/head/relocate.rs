@@ -2,11 +2,10 @@
 
 use core::arch::global_asm;
 
-// x0 the image's physical address, x1 the address its bytes are to believe they
-// are at. Clobbers x2-x6. May run twice: a RELA entry carries its whole addend,
-// so a second pass for another address simply overwrites the first.
-// R_AARCH64_RELATIVE (1027, symbol 0) is the only kind the link lets through; any
-// other means the image was not linked by our script, so it parks.
+// x0 = the image's physical address, x1 = the address for which the image is relocated. Clobbers
+// x2-x6. May run twice: a RELA entry carries its whole addend, so a second pass for another address
+// overwrites the first. The link allows only R_AARCH64_RELATIVE (1027, symbol 0). Any other kind
+// means that the image was not linked by the project's script, so the CPU parks.
 global_asm!(
     r#"
     .section .head.text.relocate, "ax"

@@ -1,13 +1,13 @@
-//! The registers of the level that the kernel runs at, set the same on every CPU.
+//! Sets the registers of the kernel's exception level, the same on every CPU.
 
 use core::arch::global_asm;
 
-// x0 = the vectors' address. EL1's registers, which under VHE are EL2's. Clobbers x0.
+// x0 = the vectors' address. The registers are EL1's, which under VHE are EL2's. Clobbers x0.
 //
-// FP and SIMD trap (CPACR 0): the kernel has no code that uses them. No debug event is taken, and
-// the debug communications channel is not EL0's (MDSCR.TDCC). A kernel that ran before us may
-// have left permission indirection or hardware table flags on: TCR2_EL1 starts at 0 where there is
-// one (ID_AA64MMFR3.TCRX).
+// FP and SIMD trap (CPACR 0), because the kernel has no code that uses them. No debug event is
+// taken, and EL0 cannot use the debug communications channel (MDSCR.TDCC). An earlier kernel may
+// have left permission indirection or hardware table flags on, so TCR2_EL1 is set to 0 where it
+// exists (ID_AA64MMFR3.TCRX).
 global_asm!(
     r#"
     .section .head.text.run_level, "ax"

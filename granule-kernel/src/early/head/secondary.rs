@@ -1,5 +1,5 @@
-//! The entry of a secondary CPU: from the firmware's jump to `mmu_off_secondary`, and from its
-//! return to the switch in `mmu_on`.
+//! The entry of a secondary CPU: from firmware's jump to `mmu_off_secondary`, and from its return to the
+//! switch in `mmu_on`.
 
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::handover::MmuConfig;
@@ -8,9 +8,9 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::cpus::compare::Reason;
 
-// x0 = physical address of this CPU's Command. The image has been relocated for its virtual
-// address and cleaned where it is read here: text by the loader, commands by the boot CPU. Registers as
-// in `entry`: x19 exception level at entry, x20 the command, x24 exception level now, x25 VHE.
+// x0 = physical address of this CPU's Command. The image is relocated for its virtual address. The parts read
+// here have been cleaned: text by the loader, commands by the boot CPU. Registers as in `entry`: x19
+// exception level at entry, x20 the command, x24 present exception level, x25 VHE.
 global_asm!(
     r#"
     .section .head.text.secondary, "ax"

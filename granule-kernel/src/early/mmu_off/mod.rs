@@ -1,11 +1,10 @@
-//! Rust that runs with the MMU off, from the entry code's call to the values that
-//! turn the MMU on.
+//! Rust code that runs with the MMU off, from the entry code's call to the values that turn the MMU
+//! on.
 //!
-//! Memory is Device memory here (RPPDBS, RWFZPW): an unaligned access faults,
-//! exclusives and atomics need not work, DC ZVA faults. The target forbids SIMD and
-//! unaligned accesses; what lives in this module and whatever it calls uses no
-//! atomics, no formatting and nothing that can panic, which a build check of the
-//! linked code enforces. It says what went wrong through [`park`].
+//! All memory is Device memory (RPPDBS, RWFZPW): an unaligned access faults, exclusives and atomics
+//! need not work, DC ZVA faults. The target forbids SIMD and unaligned accesses. This module and
+//! everything that it calls use no atomics, no formatting and no code that can panic; a check of
+//! the linked code enforces that. Errors are reported through [`park`].
 
 mod park;
 mod peek;
@@ -16,8 +15,8 @@ use crate::arch::cpu;
 use crate::handover::{EntryInfo, Handover, MmuConfig, record};
 use crate::trace::early::Early;
 
-/// What this code leaves for the kernel. Written with the MMU off, by the entry
-/// code and by `mmu_off_main`; from then on only read.
+/// The data that this code leaves for the kernel. The entry code and `mmu_off_main` write it with
+/// the MMU off; from then on it is only read.
 #[unsafe(no_mangle)]
 static mut HANDOVER: Handover = Handover {
     entry: EntryInfo {
@@ -54,20 +53,18 @@ static mut HANDOVER: Handover = Handover {
     trace: granule_kcore::trace::area::Area { start: 0, bytes: 0 },
 };
 
-/// Everything between the entry code and the MMU, in order: tell that the image
-/// was entered, note the CPU, read the device tree, choose the page size, build
-/// the boot tables.
+/// Runs everything between the entry code and the MMU, in order: records that the image was
+/// entered, notes the CPU, reads the device tree, chooses the page size, builds the boot tables.
 ///
-/// Called by `entry` once, on the boot stack, with `handover` = `HANDOVER` at its
-/// physical address.
+/// Called by `entry` once, on the boot stack, with `handover` = `HANDOVER` at its physical address.
 #[unsafe(no_mangle)]
 extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     record::entered();
     note_cpu(&mut handover.entry);
     let (tree, choice, trace) = peek::look(&handover.entry);
     let entry = &handover.entry;
-    // SAFETY: the area is none, or RAM by the word of who started us and off all that we use,
-    // which `look` saw to.
+    // SAFETY: the area is empty, or RAM that the starter of the kernel named and that overlaps
+    // nothing in use here, which `look` checked.
     let early = unsafe {
         Early::begin(
             trace,
@@ -103,7 +100,7 @@ fn note_cpu(entry: &mut EntryInfo) {
     entry.ctr = cpu::ctr_el0();
 }
 
-/// An exception with the MMU off, from the early vectors.
+/// Reports an exception with the MMU off. Called by the early vectors.
 #[unsafe(no_mangle)]
 extern "C" fn mmu_off_exception(esr: u64, elr: u64, far: u64) -> ! {
     park::exception(esr, elr, far)

@@ -1,8 +1,8 @@
-//! The end of a boot that cannot go on while the MMU is off.
+//! Ends a boot that cannot continue while the MMU is off.
 //!
-//! The reason goes into the boot record in any case, and to the console once that
-//! is known. With a way to power off (PSCI) the machine ends, as a caller waits for
-//! it; else the CPU waits for ever.
+//! The reason always goes into the boot record, and to the console once that is known. If PSCI can
+//! power the machine off, the machine ends, because a caller waits for that. Otherwise the CPU
+//! waits for ever.
 
 use crate::dev::pl011::Pl011;
 use crate::handover::record::{self, Reason};
@@ -12,12 +12,12 @@ use granule_kcore::line::Line;
 /// PSCI_SYSTEM_OFF.
 const SYSTEM_OFF: u64 = 0x8400_0008;
 
-// What is known so far of how to tell. Volatile accesses only, by one CPU.
+// The known way to print and to power off. Volatile accesses only, by one CPU.
 static mut UART: u64 = 0;
 static mut PSCI: Conduit = Conduit::Unknown;
 static mut PARKING: bool = false;
 
-/// Takes console and power-off from the device tree.
+/// Takes the console and the PSCI conduit from the device tree.
 pub(super) fn learn(tree: &TreeInfo) {
     // SAFETY: only this CPU runs, and no reference to the statics exists.
     unsafe {
@@ -26,7 +26,7 @@ pub(super) fn learn(tree: &TreeInfo) {
     }
 }
 
-/// Tells `message`, which is one line of ASCII, and ends.
+/// Reports `message`, one line of ASCII, and ends.
 pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
     record::parked(reason, message);
     // SAFETY: as in `learn`.
@@ -37,8 +37,8 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
         )
     };
     if uart != 0 {
-        // SAFETY: the address is that of a PL011 by the device tree, and the MMU is
-        // off: the flat map, Device memory.
+        // SAFETY: the device tree says that a PL011 is at this address, and the MMU is off: flat
+        // addresses, Device memory.
         let uart = unsafe { Pl011::new(uart) };
         uart.enable();
         uart.put_all(b"\ngranule: refused: ");
@@ -52,9 +52,8 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
     wait()
 }
 
-/// Tells an exception and ends. One that happens on the way, or while `park` talks
-/// to the console, waits silently: the record says by then why the boot ended, or
-/// cannot be written.
+/// Reports an exception and ends. An exception during the report, or while `park` prints to the
+/// console, ends in a silent wait: by then the boot record has the reason, or cannot be written.
 pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
     // SAFETY: as in `learn`.
     let again = unsafe {
@@ -76,8 +75,8 @@ pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
 }
 
 fn power_off(psci: Conduit) {
-    // SAFETY: an SMC or HVC by the SMC calling convention, through the conduit that
-    // the device tree names; it may use x0-x17, and does not return if it succeeds.
+    // SAFETY: an SMC or HVC by the SMC calling convention, through the conduit that the device tree
+    // names. It may change x0-x17, and does not return if it succeeds.
     unsafe {
         match psci {
             Conduit::Smc => {

@@ -1,8 +1,7 @@
-//! The device tree with the MMU off: from an address to what the boot needs of it first.
+//! Reads the device tree with the MMU off, for the values that the boot needs first.
 //!
-//! The looking itself is the library's (`granule_boot`), which works on bytes; here an address
-//! that a boot loader gave becomes bytes that may be read, and what is found becomes plain
-//! values that outlive the MMU's switch.
+//! The library parses the bytes (`granule_boot`). This file turns the boot loader's address into bytes that
+//! may be read, and the results into plain values, which stay valid after the MMU is on.
 
 use super::park;
 use crate::arch::cache;
@@ -18,8 +17,8 @@ use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use smccc::{Call, Hvc, Smc};
 
-/// The page size that is taken where nobody else has a say: `GRANULE_DEFAULT_PAGE_SIZE` when the
-/// kernel was built.
+/// The page size that applies where nothing else chooses one: `GRANULE_DEFAULT_PAGE_SIZE` when the kernel was
+/// built.
 const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_SIZE") {
     None => None,
     Some(text) => match text.as_bytes() {
@@ -27,12 +26,12 @@ const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_
         b"4k" => Some(PageSize::K4),
         b"16k" => Some(PageSize::K16),
         b"64k" => Some(PageSize::K64),
-        // While compiling, not while booting.
+        // Fails at compile time, not at boot.
         _ => panic!("GRANULE_DEFAULT_PAGE_SIZE: expected 4k, 16k or 64k, or nothing"),
     },
 };
 
-/// Looks at the tree that the boot loader gave, and chooses by it. Parks when it cannot be used.
+/// Reads the boot loader's tree and chooses the page size by it. Parks if the tree cannot be used.
 pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
     let bytes = bytes(entry);
     let tree = match Tree::new(bytes) {
@@ -42,12 +41,12 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
     let seen = tree.peek();
     let console = console(entry, bytes, &seen);
     let info = facts(entry, bytes, &seen, console.unwrap_or_default());
-    // From here on the console, if the tree names one, hears of it.
+    // From here on errors also go to the console, if the tree names one.
     park::learn(&info);
     if let Some(error) = seen.damage {
         refuse(error);
     }
-    // Without a console nobody would ever hear how the boot ended: say so where it is read.
+    // Without a console nothing could report how the boot ended, so this is put into the boot record.
     if let Err(message) = console {
         park::park(Reason::NoConsole, message);
     }
@@ -57,8 +56,8 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
     (info, choice, area)
 }
 
-/// The physical address of the console's registers, if an access there can do no harm; else what
-/// is wrong.
+/// The physical address of the console's registers, if an access there is safe; otherwise the reason why it
+/// is not.
 fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'static [u8]> {
     let console = match seen.console {
         Ok(console) => console,
@@ -67,7 +66,7 @@ fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'st
     if !console.is_pl011 {
         return Err(b"no console: /chosen/stdout-path leads to a device that is not arm,pl011");
     }
-    // Registers of 32 bits on Device memory: an access elsewhere faults (RWFZPW).
+    // The registers are 32 bits wide on Device memory: an unaligned access faults (RWFZPW).
     if console.base & 3 != 0 {
         return Err(
             b"no console: the address of the registers of /chosen/stdout-path is no multiple of 4",
@@ -93,7 +92,7 @@ fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'st
     Ok(console.base)
 }
 
-/// Bytes of a PL011's registers.
+/// Size of a PL011's registers in bytes.
 const PL011_BYTES: u64 = 4 << 10;
 
 fn image_range(entry: &EntryInfo) -> Range {
@@ -110,9 +109,9 @@ fn tree_range(entry: &EntryInfo, bytes: u64) -> Range {
     }
 }
 
-/// Parks if the pages of the boot tables hold memory that must not be mapped, or must be mapped
-/// in another way. What is mapped goes outward to the chosen page, and a Normal Cacheable mapping
-/// may be read on speculation whether or not the program touches it.
+/// Parks if the pages of the boot tables contain memory that must not be mapped, or must be mapped with other
+/// attributes. Mappings are rounded out to the chosen page, and Normal Cacheable memory may be read
+/// speculatively even if the program never accesses it.
 fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootChoice, area: &Area) {
     let page = choice.page.size.bytes();
     let image = image_range(entry).outward(page);
@@ -153,7 +152,7 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
     }
 }
 
-/// Where a trace is to go.
+/// The memory for the trace.
 fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Area {
     let used = [(entry.load, image::bytes()), (entry.dtb, tree_bytes)];
     match Area::of(bootargs) {
@@ -169,8 +168,8 @@ fn refuse(error: TreeError) -> ! {
     park::park(Reason::DeviceTree, error.text().as_bytes())
 }
 
-/// Parks if `tree` lies in the image's memory. The entry code has zeroed a part of that by now,
-/// so what a tree there says is not to be trusted, however sound it looks.
+/// Parks if `tree` lies in the image's memory. The entry code has zeroed a part of that, so a tree there
+/// cannot be trusted, even if it looks sound.
 fn keep_off_image(entry: &EntryInfo, tree: Range) {
     if tree.meets(image_range(entry)) {
         park::park(
@@ -180,7 +179,7 @@ fn keep_off_image(entry: &EntryInfo, tree: Range) {
     }
 }
 
-/// The bytes of the tree that x0 pointed to, as far as its header says.
+/// The bytes of the tree at x0, as many as its header states.
 fn bytes(entry: &EntryInfo) -> &'static [u8] {
     let dtb = entry.dtb;
     if dtb == 0 || dtb & 7 != 0 {
@@ -190,11 +189,11 @@ fn bytes(entry: &EntryInfo) -> &'static [u8] {
         );
     }
     keep_off_image(entry, tree_range(entry, 8));
-    // The loader may have left the tree in a cache, which reads do not see now (arm-rules
-    // section 9). First what tells how much there is.
+    // The loader may have left the tree in a cache, which reads bypass now (arm-rules section 9). Start with
+    // the fields that state the size.
     cache::clean_to_poc(dtb..dtb + 8);
-    // SAFETY: the boot protocol says that a device tree is at `dtb`; a wrong address aborts,
-    // which the early vectors tell.
+    // SAFETY: the boot protocol places a device tree at `dtb`. A wrong address aborts, which the early
+    // vectors report.
     let start = unsafe { core::slice::from_raw_parts(dtb as *const u8, 8) };
     let size = match total_size(start) {
         Ok(size) => size,
@@ -206,7 +205,7 @@ fn bytes(entry: &EntryInfo) -> &'static [u8] {
     unsafe { core::slice::from_raw_parts(dtb as *const u8, size as usize) }
 }
 
-/// What is handed to the kernel, as values: pointers made here do not outlive the switch.
+/// The values for the kernel. Pointers made here would not stay valid after the switch.
 fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: u64) -> TreeInfo {
     let method = seen.psci.and_then(|psci| psci.method);
     TreeInfo {
@@ -223,7 +222,7 @@ fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: u64) -> TreeInf
     }
 }
 
-/// The SoC as firmware names it, for machines that the tree's `compatible` does not tell.
+/// The SoC ID from firmware, for machines that the tree's `compatible` does not identify.
 fn soc_id(seen: &Peek<'_>, conduit: Conduit) -> Option<u32> {
     let psci = seen.psci?;
     let arguments = |first| [first, 0, 0, 0, 0, 0, 0];
@@ -231,14 +230,14 @@ fn soc_id(seen: &Peek<'_>, conduit: Conduit) -> Option<u32> {
         let [answer, ..] = match conduit {
             Conduit::Smc => Smc::call32(function, arguments(first)),
             Conduit::Hvc => Hvc::call32(function, arguments(first)),
-            // NOT_SUPPORTED: there is nobody to ask.
+            // NOT_SUPPORTED: there is no firmware to ask.
             Conduit::Unknown | Conduit::OwnHvc => [u32::MAX; 8],
         };
         answer
     })
 }
 
-/// The page size and the VA size.
+/// Chooses the page size and the VA size.
 fn choose(entry: &EntryInfo, seen: &Peek<'_>, conduit: Conduit) -> BootChoice {
     let cpu = entry.features();
     let identity = machines::Identity {

@@ -1,8 +1,8 @@
-//! What a secondary CPU does with its MMU off: tells what it is, and finds out whether it can live
-//! with the boot CPU's tables.
+//! The code of a secondary CPU with its MMU off: it reports its features, and checks whether it is
+//! compatible with the boot CPU's tables.
 //!
-//! The image has its virtual addresses in it by now, so nothing here may follow a pointer that is
-//! part of the image: no statics by reference, no strings, no tables of functions.
+//! The image is relocated for its virtual addresses, so no code here may follow a pointer in the
+//! image: no statics by reference, no strings, no tables of functions.
 
 use crate::arch::cpu;
 use crate::handover::mailbox::{Command, ENTERED, FITS, PARKED, Report};
@@ -10,7 +10,8 @@ use granule::arch::{CpuFeatures, IdRegisters};
 use granule::hw;
 use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
 
-/// Comes back if the CPU may turn its MMU on; else it waits for ever, the reason in its report.
+/// Returns if the CPU may turn its MMU on. An incompatible CPU parks permanently, with the reason
+/// in its report.
 #[unsafe(no_mangle)]
 extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
     #[cfg(feature = "test-image")]
@@ -59,22 +60,22 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
     }
 }
 
-/// Stops without a word or takes an exception, if the disguise is that of such a CPU.
+/// Stops silently or takes an exception, if the disguise asks for it.
 #[cfg(feature = "test-image")]
 fn fail_as_asked(command: &Command) {
     if command.disguise.absent != 0 {
         wait();
     }
     if command.disguise.fault != 0 {
-        // SAFETY: an undefined instruction, which leads to `secondary_vectors`.
+        // SAFETY: an undefined instruction, which enters `secondary_vectors`.
         unsafe { core::arch::asm!("udf #0", options(nomem, nostack)) };
     }
 }
 
 /// Writes the report, its state last.
 fn tell(report: *mut Report, told: &Report, state: u64) {
-    // SAFETY: the command names this CPU's report, which nobody else writes; the MMU is off and the
-    // address is flat.
+    // SAFETY: the command names this CPU's report, which no other CPU writes. The MMU is off, so
+    // the physical address is the pointer.
     unsafe {
         (&raw mut (*report).reason).write_volatile(told.reason);
         (&raw mut (*report).needs).write_volatile(told.needs);

@@ -1,6 +1,6 @@
-//! The boot tables: the identity map of the switching code in TTBR0; image, device tree and
-//! console in TTBR1. Made by the library's walker, out of the static pool, for whatever page
-//! size and number of address bits was chosen.
+//! Builds the boot tables: the identity map of the switching code in TTBR0; image, device tree and console in
+//! TTBR1. The library's walker builds them from the static pool, for the chosen page size and number of
+//! address bits.
 
 use super::park;
 use crate::arch::image::{self, Permission};
@@ -22,7 +22,7 @@ use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use granule_recorder::Traced;
 
-/// What was built.
+/// The tables that were built.
 pub(super) struct BootTables {
     pub(super) mmu: MmuConfig,
     pub(super) roots: BootRoots,
@@ -30,7 +30,7 @@ pub(super) struct BootTables {
     pub(super) pool_next: u64,
 }
 
-/// Builds them, or parks with the reason.
+/// Builds the tables, or parks with the reason.
 pub(super) fn build(
     entry: &EntryInfo,
     tree: &TreeInfo,
@@ -53,8 +53,8 @@ pub(super) fn build(
             b"the chosen page size and VA size do not go together",
         );
     };
-    // Only as many bits as the image's address takes: a table level fewer where it lies low, and
-    // enough where it lies above what the kernel's own VA size holds.
+    // Only as many address bits as the image needs: one table level fewer if it lies low, and enough if it
+    // lies above the range of the kernel's own VA size.
     let image_end = entry.load + image::bytes();
     let needed = 64 - image_end.leading_zeros();
     let least = cpu.least_va_bits(page_size);
@@ -98,7 +98,7 @@ impl Dispatch for Build<'_> {
     }
 }
 
-/// What is wrong, as one line of constant text: its numbers cannot be formatted here.
+/// The error as one line of constant text. Numbers cannot be formatted here.
 const fn text(error: TableError) -> &'static str {
     match error {
         TableError::OutOfTables { .. } => {
@@ -133,8 +133,7 @@ impl Build<'_> {
         let load = self.entry.load;
         let pool = image::static_pool();
         let page = P::SIZE.bytes();
-        // SAFETY: the static pool is nobody else's, and with the MMU off every physical address
-        // is reached as it is.
+        // SAFETY: nothing else uses the static pool, and with the MMU off a physical address is the pointer.
         let arena = unsafe {
             Arena::new(
                 PhysicalAddress(load.wrapping_add(pool.start)),
@@ -182,7 +181,7 @@ impl Build<'_> {
                 Permission::ReadOnly => Permissions::READ,
                 Permission::ReadWrite => Permissions::READ_WRITE,
             };
-            // Writable parts are in pages: some of them are given back and unmapped later.
+            // Writable parts are in pages, because some of them are freed and unmapped later.
             let leaves = match segment.permission {
                 Permission::ReadWrite => Leaves::PAGES,
                 _ => Leaves::LARGEST,
@@ -196,8 +195,7 @@ impl Build<'_> {
                 leaves,
             )?;
         }
-        // Outward to the chosen page and no further: what lies beside the tree is not ours to
-        // map.
+        // Rounded out to the chosen page and no further: memory beside the tree must not be mapped.
         let dtb = self.entry.dtb & !(page - 1);
         let dtb_end = (self.entry.dtb + self.tree.bytes + page - 1) & !(page - 1);
         let read_only = Attributes::normal(Permissions::READ);
@@ -246,16 +244,16 @@ impl Build<'_> {
     }
 }
 
-/// Tables with the MMU off: the address is the pointer. Plain stores whatever the visibility,
-/// since no walker runs and atomics need not work on Device memory; volatile, so that none is
-/// made larger than an entry and unaligned, or becomes DC ZVA.
+/// Tables with the MMU off: the address is the pointer. Plain stores for every visibility, since no walker
+/// runs and atomics need not work on Device memory. Volatile, so that the compiler does not merge stores into
+/// unaligned ones or use DC ZVA.
 struct Flat;
 
 fn entry(table: PhysicalAddress, index: usize) -> *mut u64 {
     core::ptr::with_exposed_provenance_mut::<u64>(table.0 as usize).wrapping_add(index)
 }
 
-// SAFETY: each entry named is read or written with one 64-bit access.
+// SAFETY: each entry is read or written with one 64-bit access.
 unsafe impl TableMemory for Flat {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: the caller names an entry of a table, which lies in the static pool.
@@ -280,7 +278,7 @@ unsafe impl TableMemory for Flat {
         descriptor: Descriptor,
         visibility: Visibility,
     ) -> Descriptor {
-        // SAFETY: the caller's promise; nobody walks the boot tables yet.
+        // SAFETY: the caller keeps the rules; no CPU walks the boot tables yet.
         unsafe {
             let old = self.load(table, index);
             self.store(table, index, descriptor, visibility);

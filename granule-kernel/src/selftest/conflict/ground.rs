@@ -1,4 +1,4 @@
-//! What the tests split: a free gigabyte, the tables that show it, and going through its splits.
+//! The memory that the conflict tests split: a free gigabyte, its tables, and a loop over all splits.
 
 use super::super::inject;
 use crate::dev::console::println;
@@ -13,14 +13,14 @@ use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Leaves, PermissionChange, TableError};
 use granule_kcore::frames::tables::Source;
 
-/// The base-2 logarithm of the bytes that are worked on: with each page size at least one block.
+/// Base-2 logarithm of the size in bytes: at least one block with each page size.
 const GROUND_SHIFT: u32 = 30;
-/// Where the page that is changed lies, less one page.
+/// Offset of the changed page, less one page.
 pub(super) const PAGE_AT: u64 = 4 << 20;
-/// Another change that was made before, if any: behind it lie leaves that differ in size with each.
+/// Offset of an earlier change, if any. Each leaves leaves of other sizes around the page.
 const SPLIT_BEFORE: [Option<u64>; 4] = [None, Some(64 << 20), Some(8 << 20), Some(5 << 20)];
 
-/// Free memory of which the linear map shows at least one block, and what is needed to change it.
+/// Free memory that the linear map shows with at least one block, and the inputs for changing it.
 pub(super) struct Ground<'r> {
     pub(super) request: &'r Request<'r>,
     pub(super) start: VirtualAddress,
@@ -53,12 +53,12 @@ impl<'r> Ground<'r> {
         self.request.geometry.page_size().bytes()
     }
 
-    /// The page that is changed, or the one `pages` further.
+    /// The changed page, or the page `pages` further.
     pub(super) fn page(&self, pages: u64) -> VirtualAddress {
         VirtualAddress(self.start.0 + PAGE_AT + (1 + pages) * self.page_bytes())
     }
 
-    /// The kernel's tables, with pages from the page allocator, or from `own` on in the ground.
+    /// The kernel's tables, with pages from the page allocator, or from address `own` in the ground.
     pub(super) fn tables<'a>(
         &self,
         own: Option<PhysicalAddress>,
@@ -69,12 +69,12 @@ impl<'r> Ground<'r> {
             page: self.page_bytes(),
         });
         let mut tables = live::open_unlocked(counters, Flush::Now, supply)?;
-        // Conflicts are dealt with, which is what level 2 takes.
+        // The kernel handles conflicts, as level 2 requires.
         tables.set_bbm(BbmLevel::Level2);
         Ok(tables)
     }
 
-    /// Changes the page's permissions, for which everything larger is split.
+    /// Changes the page's permissions, which splits every larger leaf.
     pub(super) fn change(
         &self,
         tables: &mut dyn Tree,
@@ -90,8 +90,8 @@ impl<'r> Ground<'r> {
         tables.protect(page, self.page_bytes(), change)
     }
 
-    /// Splits, with each of the splits in turn looking like a conflict, which `work` must meet;
-    /// `work` changes the page and says how many conflicts it has seen where they were to be.
+    /// Makes the change again and again, each time with another of its splits injected as a conflict. `work`
+    /// changes the page, must cause the conflict, and returns how many conflicts it saw in the right place.
     pub(super) fn each_split(
         &self,
         name: &str,
@@ -147,7 +147,7 @@ impl<'r> Ground<'r> {
         Ok(())
     }
 
-    /// Everything writable again and as large as it was.
+    /// Makes everything writable and merges it to the original sizes.
     pub(super) fn restore(&self, tables: &mut dyn Tree) -> Result<(), TableError> {
         let bytes = 1 << GROUND_SHIFT;
         let change = PermissionChange {
@@ -162,16 +162,16 @@ impl<'r> Ground<'r> {
 }
 
 pub(super) fn read(address: VirtualAddress) -> u64 {
-    // SAFETY: in the ground, which is ours, and mapped.
+    // SAFETY: in the ground, which this test owns, and mapped.
     unsafe { (address.0 as *const u64).read_volatile() }
 }
 
 pub(super) fn write(address: VirtualAddress, value: u64) {
-    // SAFETY: in the ground, which is ours, mapped writable but for the changed page.
+    // SAFETY: in the ground, which this test owns, and mapped writable except the changed page.
     unsafe { (address.0 as *mut u64).write_volatile(value) };
 }
 
-/// The conflicts that this CPU deals with in `work`.
+/// The number of conflicts that this CPU handles during `work`.
 pub(super) fn seen_in(work: impl FnOnce() -> Result<(), TableError>) -> Result<u64, TableError> {
     let before = conflicts::of_this_cpu();
     work()?;

@@ -1,12 +1,12 @@
-//! Running on a stack that lies in the linear map.
+//! Runs code on a stack in the linear map.
 
 use core::arch::global_asm;
 use core::sync::atomic::AtomicU64;
 
-// call_on_stack(top, function, argument): calls it on the stack that ends at `top`.
+// call_on_stack(top, function, argument): calls the function on the stack that ends at `top`.
 //
-// touch_stack_later(top, ready, go): pushes on that stack, sets the flag at `ready`, waits for the one at
-// `go` without touching the stack, pushes and pops; 0 if what was pushed first came back.
+// touch_stack_later(top, ready, go): pushes a value on that stack, sets the flag at `ready`, waits for the
+// flag at `go` without touching the stack, pushes and pops; returns 0 if the first value came back.
 global_asm!(
     r#"
     .section .text.conflict_test, "ax"
@@ -55,18 +55,18 @@ unsafe extern "C" {
 /// Runs `work` on the stack that ends at `top`.
 pub(super) fn on_stack(top: u64, work: &mut dyn FnMut()) {
     extern "C" fn call(work: *mut ()) {
-        // SAFETY: what `on_stack` gave, which waits below on its own stack.
+        // SAFETY: the pointer that `on_stack` passed. `on_stack` waits below, on its own stack.
         let work = unsafe { &mut *work.cast::<&mut dyn FnMut()>() };
         work();
     }
     let mut work = work;
-    // SAFETY: the stack is in the ground, 16-byte aligned, and used by nobody else.
+    // SAFETY: the stack is in the ground, 16-byte aligned, and used by nothing else.
     unsafe { call_on_stack(top, call, (&raw mut work).cast()) };
 }
 
-/// Waits for `go` on the stack that ends at `top`, without touching it once `ready` is set; whether
-/// what was there before came back.
+/// Waits for `go` on the stack that ends at `top`, without touching it once `ready` is set. Returns whether
+/// the earlier value came back.
 pub(super) fn wait_on_stack(top: u64, ready: &AtomicU64, go: &AtomicU64) -> bool {
-    // SAFETY: the stack is in the ground, 16-byte aligned, and used by nobody else.
+    // SAFETY: the stack is in the ground, 16-byte aligned, and used by nothing else.
     unsafe { touch_stack_later(top, ready.as_ptr(), go.as_ptr()) == 0 }
 }

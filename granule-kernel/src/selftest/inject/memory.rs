@@ -1,5 +1,5 @@
-//! The hook of table entries: finds splits of live leaves in the kernel's tables and makes the chosen
-//! one look like a TLB conflict.
+//! The hook over table entries: detects splits of live leaves in the kernel's tables and makes the chosen one
+//! appear as a TLB conflict.
 
 use super::pending::{self, Chosen};
 use crate::arch::cpu;
@@ -10,7 +10,7 @@ use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableMemory, Visibility};
 use granule_kcore::conflict_injection::{links, meant, ungroups};
 
-/// Counts the splits of live leaves, of which one may be made to look like a TLB conflict.
+/// Counts the splits of live leaves, and turns the chosen one into a simulated TLB conflict.
 pub(crate) struct Injection;
 
 impl TableHook for Injection {
@@ -51,8 +51,7 @@ impl TableHook for Injection {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        // What leads to pending entries may lead elsewhere from now on, and their table be given
-        // back.
+        // Entries on the path to pending ones may point elsewhere from now on, and their table may be freed.
         if pending::leads(entry(table, index), 1) {
             pending::mend();
         }
@@ -60,7 +59,7 @@ impl TableHook for Injection {
             pending::change(entry(table, index), |_| descriptor);
             return;
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             let old = memory.load(table, index);
             let change = BitChange {
@@ -84,7 +83,7 @@ impl TableHook for Injection {
         change: BitChange,
         visibility: Visibility,
     ) -> usize {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
             if pending::concerns(entry(table, first), count) {
                 return self.update_each(memory, table, first, count, change, visibility);
@@ -108,7 +107,7 @@ impl Injection {
     ///
     /// # Safety
     ///
-    /// As for that.
+    /// As for that function.
     unsafe fn update_each(
         &self,
         memory: &mut KernelMemory,
@@ -120,7 +119,7 @@ impl Injection {
     ) -> usize {
         let mut changed = 0;
         for index in first..first + count {
-            // SAFETY: the caller vouches for all of the entries.
+            // SAFETY: the caller answers for all of the entries.
             unsafe {
                 let descriptor = self.as_meant(table, index, memory.load(table, index));
                 if change.concerns(descriptor) {
@@ -134,9 +133,9 @@ impl Injection {
     }
 }
 
-/// The `count` entries from index `first` of `table`, if they are leaves of the linear map, of which
-/// the first is `descriptor`: such a leaf's address follows from its output, and a walk to that says
-/// at which level it is.
+/// Locates the `count` entries from index `first` of `table`, the first of which is `descriptor`, if they are
+/// leaves of the linear map. The virtual address of such a leaf follows from its output address, and a walk
+/// to that address finds the level.
 fn find(
     kernel: &Kernel,
     memory: &KernelMemory,
@@ -169,7 +168,7 @@ fn find(
     }
 }
 
-/// The entries on the way to `start`, if the way leads to `wanted` at `level`.
+/// The entries on the path to `start`, if it leads to `wanted` at `level`.
 fn walk(
     kernel: &Kernel,
     memory: &KernelMemory,
@@ -186,7 +185,7 @@ fn walk(
     let mut at = geometry.start_level();
     while at != level {
         let index = size.index(offset, at);
-        // SAFETY: the root, or a table that a table led to.
+        // SAFETY: the root, or a table that a table points to.
         let descriptor = unsafe { memory.load(table, index) };
         if !descriptor.is_table(at) {
             return None;
@@ -198,9 +197,9 @@ fn walk(
     (entry(table, size.index(offset, level)) == wanted).then_some(path)
 }
 
-/// Counts a split of these entries. If it is the chosen one, changes them as `change` says, leaves
-/// them invalid, and gives how many those were. `None` if they are not in the kernel's linear map, or
-/// not the chosen ones.
+/// Counts a split of these entries. If it is the chosen one, changes them as `change` says, leaves them
+/// invalid, and returns how many. Returns `None` if they are not in the kernel's linear map, or not the
+/// chosen ones.
 #[inline(never)]
 fn inject(
     memory: &mut KernelMemory,
@@ -218,14 +217,14 @@ fn inject(
     let slot = pending::slot()?;
     let shown = PhysicalAddress(chosen.first & !(kernel.page() - 1));
     let shown = Descriptor::leaf(&kernel.geometry, Level::L3, shown, slot.attributes);
-    // Break before make (RDDMVT): the slot's output changes.
+    // Break-before-make (RDDMVT): the slot's output address changes.
     for descriptor in [Descriptor::INVALID, shown] {
-        // SAFETY: the slot's own entry, which only `prepare` and this write. One split at a
-        // time is chosen, and the one before is mended.
+        // SAFETY: the slot's own entry, which only `prepare` and this code write. One split at a time is
+        // chosen, and the previous one is mended.
         unsafe { memory.store(slot.table, slot.index, descriptor, Visibility::Live) };
         cpu::tlbi_vmalle1_all();
     }
-    // SAFETY: the slot shows the table; who called this is the only one who writes it.
+    // SAFETY: the slot shows the table, and only this function's caller writes it.
     Some(unsafe { pending::break_entries(&chosen, change.of, change.clear, change.set) })
 }
 

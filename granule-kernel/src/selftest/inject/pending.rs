@@ -1,9 +1,8 @@
-//! The entries that are to look like a TLB conflict: which they are, and making them valid again.
+//! The state of the injected conflict: the chosen entries, and making them valid again.
 //!
-//! All of it is in statics, so that the exception handler of any CPU finds it. From
-//! [`ARMING`] on the entries may be invalid; only assembly that touches nothing but them and
-//! the state makes them so and valid again, since any other access, to a stack say, may be one that
-//! faults on them.
+//! All of it is in statics, so that the exception handler of any CPU finds it. From [`ARMING`] on the entries
+//! may be invalid. Only assembly that accesses nothing but the entries and the state makes them invalid and
+//! valid again, since any other access, for example to a stack, might fault on them.
 
 use crate::arch::cpu;
 use crate::mm::live;
@@ -16,47 +15,47 @@ use granule_kcore::conflict_injection::{covers, meant};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
-/// Levels of tables at most.
+/// Most levels of tables.
 const MOST_LEVELS: usize = Level::ALL.len();
 
-/// No split was chosen yet.
+/// No split is chosen.
 const IDLE: u32 = 0;
-/// Some entries may be invalid, not all are.
+/// Some of the entries may be invalid.
 const ARMING: u32 = 1;
-/// The entries are invalid, until the first fault.
+/// All entries are invalid, until the first fault.
 const PENDING: u32 = 2;
-/// Some CPU makes them valid.
+/// A CPU makes them valid.
 const MENDING: u32 = 3;
-/// They are valid again.
+/// All entries are valid again.
 const MENDED: u32 = 4;
 
-/// Whether any of this is wanted.
+/// Whether the injection is on.
 static ON: AtomicBool = AtomicBool::new(false);
-/// Splits of live leaves so far, while it is.
+/// Splits of live leaves since it is on.
 static SPLITS: AtomicU64 = AtomicU64::new(0);
-/// The number of the one that is chosen.
+/// The number of the chosen split.
 static WANTED: AtomicU64 = AtomicU64::new(0);
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
-/// Physical address of the first entry, and how many there are.
+/// Physical address of the first entry, and the number of entries.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// The addresses that they translate.
+/// The virtual addresses that the entries translate.
 static START: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
-/// Physical addresses of the entries through which a walker gets to them; 0 for none.
+/// Physical addresses of the entries on a walker's path to them; 0 for none.
 static PATH: [AtomicU64; MOST_LEVELS] = [const { AtomicU64::new(0) }; MOST_LEVELS];
-/// The entry of the fixmap slot: its table and index, and the descriptor's attributes.
+/// The fixmap slot's own entry: table and index, and the descriptor's attributes.
 static SLOT_TABLE: AtomicU64 = AtomicU64::new(0);
 static SLOT_INDEX: AtomicU64 = AtomicU64::new(0);
 static SLOT_ATTRIBUTES: AtomicU64 = AtomicU64::new(0);
-/// The bytes of a page, less one.
+/// The page size in bytes, less one.
 static OFFSET_MASK: AtomicU64 = AtomicU64::new(0);
-/// For a test: what the handler reads, which it must not.
+/// For a test: an address that the handler reads although it must not.
 static PROBE: AtomicU64 = AtomicU64::new(0);
 
 const RELAXED: Ordering = Ordering::Relaxed;
 
-/// The entries of a split, and what they translate.
+/// The entries of a split, and the addresses that they translate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     pub(super) first: u64,
@@ -66,7 +65,7 @@ pub(super) struct Chosen {
     pub(super) path: [u64; MOST_LEVELS],
 }
 
-/// Where the fixmap slot's own entry is, and the attributes of what it shows.
+/// The fixmap slot's own entry, and the attributes of its mapping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) table: PhysicalAddress,
@@ -74,7 +73,7 @@ pub(super) struct Slot {
     pub(super) attributes: u64,
 }
 
-/// Reads the word, if there is one, and prepares for it.
+/// Reads the word from the command line, and prepares the slot if it is present.
 pub(crate) fn init(parameters: &Parameters<'_>) -> Result<(), TableError> {
     let Some(number) = parameters.test.inject_conflict else {
         return Ok(());
@@ -84,7 +83,7 @@ pub(crate) fn init(parameters: &Parameters<'_>) -> Result<(), TableError> {
     Ok(())
 }
 
-/// Makes the fixmap slot, through which entries are reached. Once, before any split.
+/// Makes the fixmap slot for access to entries. Called once, before any split.
 pub(crate) fn prepare() -> Result<(), TableError> {
     if SLOT_ATTRIBUTES.load(RELAXED) != 0 {
         return Ok(());
@@ -95,7 +94,7 @@ pub(crate) fn prepare() -> Result<(), TableError> {
     let page = kernel.page();
     let slot = VirtualAddress(layout::INJECT_VADDR);
     let attributes = Attributes::normal(Permissions::READ_WRITE);
-    // Anything that is a table, until there is one to be shown.
+    // Any table serves until the slot is used.
     let shown = PhysicalAddress(kernel.root.0 & !(page - 1));
     live::look(|_, _, tree| {
         tree.map(slot, shown, page, attributes, Leaves::PAGES)?;
@@ -131,7 +130,7 @@ pub(crate) fn arm(number: u64) {
     ON.store(true, Ordering::Release);
 }
 
-/// Chooses none, and mends what is pending.
+/// Chooses no split, and mends pending entries.
 pub(crate) fn disarm() {
     mend();
     ON.store(false, RELAXED);
@@ -143,27 +142,27 @@ pub(crate) fn is_on() -> bool {
     ON.load(RELAXED)
 }
 
-/// Splits of live leaves that were counted.
+/// The number of counted splits of live leaves.
 pub(crate) fn splits() -> u64 {
     SPLITS.load(RELAXED)
 }
 
-/// Whether entries are invalid and nobody has faulted on them.
+/// Whether entries are invalid and no CPU has faulted on them.
 pub(crate) fn is_pending() -> bool {
     matches!(STATE.load(RELAXED), ARMING | PENDING)
 }
 
-/// Whether a split was chosen, and dealt with.
+/// Whether the chosen split has been handled.
 pub(crate) fn is_mended() -> bool {
     STATE.load(Ordering::Acquire) == MENDED
 }
 
-/// Counts a split; true if it is the chosen one.
+/// Counts a split. Returns true for the chosen one.
 pub(super) fn count_split() -> bool {
     SPLITS.fetch_add(1, RELAXED) + 1 == WANTED.load(RELAXED) && STATE.load(RELAXED) == IDLE
 }
 
-/// Whether the `count` entries from physical address `entry` on have pending ones among them.
+/// Whether any of the `count` entries from physical address `entry` is pending.
 #[inline(never)]
 pub(super) fn concerns(entry: u64, count: usize) -> bool {
     if !matches!(STATE.load(RELAXED), ARMING | PENDING | MENDING) {
@@ -173,7 +172,7 @@ pub(super) fn concerns(entry: u64, count: usize) -> bool {
     entry < first + all * 8 && first < entry + count as u64 * 8
 }
 
-/// Whether those entries lead to pending ones.
+/// Whether any of the entries is on the path to pending ones.
 #[inline(never)]
 pub(super) fn leads(entry: u64, count: usize) -> bool {
     matches!(STATE.load(RELAXED), ARMING | PENDING | MENDING)
@@ -183,19 +182,19 @@ pub(super) fn leads(entry: u64, count: usize) -> bool {
             .any(|step| step != 0 && covers(entry, count as u64 * 8, step))
 }
 
-/// Where entries of the table that the slot shows are reached.
+/// The address of an entry in the slot, of the table that the slot shows.
 fn in_slot(entry: u64) -> *mut u64 {
     (layout::INJECT_VADDR + (entry & OFFSET_MASK.load(RELAXED))) as *mut u64
 }
 
-/// Changes bits of the valid or hidden leaves among the chosen entries, as [`BitChange`] would, and
-/// leaves them invalid. The number of those changed.
+/// Changes bits of the valid or present-invalid leaves among the chosen entries, as [`BitChange`] would, and
+/// leaves them invalid. Returns how many were changed.
 ///
 /// [`BitChange`]: granule::table::BitChange
 ///
 /// # Safety
 ///
-/// The slot must show the table of the entries, in its page's offset; nobody else may write them.
+/// The slot must show the table of the entries, in its page's offset. Nothing else may write them.
 pub(super) unsafe fn break_entries(chosen: &Chosen, of: u64, clear: u64, set: u64) -> usize {
     FIRST.store(chosen.first, RELAXED);
     COUNT.store(chosen.count as u64, RELAXED);
@@ -204,12 +203,12 @@ pub(super) unsafe fn break_entries(chosen: &Chosen, of: u64, clear: u64, set: u6
     for (step, entry) in PATH.iter().zip(chosen.path) {
         step.store(entry, RELAXED);
     }
-    // An interrupt between here and the end would keep other CPUs waiting that fault.
+    // An interrupt before the end would delay other CPUs that fault.
     let masked = cpu::mask_interrupts();
     STATE.store(ARMING, Ordering::Release);
     let changed: usize;
-    // SAFETY: touches the entries through the slot, and the state. DMB: whoever sees an entry sees
-    // the table that it links.
+    // SAFETY: accesses the entries through the slot, and the state. DMB: a CPU that sees an entry also sees
+    // the table that it points to.
     unsafe {
         asm!(
             "dmb ish",
@@ -242,26 +241,26 @@ pub(super) unsafe fn break_entries(chosen: &Chosen, of: u64, clear: u64, set: u6
     changed
 }
 
-/// Whether a translation fault at `address` is to be taken for a TLB conflict abort. Called by the
-/// exception handler of any CPU.
+/// Whether a translation fault at `address` stands for a TLB conflict abort. Called by the exception handler
+/// of any CPU.
 pub(crate) fn stands_for(address: u64) -> bool {
     match STATE.load(Ordering::Acquire) {
         IDLE => false,
         _ if !covers(START.load(RELAXED), BYTES.load(RELAXED), address) => false,
-        // Raised before another CPU mended the entries; if not, there still is no translation.
+        // The fault was raised before another CPU mended the entries, unless there still is no translation.
         MENDED => cpu::translate(address).is_ok(),
         _ => true,
     }
 }
 
-/// Makes pending entries valid; returns when they are. Called by the exception handler, too.
+/// Makes pending entries valid and returns when they are. The exception handler calls it too.
 pub(crate) fn mend() {
     let masked = cpu::mask_interrupts();
     while matches!(STATE.load(Ordering::Acquire), ARMING | PENDING | MENDING) {
         let seen: u32;
-        // SAFETY: while the state is PENDING the slot shows the entries' table, and software
-        // changes them by exclusives, too. Touches the entries through the slot, and the state. DSB:
-        // the walkers see what was stored; ISB: this CPU's, at once.
+        // SAFETY: while the state is PENDING the slot shows the entries' table, and software also changes
+        // them by exclusives. Accesses the entries through the slot, and the state. DSB: walkers see the
+        // stores; ISB: this CPU's walker sees them at once.
         unsafe {
             asm!(
                 "2: ldaxr {seen:w}, [{state}]",
@@ -304,11 +303,11 @@ pub(crate) fn mend() {
     cpu::restore_interrupts(masked);
 }
 
-/// Changes what a pending entry means, whether or not it is mended meanwhile: a walker goes on to
-/// see it as invalid, or as `change` makes it.
+/// Changes the meaning of a pending entry, even if it is mended meanwhile: a walker sees it as invalid, or as
+/// `change` makes it.
 pub(super) fn change(entry: u64, change: impl Fn(Descriptor) -> Descriptor) {
-    // SAFETY: an entry of the table that the slot shows since before the state became ARMING; only
-    // atomic accesses are made to it.
+    // SAFETY: an entry of the table that the slot has shown since before the state became ARMING. All
+    // accesses to it are atomic.
     let entry = unsafe { AtomicU64::from_ptr(in_slot(entry)) };
     let mut stored = entry.load(RELAXED);
     loop {
@@ -324,7 +323,7 @@ pub(super) fn change(entry: u64, change: impl Fn(Descriptor) -> Descriptor) {
         }
     }
     if STATE.load(Ordering::Acquire) != PENDING {
-        // Who mended the entries may have been past this one.
+        // The CPU that mended the entries may already have passed this one.
         mend();
         let mended = |stored| Some(meant(Descriptor(stored)).0);
         let _ = entry.fetch_update(Ordering::Release, RELAXED, mended);
@@ -336,11 +335,11 @@ pub(crate) fn set_probe(address: u64) {
     PROBE.store(address, RELAXED);
 }
 
-/// Reads what [`set_probe`] asked for, if it did.
+/// Reads the address of [`set_probe`], if one is set.
 pub(crate) fn probe() {
     let address = PROBE.load(RELAXED);
     if address != 0 {
-        // SAFETY: the test gave an address that the linear map shows; it is to fault.
+        // SAFETY: the test gave an address in the linear map, and the read is meant to fault.
         unsafe { (address as *const u64).read_volatile() };
     }
 }

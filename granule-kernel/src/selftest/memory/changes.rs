@@ -1,4 +1,4 @@
-//! Each call on the linear map, and what idle CPUs make of it afterwards.
+//! Tests of each call that changes the linear map, and of the merging on idle CPUs afterwards.
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::arch::{cpu, image};
@@ -15,9 +15,9 @@ use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
 use granule_kcore::cpus::set::CpuSet;
 
-/// Pages of the block that is changed.
+/// Pages of the test's block.
 const PAGES: u64 = 64;
-/// The pages that are changed: what lies round them must stay as it is.
+/// The first changed page. The pages around the range must stay as they are.
 const FIRST: u64 = 5;
 const COUNT: u64 = 38;
 /// Seconds that idle CPUs may take to merge.
@@ -32,7 +32,7 @@ fn assert_each(block: &Block, inside: Allows, what: &str) {
     }
 }
 
-/// Whether the tables allow to execute a page.
+/// Whether the tables allow executing a page.
 fn is_executable(address: VirtualAddress) -> bool {
     let mapping = live::look(|_, _, tree| tree.query(address)).flatten();
     mapping.is_some_and(|mapping| mapping.attributes.permissions.privileged_execute)
@@ -62,7 +62,7 @@ pub(super) fn permissions() {
     assert!(!permissions::kernel_page_present(VirtualAddress(
         image::start()
     )));
-    // Permissions may change meanwhile, and count.
+    // Permissions may change while the pages are invalid, and apply later.
     ok("ro while invalid", permissions::set_memory_ro(start, pages));
     assert_each(&block, Allows::Nothing, "set_memory_ro of invalid pages");
     ok(
@@ -81,7 +81,7 @@ pub(super) fn permissions() {
     ok("ro", permissions::set_memory_ro(start, pages));
     ok("default", permissions::set_direct_map_default(start, pages));
     assert_each(&block, Allows::Writing, "set_direct_map_default");
-    // Part of what is invalid becomes valid.
+    // A part of the invalid range becomes valid.
     ok(
         "all invalid",
         permissions::set_direct_map_invalid(block.at(0), PAGES),
@@ -108,7 +108,7 @@ pub(super) fn permissions() {
     println!("@granule test.permissions.tables={}", before.tables);
 }
 
-/// Code is written, run, and can be neither written meanwhile nor run before or after.
+/// Code is written and run. It cannot be written while it is executable, nor run before or after.
 fn execution(block: &Block) {
     let page = block.at(FIRST);
     ok("rw", permissions::set_memory_rw(page, 1));
@@ -144,7 +144,7 @@ fn execution(block: &Block) {
     ok("ro", permissions::set_memory_ro(page, 1));
 }
 
-/// Without the TLB's invalidation, which comes later for all.
+/// Tests the calls without a TLBI, followed by one TLBI for all.
 fn deferred(block: &Block) {
     let (start, end) = (block.at(FIRST), block.at(FIRST + COUNT - 2));
     let before = live::counted();
@@ -159,7 +159,7 @@ fn deferred(block: &Block) {
     assert_eq!(live::counted().since(before).counts.tlbi, 0);
     ok("flush", permissions::flush_direct_map(start, COUNT));
     let tlbi = live::counted().since(before).counts.tlbi;
-    // One a page at most, twice where an erratum wants it.
+    // At most one for each page, twice where an erratum requires repetition.
     assert!(tlbi > 0 && tlbi <= 2 * COUNT, "{tlbi} TLBIs");
     println!("@granule test.permissions.flush_tlbi={tlbi}");
     for page in [FIRST, FIRST + 1, FIRST + COUNT - 2, FIRST + COUNT - 1] {
@@ -173,7 +173,7 @@ fn deferred(block: &Block) {
     ok("flush", permissions::flush_direct_map(start, COUNT));
 }
 
-/// What must be refused, and changes nothing.
+/// Calls that must be refused, and change nothing.
 fn refusals(block: &Block) {
     let Some(kernel) = live::kernel() else { return };
     let before = Snapshot::take();
@@ -197,7 +197,7 @@ fn refusals(block: &Block) {
     let tables = alias(kernel.root.0);
     let (first, last) = kernel.placement.reaches();
     let top = VirtualAddress(alias(last.0 & !(kernel.page() - 1)).0);
-    // Below the first bank nothing is mapped, if there is something below.
+    // Nothing is mapped below the first bank, if there is an address below.
     let below = alias(first.0);
     for call in calls {
         ok("no pages", call(block.at(0), 0));
@@ -221,7 +221,7 @@ fn refusals(block: &Block) {
                 "{refused:?}"
             );
         }
-        // A hole: the first page that nothing is mapped at.
+        // A hole: the first unmapped page.
         if cpu::translate(below.0).is_err() {
             let refused = call(below, 1);
             let hole = LinearError::Table(TableError::NotMapped { address: below });
@@ -235,7 +235,7 @@ fn refusals(block: &Block) {
     assert_as(&before, "after calls that were refused");
 }
 
-/// Idle CPUs put together again what became alike, and nobody has to ask.
+/// Idle CPUs merge without a request.
 #[inline(never)]
 pub(super) fn background() {
     let Some(kernel) = live::kernel() else { return };
@@ -249,13 +249,13 @@ pub(super) fn background() {
         "nothing was split"
     );
     ok("rw", permissions::set_memory_rw(block.at(FIRST), COUNT));
-    // The page allocator's, too: what is free need not be told.
+    // Free memory is merged too: the caller need not announce that it is free.
     block.free();
     if percpu::online().len() == 1 {
         merge::settle();
     }
     wait_for(&before);
-    // The last step gives its tables back before it counts them.
+    // The last step frees its tables before it counts them.
     live::change(Flush::Now, |_, _, _| ());
     while merge::in_background().tables == merged.tables
         && merge::in_background().groups == merged.groups
@@ -273,7 +273,7 @@ pub(super) fn background() {
     );
 }
 
-/// The CPU that was woken to merge gets a job instead: another one has to.
+/// The CPU that was woken to merge gets a job, so another CPU must merge.
 #[inline(never)]
 pub(super) fn background_busy() {
     let Some(kernel) = live::kernel() else { return };
@@ -299,7 +299,7 @@ pub(super) fn background_busy() {
     println!("@granule test.background.busy=1");
 }
 
-/// Waits until idle CPUs have merged all.
+/// Waits until idle CPUs have merged everything.
 fn wait_for(before: &Snapshot) {
     let start = cpu::counter_now();
     while Snapshot::take() != *before {
@@ -309,7 +309,7 @@ fn wait_for(before: &Snapshot) {
             merge::in_background(),
             Snapshot::take()
         );
-        // Whoever is idle only takes the tables when nobody has them.
+        // An idle CPU takes the tables only when their lock is free.
         let since = cpu::counter_now();
         while cpu::counter_now().wrapping_sub(since) < cpu::cntfrq_el0() / 1000 {
             cpu::relax();

@@ -1,5 +1,5 @@
-//! What changes take, exactly, in a block of 1 GiB; and what happens when there is no memory for
-//! the tables that they take.
+//! Tests of the exact cost of changes in a block of 1 GiB, and of changes without memory for their
+//! tables.
 
 use super::{Block, Snapshot, assert_as, ok};
 use crate::dev::console::println;
@@ -14,7 +14,7 @@ use granule_kcore::frames::tables::Source;
 
 const GIB: u64 = 1 << 30;
 
-/// What is changed: its name, its first byte in the block, and its bytes (0 for one page).
+/// The changes: name, offset in the block, and bytes (0 for one page).
 const CHANGES: [(&str, u64, u64); 8] = [
     // The first page, the last, one in the middle of everything, and one between two tables.
     ("first", 0, 0),
@@ -31,7 +31,7 @@ const CHANGES: [(&str, u64, u64); 8] = [
 fn say(test: &str, name: &str, took: &Taken) {
     let counts = &took.counts;
     for (key, value) in [
-        // Those that were given back, for merging.
+        // Merging frees tables, so the number is negative there.
         ("tables", (counts.tables as i64).unsigned_abs()),
         ("stores", counts.stores),
         ("tlbi", counts.tlbi),
@@ -91,7 +91,7 @@ pub(super) fn counts() {
         let all = block.bytes() / kernel.page();
         let merged = took(name, || permissions_merge(&block, all));
         say("merge", name, &merged);
-        // A group that the block is only a part of.
+        // A contiguous group that contains the block and more.
         merge::merge_noted();
         assert_as(&before, name);
     }
@@ -103,7 +103,7 @@ fn permissions_merge(block: &Block, pages: u64) -> Result<(), LinearError> {
     merge::merge_linear_map(block.at(0), pages).map(|_| ())
 }
 
-/// Changes for which there are 0, 1, 2 … free frames, until there are enough.
+/// Makes changes with 0, 1, 2 … free frames, until there are enough.
 #[inline(never)]
 pub(super) fn exhaustion() {
     let Some(kernel) = live::kernel() else { return };

@@ -1,4 +1,4 @@
-//! Changes whose TLBI comes later, and what happens before it does: a trace of it breaks no rule.
+//! Tests of changes with a deferred TLBI, and of other changes before it. A trace of them must break no rule.
 
 use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
@@ -27,8 +27,8 @@ pub(super) fn noflush() {
     }
 }
 
-/// Whole leaves become invalid, which splits nothing and which every CPU allows; some of their pages
-/// are valid again before the TLBI.
+/// Whole leaves become invalid, which splits nothing and is allowed on every CPU. Some of their pages are
+/// valid again before the TLBI.
 fn whole(pages: u64) {
     let block = Block::new(GIB);
     let counted = live::counted();
@@ -58,8 +58,8 @@ fn whole(pages: u64) {
     merge::merge_noted();
 }
 
-/// What does not put off its TLBI finds nothing to change, as who put it off has done it: the TLBI comes
-/// nevertheless.
+/// A call that does not defer its TLBI finds nothing to change, because a deferring call did the same change.
+/// It must make the TLBI nevertheless.
 fn again(pages: u64) {
     let block = Block::new(GIB);
     let start = block.at(0);
@@ -86,8 +86,8 @@ fn again(pages: u64) {
     merge::merge_noted();
 }
 
-/// A page becomes invalid, for which a leaf is split; other memory that was in that leaf is removed
-/// before the TLBI of the page. Nothing may translate it any more, by the leaf of before least of all.
+/// A page becomes invalid, for which a leaf is split. Other memory of that leaf is removed before the page's
+/// TLBI. No translation of the removed memory may remain, in particular by the old leaf.
 fn beside() {
     let quarters = Quarters::find();
     let (free, page) = (
@@ -105,7 +105,7 @@ fn beside() {
         permissions::set_direct_map_invalid_noflush(page, 1),
     );
     ok("remove_memory", hotplug::remove_memory(free, QUARTER));
-    // SAFETY: RAM that was just removed, which nobody else knows of.
+    // SAFETY: RAM that was just removed and that nothing uses.
     ok("add_memory", unsafe { hotplug::add_memory(free, QUARTER) });
     ok("flush", permissions::flush_direct_map(page, 1));
     assert_allows(page, Allows::Nothing, "after flush_direct_map");

@@ -1,4 +1,4 @@
-//! Accesses that must fault, with words that say why; and free pages that fault.
+//! Tests of accesses that must fault with an explanation, and of free pages that fault.
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::arch::cpu;
@@ -18,12 +18,12 @@ use granule_kcore::cpus::set::CpuSet;
 const PATIENCE_S: u64 = 30;
 
 fn read(address: VirtualAddress) {
-    // SAFETY: none; it is to fault.
+    // SAFETY: none; the read is meant to fault.
     unsafe { (address.0 as *const u64).read_volatile() };
 }
 
 fn write(address: VirtualAddress) {
-    // SAFETY: none; it is to fault.
+    // SAFETY: none; the write is meant to fault.
     unsafe { (address.0 as *mut u64).write_volatile(1) };
 }
 
@@ -42,7 +42,7 @@ pub(super) fn run(what: &[u8]) {
             ok("ro", permissions::set_memory_ro(block.at(0), 1));
             ok("x", permissions::set_memory_x(block.at(0), 1));
             ok("nx", permissions::set_memory_nx(block.at(0), 1));
-            // SAFETY: none; it is to fault.
+            // SAFETY: none; the jump is meant to fault.
             unsafe { asm!("br {}", in(reg) block.at(0).0, options(noreturn)) };
         }
         b"read-invalid" => {
@@ -76,7 +76,8 @@ fn one_page() -> Block {
     Block::new(live::kernel().map_or(0, |kernel| kernel.page()))
 }
 
-/// Another CPU uses a page before it sees that it is valid: it faults, which is forgotten once it is.
+/// Another CPU uses a page before it sees that the page is valid. The fault is ignored once the page is
+/// valid.
 #[inline(never)]
 pub(super) fn spurious() {
     const WORD: u64 = 0x6561_726c_7900;
@@ -86,7 +87,7 @@ pub(super) fn spurious() {
     );
     let pool = ok("Pool::new", Pool::new(1));
     let Some(page) = pool.address(1) else { return };
-    // SAFETY: the pool's page, valid still.
+    // SAFETY: the pool's page, which is still valid.
     unsafe { (page.0 as *mut u64).write_volatile(WORD) };
     ok("flip", pool.flip(1, false));
     let before = spurious::count();
@@ -110,7 +111,7 @@ pub(super) fn spurious() {
     pool.release();
 }
 
-/// With `debug_pagealloc=on`: what is free is invalid, what is allocated is not.
+/// With `debug_pagealloc=on`, free pages are invalid and allocated pages are not.
 #[inline(never)]
 pub(super) fn pagealloc() {
     let Some(kernel) = live::kernel() else { return };
@@ -131,7 +132,7 @@ pub(super) fn pagealloc() {
     }
     let now = Snapshot::take();
     assert_eq!(now.hidden, before.hidden - pages, "{pages} pages allocated");
-    // Permissions change there as anywhere.
+    // Permissions change as in any other map.
     if let Some(block) = blocks.first() {
         ok("ro", permissions::set_memory_ro(block.at(0), 1));
         assert_allows(block.at(0), Allows::Reading, "set_memory_ro");

@@ -1,4 +1,4 @@
-//! A pool of guard pages, in use while others have the tables.
+//! Tests of a pool of guard pages, used while other CPUs hold the tables.
 
 use super::{Allows, Block, Random, Snapshot, assert_allows, assert_as, ok};
 use crate::arch::cpu;
@@ -34,7 +34,7 @@ pub(super) fn pool() {
     assert!(pool.address(PAGES).is_none());
     assert!(pool.flip(PAGES, false).is_err());
 
-    // While another CPU has the tables, if there is one.
+    // While another CPU, if there is one, holds the tables.
     let one = CpuSet::one(1);
     let (held, enough) = (AtomicBool::new(false), AtomicBool::new(false));
     let hold = |_: &'static percpu::PerCpu| {
@@ -55,7 +55,7 @@ pub(super) fn pool() {
                 dsb += did.dsb;
                 let seen = cpu::translate(address(page).0);
                 assert_eq!(seen.is_ok(), valid, "guard page {page}");
-                // Again: nothing.
+                // The same state again takes nothing.
                 let did = ok("flip", pool.flip(page, valid));
                 assert_eq!((did.stores, did.tlbi, did.dsb), (0, 0, 0));
             }
@@ -80,12 +80,12 @@ pub(super) fn pool() {
     println!("@granule test.guard.dsb={dsb}");
     assert_as(&made, "after all guard pages were valid again");
 
-    // Every CPU sees one page go, and only that one.
+    // Every CPU sees one page become invalid, and only that one.
     ok("flip", pool.flip(7, false));
     assert_allows(address(6), Allows::Writing, "before the guard page");
     assert_allows(address(7), Allows::Nothing, "the guard page");
     assert_allows(address(8), Allows::Writing, "behind the guard page");
-    // Nobody else changes or merges them.
+    // No other call changes or merges the pages.
     for (start, pages) in [(address(7), 1), (address(0), PAGES)] {
         let refused = permissions::set_direct_map_default(start, pages);
         assert!(
@@ -109,15 +109,17 @@ pub(super) fn pool() {
 
 /// Flips of guard pages beside other changes.
 const FLIPS: u64 = 128;
-/// Pages of a pool beside which others are split and merged, and of those: a group of each page size.
+/// Order of the pool, and of the block beside it that is split and merged: a contiguous group with each page
+/// size.
 const BESIDE_ORDER: u32 = 7;
 const BESIDE: u64 = 1 << BESIDE_ORDER;
-/// Blocks that are allocated at most until two lie beside each other.
+/// Most blocks that are allocated until two are adjacent.
 const MOST_BLOCKS: usize = 64;
-/// What is merged round the pool.
+/// Bytes around the pool that are merged.
 const AROUND: u64 = 32 << 20;
 
-/// A block and a pool of as many pages that lie beside each other, and what was allocated on the way.
+/// Allocates a block and a pool of the same size that are adjacent. Also returns the other blocks that this
+/// took.
 fn neighbours(bytes: u64) -> (Block, Pool, ArrayVec<Block, MOST_BLOCKS>) {
     let mut blocks = ArrayVec::<Block, MOST_BLOCKS>::new();
     let mut block = Block::new(bytes);
@@ -139,7 +141,7 @@ fn neighbours(bytes: u64) -> (Block, Pool, ArrayVec<Block, MOST_BLOCKS>) {
     }
 }
 
-/// Pages of a pool are flipped in interrupts, on a CPU that splits and merges leaves beside them.
+/// Flips pages of a pool in interrupts, on a CPU that splits and merges leaves beside them.
 #[inline(never)]
 pub(super) fn beside() {
     assert!(
@@ -165,7 +167,7 @@ pub(super) fn beside() {
             merged.fetch_add(done.tables + done.groups, Ordering::Relaxed);
         }
     };
-    // One more than the page that was not as it should be.
+    // The number of the first wrong page plus one; 0 for none.
     let wrong = AtomicU64::new(0);
     jobs::run_while(one, PATIENCE_S, &change, || {
         for flip in 0..FLIPS {

@@ -1,21 +1,21 @@
-//! Tests of the linear map while it changes, asked for on the command line; each panics when
-//! something is wrong, with what, and adds its counts to the record.
+//! Tests of changes to the live linear map, chosen on the command line. Each panics with the reason on an
+//! error, and adds its counts to the boot record.
 //!
-//! | `granule.test=` | what |
+//! | `granule.test=` | test |
 //! |---|---|
-//! | `permissions` | each call, seen by every CPU's own walker; what must be refused |
-//! | `permission-counts` | what changes of 1 page, 64K, 2M and 1G take, and that merging undoes them |
+//! | `permissions` | each call, checked by every CPU's own walker; calls that must be refused |
+//! | `permission-counts` | the cost of changes of 1 page, 64K, 2M and 1G, and that merging undoes them |
 //! | `exhaustion` | a split for which there are N tables too few, for every N |
-//! | `noflush` | changes whose TLBI comes later, and what is done beside them meanwhile |
-//! | `background` | idle CPUs merge what became alike |
-//! | `background-busy` | the same when the CPU that was woken for it gets something else to do |
+//! | `noflush` | changes with a deferred TLBI, and other changes before it |
+//! | `background` | idle CPUs merge leaves that became alike |
+//! | `background-busy` | the same when the CPU that was woken for it gets other work |
 //! | `hotplug` | memory removed and added again |
-//! | `hotplug-new` | the RAM behind the last bank, of which the device tree does not tell, added |
+//! | `hotplug-new` | RAM behind the last bank, unknown to the device tree, is added |
 //! | `guard` | a pool of guard pages, flipped while another CPU holds the lock |
-//! | `guard-beside` | the same in interrupts of a CPU that splits and merges what lies round it |
+//! | `guard-beside` | the same in interrupts of a CPU that splits and merges the neighbouring leaves |
 //! | `spurious` | a fault on a guard page that another CPU makes valid meanwhile |
 //! | `pagealloc` | with `debug_pagealloc=on`, pages allocated and freed |
-//! | `permissions-stress:CHANGES[:SEED]` | random changes while other CPUs use what lies beside them |
+//! | `permissions-stress:CHANGES[:SEED]` | random changes while other CPUs use neighbouring pages |
 //! | `write-read-only`, `execute`, `read-invalid`, `read-guard`, `use-after-free` | an access that must end in a panic |
 
 mod changes;
@@ -36,8 +36,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 use granule_kcore::parameters::Parameters;
 
-/// Does what the command line asks for. Not part of the boot's frame, and none of the tests is: with all
-/// of them in one the boot's stack would be too small.
+/// Runs the tests that the command line asks for. Neither this function nor any test is inlined: all frames
+/// together would overflow the boot's stack.
 #[inline(never)]
 pub(crate) fn run(parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {
@@ -62,7 +62,7 @@ pub(crate) fn run(parameters: &Parameters<'_>) {
     }
 }
 
-/// What an address allows, as every CPU's walker says.
+/// The accesses that an address allows, as every CPU's walker sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Allows {
     Nothing,
@@ -70,7 +70,7 @@ enum Allows {
     Writing,
 }
 
-/// What memory allows that nobody has allocated.
+/// The accesses that free memory allows.
 fn free_allows() -> Allows {
     match live::kernel() {
         Some(kernel) if kernel.debug_pagealloc => Allows::Nothing,
@@ -78,13 +78,13 @@ fn free_allows() -> Allows {
     }
 }
 
-/// Panics unless every CPU's own walker allows exactly that at `address`, and translates it to its
+/// Panics unless every CPU's own walker allows exactly `expected` at `address`, and translates it to its
 /// place in the linear map.
 #[track_caller]
 fn assert_allows(address: VirtualAddress, expected: Allows, what: &str) {
     let physical = live::kernel().and_then(|kernel| kernel.placement.physical_address(address));
     let physical = physical.map_or(u64::MAX, |physical| physical.0);
-    // One more than the number of a CPU that disagrees.
+    // The number of a CPU that disagrees plus one; 0 for none.
     let wrong = AtomicU64::new(0);
     ipi::call(percpu::online(), &|this| {
         let read = cpu::translate(address.0);

@@ -1,4 +1,4 @@
-//! Memory that goes and comes back, and memory that comes for the first time.
+//! Tests of memory hotplug: memory that is removed and added again, and new memory.
 
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, free_allows, ok, size};
 use crate::arch::cpu;
@@ -22,7 +22,7 @@ const BLOCK: u64 = 256 << 20;
 const PATIENCE_S: u64 = 30;
 
 fn add(start: u64, bytes: u64) -> Result<(), HotplugError> {
-    // SAFETY: RAM that was removed before, or that nobody was told of.
+    // SAFETY: RAM that was removed before, or that the kernel never knew.
     unsafe { hotplug::add_memory(PhysicalAddress(start), bytes) }
 }
 
@@ -36,17 +36,17 @@ fn address(physical: u64) -> VirtualAddress {
     address.unwrap_or(VirtualAddress(0))
 }
 
-/// Parts of a free block go, in all sorts of pieces, and come back.
+/// Removes parts of a free block, in pieces of many sizes, and adds them again.
 #[inline(never)]
 pub(super) fn again() {
     let Some(kernel) = live::kernel() else { return };
     let page = kernel.page();
     let before = Snapshot::take();
-    // Where there is a free block.
+    // At the address of a free block.
     let block = Block::new(BLOCK);
     let start = block.physical().0;
 
-    // What is allocated stays.
+    // Allocated memory stays.
     let frame = Frame::containing(PhysicalAddress(start), size());
     let allocated = true;
     assert_eq!(
@@ -126,12 +126,12 @@ pub(super) fn again() {
     }
     println!("@granule test.hotplug.bytes={removed}");
 
-    // No memory for the tables of the split: nothing has happened.
+    // Without memory for the tables of the split, nothing changes.
     let needed = exhausted(start + BLOCK / 2 + 3 * page, page, &before);
     println!("@granule test.hotplug.tables={needed}");
 }
 
-/// Why the page at `at` cannot be removed, if it is not free.
+/// Why the page at `at` cannot be removed; `None` if it is free.
 fn in_use(at: u64) -> Option<HotplugError> {
     let frame = Frame::containing(PhysicalAddress(at), size());
     let (free, given) = Pages.with(|frames| (frames.is_free(frame), frames.is_given(frame)));
@@ -142,7 +142,7 @@ fn in_use(at: u64) -> Option<HotplugError> {
     (!free).then_some(HotplugError::Frames(error))
 }
 
-/// Removes a range with ever more frames to be had for tables; how many it takes.
+/// Removes a range with ever more frames free for tables. Returns the number it needs.
 fn exhausted(start: u64, bytes: u64, before: &Snapshot) -> u64 {
     let Some(kernel) = live::kernel() else {
         return 0;
@@ -169,7 +169,7 @@ fn exhausted(start: u64, bytes: u64, before: &Snapshot) -> u64 {
     left
 }
 
-/// Allocates all there is, in large blocks, and frees it: none of it may be what was removed.
+/// Allocates all memory in large blocks and frees it. No block may overlap the removed range.
 #[inline(never)]
 fn nobody_gets(start: u64, bytes: u64) {
     let mut blocks = arrayvec::ArrayVec::<(Frame, u32), 256>::new();
@@ -190,7 +190,7 @@ fn nobody_gets(start: u64, bytes: u64) {
     }
 }
 
-/// The machine has more RAM than its tree says; the rest is added, used, and removed again.
+/// The machine has more RAM than its device tree says. The rest is added, used, and removed again.
 #[inline(never)]
 pub(super) fn new_bank() {
     let Some(kernel) = live::kernel() else { return };
@@ -221,11 +221,11 @@ pub(super) fn new_bank() {
         "@granule test.hotplug.leaves={}",
         with.leaves - before.leaves
     );
-    // All of it can be used.
+    // All of the new memory is usable.
     let page = kernel.page();
     for offset in (0..BLOCK).step_by(page as usize) {
         let word = address(start + offset).0 as *mut u64;
-        // SAFETY: nobody has allocated it, and the allocator keeps nothing there.
+        // SAFETY: the memory is not allocated, and the allocator stores nothing there.
         unsafe { word.write_volatile(offset) };
     }
     for offset in (0..BLOCK).step_by(page as usize) {
@@ -237,7 +237,7 @@ pub(super) fn new_bank() {
     assert!(Pages.with(|frames| frames.is_free(frame)));
     ok("remove_memory", remove(start, BLOCK));
     assert_allows(address(start), Allows::Nothing, "removed memory");
-    // What is known of its frames stays for when it comes back.
+    // The frames' metadata is kept for their return.
     let without = Snapshot::take();
     assert_eq!(
         (without.digest, without.tables),
@@ -250,8 +250,8 @@ pub(super) fn new_bank() {
     twice_at_once(start + BLOCK);
 }
 
-/// Two CPUs add the same new memory, piece by piece: one of them may, and what the other took for what is
-/// to be known of the frames is free again.
+/// Two CPUs add the same new memory, piece by piece. Only one may succeed, and the metadata that the other
+/// allocated must be free again.
 fn twice_at_once(start: u64) {
     const PIECE: u64 = 1 << 20;
     const PIECES: u64 = 64;

@@ -1,18 +1,18 @@
-//! A block of 1 GiB that is part allocated and part free: where leaves are shared by what is changed
-//! and what is removed.
+//! A block of 1 GiB that is partly allocated and partly free, so that changed memory and removed memory share
+//! leaves.
 
 use crate::bench::support::Block;
 use arrayvec::ArrayVec;
 
 const GIB: u64 = 1 << 30;
 pub(super) const QUARTER: u64 = GIB / 4;
-/// Blocks that are looked through for quarters of one block.
+/// Most blocks that are searched for the quarters of one block.
 const MOST_BLOCKS: usize = 16;
 
-/// Three quarters of an aligned GiB, allocated, and the fourth, which is free.
+/// Three allocated quarters of an aligned GiB. The fourth is free.
 pub(super) struct Quarters {
     pub(super) blocks: ArrayVec<Block, 3>,
-    /// Linear-map address of the whole.
+    /// Linear-map address of the whole GiB.
     pub(super) start: u64,
     /// Physical address of the free quarter.
     pub(super) free: u64,

@@ -1,11 +1,11 @@
-//! Random changes of permissions while other CPUs use what lies beside them, in the same leaves.
+//! Random changes of permissions while other CPUs use neighbouring pages in the same leaves.
 //!
-//! Three quarters of a block of 1 GiB are changed, the fourth is free memory that is removed and
-//! added. Among the changed pages lie neighbours, which nothing changes: every other CPU writes its
-//! own ones and reads back what it wrote, so that a translation that is wrong or missing for a moment
-//! is a wrong byte or a fault. Now and then it merges what it finds, beside the CPU that changes.
-//! That CPU keeps what each page allows, and asks its walker after each change: it is here, the others
-//! are in [`neighbours`].
+//! Three quarters of a block of 1 GiB are changed. The fourth is free memory that is removed and added. Among
+//! the changed pages lie neighbours, which are never changed. Every other CPU writes its own neighbours and
+//! reads them back, so a translation that is wrong or missing for a moment shows as a wrong byte or a fault.
+//! Now and then such a CPU merges, at the same time as the CPU that makes the changes. That CPU records what
+//! each page allows, and asks its walker after each change. Its code is in this file; the others' is in
+//! [`neighbours`].
 //!
 //! `granule.test=permissions-stress:CHANGES[:SEED]`
 
@@ -27,10 +27,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use neighbours::{EACH, NEIGHBOURS, visit};
 
-/// Seconds that others may take to come to their end.
+/// Seconds that the other CPUs may take to finish.
 const PATIENCE_S: u64 = 60;
 
-/// What a page does not allow, as changed from what RAM begins with.
+/// A page's differences from the initial state of RAM.
 const READ_ONLY: u8 = 1;
 const EXECUTABLE: u8 = 2;
 const INVALID: u8 = 4;
@@ -58,7 +58,7 @@ enum Kind {
     Valid,
     Default,
     Merge,
-    /// Removed and added: two changes.
+    /// Memory is removed and added, which counts as two changes.
     Plug,
 }
 
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// Reads `CHANGES[:SEED]` and does it.
+/// Parses `CHANGES[:SEED]` and runs the test.
 #[inline(never)]
 pub(super) fn run(value: &[u8]) {
     let text = core::str::from_utf8(value).unwrap_or_default();
@@ -129,21 +129,21 @@ fn stress(changes: u64, seed: u64) {
     }
 }
 
-/// The CPU that changes.
+/// The state of the CPU that makes the changes.
 struct Changes<'q> {
     quarters: &'q Quarters,
     random: Random,
     page: u64,
-    /// Pages in a quarter.
+    /// Number of pages in a quarter.
     pages: u64,
     neighbours: ArrayVec<u64, NEIGHBOURS>,
-    /// A byte for each page of the three quarters: what it does not allow.
+    /// One byte for each page of the three quarters, with its differences from the initial state.
     shadow: Block,
-    /// Of each kind.
+    /// Number of changes of each kind.
     counts: [u64; KINDS.len()],
     /// Changes that had to be refused, and were.
     refused: u64,
-    /// Removals of memory that a table was in meanwhile.
+    /// Removals that failed because a table was in the memory.
     in_use: u64,
 }
 
@@ -178,18 +178,19 @@ impl<'q> Changes<'q> {
 
     fn shadow(&mut self) -> &mut [u8] {
         let bytes = 3 * self.pages as usize;
-        // SAFETY: the block is this value's own, large enough, and writable RAM.
+        // SAFETY: this value owns the block, which is large enough and writable RAM.
         unsafe { core::slice::from_raw_parts_mut(self.shadow.start as *mut u8, bytes) }
     }
 
-    /// Changes of permissions: memory that is merged or plugged comes on top.
+    /// Changes of permissions. Merging and plugging count separately.
     fn done(&self) -> u64 {
         let kinds = KINDS.iter().zip(&self.counts);
         let permissions = kinds.filter(|((kind, ..), _)| kind.is_permissions());
         permissions.map(|(_, count)| count).sum()
     }
 
-    /// A range between two neighbours, or a neighbour and an end: quarter, first page, pages.
+    /// A range between two neighbours, or between a neighbour and an end: quarter, first page, number of
+    /// pages.
     fn range(&mut self) -> (usize, u64, u64) {
         loop {
             let quarter = self.random.below(3) as usize;
@@ -208,12 +209,12 @@ impl<'q> Changes<'q> {
             if first >= end {
                 continue;
             }
-            // All of it as often as to have something to merge.
+            // The whole range one time in four, so that there is something to merge.
             let count = match self.random.below(4) {
                 0 => end - first,
                 _ => self.random.length(end - first),
             };
-            // Right beside a neighbour as often as anywhere.
+            // Right beside a neighbour two times in three.
             let at = match self.random.below(3) {
                 0 => first,
                 1 => end - count,
@@ -247,14 +248,14 @@ impl<'q> Changes<'q> {
         self.counts[index] += changes;
     }
 
-    /// One change of permissions; how many came of it.
+    /// Makes one change of permissions. Returns the number of changes made.
     fn permissions(&mut self, kind: Kind) -> u64 {
         let (quarter, first, count) = self.range();
         let start = self.quarters.blocks[quarter].at(first);
         let place = quarter * self.pages as usize + first as usize;
         let page = self.page;
         let pages = &mut self.shadow()[place..place + count as usize];
-        // The page that stands in the way, if there is one.
+        // The first page that forbids the change, if any.
         let forbids = |pages: &[u8], refused: fn(u8) -> bool| {
             let at = pages.iter().position(|page| refused(*page))?;
             Some(VirtualAddress(start.0 + at as u64 * page))
@@ -310,7 +311,7 @@ impl<'q> Changes<'q> {
         1
     }
 
-    /// What this CPU's walker says of a page must be what the shadow says.
+    /// Checks that this CPU's walker agrees with the shadow about a page.
     fn assert_page(&mut self, quarter: usize, page: u64, after: Kind) {
         let place = quarter * self.pages as usize + page as usize;
         let lacks = self.shadow()[place];
@@ -344,7 +345,7 @@ impl<'q> Changes<'q> {
         }
     }
 
-    /// Removes memory and adds it again; how many changes came of it.
+    /// Removes memory and adds it again. Returns the number of changes made.
     fn plug(&mut self) -> u64 {
         let count = self.random.length(self.pages);
         let at = self.random.below(self.pages - count + 1);
@@ -352,7 +353,7 @@ impl<'q> Changes<'q> {
         let bytes = count * self.page;
         match hotplug::remove_memory(PhysicalAddress(start), bytes) {
             Ok(()) => {}
-            // A table is in there.
+            // A table is in this memory.
             Err(HotplugError::Frames(_)) => {
                 self.in_use += 1;
                 return 0;
@@ -370,7 +371,7 @@ impl<'q> Changes<'q> {
             let seen = cpu::translate(address(edge));
             assert!(seen.is_err(), "removed memory at {edge:#x} is at {seen:x?}");
         }
-        // SAFETY: RAM that was just removed, which nobody else knows of.
+        // SAFETY: RAM that was just removed and that nothing uses.
         let added = unsafe { hotplug::add_memory(PhysicalAddress(start), bytes) };
         ok("adding memory", added);
         for edge in edges {
@@ -383,7 +384,7 @@ impl<'q> Changes<'q> {
         2
     }
 
-    /// All as it began, and merged.
+    /// Restores and merges everything.
     fn put_back(&mut self) {
         for block in &self.quarters.blocks {
             let default = permissions::set_direct_map_default(block.at(0), self.pages);

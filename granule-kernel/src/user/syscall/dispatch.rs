@@ -1,9 +1,8 @@
-//! What an SVC does: which function a number has, and what its result means for the registers.
+//! The dispatch of an SVC: the function for each number, and the effect of its result on the registers.
 //!
-//! A system call is a function of the [`Current`] task and its six arguments; what it gives goes
-//! back in x0. It runs with interrupts let in, on the task's own kernel stack, and may sleep. Those
-//! that change registers, tasks or address spaces are named here; all others are the table's
-//! of `granule-linux-abi`.
+//! A system call is a function of the [`Current`] task and six arguments; its result goes to x0. It runs
+//! with interrupts enabled, on the task's kernel stack, and may sleep. This file names the calls that
+//! change registers, tasks or address spaces; all others are in the table of `granule-linux-abi`.
 
 use super::{Arguments, Outcome, memory, tasks};
 use crate::dev::console::println;
@@ -16,10 +15,10 @@ use granule_linux_abi::abi::number;
 use granule_linux_abi::syscall::deliver::{self, Interrupted};
 use granule_linux_abi::syscall::{Args, Fail, call, unknown};
 
-/// A system call of a task.
+/// The function of a system call.
 type Call = fn(&mut Current<'_>, Arguments) -> Outcome;
 
-/// The function of a number.
+/// The kernel's function for a number, if any.
 fn function(number: u64) -> Option<Call> {
     Some(match number {
         number::EXIT | number::EXIT_GROUP => tasks::exit,
@@ -40,7 +39,7 @@ fn function(number: u64) -> Option<Call> {
     })
 }
 
-/// The task called. What is given was interrupted, and a signal decides what becomes of it.
+/// Makes a task's system call. Returns an interrupted call, whose fate a signal decides.
 pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
     let [a, b, c, d, e, f, _, _, number, ..] = current.frame.x;
     let arguments = [a, b, c, d, e, f];
@@ -53,7 +52,7 @@ pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
     }
     let result = match number {
         number::RT_SIGRETURN => {
-            // All registers come from the frame.
+            // The frame on the stack sets all registers, x0 included.
             deliver::sigreturn(current);
             return None;
         }
@@ -70,10 +69,10 @@ pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
 }
 
 const WORDS: usize = (number::COUNT as usize).div_ceil(64);
-/// Numbers that were told of, and whether one was that is too large for that.
+/// A bit for each number already reported; the last word is for all larger numbers.
 static TOLD: [AtomicU64; WORDS + 1] = [const { AtomicU64::new(0) }; WORDS + 1];
 
-/// Says once that a number has no function.
+/// Reports an unknown number, once for each number.
 pub(crate) fn tell_unknown(pid: u32, number: u64) {
     let (word, bit) = if number < number::COUNT {
         ((number / 64) as usize, 1 << (number % 64))

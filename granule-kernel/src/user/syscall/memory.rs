@@ -1,4 +1,4 @@
-//! System calls about memory: anonymous memory only.
+//! System calls about memory: only anonymous, private memory.
 
 use super::{Arguments, Outcome};
 use crate::user::exec::LOWEST;
@@ -19,7 +19,7 @@ const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MADV_DONTNEED: u64 = 4;
 
-/// What a program may do with memory of this protection.
+/// The rights for a protection value.
 pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
     if protection & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0 {
         return Err(Errno::EINVAL);
@@ -31,7 +31,7 @@ pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
     })
 }
 
-/// The bytes of whole pages that `length` bytes from `start` take; `start` must begin one.
+/// The bytes of the whole pages in `length` bytes from `start`, which must be page aligned.
 fn whole_pages(start: u64, length: u64) -> Result<u64, Errno> {
     let page = memory::page_bytes();
     if !start.is_multiple_of(page) || length == 0 {
@@ -52,8 +52,8 @@ pub(super) fn mmap(
     if flags & MAP_ANONYMOUS == 0 {
         return Err(Errno::ENODEV);
     }
-    // Memory that is shared with a child that is forked later, by either of its names: there is none
-    // such.
+    // Only private memory: MAP_SHARED and MAP_SHARED_VALIDATE, for sharing with later children, are not
+    // supported.
     if flags & MAP_TYPE != MAP_PRIVATE {
         return Err(Errno::EINVAL);
     }
@@ -69,7 +69,7 @@ pub(super) fn mmap(
     space.with(|tables| {
         let mut start = start;
         if !fixed {
-            // A hint is taken if it is free.
+            // The hint is used if that range is free.
             let hint = wanted & !(page - 1);
             let end = hint.saturating_add(bytes);
             let fits = hint >= LOWEST && end <= memory::end();
@@ -78,7 +78,7 @@ pub(super) fn mmap(
                 start = hint;
             } else {
                 let top = VirtualAddress(crate::user::exec::mappings_end());
-                // With the largest group's alignment, larger ranges can be in whole groups.
+                // Alignment to the largest group lets larger ranges consist of whole contiguous groups.
                 let align = if bytes >= GROUP { GROUP } else { page };
                 let gap =
                     tables
@@ -96,9 +96,9 @@ pub(super) fn mmap(
     })
 }
 
-/// The largest contiguous group of last-level pages, whatever the page size.
+/// The size of the largest contiguous group of last-level pages, over all page sizes.
 const GROUP: u64 = 2 << 20;
-/// Areas of all kinds are alike.
+/// The only label: areas of all kinds are treated alike.
 const LABEL: u8 = 0;
 
 pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) -> Outcome {
@@ -126,7 +126,7 @@ pub(super) fn mprotect(
     Ok(0)
 }
 
-/// Advice is accepted; that memory is not needed is taken at its word.
+/// Accepts any advice; acts only on advice that memory is not needed.
 pub(super) fn madvise(
     current: &mut Current<'_>,
     [start, length, advice, ..]: Arguments,
@@ -144,7 +144,7 @@ pub(super) fn madvise(
     Ok(0)
 }
 
-/// Moves the end of the heap, and gives where it is: where it was if it cannot be moved.
+/// Moves the end of the heap. Returns the end, unchanged if it cannot move.
 pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> Outcome {
     let heap = current.own.heap.clone();
     let page = memory::page_bytes();

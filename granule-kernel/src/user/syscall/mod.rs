@@ -1,5 +1,5 @@
-//! System calls that change registers, tasks or address spaces. All others are
-//! [`granule_linux_abi::syscall`]'s; [`dispatch`] tells which function a number has.
+//! System calls that change registers, tasks or address spaces. All others are in
+//! [`granule_linux_abi::syscall`]; [`dispatch`] maps numbers to functions.
 
 mod dispatch;
 mod memory;
@@ -9,7 +9,7 @@ pub(crate) use dispatch::{enter, tell_unknown};
 
 use granule_linux_abi::abi::Errno;
 
-/// What a call that cannot be interrupted gives.
+/// The result of a call that cannot be interrupted.
 pub(crate) type Outcome = core::result::Result<u64, Errno>;
 
 /// x0 to x5.

@@ -14,7 +14,7 @@ const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
-/// The signal that the parent gets.
+/// The bits of the flags with the signal that the parent gets.
 const EXIT_SIGNAL: u64 = 0xff;
 
 pub(super) fn exit(current: &mut Current<'_>, [code, ..]: Arguments) -> Outcome {
@@ -31,8 +31,8 @@ pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
     Ok(0)
 }
 
-/// `fork`, and what `posix_spawn` and `vfork` need: a child with its parent's memory, for as long as
-/// that waits. Threads there are none.
+/// `fork`, and the form that `posix_spawn` and `vfork` need: a child in its parent's memory while the
+/// parent waits. Threads are not supported.
 pub(super) fn clone(
     current: &mut Current<'_>,
     [flags, stack, _, _, child_tid, _]: Arguments,
@@ -45,7 +45,8 @@ pub(super) fn clone(
     }
     let given = |flag, value| (flags & flag != 0).then_some(value);
     let clone = Clone {
-        // CLONE_VFORK alone would be a copy that the parent waits for, of which nobody can tell.
+        // CLONE_VFORK alone would be a copy that the parent waits for; no program can tell the
+        // difference from a plain copy.
         vfork: alone == CLONE_VM | CLONE_VFORK,
         stack,
         child_tid: given(CLONE_CHILD_SETTID, child_tid),
@@ -57,11 +58,11 @@ pub(super) fn clone(
     })
 }
 
-/// The call is made again once signals have been dealt with, whatever their handlers ask for: as they
-/// see it, it has not been made yet. Gives what x0 had.
+/// Repeats the call once signals are handled, whatever the flags of their handlers say: for the handlers
+/// the call has not begun. Returns the old x0.
 fn again(current: &mut Current<'_>) -> u64 {
     current.frame.elr = current.frame.elr.wrapping_sub(SVC_BYTES);
-    // Who sent the signal may not have said so yet.
+    // The sender of the signal may not have set this yet.
     current.task.notified.store(true, Ordering::Release);
     let [x0, ..] = current.frame.x;
     x0

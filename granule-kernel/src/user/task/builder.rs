@@ -1,6 +1,7 @@
-//! The task builder: a task gets a place in the table, then a body, then its first turn; or none of it.
+//! The task builder gives a task a place in the table, then a body, then its first turn, or undoes all
+//! of it.
 //!
-//! A task that is being made has a place and a number. Nobody else sees it before it begins.
+//! A task under construction has a place and a number, and stays invisible to others until it begins.
 
 use super::{
     ALIVE, Body, FAMILY, FREE, KILLED, MADE, MOST_PID, NOT_KILLED, Own, Saved, TASKS, Task,
@@ -15,7 +16,7 @@ use crate::user::switch::{Context, FpState};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering;
 
-/// A task that is being made; gives its place back unless it is begun.
+/// A task under construction. The drop frees its place unless the task has begun.
 #[derive(Debug)]
 pub(in crate::user) struct TaskBuilder {
     task: &'static Task,
@@ -26,12 +27,12 @@ pub(in crate::user) struct TaskBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::user) enum NotBegun {
     NoMemory,
-    /// There is a signal for its parent to be dealt with first, which may be meant for both.
+    /// The parent must first handle a signal that may be meant for both.
     Signal,
 }
 
 impl TaskBuilder {
-    /// A free place, as a child of `parent`; `None` if there is none.
+    /// Takes a free place for a child of `parent`; `None` if there is none.
     pub(in crate::user) fn new(parent: Option<&'static Task>) -> Option<Self> {
         FAMILY.with(|family| {
             if family.closed {
@@ -39,7 +40,7 @@ impl TaskBuilder {
             }
             let free = |task: &&Task| task.life.load(Ordering::Acquire) == FREE;
             let task = TASKS.iter().find(free)?;
-            // A group may outlive the process that it has its number from.
+            // A group may outlive the process that gave it its number.
             let used = |pid| {
                 TASKS.iter().any(|task| {
                     let numbers = [&task.pid, &task.group];
@@ -68,12 +69,13 @@ impl TaskBuilder {
         })
     }
 
-    /// Who it will be.
+    /// The task under construction.
     pub(in crate::user) const fn task(&self) -> &'static Task {
         self.task
     }
 
-    /// Gives it a body, and has it begin by `frame`; it still has to be given its first turn.
+    /// Gives the task a body that starts with `frame`. The caller must then queue the task for its first
+    /// turn.
     pub(in crate::user) fn begin(
         self,
         frame: &Frame,
@@ -101,8 +103,8 @@ impl TaskBuilder {
             .store(vfork_parent.map_or(0, Task::pid), Ordering::Relaxed);
         task.body
             .store(body.into_pointer().as_ptr(), Ordering::Release);
-        // Who signals a group or everybody holds this lock while it goes through them: it meets the
-        // child, or it met the parent, and `finish_fork` knows.
+        // A sender to a group or to all processes holds this lock during the whole search. So it either
+        // finds the child, or found the parent and `finish_fork` knows.
         let closed = process_table::with(|processes| {
             let parent = self.parent.map(Task::place);
             if parent.is_some_and(|parent| !processes.finish_fork(parent, task.place())) {
@@ -116,7 +118,7 @@ impl TaskBuilder {
             }))
         })?;
         if closed {
-            // Who ended all did not see it.
+            // The search that ended all tasks did not see this one.
             task.set_killed(KILLED);
         }
         core::mem::forget(self);
@@ -125,10 +127,10 @@ impl TaskBuilder {
 }
 
 impl Drop for TaskBuilder {
-    // Once, not at each way out of `fork`.
+    // `inline(never)`: one copy, instead of one at each exit of `fork`.
     #[inline(never)]
     fn drop(&mut self) {
-        // Before anybody else can be made at its place.
+        // Free the body before the place can be used again.
         free_body(self.task);
         process_table::ended(self.task);
         self.task.life.store(FREE, Ordering::Release);

@@ -1,3 +1,5 @@
+//! Tests of path lookup, with and without symbolic links.
+
 use super::super::cpio::tests::entry;
 use super::super::tree::nodes_needed;
 use super::*;
@@ -30,7 +32,7 @@ fn archive() -> Vec<u8> {
     .collect()
 }
 
-/// Where a path leads, as a path without links.
+/// The result of a lookup, as a path without links.
 fn led(from: &str, path: &[u8], last: Last) -> Result<String, PathError> {
     let archive = archive();
     let nodes = vec![Node::EMPTY; nodes_needed(&archive).unwrap()];
@@ -43,7 +45,7 @@ fn led(from: &str, path: &[u8], last: Last) -> Result<String, PathError> {
     let node = find(from, path, last)?;
     let mut room = [0; 64];
     let path = path_of(&tree, node, &mut room).unwrap();
-    // And back again.
+    // The resulting path leads to the same node.
     assert_eq!(find(from, path, Last::Keep), Ok(node));
     Ok(String::from_utf8_lossy(path).into_owned())
 }
@@ -91,7 +93,7 @@ fn a_link_at_the_end_may_be_what_is_looked_for() {
     assert_eq!(kept("sbin"), "/sbin");
     assert_eq!(kept("gone"), "/gone");
     assert_eq!(kept("/proc/self/exe"), "/proc/self/exe");
-    // A slash behind it asks for the directory.
+    // A trailing slash asks for the directory.
     assert_eq!(kept("sbin/"), "/bin");
 }
 

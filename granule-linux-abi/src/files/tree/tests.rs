@@ -1,3 +1,5 @@
+//! Tests of trees built from small archives, valid and invalid.
+
 use super::super::cpio::tests::{entry, trailer};
 use super::*;
 
@@ -23,7 +25,7 @@ fn an_empty_archive_has_the_devices_and_the_own_program() {
     assert_eq!(tree.kind(console), Kind::Device { major: 5, minor: 1 });
     assert_eq!(tree.about(console).mode, 0o020666);
     assert_eq!(tree.about(dev).links, 2);
-    // Three subdirectories, the entry above and "here".
+    // Three subdirectories, "..", and ".".
     assert_eq!(tree.about(NodeId::ROOT).links, 5);
     let kernel = ["sys", "kernel"]
         .into_iter()
@@ -71,7 +73,7 @@ fn hard_links_are_one_file_whichever_of_them_brings_the_content() {
             let data: &[u8] = if index == with { b"content" } else { b"" };
             archive.extend(entry((9, 0o100755, 3), (0, 0), name, data));
         }
-        // Another file, with links of its own.
+        // Another file, with its own inode number and links.
         archive.extend(entry((10, 0o100755, 2), (0, 0), "d", b"other"));
         let tree = tree(&archive).unwrap();
         let mut inos = Vec::new();

@@ -1,4 +1,4 @@
-//! Signals on the way back, with the machine of [`super::super::tests`].
+//! Tests of signal delivery, with the machine of [`super::super::tests`].
 
 use super::super::tests::{BASE, Fake};
 use super::*;
@@ -9,7 +9,7 @@ use crate::abi::signal::{
 use crate::processes::tests::child;
 use crate::signals::set::SignalSet;
 
-/// A process that is not the first, with registers to tell.
+/// A process other than the first, with distinct values in its registers.
 fn machine() -> Fake {
     let mut fake = Fake::new();
     fake.place = child(&mut fake.processes, 0);
@@ -45,7 +45,7 @@ fn a_handler_runs_and_returns_to_where_it_came_from() {
             .blocked()
             .has(SIGUSR1)
     );
-    // The frame record leads back.
+    // The frame record links to the interrupted code.
     let record: [u64; 2] = fake.get(fake.registers.x[29]);
     assert_eq!(record, [0x100 + 29, 0x100 + 30]);
     fake.registers.x = [0; 31];
@@ -89,7 +89,8 @@ fn an_interrupted_call_fails_or_is_made_again() {
             "{restart:?}"
         );
     }
-    // Without a handler it is always made again: the first process ignores what would end it.
+    // Without a handler the call is always repeated: the first process ignores a signal that would end
+    // it.
     for restart in [Restart::IfAsked, Restart::IfNoHandler] {
         let mut fake = machine();
         let before = fake.registers;
@@ -123,13 +124,13 @@ fn of_signals_that_come_at_once_none_waits_for_anothers_handler() {
     send(&mut fake, SIGUSR2);
     assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
     let blocked = |fake: &Fake| fake.processes.get(fake.place).unwrap().signals.blocked();
-    // The second on top of the first, with both masks.
+    // The second handler runs on top of the first, with both masks.
     assert_eq!((fake.registers.pc, fake.registers.x[0]), (0xa000, 12));
     assert_eq!(blocked(&fake).0, 1 << (SIGUSR1 - 1) | 1 << (SIGUSR2 - 1));
     sigreturn(&mut fake);
     assert_eq!((fake.registers.pc, fake.registers.x[0]), (0x9000, 10));
     assert_eq!(blocked(&fake).0, 1 << (SIGUSR1 - 1));
-    // The call is made again once, as the handler says that it interrupted.
+    // The call is repeated once, as decided by the handler that interrupted it.
     sigreturn(&mut fake);
     assert_eq!(
         (fake.registers.pc, fake.registers.x),
@@ -140,7 +141,7 @@ fn of_signals_that_come_at_once_none_waits_for_anothers_handler() {
 
 #[test]
 fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
-    // The first handler's mask decides about the second.
+    // The first handler's mask blocks the second signal.
     let mut fake = machine();
     fake.act(SIGUSR2, 0xa000, 0);
     let process = fake.processes.get_mut(fake.place).unwrap();
@@ -158,7 +159,7 @@ fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
     assert_eq!(deliver(&mut fake, None), After::GoesOn);
     assert_eq!(fake.registers.pc, 0xa000);
 
-    // What has no handler ends it, though one began.
+    // A signal without a handler ends the process, even after another handler has started.
     let mut fake = machine();
     fake.act(SIGUSR1, 0x9000, 0);
     send(&mut fake, SIGUSR1);
@@ -166,7 +167,7 @@ fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
     let ends = |signal, dump| After::Ends { signal, dump };
     assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
 
-    // So does a second frame that the stack has no room for.
+    // A second frame without room on the stack ends the process, too.
     let mut fake = machine();
     fake.act(SIGUSR1, 0x9000, 0);
     fake.act(SIGUSR2, 0xa000, 0);
@@ -220,7 +221,7 @@ fn what_has_no_handler_ends_the_process() {
     send(&mut fake, SIGTERM);
     let ends = |signal, dump| After::Ends { signal, dump };
     assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
-    // There is no job control.
+    // There is no job control, so SIGSTOP does nothing.
     send(&mut fake, SIGSTOP);
     assert_eq!(deliver(&mut fake, None), After::GoesOn);
     send(&mut fake, SIGKILL);
@@ -233,7 +234,7 @@ fn a_handler_without_a_stack_ends_the_process() {
         signal: SIGSEGV,
         dump: true,
     };
-    // Even if it handles that: there is no stack for that one either.
+    // A SIGSEGV handler does not help: its frame has no stack either.
     for handles_faults in [false, true] {
         let mut fake = machine();
         fake.act(SIGUSR1, 0x9000, 0);
@@ -286,7 +287,7 @@ fn a_return_without_a_frame_is_a_fault() {
         fake.registers.sp = sp;
         fake.processes.take_woken();
         sigreturn(&mut fake);
-        // Nobody else would have it looked at before its next instruction.
+        // Without this wake-up the process would not handle the signal before its next instruction.
         let woken = fake.processes.take_woken();
         assert!(woken.places().any(|place| place == fake.place), "{sp:#x}");
         let ends = After::Ends {

@@ -1,4 +1,4 @@
-//! No memory at any of the allocations that calls make: an error, and nothing kept.
+//! Lets each allocation of the calls fail in turn: the call must fail and leak nothing.
 
 use super::*;
 use crate::files::Files;
@@ -6,7 +6,7 @@ use crate::files::tree::{Node, Tree, nodes_needed};
 use crate::owned::host::{self, Array};
 use crate::processes::{Relation, TaskTable as _};
 
-/// Pipes, files and children, as far as there is memory for them; how many calls failed.
+/// Makes pipes, files and children as far as memory allows. Returns the number of failed calls.
 fn work(fake: &mut Fake) -> usize {
     let mut failed = 0;
     let mut pipes = Vec::new();
@@ -67,7 +67,7 @@ fn every_allocation_of_a_call_may_fail() {
         host::run_out_after(usize::MAX);
         assert_eq!(host::held(), held, "after {allocations} allocations");
         assert_eq!(fake.processes.files.counts(), counts);
-        // There is memory again, and all is as if there had always been.
+        // With memory again, every call succeeds and nothing has leaked.
         assert_eq!(work(&mut fake), 0);
         assert_eq!(host::held(), held);
         if failed == 0 {

@@ -1,4 +1,4 @@
-//! Files, descriptors, reading and writing without waiting.
+//! Tests of files, descriptors, and reads and writes that do not wait.
 
 use super::*;
 use crate::signals::set::SignalSet;
@@ -78,7 +78,7 @@ fn descriptors_are_copied_marked_and_limited() {
     fake.fails(n::FCNTL, &[fd, 1030, 64], Errno::EINVAL);
     fake.fails(n::FCNTL, &[50, 1030, 64], Errno::EBADF);
     fake.fails(n::FCNTL, &[fd, 4, 0], Errno::EINVAL);
-    // All of them are one open file.
+    // All descriptors share one open file.
     fake.ok(n::READ, &[20, BASE, 4]);
     assert_eq!(fake.ok(n::LSEEK, &[10, 0, 1]), 4);
     let on = fake.put(BASE, 1_u32);
@@ -93,7 +93,7 @@ fn descriptors_are_copied_marked_and_limited() {
     let path = fake.path("etc/text");
     fake.fails(n::OPENAT, &[HERE, path], Errno::EMFILE);
     fake.fails(n::PIPE2, &[BASE, 0], Errno::EMFILE);
-    // Nothing is left of what failed.
+    // Failed calls leave nothing behind.
     assert_eq!(fake.processes.files.counts(), (62, 0));
 }
 
@@ -106,12 +106,12 @@ fn the_console_is_written_to_and_has_no_input() {
     assert_eq!(fake.console, b"line\nsecond");
     fake.fails(n::WRITE, &[1, NOWHERE, 5], Errno::EFAULT);
     assert_eq!(fake.ok(n::READ, &[0, BASE, 100]), 0);
-    // TCGETS: the console is no terminal.
+    // TCGETS fails: the console is not a terminal.
     fake.fails(n::IOCTL, &[1, 0x5401, BASE], Errno::ENOTTY);
     fake.fails(n::IOCTL, &[60, 0x5401, BASE], Errno::EBADF);
 }
 
-/// However much is asked for, a signal need not wait for all of it.
+/// A signal ends a long transfer after the current part.
 #[test]
 fn a_signal_ends_what_is_read_and_written_at_the_next_part() {
     let mut fake = Fake::new();

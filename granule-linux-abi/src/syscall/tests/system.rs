@@ -1,4 +1,4 @@
-//! What libraries ask at their start, and every call with arguments that make no sense.
+//! Tests of the calls that C libraries make at start, and of every call with invalid arguments.
 
 use super::*;
 use granule_testing::cases::config;
@@ -55,9 +55,9 @@ fn a_path_may_end_where_memory_does_and_no_later() {
     fake.fails(n::OPENAT, &[HERE, u64::MAX - 2, 0], Errno::EFAULT);
 }
 
-/// The numbers of the table, for whoever wants to make every call.
+/// All numbers except those of calls that would wait for ever.
 fn numbers() -> Vec<u64> {
-    // Those that end only by what tests would have to bring.
+    // These calls end only by events that a test must provide.
     let waits = [n::RT_SIGSUSPEND, n::RT_SIGTIMEDWAIT, n::PPOLL];
     (0..n::COUNT)
         .filter(|number| !waits.contains(number))
@@ -67,8 +67,8 @@ fn numbers() -> Vec<u64> {
 proptest! {
     #![proptest_config(config(64, 1))]
 
-    /// Every call with arguments that are bad pointers, small numbers, or anything: an answer, and
-    /// what the process had is given back at its end.
+    /// Every call with bad pointers, small numbers or arbitrary arguments: each returns, and the end of
+    /// the process frees everything.
     #[test]
     fn no_argument_does_harm(seeds in proptest::collection::vec((any::<u64>(), 0u8..6), 6 * 40), start in 0usize..300) {
         let mut fake = Fake::new();
@@ -89,7 +89,7 @@ proptest! {
                 fake.events.clear();
                 for _ in 0..3 {
                     fake.events.push_back(Box::new(|processes: &mut HostProcesses| {
-                        // Whatever it waits for: it is interrupted.
+                        // Interrupts any wait.
                         let process = processes.get_mut(0).unwrap();
                         process.signals.force(SIGUSR1, crate::signals::Cause::KERNEL);
                         processes.wake_place(0);

@@ -1,4 +1,4 @@
-//! Calls that wait, and what ends a wait.
+//! Tests of calls that wait, and of the events that end a wait.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn a_writer_of_a_full_pipe_waits_for_room() {
     for _ in 0..2 {
         assert_eq!(fake.ok(n::WRITE, &[into, BASE, 0x7000]), 0x7000);
     }
-    // 8 KiB are left of 64; what reads makes room for the rest.
+    // 8 of 64 KiB are free; the reads make room for the rest.
     for _ in 0..5 {
         fake.events.push_back(Box::new(move |processes| {
             processes.files.read(id, &mut [0; 5000]).unwrap();
@@ -52,7 +52,7 @@ fn a_writer_of_a_full_pipe_waits_for_room() {
     let some = fake.ok(n::WRITE, &[into, BASE, 0x7000]);
     assert!(some < 0x7000, "{some}");
     fake.fails(n::WRITE, &[into, BASE, 4096], Errno::EAGAIN);
-    // Nobody reads any more: a signal, and an error for who ignores it.
+    // Without a reader the writer gets SIGPIPE, and EPIPE.
     fake.act(SIGPIPE, 0x1000, 0);
     fake.ok(n::CLOSE, &[out]);
     fake.fails(n::WRITE, &[into, BASE, 1], Errno::EPIPE);
@@ -104,7 +104,7 @@ fn poll_tells_what_is_ready_and_waits_for_the_rest() {
     assert_eq!(fake.ok(n::PPOLL, &[at, 4]), 2);
     let told: [PollFd; 4] = fake.get(at);
     assert_eq!(told.map(|fd| fd.revents), [0, 0x20, 4, 0]);
-    // Nothing for so long: the time that is left is told.
+    // No event within the timeout: the remaining time is written.
     let time = fake.put(BASE + 0x100, TimeSpec::from_ns(5_000));
     let before = fake.clock;
     assert_eq!(fake.ok(n::PPOLL, &[at, 1, time]), 0);
@@ -114,7 +114,7 @@ fn poll_tells_what_is_ready_and_waits_for_the_rest() {
     let console = fake.put(BASE + 0x200, asks(0, 5));
     assert_eq!(fake.ok(n::PPOLL, &[console, 1]), 1);
     assert_eq!(fake.get::<PollFd>(console).revents, 5);
-    // Two different things to wait for.
+    // Two different pipes to wait for.
     fake.ok(n::PIPE2, &[BASE, 0]);
     let [other, _]: [u32; 2] = fake.get(BASE);
     let at = fake.put(BASE, [asks(out, 1), asks(other, 1)]);
@@ -130,7 +130,7 @@ fn poll_tells_what_is_ready_and_waits_for_the_rest() {
 fn a_signal_ends_a_wait_but_not_one_that_nobody_minds() {
     let mut fake = Fake::new();
     fake.place = child(&mut fake.processes, 0);
-    // Ignored: never wakes, so the time is what ends it.
+    // An ignored signal never wakes the process, so the timeout ends the sleep.
     fake.act(SIGUSR1, SIG_IGN, 0);
     let time = fake.put(BASE, TimeSpec { sec: 3, nsec: 0 });
     assert_eq!(fake.ok(n::NANOSLEEP, &[time, 0]), 0);
@@ -142,7 +142,7 @@ fn a_signal_ends_a_wait_but_not_one_that_nobody_minds() {
         fake.get::<TimeSpec>(BASE + 16),
         TimeSpec { sec: 3, nsec: 0 }
     );
-    // Made again, it ends when it was to end.
+    // The repeated call keeps its first deadline.
     fake.processes
         .get_mut(fake.place)
         .unwrap()
@@ -216,7 +216,7 @@ fn a_blocked_signal_wakes_who_sleeps_for_it_and_nobody_else() {
     fake.kill_self_later(SIGUSR1);
     let taken = fake.ok(n::RT_SIGTIMEDWAIT, &[set, 0, 0, 8]);
     assert_eq!(taken, u64::from(SIGUSR1));
-    // Nobody waits any more, whatever ended the wait: taken, time up, another signal.
+    // No wait remains registered, whatever ended it: a signal taken, the timeout, or another signal.
     let time = fake.put(BASE + 16, TimeSpec { sec: 1, nsec: 0 });
     for ended in [None, Some(Errno::EAGAIN), Some(Errno::EINTR)] {
         if ended == Some(Errno::EINTR) {
@@ -231,7 +231,7 @@ fn a_blocked_signal_wakes_who_sleeps_for_it_and_nobody_else() {
         let taken = fake.ok(n::RT_SIGTIMEDWAIT, &[set, 0, 0, 8]);
         assert_eq!(taken, u64::from(SIGUSR1));
     }
-    // One that it does not ask for does not wake it.
+    // A signal outside the awaited set does not wake the process.
     let place = fake.place;
     let process = fake.processes.get_mut(place).unwrap();
     process.signals.set_awaited(SignalSet::EMPTY.with(SIGUSR1));

@@ -1,36 +1,37 @@
 //! The published strategies: every table is reached through a fixmap slot.
 //!
-//! Before the linear map exists no RAM is mapped, so a table taken from RAM can be written only
-//! while a slot of the fixmap shows it: store the slot's descriptor, DSB, ISB; write; clear the
-//! slot's descriptor, DSB, TLBI, DSB, ISB. Here the strategies are as they were published, each
-//! with the steps before it, to be measured against. What each adds:
+//! Before the linear map exists no RAM is mapped, so a table in RAM can be written only while a
+//! fixmap slot maps it: store the slot's descriptor, DSB, ISB; write; clear the slot's descriptor,
+//! DSB, TLBI, DSB, ISB. This module keeps the strategies as they were published, as a baseline for
+//! measurements. Each one includes the steps before it:
 //!
-//! - `base`: a table is shown once to be zeroed, linked (a DSB and an ISB), and then shown for
-//!   each contiguous span of its entries, 16 to 128 of them, whether or not the hint is used.
-//!   Each entry pays a DSB and an ISB. A 4K table of 512 pages: 33 TLBIs, 612 DSBs, 579 ISBs.
-//! - `no-cont-remap`: shown once for all of its spans. 2 TLBIs.
-//! - `batch-barriers`: page entries are stored without barriers; those of closing the slot come
-//!   after them all and serve. Links and blocks keep theirs.
-//! - `no-alloc-remap`: a new table is shown once; it is zeroed, a DSB makes that visible to the
-//!   walker, it is linked, and filled behind the link. 1 TLBI, 5 DSBs, 3 ISBs a table.
-//! - `lazy-unmap`: last-level tables take the next of sixteen slots and stay there. When no slot
-//!   is free, and at the end of each piece, all are cleared and invalidated together: as many
-//!   TLBIs as slots (one where the CPU has range operations), but one wait for them. Tables above
-//!   the last level, of which there are few, leave their slots at once.
+//! - `base`: a table is mapped once for zeroing and linked (a DSB and an ISB). It is then mapped
+//!   again for each contiguous span of its entries, 16 to 128 of them, whether or not the hint is
+//!   used. Each entry costs a DSB and an ISB. A 4K table of 512 pages: 33 TLBIs, 612 DSBs, 579
+//!   ISBs.
+//! - `no-cont-remap`: a table is mapped once for all of its spans. 2 TLBIs.
+//! - `batch-barriers`: page entries are stored without barriers; the barriers of closing the slot
+//!   follow all of them and suffice. Links and blocks keep their own.
+//! - `no-alloc-remap`: a new table is mapped once. It is zeroed, a DSB makes the zeros visible to
+//!   the walker, the table is linked, then filled. 1 TLBI, 5 DSBs, 3 ISBs a table.
+//! - `lazy-unmap`: a last-level table takes the next of sixteen slots and stays there. When no slot
+//!   is free, and at the end of each piece, all slots are cleared and invalidated together: as many
+//!   TLBIs as slots (one where the CPU has range operations), but one wait for them. Tables of
+//!   upper levels are few and leave their slots at once.
 //!
 //! The first posting had no `batch-barriers`: its later steps are these with [`Barriers::Entry`].
-//! From the second posting on `base` and `no-cont-remap` paid for each entry as well, which is why
+//! From the second posting on, `base` and `no-cont-remap` also paid barriers for each entry, so
 //! that is their default. `lazy-unmap` was never merged.
 //!
-//! In a sentence, `lazy-unmap` is said to leave a slot mapped until the next table of its level
-//! needs it. With a single slot a level that would save nothing that was seen to be saved: a slot
-//! that goes from one table to another must be made invalid and invalidated in between (RWHZWS), so
-//! that each table would go on paying for a TLBI and a wait. On an Altra with 64 GiB the step took
-//! 48 ms away from 32 841 tables, 1.5 us each, which is about one wait; so the waits are shared, and
-//! shared by many. Hence a series of slots.
+//! The description of `lazy-unmap` says that a slot stays mapped until the next table of its level
+//! needs it. A single slot for each level cannot explain the savings that were measured: before a
+//! slot maps another table its entry must be made invalid and invalidated in the TLB (RWHZWS), so
+//! each table would still cost a TLBI and a wait. On an Altra with 64 GiB the step saved 48 ms for
+//! 32 841 tables, 1.5 us each, which is about one wait. So many tables must share a wait, hence a
+//! series of slots.
 //!
-//! Barriers and TLBIs come from `table::flush`, as everyone's do, so that errata which touch them
-//! are worked round here too.
+//! Barriers and TLBIs come from `table::flush`, as in the rest of the library, so errata
+//! workarounds apply here too.
 
 mod slots;
 
@@ -43,19 +44,19 @@ use crate::table::{TableAllocator, TableError, publish};
 use core::marker::PhantomData;
 pub use slots::{Entries, Slot, Windows};
 
-/// Makes a linear map through fixmap slots.
+/// Builds a linear map through fixmap slots.
 #[derive(Debug)]
 pub struct WindowBuilder<'e, P, E> {
     geometry: Geometry,
     strategy: Strategy,
     barriers: Barriers,
     environment: &'e mut E,
-    /// How many slots of the series show tables.
+    /// The number of slots of the series in use.
     series: usize,
     page: PhantomData<P>,
 }
 
-/// Why a walk stopped: no table where one was promised, or something mapped already.
+/// Why a walk stopped: the allocator broke its reservation, or an entry is already mapped.
 enum Stop {
     Exhausted,
     Occupied { offset: u64 },
@@ -66,7 +67,7 @@ where
     P: Page,
     E: Windows + TableAllocator,
 {
-    /// For live tables of `geometry`.
+    /// A builder for live tables of `geometry`.
     pub const fn new(
         geometry: Geometry,
         strategy: Published,
@@ -83,14 +84,15 @@ where
         }
     }
 
-    /// Makes the linear map of `pieces`, which ascend, below `root`, and says what it consists of.
-    /// The part of the root that it uses must be empty, and no slot may show anything.
+    /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its census. The
+    /// part of the root that the map uses must be empty, and no slot may be in use.
     ///
     /// # Errors
     ///
-    /// [`TableError::OutOfTables`] before anything is changed,
+    /// [`TableError::OutOfTables`] before anything is changed.
     /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half and
-    /// [`AlreadyMapped`](TableError::AlreadyMapped), both with the pieces before it made.
+    /// [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; in both cases the earlier
+    /// pieces are mapped.
     pub fn create(
         &mut self,
         root: PhysicalAddress,
@@ -121,7 +123,7 @@ where
             let plan = Plan::new(&self.geometry, piece, from);
             let level = self.geometry.start_level();
             let made = self.table(&plan, root, level, from, from + bytes);
-            // Whatever came of it, no slot may go on showing a table.
+            // On success and on error alike, no slot may still map a table.
             self.empty_series();
             made.map_err(|stop| match stop {
                 Stop::Exhausted => exhausted,
@@ -133,7 +135,7 @@ where
         Ok(census)
     }
 
-    /// Writes what lies from offset `start` to `end` in `table`, which exists.
+    /// Writes the entries for the offsets from `start` to `end` in `table` and the tables below it.
     fn table(
         &mut self,
         plan: &Plan,
@@ -161,8 +163,8 @@ where
         Ok(())
     }
 
-    /// Takes a table for the entry at `index` of the one that `parent` shows, links it there, and
-    /// writes what lies from `start` to `end` in it.
+    /// Allocates a table, links it at `index` of the table in slot `parent`, and writes the offsets
+    /// from `start` to `end` in it.
     fn new_table(
         &mut self,
         plan: &Plan,
@@ -174,11 +176,11 @@ where
         let table = self.environment.allocate(1).ok_or(Stop::Exhausted)?.first;
         let link = Descriptor::table(&self.geometry, table);
         if self.strategy < Strategy::NoAllocRemap {
-            // One slot serves to zero tables of every level: the last one's, as that is never
-            // open while a table is made.
+            // One slot zeroes tables of every level. The slot of the last level is free here,
+            // because it is never open while a table is made.
             let slot = Slot::Level(Level::L3);
             self.environment.open(slot, table);
-            // SAFETY: the slot was just opened; the table is new and nobody else's.
+            // SAFETY: the slot was just opened; the table is new, so this builder owns it alone.
             unsafe { self.environment.zero(slot) };
             self.environment.close(slot);
             self.link(parent, index, link);
@@ -195,7 +197,7 @@ where
         made
     }
 
-    /// Stores a link, with the barriers that each has.
+    /// Stores a link with its own barriers, as every strategy does.
     fn link(&mut self, slot: Slot, index: usize, link: Descriptor) {
         // SAFETY: the slot is open while its entries are written, the index came from an offset
         // masked to a table, and this builder is the only writer of the tables.
@@ -203,7 +205,7 @@ where
         publish(self.environment);
     }
 
-    /// Writes the entries for the offsets from `start` to `end` of the table that `slot` shows.
+    /// Writes the entries for the offsets from `start` to `end` in the table in `slot`.
     fn entries(
         &mut self,
         plan: &Plan,
@@ -242,8 +244,8 @@ where
         Ok(())
     }
 
-    /// Writes leaves for the whole entries from `start` to `end`, with the contiguous hint on
-    /// each whole group.
+    /// Writes leaves for the whole entries from `start` to `end`, with the contiguous hint on each
+    /// whole group.
     fn leaves(
         &mut self,
         plan: &Plan,
@@ -276,7 +278,7 @@ where
         Ok(())
     }
 
-    /// Shows `table`, of `level`, in the slot that the strategy has for it.
+    /// Maps `table`, of `level`, in the slot that the strategy uses for this level.
     fn show(&mut self, level: Level, table: PhysicalAddress) -> Slot {
         let slot = if level.is_last() && self.strategy >= Strategy::LazyUnmap {
             if self.series == Slot::SERIES {
@@ -291,7 +293,7 @@ where
         slot
     }
 
-    /// Done with what `slot` shows.
+    /// Unmaps a slot of a level. Slots of the series stay mapped until `empty_series`.
     fn hide(&mut self, slot: Slot) {
         if let Slot::Level(_) = slot {
             self.environment.close(slot);
@@ -306,8 +308,8 @@ where
     }
 }
 
-/// The bytes for which `base` shows a table of `level` at a time: a contiguous group where it
-/// looks for one, at the last two levels, else all of it.
+/// The bytes of a table of `level` that `base` maps at a time: a contiguous group at the last two
+/// levels, else the whole table.
 pub(super) const fn base_span(size: PageSize, level: Level) -> u64 {
     let entries = match level {
         Level::L2 | Level::L3 => size.contiguous_entries(level),

@@ -1,30 +1,30 @@
-//! Slots of the fixmap: pages of address space that each show one table at a time.
+//! Fixmap slots: pages of address space that each map one table at a time.
 //!
-//! What a slot is and what can be done with one; in which order tables are shown is the
-//! builder's. Where the slots lie, and the table that translates them, are the kernel's.
+//! This module defines a slot and the operations on it. The builder decides the order in which
+//! tables are mapped. The kernel places the slots and owns the table that translates them.
 
 use crate::arch::page_size::Level;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use crate::table::{Maintenance, publish};
 
-/// A page of address space through which a table is shown.
+/// A page of address space through which a table is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Slot {
-    /// The one for tables of this level.
+    /// The slot for tables of this level.
     Level(Level),
-    /// One of a series for last-level tables, whose pages follow each other so that one
-    /// invalidation reaches all of them: 0 to [`SERIES`](Self::SERIES) - 1.
+    /// One of a series of slots for last-level tables: 0 to [`SERIES`](Self::SERIES) - 1. Their
+    /// pages are adjacent, so that one invalidation covers all of them.
     Series(usize),
 }
 
 impl Slot {
-    /// How many slots the series has: as many as were published.
+    /// The number of slots in the series, as published.
     pub const SERIES: usize = 16;
-    /// How many slots there are.
+    /// The number of slots.
     pub const COUNT: usize = Level::ALL.len() + Self::SERIES;
 
-    /// The slot's number among all: 0 to [`COUNT`](Self::COUNT) - 1, those of the levels first.
+    /// The slot's index: 0 to [`COUNT`](Self::COUNT) - 1, the slots of the levels first.
     #[must_use]
     pub const fn number(self) -> usize {
         match self {
@@ -34,57 +34,56 @@ impl Slot {
     }
 }
 
-/// Entries of one table that follow each other and are written one after the other.
+/// A run of entries of one table, written in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
-    /// The index of the first.
+    /// The index of the first entry.
     pub first: usize,
-    /// How many there are.
+    /// The number of entries.
     pub count: usize,
     /// The first descriptor.
     pub descriptor: Descriptor,
-    /// What is added for each that follows.
+    /// The number added to the descriptor for each next entry.
     pub step: u64,
-    /// Whether each gets a DSB and an ISB of its own.
+    /// Whether each entry gets its own DSB and ISB.
     pub barriers: bool,
 }
 
-/// Slots that show a table each.
+/// Fixmap slots that each map one table.
 ///
 /// # Safety
 ///
-/// From [`open`](Self::open) until [`close`](Self::close) or
-/// [`close_series`](Self::close_series) the slot's loads and stores must reach exactly the table
-/// it was opened for.
+/// From [`open`](Self::open) until [`close`](Self::close) or [`close_series`](Self::close_series),
+/// the slot's loads and stores must reach exactly the table it was opened for.
 pub unsafe trait Windows: Maintenance {
-    /// The first address of what `slot` shows.
+    /// The virtual address of `slot`.
     fn address(&self, slot: Slot) -> VirtualAddress;
 
-    /// Shows `table` in `slot`, which shows nothing, with the barriers that make it usable.
+    /// Maps `table` in the empty `slot`, with the barriers that make the mapping usable.
     fn open(&mut self, slot: Slot, table: PhysicalAddress);
 
-    /// Takes the slot's mapping away and invalidates the TLB for it, completely.
+    /// Unmaps the slot and invalidates the TLB for it, completely.
     fn close(&mut self, slot: Slot);
 
-    /// Takes away the mappings of the first `count` slots of the series and then invalidates the
-    /// TLB for all of them, waiting once.
+    /// Unmaps the first `count` slots of the series, then invalidates the TLB for all of them with
+    /// one wait.
     fn close_series(&mut self, count: usize);
 
-    /// Loads an entry of the table that `slot` shows.
+    /// Loads an entry of the table in `slot`.
     ///
     /// # Safety
     ///
-    /// The slot must be open and `index` inside a table.
+    /// The slot must be open, and `index` must lie inside a table.
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor;
 
-    /// Stores an entry of the table that `slot` shows.
+    /// Stores an entry of the table in `slot`.
     ///
     /// # Safety
     ///
-    /// As for [`load`](Self::load), and nobody else writes the table.
+    /// As for [`load`](Self::load), and the caller must be the only writer of the table.
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor);
 
-    /// Makes all entries of the table that `slot` shows invalid.
+    /// Makes all entries of the table in `slot` invalid.
     ///
     /// # Safety
     ///
@@ -97,12 +96,12 @@ pub unsafe trait Windows: Maintenance {
         }
     }
 
-    /// Writes entries, looking at each before it is written, and says how many it wrote: fewer
-    /// than there are, with nothing further written, where one is valid already.
+    /// Writes entries, each after checking that the old one is invalid. At the first valid entry it
+    /// stops. Returns the number of entries written.
     ///
     /// # Safety
     ///
-    /// As for [`store`](Self::store), for each of them.
+    /// As for [`store`](Self::store), for each entry.
     #[inline(always)]
     unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize
     where

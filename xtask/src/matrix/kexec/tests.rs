@@ -1,4 +1,4 @@
-//! Which boots there are, and that every lie in a record is found.
+//! The boots of the matrix; and every false value in a record is found.
 
 use super::*;
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! The CPUs that use what lies beside the changed pages: each writes its own neighbours and reads back
-//! what it wrote, and merges now and then.
+//! The CPUs that use the pages beside the changed ones: each writes its own neighbours, reads them back, and
+//! merges now and then.
 
 use super::super::quarters::{QUARTER, Quarters};
 use crate::bench::support::{Random, ok};
@@ -10,15 +10,15 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::VirtualAddress;
 use granule_kcore::cpus::MOST_CPUS;
 
-/// Neighbours in each quarter that is changed.
+/// Number of neighbours in each changed quarter.
 pub(super) const EACH: u64 = 16;
 pub(super) const NEIGHBOURS: usize = 3 * EACH as usize;
-/// Words that a CPU writes to a neighbour at a time: a line.
+/// Words that a CPU writes to a neighbour at once: one cache line.
 const WORDS: u64 = 8;
-/// Accesses of a CPU between two merges of its own.
+/// Accesses of a CPU between two of its own merges.
 const ACCESSES_A_MERGE: u64 = 512;
 
-/// What another CPU did.
+/// The counts of one of these CPUs.
 #[derive(Default)]
 pub(super) struct Did {
     pub(super) accesses: u64,
@@ -37,10 +37,10 @@ pub(super) fn visit(
     let number = this.number() as u64;
     let page = live::kernel().map_or(1, |kernel| kernel.page());
     let mut random = Random::new(seed ^ number << 32);
-    // How often each was written.
+    // How often each neighbour was written.
     let mut written = [0u64; NEIGHBOURS];
     let mut did = Did::default();
-    // CPUs have any numbers, their places among the others are 0 to `cpus` - 1.
+    // CPU numbers may have gaps. The places among these CPUs are 0 to `cpus` - 1.
     let place = percpu::online()
         .without(0)
         .iter()
@@ -66,7 +66,7 @@ pub(super) fn visit(
         did.accesses += 2 * WORDS;
         if did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
             let pages = 4 * QUARTER / page;
-            // All of it as often as a part.
+            // The whole range one time in two.
             let count = match random.below(2) {
                 0 => pages,
                 _ => random.length(pages),
@@ -86,14 +86,14 @@ pub(super) fn visit(
     did
 }
 
-/// The word that is written there the so many-th time.
+/// The word that is written to `address` as write number `times`.
 fn word(address: u64, times: u64) -> u64 {
     (address ^ times << 48)
         .wrapping_add(times)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Where in its page.
+/// The address of the line within a page.
 fn line(neighbour: u64, page: u64, times: u64) -> u64 {
     let bytes = 8 * WORDS;
     neighbour + (word(neighbour, times) >> 32) % (page / bytes) * bytes
