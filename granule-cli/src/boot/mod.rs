@@ -2,7 +2,7 @@
 //! evaluates the run.
 //!
 //! Every failure on the way is an outcome with a reason, so that there is always one object to
-//! report. [`outcome`] decides the meaning of a finished run; the object is in the lower module
+//! report. `outcome` decides the meaning of a finished run; the object is in the lower module
 //! [`result`](crate::result).
 
 pub mod clock;

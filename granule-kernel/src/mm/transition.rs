@@ -8,7 +8,7 @@ use granule::table::Maintenance;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 
-/// Builds the tables. See [`kexec::build`].
+/// Builds the tables. See [`granule_kexec::build`].
 pub(crate) fn build(
     parts: KernelParts<'_>,
     needs: &Needs<'_>,
@@ -31,7 +31,7 @@ impl Dispatch for Build<'_> {
     }
 }
 
-/// Frees the tables. See [`kexec::free`].
+/// Frees the tables. See [`granule_kexec::free`].
 pub(crate) fn free(parts: KernelParts<'_>, transition: &Transition) {
     let size = parts.maintenance.capabilities().geometry.page_size();
     sizes::dispatch(size, Free { parts, transition });
