@@ -1,7 +1,7 @@
 //! The parts of the reference kernel that touch no hardware.
 //!
-//! Everything here is tested, fuzzed and run under Miri on the host. Code that reads a register,
-//! prints, or knows a device's address belongs in `granule-kernel`. Where a decision depends on the
+//! Everything here is tested on the host, and fuzzed where it reads bytes that somebody else wrote. Code that
+//! reads a register, prints, or knows a device's address belongs in `granule-kernel`. Where a decision depends on the
 //! running CPU, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
 //!
 //! [`mod@line`], [`trace`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
