@@ -17,7 +17,6 @@
 
 mod arch;
 mod dev;
-mod user;
 
 #[cfg(target_os = "none")]
 mod bench;
@@ -60,6 +59,8 @@ mod selftest;
 mod smp;
 #[cfg(target_os = "none")]
 mod trace;
+#[cfg(target_os = "none")]
+mod user;
 
 /// The target of `head::mmu_on`. Only this function knows of hooks and the test image.
 #[cfg(target_os = "none")]

@@ -5,15 +5,11 @@
 //! `user::init`'s), which calls [`run_one`]. A task leaves its CPU when it sleeps, ends, or returns to
 //! EL0 after its turn. Kernel code is never preempted, so a lock's holder keeps running. A task leaves
 //! to the loop that took it; the loop saves the remaining state before any CPU can take the task again
-//! (see [`turn`](super::turn)).
+//! (see [`granule_kcore::sched::task_state`]).
 
-use super::idle::Idle;
-use super::queue::Queue;
 use super::switch::{Context, load_fp, save_fp, switch_context};
 use super::task::{self, Task};
-use super::turn::Left;
-use super::waiters::Waiters;
-use super::{memory, registers};
+use super::{MOST_TASKS, memory, registers};
 use crate::arch::cpu;
 use crate::cpu::{ipi, parking};
 use crate::dev::{gic, timer};
@@ -24,6 +20,10 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::sched::idle_cpus::IdleCpus;
+use granule_kcore::sched::run_queue::RunQueue;
+use granule_kcore::sched::task_state::SwitchedOut;
+use granule_kcore::sched::waiters::Waiters;
 
 /// The task of one CPU.
 struct Runs {
@@ -45,9 +45,9 @@ static CPUS: [Runs; MOST_CPUS] = [const {
     }
 }; MOST_CPUS];
 
-static READY: Lock<Queue> = Lock::new(Queue::new());
+static READY: Lock<RunQueue<MOST_TASKS>> = Lock::new(RunQueue::new());
 /// CPUs that may be waiting for an interrupt.
-static IDLE: Idle = Idle::new();
+static IDLE: IdleCpus = IdleCpus::new();
 /// Lets a CPU that was off and is up again run programs, if user space exists.
 pub(crate) fn admit(number: usize) {
     if is_open() {
@@ -60,7 +60,7 @@ static OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether CPUs take up no tasks although user space exists.
 static FROZEN: AtomicBool = AtomicBool::new(false);
 /// Tasks whose sleep has a deadline.
-static TIMED: Waiters = Waiters::new();
+static TIMED: Waiters<{ MOST_TASKS / 64 }> = Waiters::new();
 /// Tasks that are being buried and reported to their parents.
 static BURYING: AtomicUsize = AtomicUsize::new(0);
 /// How often a CPU took up a task.
@@ -156,7 +156,7 @@ fn wake_idle() {
 
 /// Wakes a task if it sleeps, after its condition may have come true.
 pub(crate) fn wake(task: &Task) {
-    if task.turn.wake() {
+    if task.state.wake() {
         enqueue(task);
     }
 }
@@ -183,7 +183,7 @@ pub(crate) fn run_one() -> bool {
         return false;
     }
     wake_timed();
-    let (first, more) = READY.with(|queue| (queue.pop(), queue.len() > 0));
+    let (first, more) = READY.with(|queue| (queue.pop(), !queue.is_empty()));
     if more {
         wake_idle();
     }
@@ -206,9 +206,9 @@ pub(crate) fn run_one() -> bool {
         return false;
     }
     SWITCHES.fetch_add(1, Ordering::Relaxed);
-    task.turn.run();
-    // SAFETY: the saved state of a task belongs to the CPU that dequeued the task, until `left` hands it
-    // on. The task keeps the space alive and has given it to nothing else.
+    task.state.set_running();
+    // SAFETY: the saved state of a task belongs to the CPU that dequeued the task, until
+    // `switched_out` hands it on. The task keeps the space alive and has given it to nothing else.
     unsafe {
         if let Some(space) = (*saved).space {
             memory::enter(space);
@@ -229,15 +229,15 @@ pub(crate) fn run_one() -> bool {
     // Once the task is handed on, another CPU may free its tables.
     registers::leave_space();
     runs.task.store(core::ptr::null_mut(), Ordering::SeqCst);
-    let left = task.turn.left();
+    let next = task.state.switched_out();
     cpu::restore_interrupts(masked);
-    match left {
+    match next {
         // This CPU checks the queue next, so no other need be woken.
-        Left::Queue => {
+        SwitchedOut::Requeue => {
             READY.with(|queue| queue.push(task.place()));
         }
-        Left::Sleeps => {}
-        Left::Ended => bury(task),
+        SwitchedOut::Sleeps => {}
+        SwitchedOut::Ended => bury(task),
     }
     true
 }
@@ -277,7 +277,7 @@ fn leave(task: &Task) {
 
 /// Ends the task's turn: it leaves its CPU if another task waits.
 pub(crate) fn yield_now(task: &Task) {
-    if READY.with(|queue| queue.len()) > 0 || !TIMED.is_empty() || is_frozen() {
+    if !READY.with(|queue| queue.is_empty()) || !TIMED.is_empty() || is_frozen() {
         leave(task);
     } else {
         timer::begin_turn();
@@ -286,7 +286,7 @@ pub(crate) fn yield_now(task: &Task) {
 
 /// Leaves the CPU for good.
 pub(super) fn end(task: &'static Task) -> ! {
-    task.turn.end();
+    task.state.end();
     loop {
         leave(task);
     }
@@ -299,13 +299,13 @@ pub(crate) fn sleep_until<R>(
     mut ready: impl FnMut() -> Option<R>,
 ) -> Result<R, Interrupted> {
     loop {
-        task.turn.about_to_sleep();
+        task.state.prepare_to_sleep();
         if let Some(result) = ready() {
-            task.turn.stay();
+            task.state.cancel_sleep();
             return Ok(result);
         }
         if task.killed().is_some() {
-            task.turn.stay();
+            task.state.cancel_sleep();
             return Err(Interrupted);
         }
         leave(task);
@@ -360,7 +360,7 @@ pub(crate) fn tick() {
     timer::off();
     let Some(runs) = this() else { return };
     let runs_task = !runs.task.load(Ordering::Relaxed).is_null();
-    let nobody_waits = READY.with(|queue| queue.len()) == 0 && TIMED.is_empty() && !is_frozen();
+    let nobody_waits = READY.with(|queue| queue.is_empty()) && TIMED.is_empty() && !is_frozen();
     if runs_task && nobody_waits {
         timer::begin_turn();
     } else {
@@ -385,9 +385,9 @@ pub(crate) fn may_sleep() -> bool {
     if !is_open() || is_frozen() {
         return true;
     }
-    IDLE.about_to_wait(percpu::this().number());
+    IDLE.mark(percpu::this().number());
     let next = wake_timed();
-    if READY.with(|queue| queue.len()) > 0 {
+    if !READY.with(|queue| queue.is_empty()) {
         return false;
     }
     timer::set(next);
@@ -398,7 +398,7 @@ pub(crate) fn may_sleep() -> bool {
 /// Ends the wait that `may_sleep` allowed.
 pub(crate) fn woke() {
     if is_open() {
-        IDLE.goes_on(percpu::this().number());
+        IDLE.unmark(percpu::this().number());
     }
 }
 

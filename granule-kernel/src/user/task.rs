@@ -9,13 +9,13 @@ use super::memory::{AddressSpace, SpaceRef};
 use super::owned::Boxed;
 use super::stack::Stack;
 use super::switch::{Context, FpState};
-use super::turn::Turn;
 use crate::arch::frame::Frame;
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use granule_kcore::sched::task_state::TaskState;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal::SIGKILL;
 use granule_linux_abi::processes::{Reaped, Relation, Selection};
@@ -39,7 +39,7 @@ const MOST_PID: u32 = 32_767;
 /// The state of a task visible to others.
 #[derive(Debug)]
 pub(crate) struct Task {
-    pub(super) turn: Turn,
+    pub(super) state: TaskState,
     life: AtomicU32,
     /// The process's number.
     pub(crate) pid: AtomicU32,
@@ -119,7 +119,7 @@ struct Family {
 impl Task {
     const fn new() -> Self {
         Self {
-            turn: Turn::new(),
+            state: TaskState::new(),
             life: AtomicU32::new(FREE),
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),

@@ -110,7 +110,7 @@ impl TaskBuilder {
             if parent.is_some_and(|parent| !processes.finish_fork(parent, task.place())) {
                 return Err(NotBegun::Signal);
             }
-            task.turn.begin();
+            task.state.begin();
             Ok(FAMILY.with(|family| {
                 family.made += 1;
                 task.life.store(ALIVE, Ordering::Release);

@@ -1,10 +1,10 @@
 //! The set of CPUs that wait for an interrupt because no task is ready, and the choice of one to wake.
 //!
-//! A CPU marks itself ([`Idle::about_to_wait`]) and then checks the queue. A waker puts a task into the
-//! queue, then picks a CPU ([`Idle::pick`]) and sends it an interrupt. In either order one sees the
-//! other. A CPU is picked at most once until it marks itself again. But the picked CPU may already be on
-//! its way to an earlier task. So a CPU that takes a task and sees more in the queue picks another CPU.
-//! No task then stays in the queue while a CPU waits. Pure; shuttle tests the orders of steps.
+//! A CPU marks itself ([`IdleCpus::mark`]) and then checks the queue. A waker puts a task into the queue,
+//! then picks a CPU ([`IdleCpus::pick`]) and sends it an interrupt. In either order one sees the other. A
+//! CPU is picked at most once until it marks itself again. But the picked CPU may already be on its way to
+//! an earlier task. So a CPU that takes a task and sees more in the queue picks another CPU. No task then
+//! stays in the queue while a CPU waits.
 
 #[cfg(not(test))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,30 +12,32 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use shuttle::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A bit for each CPU that may wait.
-#[derive(Debug)]
-pub(crate) struct Idle(AtomicU64);
+#[derive(Debug, Default)]
+pub struct IdleCpus(AtomicU64);
 
-impl Idle {
+impl IdleCpus {
     /// No CPU waits.
-    pub(crate) const fn new() -> Self {
+    #[must_use]
+    pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// CPU `number` is about to check the queue, and waits if the queue is empty.
-    pub(crate) fn about_to_wait(&self, number: usize) {
+    pub fn mark(&self, number: usize) {
         self.0.fetch_or(1 << number, Ordering::SeqCst);
         // Orders the mark before the check of the queue; pairs with the fence in `pick`.
         fence(Ordering::SeqCst);
     }
 
     /// CPU `number` no longer waits, or did not wait at all.
-    pub(crate) fn goes_on(&self, number: usize) {
+    pub fn unmark(&self, number: usize) {
         self.0.fetch_and(!(1 << number), Ordering::SeqCst);
     }
 
     /// The CPU to wake for a task that the caller put into the queue or saw there. `None` if no CPU
     /// waits: then each CPU will check the queue.
-    pub(crate) fn pick(&self) -> Option<usize> {
+    #[must_use]
+    pub fn pick(&self) -> Option<usize> {
         // Either a CPU that checks the queue after its mark sees the task, or this CPU sees the mark.
         fence(Ordering::SeqCst);
         loop {
@@ -69,14 +71,14 @@ mod tests {
         interrupts: [bool; CPUS],
     }
 
-    struct World {
-        idle: Idle,
+    struct Machine {
+        idle: IdleCpus,
         shared: Mutex<Shared>,
         /// Signals every change of `shared`.
         changed: Condvar,
     }
 
-    impl World {
+    impl Machine {
         fn wait(&self, until: impl Fn(&mut Shared) -> bool) {
             let mut shared = self.shared.lock().unwrap();
             while !until(&mut shared) {
@@ -99,11 +101,11 @@ mod tests {
         /// The loop of a CPU without a task, until it gets a task to keep.
         fn cpu(&self, number: usize) {
             loop {
-                self.idle.about_to_wait(number);
+                self.idle.mark(number);
                 if self.shared.lock().unwrap().queue == 0 {
                     self.wait(|shared| std::mem::take(&mut shared.interrupts[number]));
                 }
-                self.idle.goes_on(number);
+                self.idle.unmark(number);
                 // Another CPU's job comes first; then this CPU marks itself again.
                 if thread_rng().gen_bool(0.3) {
                     continue;
@@ -136,21 +138,21 @@ mod tests {
         config.max_steps = shuttle::MaxSteps::FailAfter(20_000);
         let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES * times());
         shuttle::Runner::new(scheduler, config).run(|| {
-            let world = Arc::new(World {
-                idle: Idle::new(),
+            let machine = Arc::new(Machine {
+                idle: IdleCpus::new(),
                 shared: Mutex::new(Shared::default()),
                 changed: Condvar::new(),
             });
             let mut threads = Vec::new();
             for number in 0..CPUS {
-                let world = world.clone();
-                threads.push(shuttle::thread::spawn(move || world.cpu(number)));
+                let machine = machine.clone();
+                threads.push(shuttle::thread::spawn(move || machine.cpu(number)));
             }
             for tasks in [1, CPUS - 1] {
-                let world = world.clone();
+                let machine = machine.clone();
                 threads.push(shuttle::thread::spawn(move || {
                     for _ in 0..tasks {
-                        world.enqueue();
+                        machine.enqueue();
                     }
                 }));
             }
@@ -161,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn each_that_waits_is_picked_once() {
+    fn each_waiting_cpu_is_picked_once() {
         shuttle::check_random(
             || {
-                let idle = Idle::new();
+                let idle = IdleCpus::new();
                 for number in [5, 0, 63, 5] {
-                    idle.about_to_wait(number);
+                    idle.mark(number);
                 }
-                idle.goes_on(0);
+                idle.unmark(0);
                 assert_eq!(
                     [idle.pick(), idle.pick(), idle.pick()],
                     [Some(5), Some(63), None]

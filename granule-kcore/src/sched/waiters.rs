@@ -1,48 +1,52 @@
-//! A set of tasks that wait for the same event, in four words.
+//! A set of tasks that wait for the same event, a bit for each task.
 //!
 //! A waiter adds itself before it checks its condition. A waker makes the condition true, then wakes
 //! every task in the set. Spurious wakeups are allowed, so a stale entry or a reused place does no harm.
 
-use super::MOST_TASKS;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-const WORDS: usize = MOST_TASKS / 64;
-const _: () = assert!(MOST_TASKS.is_multiple_of(64));
+/// The places of tasks in a table of `64 * WORDS` places.
+#[derive(Debug)]
+pub struct Waiters<const WORDS: usize>([AtomicU64; WORDS]);
 
-/// The places of tasks in the table.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters([AtomicU64; WORDS]);
-
-impl Waiters {
+impl<const WORDS: usize> Waiters<WORDS> {
     /// The empty set.
-    pub(crate) const fn new() -> Self {
+    #[must_use]
+    pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
     /// Adds the task at `place`.
-    pub(crate) fn add(&self, place: usize) {
+    pub fn add(&self, place: usize) {
         if let Some(word) = self.0.get(place / 64) {
             word.fetch_or(1 << (place % 64), Ordering::SeqCst);
         }
     }
 
     /// Removes the task at `place`.
-    pub(crate) fn remove(&self, place: usize) {
+    pub fn remove(&self, place: usize) {
         if let Some(word) = self.0.get(place / 64) {
             word.fetch_and(!(1 << (place % 64)), Ordering::SeqCst);
         }
     }
 
     /// Whether the set is empty.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
 
     /// Calls `what` with each place and leaves the set unchanged.
-    pub(crate) fn each(&self, mut what: impl FnMut(usize)) {
+    pub fn each(&self, mut what: impl FnMut(usize)) {
         for (index, word) in self.0.iter().enumerate() {
             bits(word.load(Ordering::SeqCst)).for_each(|bit| what(index * 64 + bit));
         }
+    }
+}
+
+impl<const WORDS: usize> Default for Waiters<WORDS> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -54,9 +58,11 @@ fn bits(word: u64) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
+    const MOST_TASKS: usize = 256;
+
     #[test]
-    fn who_was_put_in_is_there_until_taken_out() {
-        let waiters = Waiters::new();
+    fn a_task_is_in_the_set_until_removed() {
+        let waiters = Waiters::<{ MOST_TASKS / 64 }>::new();
         assert!(waiters.is_empty());
         for place in [0, 63, 64, 130, MOST_TASKS - 1] {
             waiters.add(place);

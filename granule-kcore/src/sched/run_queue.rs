@@ -1,34 +1,35 @@
-//! The queue of ready tasks: first come, first served. Pure.
+//! The queue of ready tasks: first come, first served.
 
-use super::MOST_TASKS;
-
-/// Places of tasks. Each place is in the queue at most once, so there is always room.
+/// Places of tasks in a table of `N` places. A place is in the queue at most once, so there is always room.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    places: [u16; MOST_TASKS],
+pub struct RunQueue<const N: usize> {
+    places: [u16; N],
     first: usize,
     count: usize,
 }
 
-impl Queue {
+impl<const N: usize> RunQueue<N> {
     /// An empty queue.
-    pub(crate) const fn new() -> Self {
+    #[must_use]
+    pub const fn new() -> Self {
+        const { assert!(N > 0 && N <= u16::MAX as usize, "a place has 16 bits") };
         Self {
-            places: [0; MOST_TASKS],
+            places: [0; N],
             first: 0,
             count: 0,
         }
     }
 
-    /// The number of waiting tasks.
-    pub(crate) const fn len(&self) -> usize {
-        self.count
+    /// Whether no task waits.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
-    /// Appends a task; false if the queue is full.
-    pub(crate) fn push(&mut self, place: usize) -> bool {
-        let end = (self.first + self.count) % MOST_TASKS;
-        let room = self.count < MOST_TASKS;
+    /// Appends the task at `place`; false if the queue is full.
+    pub fn push(&mut self, place: usize) -> bool {
+        let end = (self.first + self.count) % N;
+        let room = self.count < N;
         if let Some(slot) = self.places.get_mut(end).filter(|_| room) {
             *slot = place as u16;
             self.count += 1;
@@ -37,11 +38,17 @@ impl Queue {
     }
 
     /// Removes the first task.
-    pub(crate) fn pop(&mut self) -> Option<usize> {
+    pub fn pop(&mut self) -> Option<usize> {
         self.count = self.count.checked_sub(1)?;
         let place = self.places.get(self.first).copied();
-        self.first = (self.first + 1) % MOST_TASKS;
+        self.first = (self.first + 1) % N;
         place.map(usize::from)
+    }
+}
+
+impl<const N: usize> Default for RunQueue<N> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -50,9 +57,11 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
+    const MOST_TASKS: usize = 256;
+
     #[test]
     fn first_come_first_served_round_and_round() {
-        let mut queue = Queue::new();
+        let mut queue = RunQueue::<MOST_TASKS>::new();
         let mut model = VecDeque::new();
         let mut next = 0;
         for round in 0..2000 {
@@ -69,7 +78,7 @@ mod tests {
             for _ in 0..round * 5 % 11 {
                 assert_eq!(queue.pop(), model.pop_front());
             }
-            assert_eq!(queue.len(), model.len());
+            assert_eq!(queue.is_empty(), model.is_empty());
         }
     }
 }
