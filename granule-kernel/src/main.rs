@@ -53,14 +53,16 @@ mod percpu;
 mod persist;
 #[cfg(target_os = "none")]
 mod report;
+#[cfg(target_os = "none")]
+mod sched;
 #[cfg(all(target_os = "none", feature = "test-image"))]
 mod selftest;
 #[cfg(target_os = "none")]
 mod smp;
 #[cfg(target_os = "none")]
-mod trace;
+mod task;
 #[cfg(target_os = "none")]
-mod user;
+mod trace;
 
 /// The target of `head::mmu_on`. Only this function knows of hooks and the test image.
 #[cfg(target_os = "none")]

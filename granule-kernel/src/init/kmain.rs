@@ -16,8 +16,7 @@ use crate::mm::{fault, firmware, live};
 use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
-use crate::user::sched;
-use crate::{exception, fatal, kexec, lock, report, user};
+use crate::{exception, fatal, kexec, lock, report, sched, task};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
@@ -55,9 +54,9 @@ fn register() {
     lock::answer_calls_by(ipi::answer);
     irq::on_tick(sched::tick);
     fatal::panic::EXPLAIN.call_once(|| fault::why);
-    fatal::panic::TASK_STACKS.call_once(|| user::stack::holds);
+    fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);
     off::CAME_BACK.call_once(|| sched::admit);
-    user::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
+    task::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
 }
 
 /// Most bytes of the command line that are kept, as in Linux.

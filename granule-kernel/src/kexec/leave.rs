@@ -18,11 +18,11 @@ use crate::handover::record;
 use crate::lock::Lock;
 use crate::mm::live;
 use crate::report;
+use crate::sched;
+use crate::sched::registers;
 use crate::smp::off;
+use crate::task::task_table::{self, Task};
 use crate::trace::{leaving, recorder};
-use crate::user::registers;
-use crate::user::sched;
-use crate::user::task::{self, Task};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::cpus::set::CpuSet;
@@ -103,7 +103,7 @@ static REQUEST: Lock<Request<Stays>> = Lock::new(Request::Nothing);
 /// Leaves for the next kernel, in a system call. Returns only if leaving is refused.
 pub(crate) fn execute(_busy: &Busy) -> Stays {
     let call = cpu::counter_now();
-    let Some(task) = sched::current() else {
+    let Some(task) = sched::current().and_then(task_table::at) else {
         return Stays::Interrupted;
     };
     match asking::ask(&Caller(task), call) {
@@ -142,11 +142,11 @@ impl Asker for Caller {
     }
 
     fn sleep_until<R>(&self, ready: impl FnMut() -> Option<R>) -> Option<R> {
-        sched::sleep_until(self.0, ready).ok()
+        self.0.sleep_until(ready).ok()
     }
 
     fn step_aside(&self) {
-        sched::yield_now(self.0);
+        sched::yield_now(self.0.place());
     }
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn serve() {
     };
     let why = begin(|loaded| leave(loaded, call)).unwrap_or(Stays::NothingLoaded);
     REQUEST.with(|request| request.put_answer(by, why, sched::thaw));
-    task::at(by).map(sched::wake);
+    sched::wake(by);
 }
 
 /// Leaves for the next kernel; returns only with the reason against leaving.
@@ -206,9 +206,9 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
 /// Waits until no task runs on any CPU.
 fn stand_still() -> Result<(), Stays> {
     let start = cpu::counter_now();
-    let runs = |(cpu, task): (usize, &Task)| Stays::Runs {
+    let runs = |(cpu, place): (usize, usize)| Stays::Runs {
         cpu,
-        pid: task.pid(),
+        pid: task_table::at(place).map_or(0, Task::pid),
     };
     while let Some(still) = sched::still_runs() {
         if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {

@@ -9,9 +9,9 @@
 
 use crate::arch::cpu;
 use crate::mm::hook::AllocationHook;
-use crate::user::MOST_TASKS;
-use crate::user::sched;
-use crate::user::task::Task;
+use crate::sched;
+use crate::sched::MOST_TASKS;
+use crate::task::task_table::Task;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::parameters::Parameters;
 
@@ -94,7 +94,7 @@ impl AllocationHook for Refusals {
 #[cold]
 fn counted() -> bool {
     let masked = cpu::mask_interrupts();
-    let place = sched::current().map(Task::place);
+    let place = sched::current();
     cpu::restore_interrupts(masked);
     if !place.is_some_and(counts) {
         return false;

@@ -42,8 +42,8 @@ mod installed {
     use crate::mm::map::Request;
     use crate::mm::selfcheck::Stage;
     use crate::mm::walker::Tree;
-    use crate::user::hook::{TASKS, TaskHook};
-    use crate::user::task::Task;
+    use crate::task::hook::{TASKS, TaskHook};
+    use crate::task::task_table::Task;
     use granule::linear::Placement;
     use granule::table::TableError;
     use granule_kcore::parameters::Parameters;

@@ -1,7 +1,7 @@
 //! The requests of programs to load a next kernel and to leave for it. The implementation stands above
 //! user space, so user space calls it through this trait.
 
-use super::task::Current;
+use super::task_table::Current;
 use granule_linux_abi::abi::Errno;
 
 /// The result of a call.

@@ -1,13 +1,14 @@
 //! The entry of exceptions from EL0 and the return to EL0. No action of a program may panic the kernel.
 
 use super::hook::TASKS;
-use super::task::Current;
-use super::{process, sched, syscall};
+use super::task_table::{self, Current};
+use super::{process, syscall};
 use crate::arch::cpu;
 use crate::arch::frame::Frame;
 use crate::cpu::irq;
 use crate::dev::console::println;
 use crate::fatal::panic;
+use crate::sched;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::SpaceError;
 use granule_kcore::syndrome::{self, Abort};
@@ -74,7 +75,7 @@ extern "C" fn user_task_begun(frame: &mut Frame) {
 }
 
 fn entered(frame: &mut Frame) -> Option<Current<'_>> {
-    let task = sched::current()?;
+    let task = task_table::at(sched::current()?)?;
     // SAFETY: the task runs on this CPU and has just come from EL0, or has not been there yet. It enters
     // the kernel once until the vectors leave with this frame.
     unsafe { Current::new(task, frame) }
@@ -85,17 +86,17 @@ fn entered(frame: &mut Frame) -> Option<Current<'_>> {
 #[inline]
 fn before_return(current: &mut Current<'_>, interrupted: Option<Interrupted>) {
     let task = current.task;
-    let quiet =
+    let nothing_pending =
         interrupted.is_none() && task.killed().is_none() && !task.notified.load(Ordering::Acquire);
-    if !quiet || sched::is_wanted_again() {
-        look(current, interrupted);
+    if !nothing_pending || sched::needs_reschedule() {
+        do_pending_work(current, interrupted);
     }
 }
 
 /// Does the pending work. Signals decide the fate of an interrupted call.
 #[cold]
 #[inline(never)]
-fn look(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
+fn do_pending_work(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
     loop {
         if let Some(status) = current.task.killed() {
             cpu::unmask_interrupts();
@@ -111,11 +112,11 @@ fn look(current: &mut Current<'_>, mut interrupted: Option<Interrupted>) {
             let _ = cpu::mask_interrupts();
             continue;
         }
-        if !sched::take_again() {
+        if !sched::take_reschedule() {
             return;
         }
         cpu::unmask_interrupts();
-        sched::yield_now(current.task);
+        sched::yield_now(current.task.place());
         let _ = cpu::mask_interrupts();
     }
 }

@@ -9,12 +9,12 @@
 use super::frames::UserMemory;
 pub(crate) use super::frames::page_bytes;
 use super::owned::{Array, Boxed};
-use super::registers;
 use crate::arch::cpu;
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::live;
 use crate::mm::table_pages::TablePages;
 use crate::percpu;
+use crate::sched::registers;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! The test hook of tasks: called when a task begins or forks, and for the `prctl` numbers of the tests.
 
-use super::task::Task;
+use super::task_table::Task;
 use crate::hook::Hook;
 use granule_kcore::parameters::Parameters;
 

@@ -1,10 +1,10 @@
 //! System calls about memory: only anonymous, private memory.
 
 use super::{Arguments, Outcome};
-use crate::user::exec::LOWEST;
-use crate::user::memory;
-use crate::user::process::out_of_memory;
-use crate::user::task::Current;
+use crate::task::exec::LOWEST;
+use crate::task::memory;
+use crate::task::process::out_of_memory;
+use crate::task::task_table::Current;
 use granule::arch::VirtualAddress;
 use granule::space::Rights;
 use granule_linux_abi::abi::Errno;
@@ -77,7 +77,7 @@ pub(super) fn mmap(
             if fits && tables.areas().overlapping(low, high).is_empty() {
                 start = hint;
             } else {
-                let top = VirtualAddress(crate::user::exec::mappings_end());
+                let top = VirtualAddress(crate::task::exec::mappings_end());
                 // Alignment to the largest group lets larger ranges consist of whole contiguous groups.
                 let align = if bytes >= GROUP { GROUP } else { page };
                 let gap =

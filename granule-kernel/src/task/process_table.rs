@@ -4,9 +4,9 @@
 //! and the console. The table exists from before the first process until after the last.
 
 use super::owned::{Array, PageFrames};
-use super::task::{self, Task, Zombie};
-use super::{MOST_TASKS, sched};
+use super::task_table::{self, Task, Zombie};
 use crate::lock::Lock;
+use crate::sched::{self, MOST_TASKS};
 use core::sync::atomic::Ordering;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::files::Files;
@@ -26,23 +26,23 @@ impl TaskTable for Tasks {
     type Frames = PageFrames;
 
     fn relation(&self, place: Place) -> Option<Relation> {
-        let task = task::at(place).filter(|task| task.is_known())?;
+        let task = task_table::at(place).filter(|task| task.is_known())?;
         Some(task.relation())
     }
 
     fn set_group(&mut self, place: Place, group: u32) {
-        if let Some(task) = task::at(place) {
+        if let Some(task) = task_table::at(place) {
             task.group.store(group, Ordering::Relaxed);
         }
     }
 
     fn can_reap(&self, parent: Place, which: Selection) -> bool {
-        let parent = task::at(parent);
-        parent.is_none_or(|parent| task::can_reap(parent, which))
+        let parent = task_table::at(parent);
+        parent.is_none_or(|parent| task_table::can_reap(parent, which))
     }
 
     fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
-        task::at(parent).map_or(Reaped::NoChildren, |parent| task::reap(parent, which))
+        task_table::at(parent).map_or(Reaped::NoChildren, |parent| task_table::reap(parent, which))
     }
 }
 
@@ -86,7 +86,7 @@ fn with_all(work: &mut dyn FnMut(&mut Table)) {
             }
             // Set before the lock is released: a task that then sees the reason for a signal, such as an
             // ended child, handles the signal before it returns to EL0.
-            if let Some(task) = task::at(place) {
+            if let Some(task) = task_table::at(place) {
                 task.notified.store(true, Ordering::Release);
             }
             if let Some(word) = signalled.get_mut(place / 64) {
@@ -99,16 +99,13 @@ fn with_all(work: &mut dyn FnMut(&mut Table)) {
         return;
     };
     for place in woken.places() {
-        let Some(task) = task::at(place) else {
-            continue;
-        };
         if signalled
             .get(place / 64)
             .is_some_and(|word| word >> (place % 64) & 1 != 0)
         {
-            sched::interrupt(task);
+            sched::interrupt(place);
         } else {
-            sched::wake(task);
+            sched::wake(place);
         }
     }
 }
@@ -143,7 +140,7 @@ pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
         };
         let status = Status::from_word(child.status);
         if !processes.child_ended(child.parent, child.pid, status) {
-            task::forget(child.task, child.pid);
+            task_table::forget(child.task, child.pid);
         }
         true
     })

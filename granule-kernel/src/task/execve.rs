@@ -3,7 +3,7 @@
 
 use super::exec;
 use super::process_table;
-use super::task::Current;
+use super::task_table::Current;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::file::PATH_MAX;
 use granule_linux_abi::execve::prepare;

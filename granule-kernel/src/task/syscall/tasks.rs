@@ -1,9 +1,9 @@
 //! System calls that make, end and run tasks.
 
 use super::{Arguments, Outcome};
-use crate::user::process::{self, Clone};
-use crate::user::sched;
-use crate::user::task::Current;
+use crate::sched;
+use crate::task::process::{self, Clone};
+use crate::task::task_table::Current;
 use core::sync::atomic::Ordering;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::process::Status;
@@ -27,7 +27,7 @@ pub(super) fn set_tid_address(current: &mut Current<'_>, [address, ..]: Argument
 }
 
 pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
-    sched::yield_now(current.task);
+    sched::yield_now(current.task.place());
     Ok(0)
 }
 

@@ -1,14 +1,14 @@
 //! Makes processes by fork, and ends them.
 
 use super::hook::TASKS;
-use super::memory::AddressSpace;
+use super::memory::{self, AddressSpace};
 use super::owned::Boxed;
-use super::sched;
-use super::switch::{FpState, load_fp, save_fp};
-use super::task::builder::{NotBegun, TaskBuilder};
-use super::task::{self, Current, Own, Task};
-use super::{process_table, registers};
-use core::sync::atomic::Ordering;
+use super::process_table;
+use super::task_table::builder::{NotBegun, TaskBuilder};
+use super::task_table::{self, Current, Own, Task};
+use crate::sched::switch::{FpState, load_fp, save_fp};
+use crate::sched::{self, TaskCalls, registers};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use granule::space::SpaceError;
 use granule_linux_abi::abi::Errno;
 
@@ -36,7 +36,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
         hook.forks(parent, builder.task());
     }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
-    let memory = if clone.vfork {
+    let child_memory = if clone.vfork {
         space.share()
     } else {
         space.with(|tables| tables.fork()).map_err(out_of_memory)?
@@ -44,7 +44,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     let pid = builder.task().pid();
     process_table::with(|processes| processes.fork(parent.place(), builder.task().place()))?;
     if let Some(address) = clone.child_tid {
-        memory.write_value(address, &pid)?;
+        child_memory.write_value(address, &pid)?;
     }
     let mut frame = current.frame.clone();
     let [result, ..] = &mut frame.x;
@@ -56,7 +56,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     // SAFETY: FP does not trap, and the registers hold the parent's state.
     unsafe { save_fp(&raw mut *fp) };
     let own = Own {
-        memory: Some(memory),
+        memory: Some(child_memory),
         heap: current.own.heap.clone(),
         clear_child_tid: clone.clear_child_tid.unwrap_or(0),
     };
@@ -67,7 +67,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
         Err(NotBegun::Signal) => return Ok(None),
     };
     drop(fp);
-    sched::enqueue(child);
+    sched::enqueue(child.place());
     if clone.vfork {
         // Parent and child share one stack, so only the parent's own end may cut this wait short.
         let place = parent.place();
@@ -77,8 +77,8 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
                 process.is_ok_and(|process| process.signals.is_killed())
             })
         };
-        let back = || (!task::is_in_vfork(pid) || killed()).then_some(());
-        let _ = sched::sleep_until(parent, back);
+        let back = || (!task_table::is_in_vfork(pid) || killed()).then_some(());
+        let _ = parent.sleep_until(back);
         // The killer may not have set this yet; without it the parent would return to EL0.
         parent.notified.store(true, Ordering::Release);
     }
@@ -102,11 +102,11 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     process_table::ended(task);
     give_up_memory(current);
-    while process_table::tell_parent(&mut || task::end(task, status)) {}
-    if task.pid() == task::INIT {
+    while process_table::tell_parent(&mut || task_table::end(task, status)) {}
+    if task.pid() == task_table::INIT {
         end_all();
     }
-    sched::end(task)
+    sched::end(task.place())
 }
 
 /// Frees the memory of the process, or returns it to the `vfork` parent that lent it.
@@ -121,24 +121,24 @@ fn give_up_memory(current: &mut Current<'_>) {
     current.own.clear_child_tid = 0;
     let space = current.set_memory(None);
     // This CPU must stop walking the tables before they are freed.
-    super::memory::leave();
+    memory::leave();
     drop(space);
     end_vfork(task);
 }
 
 /// Ends the child's use of its `vfork` parent's memory and wakes the parent.
 pub(super) fn end_vfork(task: &Task) {
-    if let Some(parent) = task::end_vfork(task) {
-        sched::wake(parent);
+    if let Some(parent) = task_table::end_vfork(task) {
+        sched::wake(parent.place());
     }
 }
 
 /// Kills every task.
 fn end_all() {
-    task::close();
-    for task in task::alive() {
-        task.set_killed(task::KILLED);
-        sched::interrupt(task);
+    task_table::close();
+    for task in task_table::alive() {
+        task.set_killed(task_table::KILLED);
+        sched::interrupt(task.place());
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
     let reference = space.reference();
     let old = current.set_memory(Some(space));
     // SAFETY: the process keeps the space, and the CPU leaves it when the process stops running.
-    unsafe { super::memory::enter(reference) };
+    unsafe { memory::enter(reference) };
     crate::arch::cpu::restore_interrupts(masked);
     drop(old);
     end_vfork(current.task);
@@ -160,4 +160,47 @@ pub(super) fn clear_registers() {
     // SAFETY: FP does not trap, and the registers belong to the process that runs here.
     unsafe { load_fp(&raw const ZERO) };
     registers::set_thread_pointer(0);
+}
+
+/// Tasks that are being buried and reported to their parents.
+static BURYING: AtomicUsize = AtomicUsize::new(0);
+
+/// The scheduler's calls.
+#[derive(Debug)]
+pub(super) struct Calls;
+
+impl TaskCalls for Calls {
+    unsafe fn enter_space(&self, place: usize) {
+        let task = task_table::at(place);
+        // SAFETY: the caller has taken the task from the queue. The task keeps the space, and the caller
+        // leaves it before the task is handed on.
+        unsafe {
+            if let Some(space) = task.and_then(|task| task.space()) {
+                memory::enter(space);
+            }
+        }
+    }
+
+    /// Frees the rest of an ended task and tells its parent, in one step under the process table's lock.
+    fn bury(&self, place: usize) {
+        let Some(task) = task_table::at(place) else {
+            return;
+        };
+        // Once the parent can reap, all processes may be gone. User space must not be closed while this
+        // code still uses shared state.
+        BURYING.fetch_add(1, Ordering::SeqCst);
+        task_table::free_body(task);
+        process_table::tell_parent(&mut || task_table::bury(task));
+        BURYING.fetch_sub(1, Ordering::SeqCst);
+        if none_left() {
+            // The boot CPU waits for the last task.
+            sched::wake_boot_cpu();
+        }
+    }
+}
+
+/// Whether no task is left, not even a zombie, and no CPU is burying one.
+pub(super) fn none_left() -> bool {
+    // The order matters: a task counts as buried before its place is free.
+    task_table::none_left() && BURYING.load(Ordering::SeqCst) == 0
 }

@@ -17,21 +17,21 @@ const CPACR_FP: u64 = 0b11 << 20;
 /// accesses CNTHCTL_EL2, where the bit is the same.
 const CNTKCTL_COUNTER: u64 = 1 << 1;
 
-/// The values of TCR and TTBR0 in user space; `NOBODY` is a TTBR0 with an empty root.
+/// The values of TCR and TTBR0 in user space; `EMPTY` is a TTBR0 with an empty root.
 static USER_TCR: AtomicU64 = AtomicU64::new(0);
-static NOBODY: AtomicU64 = AtomicU64::new(0);
+static EMPTY: AtomicU64 = AtomicU64::new(0);
 /// The frame of the empty root.
-static NOBODY_FRAME: AtomicU64 = AtomicU64::new(0);
+static EMPTY_ROOT: AtomicU64 = AtomicU64::new(0);
 /// The values before user space.
 static KERNEL_TCR: AtomicU64 = AtomicU64::new(0);
 static KERNEL_TTBR0: AtomicU64 = AtomicU64::new(0);
 
-/// Sets the values that CPUs take when they open user space. `nobody` is a TTBR0 whose root, the page
+/// Sets the values that CPUs take when they open user space. `empty` is a TTBR0 whose root, the page
 /// `frame`, is empty.
-pub(super) fn prepare(tcr: u64, nobody: u64, frame: PhysicalAddress) {
-    NOBODY_FRAME.store(frame.0, Ordering::Relaxed);
+pub(crate) fn prepare(tcr: u64, empty: u64, frame: PhysicalAddress) {
+    EMPTY_ROOT.store(frame.0, Ordering::Relaxed);
     USER_TCR.store(tcr, Ordering::Relaxed);
-    NOBODY.store(nobody, Ordering::Relaxed);
+    EMPTY.store(empty, Ordering::Relaxed);
     KERNEL_TCR.store(cpu::tcr_el1(), Ordering::Relaxed);
     KERNEL_TTBR0.store(ttbr0_el1(), Ordering::Relaxed);
 }
@@ -67,16 +67,16 @@ pub(crate) fn open() {
         unsafe { asm!("msr pmuserenr_el0, xzr", options(nostack, preserves_flags)) };
     }
     shape(
-        NOBODY.load(Ordering::Relaxed),
+        EMPTY.load(Ordering::Relaxed),
         USER_TCR.load(Ordering::Relaxed),
-        NOBODY.load(Ordering::Relaxed),
+        EMPTY.load(Ordering::Relaxed),
     );
 }
 
 /// Restores the registers of this CPU to their values before [`open`].
 pub(crate) fn close() {
     shape(
-        NOBODY.load(Ordering::Relaxed),
+        EMPTY.load(Ordering::Relaxed),
         KERNEL_TCR.load(Ordering::Relaxed),
         KERNEL_TTBR0.load(Ordering::Relaxed),
     );
@@ -106,18 +106,18 @@ fn set_sctlr(set: u64, clear: u64) {
 }
 
 /// The page of the empty root, once no CPU uses it any more.
-pub(super) fn take_nobody() -> PhysicalAddress {
-    PhysicalAddress(NOBODY_FRAME.load(Ordering::Relaxed))
+pub(crate) fn empty_root() -> PhysicalAddress {
+    PhysicalAddress(EMPTY_ROOT.load(Ordering::Relaxed))
 }
 
 /// Changes the shape of the lower half. T0SZ must not change while the half is in use, so TTBR0 has an
 /// empty root meanwhile, at whatever level its walk starts. A TLB may cache T0SZ (RVNRFW).
-fn shape(nobody: u64, tcr: u64, ttbr0: u64) {
+fn shape(empty: u64, tcr: u64, ttbr0: u64) {
     let masked = cpu::mask_interrupts();
     // SAFETY: the kernel accesses nothing through the lower half, and the fields of the upper half are
     // the same in both values of TCR.
     unsafe {
-        cpu::set_ttbr0_el1(nobody);
+        cpu::set_ttbr0_el1(empty);
         cpu::tlbi_vmalle1_local();
         asm!("msr tcr_el1, {}", "isb", in(reg) tcr, options(nostack, preserves_flags));
         cpu::tlbi_vmalle1_local();
@@ -127,13 +127,13 @@ fn shape(nobody: u64, tcr: u64, ttbr0: u64) {
 }
 
 /// Stops this CPU's walks of any program's tables.
-pub(super) fn leave_space() {
+pub(crate) fn leave_space() {
     // SAFETY: the root is empty, and the kernel accesses nothing through the lower half.
-    unsafe { cpu::set_ttbr0_el1(NOBODY.load(Ordering::Relaxed)) };
+    unsafe { cpu::set_ttbr0_el1(EMPTY.load(Ordering::Relaxed)) };
 }
 
 /// TPIDR_EL0, which belongs to the program.
-pub(super) fn thread_pointer() -> u64 {
+pub(crate) fn thread_pointer() -> u64 {
     let value: u64;
     // SAFETY: the kernel does not use this register.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
@@ -141,7 +141,7 @@ pub(super) fn thread_pointer() -> u64 {
 }
 
 /// Sets TPIDR_EL0.
-pub(super) fn set_thread_pointer(value: u64) {
+pub(crate) fn set_thread_pointer(value: u64) {
     // SAFETY: the kernel does not use this register.
     unsafe { asm!("msr tpidr_el0, {}", in(reg) value, options(nomem, nostack, preserves_flags)) };
 }

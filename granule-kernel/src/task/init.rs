@@ -5,10 +5,9 @@ use super::frames::UserMemory;
 use super::hook::TASKS;
 use super::next_kernel;
 use super::owned::PageFrames;
-use super::switch::FpState;
-use super::task::builder::TaskBuilder;
-use super::task::{self, Own, Task};
-use super::{entry, exec, memory, process_table, registers, sched};
+use super::task_table::builder::TaskBuilder;
+use super::task_table::{self, Own, Task};
+use super::{entry, exec, memory, process, process_table};
 use crate::arch::cpu;
 use crate::cpu::ipi;
 use crate::dev::console::println;
@@ -17,6 +16,8 @@ use crate::fatal::refuse;
 use crate::mm::pages::{self, Counted};
 use crate::mm::{live, merge};
 use crate::percpu;
+use crate::sched::switch::FpState;
+use crate::sched::{self, registers};
 use core::fmt;
 use core::ops::Range;
 use granule::arch::errata::Workaround;
@@ -80,11 +81,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     if let Some(hook) = TASKS.get() {
         hook.before_first(machine.parameters);
     }
-    sched::TELL_PARENT.call_once(|| {
-        |task| {
-            process_table::tell_parent(&mut || task::bury(task));
-        }
-    });
+    sched::TASK_CALLS.call_once(|| &process::Calls);
     let Some(archive) = archive(machine) else {
         return Ok(());
     };
@@ -110,14 +107,14 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
     if timer::interrupt().is_none() {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
-    while !sched::none_left() {
+    while !process::none_left() {
         next_kernel::serve();
         if !sched::run_one() {
             wait();
         }
     }
     end();
-    let word = task::status_of(init);
+    let word = task_table::status_of(init);
     report(word, before, pages::counted());
     if word == (Status::Exited(0)).word() {
         Ok(())
@@ -222,8 +219,8 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     if !memory::open_numbers(common.asid_bits) {
         return Err(Refused::Memory);
     }
-    let nobody = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
-    UserMemory.zero(nobody);
+    let empty_root = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
+    UserMemory.zero(empty_root);
     let mut tcr = Tcr::new(&machine.boot_cpu, Some(&lower), Some(upper)).0;
     if settings.hardware_access {
         tcr |= TCR_HA;
@@ -231,7 +228,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     if settings.hardware_dirty {
         tcr |= TCR_HD;
     }
-    registers::prepare(tcr, Ttbr::new(&lower, nobody, 0).0, nobody);
+    registers::prepare(tcr, Ttbr::new(&lower, empty_root, 0).0, empty_root);
     ipi::call(percpu::online(), &|_| registers::open());
     let texts = texts(path, first.script.as_ref(), machine.parameters).map_err(Refused::Program)?;
     let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
@@ -250,7 +247,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
         .begin(&frame, &FpState::ZERO, 0, own, None)
         .map_err(|_| Refused::Memory)?;
     sched::open(true);
-    sched::enqueue(init);
+    sched::enqueue(init.place());
     Ok(init)
 }
 
@@ -280,7 +277,7 @@ fn texts(
 fn wait() {
     let masked = cpu::mask_interrupts();
     // Check with interrupts masked: a request for the next kernel sends only one interrupt.
-    if sched::may_sleep() && !sched::none_left() && !next_kernel::is_asked() {
+    if sched::may_sleep() && !process::none_left() && !next_kernel::is_asked() {
         cpu::wait_for_interrupt();
     }
     sched::woke();
@@ -296,7 +293,7 @@ fn end() {
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
     // The empty root belongs to no program, and by now it is in no TTBR.
-    pages::release(registers::take_nobody(), 1);
+    pages::release(registers::empty_root(), 1);
     memory::close_numbers();
 }
 
@@ -304,7 +301,7 @@ fn report(word: u32, before: Counted, after: Counted) {
     let say = |key: &str, value: u64| println!("@granule user.{key}={value}");
     say("exit_code", u64::from(word >> 8 & 0xff));
     say("signal", u64::from(word & 0x7f));
-    say("processes", task::made());
+    say("processes", task_table::made());
     say("switches", sched::switches());
     say("faults", entry::faults());
     let done = memory::done();

@@ -2,7 +2,7 @@
 
 use super::memory::{self, AddressSpace};
 use super::owned::Array;
-use super::task::Current;
+use super::task_table::Current;
 use super::{process, random};
 use crate::arch::cpu;
 use crate::arch::frame::Frame;

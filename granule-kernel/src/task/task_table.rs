@@ -2,20 +2,18 @@
 //!
 //! State visible to others lies in the table, as atomics. State that only the task itself uses ([`Own`])
 //! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
-//! The state saved by the scheduler ([`Saved`]) lies beside it.
+//! The scheduler's [`Thread`] lies beside it.
 
-use super::MOST_TASKS;
 use super::memory::{AddressSpace, SpaceRef};
 use super::owned::Boxed;
-use super::stack::Stack;
-use super::switch::{Context, FpState};
 use crate::arch::frame::Frame;
 use crate::lock::Lock;
+use crate::sched::thread::Thread;
+use crate::sched::{self, MOST_TASKS};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use granule_kcore::sched::task_state::TaskState;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal::SIGKILL;
 use granule_linux_abi::processes::{Reaped, Relation, Selection};
@@ -39,7 +37,6 @@ const MOST_PID: u32 = 32_767;
 /// The state of a task visible to others.
 #[derive(Debug)]
 pub(crate) struct Task {
-    pub(super) state: TaskState,
     life: AtomicU32,
     /// The process's number.
     pub(crate) pid: AtomicU32,
@@ -53,8 +50,6 @@ pub(crate) struct Task {
     killed: AtomicU32,
     /// Pending work before the return to EL0, such as a signal; it also ends a sleep.
     pub(crate) notified: AtomicBool,
-    /// The deadline of its sleep, by the timer's counter.
-    pub(super) deadline: AtomicU64,
     /// After `vfork`, the sleeping parent whose memory the task uses until it has its own.
     vfork_parent: AtomicU32,
     body: AtomicPtr<Body>,
@@ -67,24 +62,19 @@ pub(super) const KILLED: u32 = Status::Killed {
 }
 .word();
 
+/// A sleep ended because the task is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted;
+
 /// The value of `killed` for a task that goes on.
 const NOT_KILLED: u32 = u32::MAX;
 
 /// The contents of a task's own frames.
 struct Body {
-    saved: UnsafeCell<Saved>,
-    own: UnsafeCell<Own>,
-    stack: Stack,
-}
-
-/// The state that the scheduler saves for a task that does not run.
-pub(super) struct Saved {
-    pub(super) context: Context,
-    pub(super) fp: FpState,
-    /// TPIDR_EL0.
-    pub(super) thread_pointer: u64,
+    thread: Thread,
     /// The address space of the task; [`Own::memory`] keeps it alive.
-    pub(super) space: Option<SpaceRef>,
+    space: UnsafeCell<Option<SpaceRef>>,
+    own: UnsafeCell<Own>,
 }
 
 /// The state that only the task itself uses.
@@ -100,15 +90,15 @@ pub(crate) struct Own {
 
 static TASKS: [Task; MOST_TASKS] = [const { Task::new() }; MOST_TASKS];
 
-/// Guards changes and checks that involve the family relations and life states of several tasks.
-static FAMILY: Lock<Family> = Lock::new(Family {
+/// Guards changes and checks that involve the relations and life states of several tasks.
+static TABLE: Lock<Table> = Lock::new(Table {
     last_pid: 0,
     made: 0,
     closed: false,
 });
 
 /// The state behind the lock.
-struct Family {
+struct Table {
     last_pid: u32,
     /// Tasks made so far.
     made: u64,
@@ -119,7 +109,6 @@ struct Family {
 impl Task {
     const fn new() -> Self {
         Self {
-            state: TaskState::new(),
             life: AtomicU32::new(FREE),
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),
@@ -127,7 +116,6 @@ impl Task {
             status: AtomicU32::new(0),
             killed: AtomicU32::new(NOT_KILLED),
             notified: AtomicBool::new(false),
-            deadline: AtomicU64::new(0),
             vfork_parent: AtomicU32::new(0),
             body: AtomicPtr::new(core::ptr::null_mut()),
         }
@@ -192,16 +180,50 @@ impl Task {
         NonNull::new(self.body.load(Ordering::Acquire))
     }
 
-    /// The state that the scheduler saves.
-    pub(super) fn saved(&self) -> Option<*mut Saved> {
-        // SAFETY: the body stays until its task is buried, and the task's place is not free before that.
-        self.body().map(|body| unsafe { body.as_ref() }.saved.get())
+    /// The address space that a CPU enters before it runs the task.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has taken the task from the queue, so that the task does not change its space.
+    pub(super) unsafe fn space(&self) -> Option<SpaceRef> {
+        let body = self.body()?;
+        // SAFETY: the body stays until its task is buried, and the caller guarantees that the task does
+        // not run.
+        unsafe { *body.as_ref().space.get() }
+    }
+
+    /// Sleeps until `ready` returns a value; the task itself calls this. Code that makes the condition
+    /// true wakes the task afterwards. `ready` must not sleep.
+    pub(crate) fn sleep_until<R>(
+        &self,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<R, Interrupted> {
+        sched::sleep_until(self.place(), || self.ready_or_killed(&mut ready))
+    }
+
+    /// As [`Self::sleep_until`], but no longer than until `deadline` by the timer's counter; then returns
+    /// `Ok(None)`.
+    pub(crate) fn sleep_until_time<R>(
+        &self,
+        deadline: u64,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Interrupted> {
+        sched::sleep_until_time(self.place(), deadline, || self.ready_or_killed(&mut ready))
+            .transpose()
+    }
+
+    fn ready_or_killed<R>(
+        &self,
+        ready: &mut impl FnMut() -> Option<R>,
+    ) -> Option<Result<R, Interrupted>> {
+        let killed = || self.killed().map(|_| Err(Interrupted));
+        ready().map(Ok).or_else(killed)
     }
 }
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Body with {:?}", self.stack)
+        write!(f, "Body with {:?}", self.thread)
     }
 }
 
@@ -234,10 +256,10 @@ impl<'a> Current<'a> {
 
     /// Makes the task run in `space`. Returns the old space.
     pub(super) fn set_memory(&mut self, space: Option<AddressSpace>) -> Option<AddressSpace> {
-        if let Some(saved) = self.task.saved() {
+        if let Some(body) = self.task.body() {
             let reference = space.as_ref().map(AddressSpace::reference);
-            // SAFETY: the scheduler reads the field only while the task does not run.
-            unsafe { (&raw mut (*saved).space).write(reference) };
+            // SAFETY: others read the field only while the task does not run.
+            unsafe { body.as_ref().space.get().write(reference) };
         }
         core::mem::replace(&mut self.own.memory, space)
     }
@@ -273,12 +295,12 @@ pub(super) fn none_left() -> bool {
 
 /// The number of tasks made so far.
 pub(super) fn made() -> u64 {
-    FAMILY.with(|family| family.made)
+    TABLE.with(|table| table.made)
 }
 
 /// Stops the making of tasks.
 pub(super) fn close() {
-    FAMILY.with(|family| family.closed = true);
+    TABLE.with(|table| table.closed = true);
 }
 
 /// Ends the sharing of memory after `vfork`. Returns the parent, which the caller must wake.
@@ -304,7 +326,7 @@ pub(super) struct Zombie {
 /// Records the end of a task: sets `status` and gives its children to the first process. Returns an
 /// ended child that the first process must be told about; the caller then calls this again.
 pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
-    FAMILY.with(|_| {
+    TABLE.with(|_| {
         task.status.store(status, Ordering::Relaxed);
         let init = find(INIT).filter(|init| init.pid() != task.pid());
         for child in &TASKS {
@@ -339,7 +361,7 @@ pub(super) fn free_body(task: &Task) {
 /// Makes a task that has left its CPU for good, and whose frames are freed, a zombie. Returns it with
 /// the parent to tell. Without a parent the task is forgotten.
 pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
-    FAMILY.with(|_| {
+    TABLE.with(|_| {
         let number = task.parent.load(Ordering::Relaxed);
         let parent = find(number).filter(|_| number != task.pid());
         let zombie = parent.map(|_| task.zombie_of(number));
@@ -374,7 +396,7 @@ pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
 }
 
 fn look_for(parent: &Task, which: Selection, found: impl FnOnce(&Task)) -> Reaped {
-    FAMILY.with(|_| {
+    TABLE.with(|_| {
         let mut any = Reaped::NoChildren;
         for child in &TASKS {
             let life = child.life.load(Ordering::Acquire);
@@ -398,7 +420,7 @@ fn look_for(parent: &Task, which: Selection, found: impl FnOnce(&Task)) -> Reape
 
 /// Forgets a zombie that its parent does not want to reap, if it still exists.
 pub(super) fn forget(task: &Task, pid: u32) {
-    FAMILY.with(|_| {
+    TABLE.with(|_| {
         if task.life.load(Ordering::Acquire) == ZOMBIE && task.pid() == pid {
             task.life.store(FREE, Ordering::Release);
         }

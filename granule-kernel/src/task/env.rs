@@ -1,14 +1,15 @@
 //! The calling process as system calls see it: its memory and registers, sleeping, the clock, the console.
 
 use super::process_table::{self, Tasks};
-use super::switch::{FpState, load_fp, save_fp};
-use super::task::Current;
-use super::{exec, random, sched, syscall};
+use super::task_table::Current;
+use super::{exec, random, syscall};
 use crate::arch::cpu;
 use crate::dev::console;
 use crate::dev::timer;
 use crate::mm::pages::Pages;
 use crate::percpu;
+use crate::sched;
+use crate::sched::switch::{FpState, load_fp, save_fp};
 use core::sync::atomic::Ordering;
 use granule_kcore::frames::tables::Source;
 use granule_linux_abi::abi::Errno;
@@ -47,8 +48,8 @@ impl Current<'_> {
         mut look: impl FnMut() -> Option<Slept>,
     ) -> Slept {
         let slept = match until {
-            Some(until) => sched::sleep_until_time(self.task, until, &mut look),
-            None => sched::sleep_until(self.task, &mut look).map(Some),
+            Some(until) => self.task.sleep_until_time(until, &mut look),
+            None => self.task.sleep_until(&mut look).map(Some),
         };
         match slept {
             Ok(Some(slept)) => slept,
@@ -110,8 +111,8 @@ impl Env for Current<'_> {
     }
 
     fn pause(&mut self) -> bool {
-        if sched::take_again() {
-            sched::yield_now(self.task);
+        if sched::take_reschedule() {
+            sched::yield_now(self.task.place());
         }
         self.task.killed().is_some() || self.task.notified.load(Ordering::Acquire)
     }

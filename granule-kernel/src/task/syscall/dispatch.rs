@@ -6,10 +6,10 @@
 
 use super::{Arguments, Outcome, memory, tasks};
 use crate::dev::console::println;
-use crate::user::execve;
-use crate::user::hook::TASKS;
-use crate::user::next_kernel;
-use crate::user::task::Current;
+use crate::task::execve;
+use crate::task::hook::TASKS;
+use crate::task::next_kernel;
+use crate::task::task_table::Current;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_linux_abi::abi::number;
 use granule_linux_abi::syscall::deliver::{self, Interrupted};

@@ -4,28 +4,29 @@
 //! A task under construction has a place and a number, and stays invisible to others until it begins.
 
 use super::{
-    ALIVE, Body, FAMILY, FREE, KILLED, MADE, MOST_PID, NOT_KILLED, Own, Saved, TASKS, Task,
-    free_body,
+    ALIVE, Body, FREE, KILLED, MADE, MOST_PID, NOT_KILLED, Own, TABLE, TASKS, Task, free_body,
 };
 use crate::arch::frame::Frame;
-use crate::user::memory::AddressSpace;
-use crate::user::owned::Boxed;
-use crate::user::process_table;
-use crate::user::stack::Stack;
-use crate::user::switch::{Context, FpState};
+use crate::sched;
+use crate::sched::switch::FpState;
+use crate::sched::thread::Thread;
+use crate::task::memory::AddressSpace;
+use crate::task::owned::Boxed;
+use crate::task::process_table;
 use core::cell::UnsafeCell;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 /// A task under construction. The drop frees its place unless the task has begun.
 #[derive(Debug)]
-pub(in crate::user) struct TaskBuilder {
+pub(in crate::task) struct TaskBuilder {
     task: &'static Task,
     parent: Option<&'static Task>,
 }
 
 /// Why a task did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::user) enum NotBegun {
+pub(in crate::task) enum NotBegun {
     NoMemory,
     /// The parent must first handle a signal that may be meant for both.
     Signal,
@@ -33,9 +34,9 @@ pub(in crate::user) enum NotBegun {
 
 impl TaskBuilder {
     /// Takes a free place for a child of `parent`; `None` if there is none.
-    pub(in crate::user) fn new(parent: Option<&'static Task>) -> Option<Self> {
-        FAMILY.with(|family| {
-            if family.closed {
+    pub(in crate::task) fn new(parent: Option<&'static Task>) -> Option<Self> {
+        TABLE.with(|table| {
+            if table.closed {
                 return None;
             }
             let free = |task: &&Task| task.life.load(Ordering::Acquire) == FREE;
@@ -49,15 +50,15 @@ impl TaskBuilder {
                 })
             };
             loop {
-                family.last_pid = family.last_pid % MOST_PID + 1;
-                if !used(family.last_pid) {
+                table.last_pid = table.last_pid % MOST_PID + 1;
+                if !used(table.last_pid) {
                     break;
                 }
             }
-            let group = parent.map_or(family.last_pid, |parent| {
+            let group = parent.map_or(table.last_pid, |parent| {
                 parent.group.load(Ordering::Relaxed)
             });
-            task.pid.store(family.last_pid, Ordering::Relaxed);
+            task.pid.store(table.last_pid, Ordering::Relaxed);
             task.parent
                 .store(parent.map_or(0, Task::pid), Ordering::Relaxed);
             task.group.store(group, Ordering::Relaxed);
@@ -70,13 +71,13 @@ impl TaskBuilder {
     }
 
     /// The task under construction.
-    pub(in crate::user) const fn task(&self) -> &'static Task {
+    pub(in crate::task) const fn task(&self) -> &'static Task {
         self.task
     }
 
     /// Gives the task a body that starts with `frame`. The caller must then queue the task for its first
     /// turn.
-    pub(in crate::user) fn begin(
+    pub(in crate::task) fn begin(
         self,
         frame: &Frame,
         fp: &FpState,
@@ -84,25 +85,19 @@ impl TaskBuilder {
         own: Own,
         vfork_parent: Option<&Task>,
     ) -> Result<&'static Task, NotBegun> {
-        let stack = Stack::new(self.task.place()).ok_or(NotBegun::NoMemory)?;
-        let sp = stack.put_frame(frame);
-        let saved = Saved {
-            context: Context::new(crate::exception::task_start(), sp),
-            fp: fp.clone(),
-            thread_pointer,
-            space: own.memory.as_ref().map(AddressSpace::reference),
-        };
-        let body = Boxed::new(Body {
-            saved: UnsafeCell::new(saved),
-            own: UnsafeCell::new(own),
-            stack,
-        })
-        .ok_or(NotBegun::NoMemory)?;
         let task = self.task;
+        let thread =
+            Thread::new(task.place(), frame, fp, thread_pointer).ok_or(NotBegun::NoMemory)?;
+        let body = Boxed::new(Body {
+            thread,
+            space: UnsafeCell::new(own.memory.as_ref().map(AddressSpace::reference)),
+            own: UnsafeCell::new(own),
+        })
+        .ok_or(NotBegun::NoMemory)?
+        .into_pointer();
         task.vfork_parent
             .store(vfork_parent.map_or(0, Task::pid), Ordering::Relaxed);
-        task.body
-            .store(body.into_pointer().as_ptr(), Ordering::Release);
+        task.body.store(body.as_ptr(), Ordering::Release);
         // A sender to a group or to all processes holds this lock during the whole search. So it either
         // finds the child, or found the parent and `finish_fork` knows.
         let closed = process_table::with(|processes| {
@@ -110,11 +105,12 @@ impl TaskBuilder {
             if parent.is_some_and(|parent| !processes.finish_fork(parent, task.place())) {
                 return Err(NotBegun::Signal);
             }
-            task.state.begin();
-            Ok(FAMILY.with(|family| {
-                family.made += 1;
+            // SAFETY: the body stays until its task is buried, and the place is this task's.
+            unsafe { sched::begin(task.place(), NonNull::from(&body.as_ref().thread)) };
+            Ok(TABLE.with(|table| {
+                table.made += 1;
                 task.life.store(ALIVE, Ordering::Release);
-                family.closed
+                table.closed
             }))
         })?;
         if closed {
