@@ -136,7 +136,7 @@ impl Asker for Caller {
     }
 
     fn wake_boot_cpu(&self) {
-        // This call only ends the turns of running tasks; the boot CPU waits for them.
+        // This call only ends the time slices of running tasks; the boot CPU waits for them.
         let _ = sched::still_runs();
         sched::wake_boot_cpu();
     }

@@ -1,5 +1,5 @@
-//! The scheduler: all CPUs take tasks from one queue, first come, first served, each for one turn of the
-//! timer.
+//! The scheduler: all CPUs take tasks from one queue, first come, first served, each for one
+//! time slice.
 //!
 //! A task is its place in the table of tasks; its meaning belongs to the room `task` above, which the
 //! scheduler reaches through [`TaskCalls`] only. The scheduler has a task's [`thread`] (the kernel
@@ -8,7 +8,7 @@
 //!
 //! A CPU without a task runs its loop ([`jobs::serve`](crate::cpu::jobs); the boot CPU runs
 //! `task::init`'s), which calls [`run_one`]. A task leaves its CPU when it sleeps, ends, or returns to
-//! EL0 after its turn. Kernel code is never preempted, so a lock's holder keeps running. A task leaves
+//! EL0 after its time slice. Kernel code is never preempted, so a lock's holder keeps running. A task leaves
 //! to the loop that took it; the loop saves the remaining state before any CPU can take the task again
 //! (see [`granule_kcore::sched::task_state`]).
 
@@ -95,7 +95,7 @@ const NO_TASK: usize = usize::MAX;
 struct Cpu {
     /// The task's place, or [`NO_TASK`].
     task: AtomicUsize,
-    /// The turn is over, or the task has pending work.
+    /// The time slice is over, or the task has pending work.
     reschedule: AtomicBool,
     /// The context of the loop that took the task.
     context: UnsafeCell<Context>,
@@ -155,7 +155,7 @@ pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Acquire)
 }
 
-/// Makes running tasks leave their CPUs as at the end of a turn, and stops CPUs from taking any up. The
+/// Makes running tasks leave their CPUs as at the end of a time slice, and stops CPUs from taking any up. The
 /// caller then wakes the boot CPU ([`wake_boot_cpu`]), whose loop waits until no task runs.
 pub(crate) fn freeze() {
     FROZEN.store(true, Ordering::SeqCst);
@@ -176,7 +176,7 @@ pub(crate) fn wake_boot_cpu() {
     gic::send(CpuSet::one(0));
 }
 
-/// Ends the turn of every running task. Returns the first CPU that runs a task, and the task's place.
+/// Ends the time slice of every running task. Returns the first CPU that runs a task, and the task's place.
 /// While tasks are frozen, `None` means that no task runs and none will.
 pub(crate) fn still_runs() -> Option<(usize, usize)> {
     let mut first = None;
@@ -230,7 +230,7 @@ pub(crate) fn wake(place: usize) {
 }
 
 /// Makes the task at `place` handle its pending work before it continues at EL0: ends its sleep, or its
-/// turn on any CPU.
+/// time slice on any CPU.
 pub(crate) fn interrupt(place: usize) {
     wake(place);
     for (number, cpu) in CPUS.iter().enumerate() {
@@ -281,7 +281,7 @@ pub(crate) fn run_one() -> bool {
         load_fp(&raw const (*saved).fp);
         registers::set_thread_pointer((*saved).thread_pointer);
     }
-    timer::begin_turn();
+    timer::begin_time_slice();
     // SAFETY: `leave` filled the task's context, or the context is new. Only this CPU uses its own
     // context, and its stack continues when the task leaves.
     unsafe { switch_context(this.context.get(), &raw const (*saved).context) };
@@ -307,7 +307,7 @@ pub(crate) fn run_one() -> bool {
     true
 }
 
-/// Leaves the CPU. Returns when the task gets its next turn, on any CPU.
+/// Leaves the CPU. Returns when a CPU takes the task up again.
 fn leave(entity: &Entity) {
     let masked = cpu::mask_interrupts();
     if let (Some(this), Some(saved)) = (this(), entity.saved()) {
@@ -318,15 +318,15 @@ fn leave(entity: &Entity) {
     cpu::restore_interrupts(masked);
 }
 
-/// Whether no task waits for the end of a turn, and tasks are not frozen.
+/// Whether no task waits for the end of a time slice, and tasks are not frozen.
 fn nothing_waits() -> bool {
     READY.with(|queue| queue.is_empty()) && TIMED.is_empty() && !is_frozen()
 }
 
-/// Ends the turn of the calling task, the task at `place`: it leaves its CPU if another task waits.
+/// Ends the time slice of the calling task, the task at `place`: it leaves its CPU if another task waits.
 pub(crate) fn yield_now(place: usize) {
     if nothing_waits() {
-        timer::begin_turn();
+        timer::begin_time_slice();
     } else {
         leave(entity(place));
     }
@@ -394,14 +394,14 @@ fn wake_timed() -> Option<u64> {
     next
 }
 
-/// The timer's interrupt, masked. If nothing waits for the end of the turn, the next turn begins at
-/// once. Otherwise a task in a call longer than a turn would lose its CPU to a task that this very call
+/// The timer's interrupt, masked. If nothing waits for the end of the time slice, the next one
+/// begins at once. Otherwise a task in a call longer than a time slice would lose its CPU to a task that this very call
 /// made ready, such as the child of a fork.
 pub(crate) fn tick() {
     timer::off();
     let Some(this) = this() else { return };
     if this.task.load(Ordering::Relaxed) != NO_TASK && nothing_waits() {
-        timer::begin_turn();
+        timer::begin_time_slice();
     } else {
         this.reschedule.store(true, Ordering::Relaxed);
     }

@@ -80,8 +80,6 @@ pub(crate) trait Tables {
     fn fork(&mut self) -> Result<AddressSpace, SpaceError>;
     /// See [`Space::areas`].
     fn areas(&self) -> &Areas<'static>;
-    /// See [`Space::stats`].
-    fn stats(&self) -> Stats;
     /// See [`Space::set_asid`].
     fn set_asid(&mut self, number: u16);
     /// Allows CPUs to walk the tables from here on.
@@ -279,9 +277,6 @@ impl<P: Page> Tables for Typed<P> {
             Some(space) => space.areas(),
             None => NONE.call_once(|| Areas::new(&mut [])),
         }
-    }
-    fn stats(&self) -> Stats {
-        self.0.as_ref().map_or_else(Stats::default, Space::stats)
     }
     fn set_asid(&mut self, number: u16) {
         if let Some(space) = &mut self.0 {

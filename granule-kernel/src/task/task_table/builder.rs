@@ -1,4 +1,4 @@
-//! The task builder gives a task a place in the table, then a body, then its first turn, or undoes all
+//! The task builder gives a task a place in the table, then a body, and makes it ready, or undoes all
 //! of it.
 //!
 //! A task under construction has a place and a number, and stays invisible to others until it begins.
@@ -75,8 +75,7 @@ impl TaskBuilder {
         self.task
     }
 
-    /// Gives the task a body that starts with `frame`. The caller must then queue the task for its first
-    /// turn.
+    /// Gives the task a body that starts with `frame`. The caller must then queue the task.
     pub(in crate::task) fn begin(
         self,
         frame: &Frame,
