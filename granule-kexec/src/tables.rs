@@ -11,10 +11,10 @@ use super::segment::{Extent, Refusal, Segment, in_the_way};
 use core::fmt;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, GeometryError, Half, Kind, Page, Permissions,
-    PhysicalAddress, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, GeometryError, Kind, Page, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
-use granule::table::{Entry, Environment, Leaves, Liveness, PageTables, Piece, TableError};
+use granule::table::{Entry, Leaves, Liveness, PageTables, Piece, TableEnvironment, TableError};
 
 /// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ pub fn identity_geometry(
     let last = code.0.saturating_add(upper.page_size().bytes() - 1);
     let bits = u64::BITS - last.leading_zeros();
     let least = cpu.least_va_bits(upper.page_size());
-    upper.with_half(cpu, Half::Lower, bits.max(least))
+    upper.with_half(cpu, VaRange::Lower, bits.max(least))
 }
 
 /// Builds the tables. The environment has the same type as for the caller's other tables, so the code
@@ -132,7 +132,7 @@ pub fn identity_geometry(
 /// # Errors
 ///
 /// [`TransitionError`], after all pages were given back.
-pub fn build<P: Page, E: Environment>(
+pub fn build<P: Page, E: TableEnvironment>(
     environment: E,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
@@ -167,7 +167,7 @@ pub fn build<P: Page, E: Environment>(
 
 /// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. The environment has
 /// the type that [`build`] used.
-pub fn free<P: Page, E: Environment>(environment: E, transition: &Transition) {
+pub fn free<P: Page, E: TableEnvironment>(environment: E, transition: &Transition) {
     let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
     // SAFETY: `build` made both trees in such an environment. No CPU walks them: only `leave` loads
     // their roots into TTBRs, and `leave` does not return.
@@ -202,7 +202,7 @@ trait Trees {
     unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry);
 }
 
-impl<P: Page, E: Environment> Trees for PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> Trees for PageTables<P, E> {
     fn page(&self) -> u64 {
         P::SIZE.bytes()
     }

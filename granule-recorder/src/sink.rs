@@ -4,7 +4,7 @@ use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::Visibility;
 use granule_trace::Event;
 
-/// Takes the events of [`Traced`](crate::Traced) and [`TracedWindows`](crate::TracedWindows).
+/// Takes the events of [`Traced`](crate::Traced) and [`TracedFixmap`](crate::TracedFixmap).
 pub trait Sink: Copy {
     /// False if the sink discards events, so that none need be made. Wrappers test it once per
     /// call. The answer must not change while a wrapper has the sink.

@@ -97,7 +97,7 @@ pub enum Visibility {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitChange {
     /// The change applies to an entry if any of these bits is set in it: [`VALID`](Self::VALID),
-    /// [`HIDDEN`](Self::HIDDEN), or both.
+    /// [`PRESENT_INVALID`](Self::PRESENT_INVALID), or both.
     pub of: u64,
     /// The bits to clear, before any bit is set.
     pub clear: u64,
@@ -109,9 +109,9 @@ impl BitChange {
     /// The bit of a descriptor that makes it valid.
     pub const VALID: u64 = 1 << 0;
     /// The software bit of a descriptor that is invalid for a while and keeps its other bits.
-    pub const HIDDEN: u64 = 1 << 63;
+    pub const PRESENT_INVALID: u64 = 1 << 63;
     /// Both bits.
-    pub const LEAVES: u64 = Self::VALID | Self::HIDDEN;
+    pub const LEAVES: u64 = Self::VALID | Self::PRESENT_INVALID;
 }
 
 /// One event.
@@ -253,21 +253,21 @@ const fn how(visibility: Visibility) -> u8 {
 
 /// In the detail of an update: the change applies to valid entries.
 const OF_VALID: u8 = 1 << 2;
-/// In the detail of an update: the change applies to hidden entries.
-const OF_HIDDEN: u8 = 1 << 3;
+/// In the detail of an update: the change applies to present-invalid entries.
+const OF_PRESENT_INVALID: u8 = 1 << 3;
 
 /// The detail for the entries to which an update applies.
 const fn of(bits: u64) -> u8 {
     let valid = bits & BitChange::VALID != 0;
-    let hidden = bits & BitChange::HIDDEN != 0;
-    (valid as u8 * OF_VALID) | (hidden as u8 * OF_HIDDEN)
+    let present_invalid = bits & BitChange::PRESENT_INVALID != 0;
+    (valid as u8 * OF_VALID) | (present_invalid as u8 * OF_PRESENT_INVALID)
 }
 
 /// The inverse of `of`.
 const fn entries(of: u8) -> u64 {
     let valid = (of & OF_VALID != 0) as u64 * BitChange::VALID;
-    let hidden = (of & OF_HIDDEN != 0) as u64 * BitChange::HIDDEN;
-    valid | hidden
+    let present_invalid = (of & OF_PRESENT_INVALID != 0) as u64 * BitChange::PRESENT_INVALID;
+    valid | present_invalid
 }
 
 /// The inverse of [`how`].
@@ -345,7 +345,7 @@ impl Record {
                 let of = if is_store {
                     0
                 } else {
-                    detail & (OF_VALID | OF_HIDDEN)
+                    detail & (OF_VALID | OF_PRESENT_INVALID)
                 };
                 let Some(visibility) = visibility(detail & !of) else {
                     return Err(RecordError::Detail(detail));
@@ -453,7 +453,11 @@ mod tests {
                 visibility,
             });
         }
-        for of in [BitChange::VALID, BitChange::HIDDEN, BitChange::LEAVES] {
+        for of in [
+            BitChange::VALID,
+            BitChange::PRESENT_INVALID,
+            BitChange::LEAVES,
+        ] {
             events.push(Event::Update {
                 address: start,
                 count: 8192,

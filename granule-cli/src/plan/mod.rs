@@ -1,6 +1,6 @@
 //! `granule plan`: the leaves, tables and cost of a linear map for any RAM, without booting.
 //!
-//! Tables and leaves come from the library's census, counts from [`cost`](crate::cost), times from
+//! Tables and leaves come from the library's leaf_stats, counts from [`cost`](crate::cost), times from
 //! its model of a machine.
 
 pub mod args;
@@ -114,7 +114,7 @@ impl Plan {
 
 impl Planned {
     fn tables(&self) -> (u64, u64) {
-        let tables = self.job.census().tables();
+        let tables = self.job.stats().tables();
         (tables, tables * self.plan.page_size.bytes())
     }
 
@@ -125,7 +125,7 @@ impl Planned {
         let (tables, table_bytes) = self.tables();
         let leaves: Vec<Value> = self
             .job
-            .census()
+            .stats()
             .leaves()
             .map(|(size, count)| {
                 json!({ "size": size.bytes, "contiguous": size.contiguous, "count": count })
@@ -157,7 +157,7 @@ impl Planned {
             "va_bits": plan.va_bits,
             "rodata": plan.rodata.word(),
             "bbm_level": plan.bbm,
-            "mapped_bytes": self.job.census().bytes(),
+            "mapped_bytes": self.job.stats().bytes(),
             "leaves": leaves,
             "tables": tables,
             "table_bytes": table_bytes,
@@ -185,7 +185,7 @@ impl Planned {
         let mut text = String::new();
         let leaves: Vec<String> = self
             .job
-            .census()
+            .stats()
             .leaves()
             .map(|(size, count)| {
                 let kind = if size.contiguous { " contiguous" } else { "" };
@@ -440,7 +440,7 @@ mod tests {
         wide.va_bits = 52;
         wide.rodata = Rodata::Noalias;
         let planned = wide.work_out().unwrap();
-        let largest = planned.job.census().leaves().next().unwrap();
+        let largest = planned.job.stats().leaves().next().unwrap();
         assert_eq!(largest.0.bytes, 64 << 30);
     }
 }

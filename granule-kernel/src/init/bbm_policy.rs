@@ -7,8 +7,8 @@ use crate::mm::map::Request;
 use crate::smp::start::Facts;
 use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
+use granule::arch::bbm_policy::{Decision, System, decide};
 use granule::arch::errata::Errata;
-use granule::arch::trust::{Decision, System, decide};
 use granule_kcore::parameters::Rodata;
 
 /// This kernel handles TLB conflict aborts: the handler, its stack and all memory that it accesses
@@ -41,7 +41,7 @@ pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &System, rodata: Rodata) ->
 pub(crate) fn of_all(facts: &[Facts], system: &System, request: &Request<'_>) -> Decision {
     let cpus = facts.iter().map(|facts| (facts.number, facts.features));
     let decision = decide(cpus, system);
-    if decision.level < request.trust.level {
+    if decision.level < request.bbm_policy.level {
         println!("granule: {decision}");
     }
     decision

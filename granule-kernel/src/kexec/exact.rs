@@ -9,7 +9,7 @@
 use super::loaded::Loaded;
 use super::pages;
 use crate::mm::live::Kernel;
-use crate::mm::reach::KernelReach;
+use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::supply::Supply;
 use crate::mm::walker::{self, Flush, Tree};
 use core::fmt;
@@ -266,7 +266,7 @@ pub(crate) fn open<'a>(
         ..kernel.capabilities
     };
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
-    let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
+    let reach = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
     let parts = walker::parts(capabilities, reach, counters, supply, Flush::Now);
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.

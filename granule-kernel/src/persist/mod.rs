@@ -60,7 +60,7 @@ impl Persist {
         // uses them. Only the boot CPU calls this, once. Any bytes are valid, and the previous boot's data is
         // checked before it is used.
         let bytes = unsafe { core::slice::from_raw_parts_mut(start as *mut u8, area::BYTES) };
-        let figures = Figures::of(geometry, &map.census);
+        let figures = Figures::of(geometry, &map.stats);
         let left = area::exchange(bytes, geometry.page_size(), &figures);
         // A reset may discard the caches' contents.
         cache::clean_to_poc(start..start + area::BYTES as u64);

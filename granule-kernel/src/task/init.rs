@@ -23,7 +23,7 @@ use core::ops::Range;
 use granule::arch::errata::Workaround;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
+use granule::arch::{CpuFeatures, Geometry, PhysicalAddress, VaRange};
 use granule::space::{Settings, UserFrames, Wanted};
 use granule_kcore::cpus::common::Common;
 use granule_kcore::parameters::Parameters;
@@ -200,7 +200,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     let upper: &Geometry = &machine.capabilities.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
-        .with_half(&machine.boot_cpu, Half::Lower, bits)
+        .with_half(&machine.boot_cpu, VaRange::Lower, bits)
         .map_err(Refused::Geometry)?;
     let common = &machine.common;
     let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);

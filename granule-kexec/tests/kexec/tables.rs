@@ -5,8 +5,8 @@ use crate::world::RAM;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    CpuFeatures, Geometry, Half, IdRegisters, Page, Page4K, Page16K, Page64K, PageSize,
-    PhysicalAddress,
+    CpuFeatures, Geometry, IdRegisters, Page, Page4K, Page16K, Page64K, PageSize, PhysicalAddress,
+    VaRange,
 };
 use granule_kexec::{
     Clean, Extent, Needs, Refusal, Segment, Transition, TransitionError, build, free,
@@ -38,7 +38,7 @@ fn upper(cpu: &CpuFeatures, size: PageSize, va_bits: u32) -> Geometry {
         cpu,
         size,
         va_bits,
-        Half::Upper,
+        VaRange::Upper,
         granule::arch::Regime::El1And0,
     )
     .unwrap()
@@ -320,7 +320,7 @@ fn tcr_changes_in_the_lower_half_only() {
             _ => make::<Page64K>(&needs, 64, Runs::Long),
         };
         let made = made.made.unwrap();
-        let user = high.with_half(&cpu, Half::Lower, 40).unwrap();
+        let user = high.with_half(&cpu, VaRange::Lower, 40).unwrap();
         // What a kernel runs programs with: another T0SZ, hardware updates, TBI, an erratum's bits.
         let own = 0b11 << 39 | 1 << 37 | 0b11 << 53;
         for now in [

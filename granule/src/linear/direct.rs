@@ -6,12 +6,12 @@
 //! The rest of RAM is then mapped in whole tables, each filled while it is still private. No valid
 //! entry ever changes, so no TLBI is needed.
 
-use super::Census;
+use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
-    FreedTable, Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory,
-    TableRun,
+    Environment, FreedTable, PageTables, Piece, TableAllocator, TableError, TableMemory, TableRun,
+    TlbOps,
 };
 
 /// The number of runs of freed pages that an arena can keep for reuse.
@@ -201,17 +201,17 @@ impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     }
 }
 
-impl<M, A: HasArena, T> HasArena for Parts<M, A, T> {
+impl<M, A: HasArena, T> HasArena for Environment<M, A, T> {
     fn arena(&mut self) -> Option<&mut Arena> {
         self.allocator.arena()
     }
 }
 
 /// The number of pages of RAM that the arena needs besides the rest of its pool, for a map with
-/// this census; 0 when the pool suffices.
+/// this leaf_stats; 0 when the pool suffices.
 #[must_use]
-pub fn arena_pages(census: &Census, arena: &Arena) -> u64 {
-    census.tables().saturating_sub(arena.available())
+pub fn arena_pages(stats: &LeafStats, arena: &Arena) -> u64 {
+    stats.tables().saturating_sub(arena.available())
 }
 
 /// Makes the linear map of `pieces`, which ascend, in the live `tables`.
@@ -223,14 +223,14 @@ pub fn arena_pages(census: &Census, arena: &Arena) -> u64 {
 ///
 /// Those of [`PageTables::map_pieces`]. Part of the map may exist then.
 pub fn create<P, M, A, T>(
-    tables: &mut PageTables<P, Parts<M, A, T>>,
+    tables: &mut PageTables<P, Environment<M, A, T>>,
     pieces: &[Piece],
 ) -> Result<(), TableError>
 where
     P: Page,
     M: TableMemory,
     A: TableAllocator + HasArena,
-    T: Maintenance,
+    T: TlbOps,
 {
     let span = tables.geometry().span();
     let ram = tables.environment().arena().map(|arena| arena.unused_ram());
@@ -256,7 +256,7 @@ where
 /// `end`. Each round uses the tables that the round before made reachable. Returns the range of
 /// offsets mapped.
 fn map_arena<P, M, A, T>(
-    tables: &mut PageTables<P, Parts<M, A, T>>,
+    tables: &mut PageTables<P, Environment<M, A, T>>,
     pieces: &[Piece],
     home: &Piece,
     first: u64,
@@ -266,7 +266,7 @@ where
     P: Page,
     M: TableMemory,
     A: TableAllocator + HasArena,
-    T: Maintenance,
+    T: TlbOps,
 {
     let outside = TableError::OutsideSpace {
         start: home.start,

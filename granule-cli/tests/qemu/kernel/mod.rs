@@ -8,6 +8,7 @@
 //! stale entries.
 
 mod banks;
+mod bbm_policy;
 mod big;
 mod counts;
 mod drivers;
@@ -25,4 +26,3 @@ mod rodata;
 mod self_check;
 mod told;
 mod trees;
-mod trust;

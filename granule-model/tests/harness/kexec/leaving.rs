@@ -13,9 +13,9 @@ use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
-    Attributes, Geometry, Half, Page, Permissions, PhysicalAddress, VirtualAddress,
+    Attributes, Geometry, Page, Permissions, PhysicalAddress, VaRange, VirtualAddress,
 };
-use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator};
+use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator};
 use granule_kexec::steps::leave;
 use granule_kexec::{
     Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
@@ -164,10 +164,10 @@ impl<P: Page> Leaving<P> {
         } else {
             CODE
         };
-        let machine: Machine = Parts {
+        let machine: Machine = Environment {
             memory: Memory(Rc::clone(&world)),
             allocator: Pages::from(&world, page, TABLES),
-            maintenance: crate::machine::Cpu {
+            tlb: crate::machine::Cpu {
                 world: Rc::clone(&world),
                 can: capabilities(&shape, kernel.geometry),
             },
@@ -368,15 +368,15 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let cpu = kernel.shape.features();
     let lower = kernel
         .geometry
-        .with_half(&cpu, Half::Lower, kernel.shape.va_bits);
+        .with_half(&cpu, VaRange::Lower, kernel.shape.va_bits);
     let Ok(lower) = lower else {
         panic!("{lower:?}");
     };
     let page = P::SIZE.bytes();
-    let parts = Parts {
+    let parts = Environment {
         memory: Memory(Rc::clone(&kernel.world)),
         allocator: Pages::from(&kernel.world, page, 0x5000_0000),
-        maintenance: crate::machine::Cpu {
+        tlb: crate::machine::Cpu {
             world: Rc::clone(&kernel.world),
             can: capabilities(&kernel.shape, lower),
         },

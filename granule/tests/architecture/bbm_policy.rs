@@ -1,8 +1,8 @@
 //! Which level of FEAT_BBM a system is trusted with: the table of situations, as ID registers.
 
 use granule::arch::bbm::BbmLevel;
+use granule::arch::bbm_policy::{Decision, KNOWN, System, Why, decide};
 use granule::arch::errata::Errata;
-use granule::arch::trust::{Decision, KNOWN, System, Why, decide};
 use granule::arch::{CpuFeatures, IdRegisters};
 
 const LEVELS: [BbmLevel; 4] = [
