@@ -12,7 +12,7 @@ use crate::dev::{console, psci};
 use crate::handover::record;
 use crate::handover::{Conduit, Handover};
 use crate::kexec::arrive;
-use crate::mm::{fault, firmware, live};
+use crate::mm::{fault, firmware, kernel_tables};
 use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
@@ -125,7 +125,7 @@ fn finish(ended: Ended) -> ! {
     }
     record::finished(None);
     // Under the lock: other CPUs may be merging, and the trace must not end inside a change.
-    live::hold(|| recorder::finish(true));
+    kernel_tables::hold(|| recorder::finish(true));
     console::flush();
     psci::system_off();
     cpu::halt()

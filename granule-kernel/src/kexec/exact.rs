@@ -8,9 +8,9 @@
 
 use super::loaded::Loaded;
 use super::pages;
-use crate::mm::live::Kernel;
+use crate::mm::kernel_tables::Kernel;
 use crate::mm::phys_to_virt::KernelPhysToVirt;
-use crate::mm::supply::Supply;
+use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::{self, Flush, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
@@ -160,7 +160,13 @@ impl<'a> Exact<'a> {
         let [lower, upper] = self.loaded.tables.transition.geometries;
         let [low, high] = self.loaded.tables.transition.roots;
         let counters = Counters::new();
-        let tables = open(self.kernel, upper, high, &counters, Supply::Nothing)?;
+        let tables = open(
+            self.kernel,
+            upper,
+            high,
+            &counters,
+            KernelTableAllocator::Empty,
+        )?;
         let mapped = self.look(&*tables);
         for place in self.loaded.given.iter().map(|it| it.place) {
             self.maps(&*tables, place.start, place.bytes, Use::Written);
@@ -177,7 +183,13 @@ impl<'a> Exact<'a> {
             self.maps(&*tables, at.0, page, Use::Read);
         });
         self.adds_up("upper", mapped, self.needed);
-        let tables = open(self.kernel, lower, low, &counters, Supply::Nothing)?;
+        let tables = open(
+            self.kernel,
+            lower,
+            low,
+            &counters,
+            KernelTableAllocator::Empty,
+        )?;
         let code = self.loaded.way.code.0;
         let there = tables.query(VirtualAddress(code));
         let right = there
@@ -259,15 +271,15 @@ pub(crate) fn open<'a>(
     geometry: Geometry,
     root: PhysicalAddress,
     counters: &'a Counters,
-    supply: Supply<'a>,
+    allocator: KernelTableAllocator<'a>,
 ) -> Result<walker::Opened<'a>, Inexact> {
     let capabilities = TlbCapabilities {
         geometry,
         ..kernel.capabilities
     };
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
-    let reach = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let parts = walker::parts(capabilities, reach, counters, supply, Flush::Now);
+    let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
+    let parts = walker::parts(capabilities, phys_to_virt, counters, allocator, Flush::Now);
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.
     unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)

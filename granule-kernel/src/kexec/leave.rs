@@ -16,7 +16,7 @@ use crate::arch::{boot_stack, cpu};
 use crate::dev::console::{self, println};
 use crate::handover::record;
 use crate::lock::Lock;
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use crate::report;
 use crate::sched;
 use crate::sched::registers;
@@ -186,7 +186,7 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
 
 /// Does every check that can fail while this kernel still has all CPUs and devices.
 fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
-    let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
+    let kernel = kernel_tables::kernel().ok_or(Stays::NothingLoaded)?;
     loaded.verify().map_err(Stays::List)?;
     if let Some(hook) = KEXEC.get() {
         hook.before_check(kernel, loaded);

@@ -10,7 +10,7 @@ use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
 use crate::arch::cpu;
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
-use crate::mm::live::{self, Kernel};
+use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::{NoMemory, each_free_block};
 use crate::task::owned::Array;
 use crate::task::random;
@@ -52,7 +52,7 @@ enum Where {
 pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
     let unnoted = "memory is in too many pieces, or the device tree cannot be read";
     let machine = machine().ok_or(Refused::Machine(unnoted))?;
-    let kernel = live::kernel().ok_or(Refused::Machine(unnoted))?;
+    let kernel = kernel_tables::kernel().ok_or(Refused::Machine(unnoted))?;
     let header = ImageHeader::read(request.kernel)?;
     header.check(&machine.cpu)?;
     let line = command_line(machine, request.command_line)?;

@@ -3,7 +3,7 @@
 
 use super::pages::{self, Held, Words};
 use super::refused::Refused;
-use crate::mm::live::{self, Kernel};
+use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::transition;
 use core::fmt;
 use granule::arch::PhysicalAddress;
@@ -107,7 +107,7 @@ impl fmt::Debug for Tables {
 impl Tables {
     pub(super) fn build(kernel: &'static Kernel, needs: &Needs<'_>) -> Result<Self, Refused> {
         let counters = Counters::new();
-        let transition = transition::build(live::apart(kernel, &counters), needs)?;
+        let transition = transition::build(kernel_tables::apart(kernel, &counters), needs)?;
         let count = counters.get().tables;
         Ok(Self {
             transition,
@@ -120,6 +120,9 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         let counters = Counters::new();
-        transition::free(live::apart(self.kernel, &counters), &self.transition);
+        transition::free(
+            kernel_tables::apart(self.kernel, &counters),
+            &self.transition,
+        );
     }
 }

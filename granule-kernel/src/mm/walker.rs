@@ -10,7 +10,7 @@
 
 use super::hook::Hooked;
 use super::phys_to_virt::KernelPhysToVirt;
-use super::supply::Supply;
+use super::table_allocator::KernelTableAllocator;
 #[cfg(feature = "test-image")]
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
@@ -45,7 +45,7 @@ pub(crate) enum Flush {
     /// On all CPUs.
     Now,
     /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`]). The caller invalidates those
-    /// ([`Tree::flush`]) before it relies on the change. `mm::live` treats this as
+    /// ([`Tree::flush`]) before it relies on the change. `mm::kernel_tables` treats this as
     /// [`Now`](Self::Now) where large leaves may not be split live.
     Later,
     /// All of this CPU's TLB, and no other CPU's.
@@ -109,7 +109,7 @@ impl<T: TlbOps> TlbOps for DeferrableTlbOps<T> {
 /// The environment of the kernel's tables. One type serves every caller.
 pub(crate) type KernelParts<'a> = Environment<
     Traced<Counted<'a, Hooked>, Recorder>,
-    Traced<Counted<'a, Supply<'a>>, Recorder>,
+    Traced<Counted<'a, KernelTableAllocator<'a>>, Recorder>,
     DeferrableTlbOps<Traced<Counted<'a, Hardware>, Recorder>>,
 >;
 
@@ -119,18 +119,18 @@ type Walker<'a, P> = PageTables<P, KernelParts<'a>>;
 /// The environment of tables with `capabilities`' geometry.
 pub(crate) fn parts<'a>(
     capabilities: TlbCapabilities,
-    reach: KernelPhysToVirt,
+    phys_to_virt: KernelPhysToVirt,
     counters: &'a Counters,
-    supply: Supply<'a>,
+    allocator: KernelTableAllocator<'a>,
     flush: Flush,
 ) -> KernelParts<'a> {
     let geometry = capabilities.geometry;
     let sink = Recorder::of_this_cpu(geometry.page_size().bytes());
-    let memory = Hooked(DirectMapped(reach));
+    let memory = Hooked(DirectMapped(phys_to_virt));
     let hardware = Traced::new(Counted::new(Hardware::new(capabilities), counters), sink);
     Environment {
         memory: Traced::new(Counted::new(memory, counters), sink),
-        allocator: Traced::new(Counted::new(supply, counters), sink),
+        allocator: Traced::new(Counted::new(allocator, counters), sink),
         tlb: DeferrableTlbOps {
             inner: hardware,
             flush,

@@ -9,7 +9,7 @@
 use super::MOST_TASKS;
 use crate::arch::frame::{FRAME_BYTES, Frame as Registers};
 use crate::mm::walker::Flush;
-use crate::mm::{live, pages};
+use crate::mm::{kernel_tables, pages};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::Leaves;
 use granule_kcore::frames::Frame;
@@ -44,7 +44,7 @@ pub(crate) fn holds(address: u64) -> bool {
 impl Stack {
     /// Maps the stack of the task at `place`, which must have none. `None` if memory is exhausted.
     pub(crate) fn new(place: usize) -> Option<Self> {
-        let kernel = live::kernel()?;
+        let kernel = kernel_tables::kernel()?;
         let page = kernel.page();
         let bytes = LEAST_BYTES.max(page);
         let order = (bytes / page).trailing_zeros();
@@ -58,7 +58,7 @@ impl Stack {
         let output = frame.address(kernel.geometry.page_size());
         let attributes = Attributes::normal(Permissions::READ_WRITE);
         let start = VirtualAddress(stack.bottom);
-        let mapped = live::change(Flush::Now, |_, _, tree| {
+        let mapped = kernel_tables::change(Flush::Now, |_, _, tree| {
             tree.map(start, output, bytes, attributes, Leaves::PAGES)
         });
         if matches!(mapped, Some(Ok(()))) {
@@ -83,7 +83,7 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         let (start, bytes) = (VirtualAddress(self.bottom), self.bytes);
-        let unmapped = live::change(Flush::Now, |_, _, tree| tree.unmap(start, bytes));
+        let unmapped = kernel_tables::change(Flush::Now, |_, _, tree| tree.unmap(start, bytes));
         // A page that is still mapped must not get another owner.
         if matches!(unmapped, Some(Ok(()))) {
             // The frame statistics count a refused free.

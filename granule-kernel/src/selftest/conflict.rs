@@ -18,7 +18,7 @@ use crate::cpu::ipi;
 use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::exception::conflict as conflicts;
-use crate::mm::live::{self, Flush};
+use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::map::Request;
 use crate::percpu;
 use core::arch::asm;
@@ -124,7 +124,7 @@ fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
             write(page, number);
         }
         let counters = Counters::new();
-        let open = |flush| live::open_unlocked(&counters, flush, None);
+        let open = |flush| kernel_tables::open_unlocked(&counters, flush, None);
         calls::point(&mut *open(Flush::Now)?, old)?;
         ground.change(tables, false, false)?;
         let pending = inject::is_pending();

@@ -9,7 +9,7 @@ use crate::fatal::refuse;
 use crate::handover::{BootRoots, Handover};
 use crate::mm::early_tables::EarlyTables;
 use crate::mm::map::Request;
-use crate::mm::supply::Supply;
+use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::{self, Flush};
 use granule::arch::registers::Ttbr;
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
@@ -32,9 +32,15 @@ pub(super) fn prepare(
     let mut capabilities = request.capabilities;
     let lower = roots.lower;
     capabilities.geometry = lower;
-    let supply = Supply::Early(EarlyTables::new(memory, bytes));
+    let allocator = KernelTableAllocator::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
-    let mut parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
+    let mut parts = walker::parts(
+        capabilities,
+        request.phys_to_virt,
+        &counters,
+        allocator,
+        Flush::Now,
+    );
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = parts.allocate(1).ok_or(exhausted)?.first;
     // SAFETY: the page was just allocated for a table and is not in use yet.

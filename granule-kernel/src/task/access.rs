@@ -5,7 +5,7 @@
 //! The space's lock is held for one page at a time; meanwhile the frame cannot leave the program.
 
 use super::memory::{self, AddressSpace};
-use crate::mm::live::pointer;
+use crate::mm::kernel_tables::pointer;
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
 use granule::table::TableError;

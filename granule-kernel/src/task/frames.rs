@@ -1,7 +1,7 @@
 //! The frames of user memory. They come from the page allocator, which counts their owners, and are
 //! accessed through the linear map.
 
-use crate::mm::live::{self, pointer};
+use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages;
 use core::arch::asm;
 use granule::arch::PhysicalAddress;
@@ -155,5 +155,5 @@ fn sync_instructions(start: u64, bytes: u64) {
 
 /// The bytes of a page.
 pub(crate) fn page_bytes() -> u64 {
-    live::kernel().map_or(1, live::Kernel::page)
+    kernel_tables::kernel().map_or(1, kernel_tables::Kernel::page)
 }

@@ -14,7 +14,7 @@ use crate::dev::console::println;
 use crate::dev::timer;
 use crate::fatal::refuse;
 use crate::mm::pages::{self, Counted};
-use crate::mm::{live, merge};
+use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use crate::sched::switch::FpState;
 use crate::sched::{self, registers};
@@ -126,7 +126,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
 /// The initramfs, through the linear map.
 fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
     let range = machine.initrd.as_ref()?;
-    let kernel = live::kernel()?;
+    let kernel = kernel_tables::kernel()?;
     let page = kernel.page();
     // A boot loader may name memory that is not mapped RAM.
     let mut pages = (range.start & !(page - 1)..range.end).step_by(page as usize);
@@ -141,7 +141,7 @@ fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
         );
         return None;
     }
-    let start = live::pointer(PhysicalAddress(range.start))?;
+    let start = kernel_tables::pointer(PhysicalAddress(range.start))?;
     let bytes = (range.end - range.start) as usize;
     // SAFETY: the range was just seen to be mapped. It stays reserved, and nothing writes it.
     Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })
@@ -207,7 +207,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     let settings = Settings {
         hardware_access: common.hardware_dirty >= 1,
         hardware_dirty: dirty,
-        bbm: live::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
+        bbm: kernel_tables::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
         break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
         ..Settings::PLAIN
     };

@@ -11,7 +11,7 @@ pub(crate) use super::frames::page_bytes;
 use super::owned::{Array, Boxed};
 use crate::arch::cpu;
 use crate::lock::{Lock, UnmaskedLock};
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use crate::mm::table_pages::TablePages;
 use crate::percpu;
 use crate::sched::registers;
@@ -155,7 +155,7 @@ pub(super) fn close_numbers() {
 const FIRST_VMAS: usize = 64;
 
 fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
-    let (platform, kernel) = (PLATFORM.get()?, live::kernel()?);
+    let (platform, kernel) = (PLATFORM.get()?, kernel_tables::kernel()?);
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
     let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
     let parts = Environment {

@@ -3,7 +3,7 @@
 //! Frames are allocated on demand and freed when the value is dropped, so the frame count after the last
 //! process shows a leaked value. The handling of an exception must not depend on such a value.
 
-use crate::mm::live::{self, Kernel, pointer};
+use crate::mm::kernel_tables::{self, Kernel, pointer};
 use crate::mm::pages;
 use core::ptr::NonNull;
 use granule::arch::VirtualAddress;
@@ -29,7 +29,7 @@ pub(crate) struct PageFrames;
 // maps the block readable and writable while it is allocated.
 unsafe impl Frames for PageFrames {
     fn allocate(bytes: usize) -> Option<NonNull<u8>> {
-        let kernel = live::kernel()?;
+        let kernel = kernel_tables::kernel()?;
         let order = order_of(kernel, bytes)?;
         let frame = pages::allocate(order)?;
         let start = pointer(frame.address(kernel.geometry.page_size()));
@@ -41,7 +41,7 @@ unsafe impl Frames for PageFrames {
     }
 
     unsafe fn free(start: NonNull<u8>, bytes: usize) {
-        let Some(kernel) = live::kernel() else {
+        let Some(kernel) = kernel_tables::kernel() else {
             return;
         };
         let address = VirtualAddress(start.as_ptr().expose_provenance() as u64);

@@ -3,10 +3,10 @@
 use super::super::inject;
 use crate::dev::console::println;
 use crate::exception::conflict as conflicts;
-use crate::mm::live::{self, Flush, Tree};
+use crate::mm::kernel_tables::{self, Flush, Tree};
 use crate::mm::map::Request;
 use crate::mm::pages::Pages;
-use crate::mm::supply::Supply;
+use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::Opened;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{PhysicalAddress, VirtualAddress};
@@ -64,11 +64,11 @@ impl<'r> Ground<'r> {
         own: Option<PhysicalAddress>,
         counters: &'a Counters,
     ) -> Result<Opened<'a>, TableError> {
-        let supply = own.map(|next| Supply::Range {
+        let allocator = own.map(|next| KernelTableAllocator::Range {
             next,
             page: self.page_bytes(),
         });
-        let mut tables = live::open_unlocked(counters, Flush::Now, supply)?;
+        let mut tables = kernel_tables::open_unlocked(counters, Flush::Now, allocator)?;
         // The kernel handles conflicts, as level 2 requires.
         tables.set_bbm(BbmLevel::Level2);
         Ok(tables)

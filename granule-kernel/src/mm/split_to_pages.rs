@@ -20,7 +20,7 @@ use granule::table::{Leaves, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::devicetree::memory::Memory;
 
-/// Why the map could not be rewritten. The tables are unchanged, but the plan of the map is not.
+/// Why the map could not be split. The tables are unchanged, but the plan of the map is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     /// There is no memory for the tables.
@@ -58,7 +58,7 @@ impl From<TableError> for Failure {
     }
 }
 
-/// Whether a map built for `request` must be rewritten, given the trust `all` in all CPUs.
+/// Whether a map built for `request` must be split to pages, given the trust `all` in all CPUs.
 pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
     request.parameters.rodata.changes_pages()
         && request.bbm_policy.splits_blocks()
@@ -69,7 +69,7 @@ pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
 /// describe the new map.
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
-pub(crate) fn to_pages(
+pub(crate) fn split(
     request: &Request<'_>,
     tables: &mut dyn Tree,
     memory: &mut Memory,
@@ -112,7 +112,7 @@ pub(crate) fn to_pages(
     // empty TLB.
     let added =
         parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
-    map.rewritten = Some(added as u64);
+    map.split_to_pages = Some(added as u64);
     map.stats = stats;
 
     // The walk's counts describe the old tables and are replaced. The count of the CPU's translations

@@ -37,7 +37,7 @@
 //! from within each other, nor before the page allocator has taken over.
 
 use super::error::LinearError;
-use super::live::{self, Done, Flush, Kernel, Live, Tree};
+use super::kernel_tables::{self, Done, Flush, Kernel, TableState, Tree};
 use super::merge;
 use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{PermissionChange, TableError};
@@ -213,11 +213,11 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
 ///
 /// [`LinearError::Outside`], [`LinearError::TooEarly`].
 pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    live::change(Flush::Now, |kernel, live, tree| {
+    kernel_tables::change(Flush::Now, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;
         if bytes > 0 {
             tree.flush(start, bytes);
-            live.deferred.invalidated(start.0, bytes);
+            state.deferred.invalidated(start.0, bytes);
         }
         Ok(())
     })
@@ -226,7 +226,7 @@ pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), 
 
 /// Whether the page that contains `address` is valid in the linear map.
 pub(crate) fn kernel_page_present(address: VirtualAddress) -> bool {
-    live::look(|kernel, _, tree| {
+    kernel_tables::look(|kernel, _, tree| {
         kernel.placement.physical_address(address).is_some() && tree.query(address).is_some()
     })
     .unwrap_or(false)
@@ -280,7 +280,7 @@ fn first_refused(
 /// addresses.
 pub(super) fn check_free(
     kernel: &Kernel,
-    live: &Live,
+    state: &TableState,
     start: VirtualAddress,
     bytes: u64,
 ) -> Result<PhysicalAddress, LinearError> {
@@ -292,7 +292,7 @@ pub(super) fn check_free(
     if kernel.is_image(physical.0, bytes) {
         return Err(LinearError::Image { start, bytes });
     }
-    if live.meets_pool(start.0, bytes) {
+    if state.meets_pool(start.0, bytes) {
         return Err(LinearError::Guarded { start, bytes });
     }
     Ok(physical)
@@ -306,19 +306,19 @@ fn in_range(
     flush: Flush,
     work: impl FnOnce(&Kernel, &mut dyn Tree, VirtualAddress, u64) -> Result<(), LinearError>,
 ) -> Result<(), LinearError> {
-    let done = live::change(flush, |kernel, live, tree| {
+    let done = kernel_tables::change(flush, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;
         if bytes == 0 {
             return Ok(());
         }
-        check_free(kernel, live, start, bytes)?;
+        check_free(kernel, state, start, bytes)?;
         work(kernel, tree, start, bytes)?;
-        if flush == Flush::Later && kernel.may_put_off() {
-            live.deferred.add(start.0, bytes);
+        if flush == Flush::Later && kernel.may_defer_tlbi() {
+            state.deferred.add(start.0, bytes);
         } else {
-            live.rely(tree, start, bytes);
+            state.flush_deferred(tree, start, bytes);
         }
-        merge::note(kernel, live, start, bytes);
+        merge::note(kernel, state, start, bytes);
         Ok(())
     })
     .unwrap_or(Err(LinearError::TooEarly));

@@ -9,9 +9,9 @@ use granule::linear::{Arena, direct};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 
 /// A source of table pages.
-pub(crate) enum Supply<'a> {
+pub(crate) enum KernelTableAllocator<'a> {
     /// No pages, for operations that need none.
-    Nothing,
+    Empty,
     /// The boot's arena, for the linear map.
     Arena(&'a mut Arena),
     /// Early memory.
@@ -25,11 +25,11 @@ pub(crate) enum Supply<'a> {
 
 // SAFETY: each source's implementer answers for its own pages; the caller of `parts` promises the pages of a
 // range.
-unsafe impl TableAllocator for Supply<'_> {
+unsafe impl TableAllocator for KernelTableAllocator<'_> {
     #[inline(never)]
     fn reserve(&mut self, tables: usize) -> bool {
         match self {
-            Self::Nothing => tables == 0,
+            Self::Empty => tables == 0,
             Self::Arena(arena) => arena.reserve(tables),
             Self::Early(early) => early.reserve(tables),
             Self::Pages(pages) => pages.reserve(tables),
@@ -41,7 +41,7 @@ unsafe impl TableAllocator for Supply<'_> {
     #[inline(never)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
         match self {
-            Self::Nothing => None,
+            Self::Empty => None,
             Self::Arena(arena) => arena.allocate(most),
             Self::Early(early) => early.allocate(most),
             Self::Pages(pages) => pages.allocate(most),
@@ -57,7 +57,7 @@ unsafe impl TableAllocator for Supply<'_> {
     #[inline(never)]
     fn free(&mut self, table: FreedTable) {
         match self {
-            Self::Nothing => {}
+            Self::Empty => {}
             #[cfg(feature = "test-image")]
             Self::Range { .. } => {}
             Self::Arena(arena) => arena.free(table),
@@ -67,7 +67,7 @@ unsafe impl TableAllocator for Supply<'_> {
     }
 }
 
-impl direct::HasArena for Supply<'_> {
+impl direct::HasArena for KernelTableAllocator<'_> {
     fn arena(&mut self) -> Option<&mut Arena> {
         match self {
             Self::Arena(arena) => Some(arena),

@@ -3,7 +3,7 @@
 
 use super::early_tables::{EarlyTables, give_back};
 use super::map::Request;
-use super::supply::Supply;
+use super::table_allocator::KernelTableAllocator;
 use super::walker::{self, Flush};
 use crate::arch::image;
 use crate::handover::{BootRoots, Handover};
@@ -17,7 +17,7 @@ use granule_kcore::layout;
 // Not inlined: the boot's stack frame stays under every later call, so this one must not be part of
 // it.
 #[inline(never)]
-pub(crate) fn boot_leftovers(
+pub(crate) fn free(
     request: &Request<'_>,
     handover: &Handover,
     roots: &BootRoots,
@@ -39,9 +39,15 @@ pub(crate) fn boot_leftovers(
     if !keep_identity {
         let mut capabilities = request.capabilities;
         capabilities.geometry = lower;
-        let supply = Supply::Early(EarlyTables::keeping(memory, page, &firmware));
+        let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
-        let parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
+        let parts = walker::parts(
+            capabilities,
+            request.phys_to_virt,
+            &counters,
+            allocator,
+            Flush::Now,
+        );
         // SAFETY: this is the tree in TTBR0; it lies in the static pool, and nothing else changes
         // it.
         let mut tables = unsafe { walker::open(roots.identity, parts)? };
@@ -74,9 +80,9 @@ pub(crate) fn boot_leftovers(
         }
     }
 
-    let supply = Supply::Early(EarlyTables::keeping(memory, page, &firmware));
+    let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
     let counters = Counters::new();
-    let mut tables = request.open(supply, &counters)?;
+    let mut tables = request.open(allocator, &counters)?;
     let dtb = entry.dtb & !(page - 1);
     let dtb_bytes = (entry.dtb + tree_info.bytes).next_multiple_of(page) - dtb;
     tables.unmap(VirtualAddress(layout::dtb_vaddr(dtb)), dtb_bytes)?;

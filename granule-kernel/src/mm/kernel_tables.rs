@@ -1,6 +1,6 @@
 //! Every change of the kernel's live tables goes through this module.
 //!
-//! The constant facts ([`Kernel`]) are read without a lock. A change of entries takes [`LIVE`]'s lock, opens
+//! The constant facts ([`Kernel`]) are read without a lock. A change of entries takes [`STATE`]'s lock, opens
 //! the tables for as long as it holds the lock, and completes all its steps there. Only [`set_valid`] works
 //! without the lock, on pages that nothing else changes.
 //!
@@ -10,7 +10,7 @@ use super::kernel;
 use super::map::Request;
 use super::pages::Pages;
 use super::phys_to_virt::KernelPhysToVirt;
-use super::supply::Supply;
+use super::table_allocator::KernelTableAllocator;
 use super::table_pages::TablePages;
 use super::walker::{self, KernelParts, Opened};
 use crate::arch::image;
@@ -34,7 +34,7 @@ pub(crate) use super::walker::{Done, Flush, Tree};
 pub(crate) const MOST_POOLS: usize = 8;
 
 /// The state beside the tables that the lock protects.
-pub(crate) struct Live {
+pub(crate) struct TableState {
     /// Ranges that may be merged again.
     pub(super) candidates: MergeCandidates,
     /// Ranges of guard pages. No other call may change or merge them.
@@ -44,7 +44,7 @@ pub(crate) struct Live {
     counters: Counters,
 }
 
-static LIVE: Lock<Live> = Lock::new(Live {
+static STATE: Lock<TableState> = Lock::new(TableState {
     candidates: MergeCandidates::new(),
     pools: ArrayVec::new_const(),
     deferred: DeferredTlbi::nowhere(),
@@ -74,10 +74,15 @@ pub(crate) fn begin(request: &Request<'_>) {
     });
 }
 
-impl Live {
+impl TableState {
     /// Makes the TLBIs that were deferred in the range, because the caller relies on the range's entries from
     /// here on.
-    pub(super) fn rely(&mut self, tree: &mut dyn Tree, start: VirtualAddress, bytes: u64) {
+    pub(super) fn flush_deferred(
+        &mut self,
+        tree: &mut dyn Tree,
+        start: VirtualAddress,
+        bytes: u64,
+    ) {
         if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
             tree.flush(VirtualAddress(start), bytes);
         }
@@ -101,23 +106,23 @@ impl Kernel {
     /// deferred TLBI breaks that: the leaf is invalid and still cached. Below BBM level 2, where the TLB must
     /// not hold entries of two sizes for one address (RWHZWS), TLBIs may therefore be deferred only in a map
     /// of pages.
-    pub(super) fn may_put_off(&self) -> bool {
+    pub(super) fn may_defer_tlbi(&self) -> bool {
         self.bbm >= BbmLevel::Level2 || self.leaves == Leaves::PAGES
     }
 
     fn parts<'a>(
         &'a self,
         counters: &'a Counters,
-        supply: Supply<'a>,
+        allocator: KernelTableAllocator<'a>,
         flush: Flush,
     ) -> KernelParts<'a> {
         // SAFETY: every table lies in memory that the linear map shows writable: the image's alias, which
-        // never changes (`permissions` refuses it), the boot's reservations, and allocated frames.
-        let reach = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
-        walker::parts(self.capabilities, reach, counters, supply, flush)
+        // never changes (`pageattr` refuses it), the boot's reservations, and allocated frames.
+        let phys_to_virt = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
+        walker::parts(self.capabilities, phys_to_virt, counters, allocator, flush)
     }
 
-    /// Opens the tables. New tables come from the page allocator or from `supply`.
+    /// Opens the tables. New tables come from the page allocator or from `allocator`.
     ///
     /// # Safety
     ///
@@ -126,10 +131,10 @@ impl Kernel {
         &'a self,
         counters: &'a Counters,
         flush: Flush,
-        supply: Option<Supply<'a>>,
+        allocator: Option<KernelTableAllocator<'a>>,
     ) -> Result<Opened<'a>, TableError> {
-        let pages = || Supply::Pages(table_pages(self));
-        let parts = self.parts(counters, supply.unwrap_or_else(pages), flush);
+        let pages = || KernelTableAllocator::Pages(table_pages(self));
+        let parts = self.parts(counters, allocator.unwrap_or_else(pages), flush);
         // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away.
         let mut tables = unsafe { walker::open(self.root, parts)? };
         tables.set_bbm(self.bbm);
@@ -148,7 +153,11 @@ pub(crate) fn table_pages(kernel: &Kernel) -> TablePages<'_> {
 
 /// The environment of tables that are separate from the kernel's, with pages from the page allocator.
 pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelParts<'a> {
-    kernel.parts(counters, Supply::Pages(table_pages(kernel)), Flush::Now)
+    kernel.parts(
+        counters,
+        KernelTableAllocator::Pages(table_pages(kernel)),
+        Flush::Now,
+    )
 }
 
 /// Opens the kernel's tables without their lock, for a self-test that waits for other CPUs while it changes a
@@ -157,61 +166,61 @@ pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelPar
 pub(crate) fn open_unlocked<'a>(
     counters: &'a Counters,
     flush: Flush,
-    supply: Option<Supply<'a>>,
+    allocator: Option<KernelTableAllocator<'a>>,
 ) -> Result<Opened<'a>, TableError> {
     let none = TableError::OutOfTables { needed: 0 };
     // SAFETY: tests run after the boot, when nothing else changes tables.
-    unsafe { kernel().ok_or(none)?.open(counters, flush, supply) }
+    unsafe { kernel().ok_or(none)?.open(counters, flush, allocator) }
 }
 
 /// Calls `work` with the kernel's tables, under the lock, and counts one taking of the lock. `work` runs with
 /// interrupts masked and must not print. Returns `None` before the tables are ready.
 pub(crate) fn change<R>(
     flush: Flush,
-    work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
+    work: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
     TAKEN.fetch_add(1, Ordering::Relaxed);
-    let flush = if kernel.may_put_off() {
+    let flush = if kernel.may_defer_tlbi() {
         flush
     } else {
         Flush::Now
     };
-    LIVE.with(|live| run(kernel, live, flush, work))
+    STATE.with(|state| run(kernel, state, flush, work))
 }
 
 /// As [`change`], but only if the lock is free now.
 pub(super) fn try_change<R>(
-    work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
+    work: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
-    LIVE.try_with(|live| {
+    STATE.try_with(|state| {
         TAKEN.fetch_add(1, Ordering::Relaxed);
-        run(kernel, live, Flush::Now, work)
+        run(kernel, state, Flush::Now, work)
     })?
 }
 
 /// Calls `look` with the kernel's tables, under the lock, without counting.
 pub(crate) fn look<R>(
-    look: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
+    look: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
-    LIVE.with(|live| run(kernel, live, Flush::Now, look))
+    STATE.with(|state| run(kernel, state, Flush::Now, look))
 }
 
 /// As [`look`], but only if the lock is free now.
 pub(super) fn try_look<R>(
-    look: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
+    look: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
-    LIVE.try_with(|live| run(kernel, live, Flush::Now, look))?
+    STATE.try_with(|state| run(kernel, state, Flush::Now, look))?
 }
 
 fn run<R>(
     kernel: &'static Kernel,
-    live: &mut Live,
+    state: &mut TableState,
     flush: Flush,
-    work: impl FnOnce(&'static Kernel, &mut Live, &mut dyn Tree) -> R,
+    work: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
 ) -> Option<R> {
     let counters = Counters::new();
     // SAFETY: only this function opens the tables, and it holds the lock. `set_valid` changes only entries
@@ -219,9 +228,9 @@ fn run<R>(
     let tables = unsafe { kernel.open(&counters, flush, None) };
     let result = tables
         .ok()
-        .map(|mut tables| work(kernel, live, &mut *tables));
+        .map(|mut tables| work(kernel, state, &mut *tables));
     let did = counters.get();
-    live.counters.add(|all| {
+    state.counters.add(|all| {
         all.stores += did.stores;
         all.tables = all.tables.wrapping_add(did.tables);
         all.tlbi += did.tlbi;
@@ -245,13 +254,13 @@ pub(super) unsafe fn set_valid(
     valid: bool,
 ) -> Result<Counts, TableError> {
     let counters = Counters::new();
-    let parts = kernel.parts(&counters, Supply::Nothing, Flush::Now);
+    let parts = kernel.parts(&counters, KernelTableAllocator::Empty, Flush::Now);
     // SAFETY: the root is the tree in TTBR1; the caller keeps the rules for the pages.
     unsafe { walker::set_valid(kernel.root, parts, start, bytes, valid)? };
     Ok(counters.get())
 }
 
-impl Live {
+impl TableState {
     /// Whether the `bytes` bytes from `start` contain guard pages.
     pub(super) fn meets_pool(&self, start: u64, bytes: u64) -> bool {
         let last = start + (bytes - 1);
@@ -289,15 +298,15 @@ impl Taken {
 
 /// Calls `work` under the lock, so that nothing else changes the tables meanwhile.
 pub(crate) fn hold<R>(work: impl FnOnce() -> R) -> R {
-    LIVE.with(|_| work())
+    STATE.with(|_| work())
 }
 
 /// What all changes of the tables took so far, on all CPUs.
 // Not inlined: tests call it everywhere.
 #[inline(never)]
 pub(crate) fn counted() -> Taken {
-    LIVE.with(|live| Taken {
-        counts: live.counters.get(),
+    STATE.with(|state| Taken {
+        counts: state.counters.get(),
         locks: TAKEN.load(Ordering::Relaxed),
     })
 }
