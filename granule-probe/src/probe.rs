@@ -3,9 +3,9 @@
 
 use crate::console::Console;
 use crate::firmware;
-use crate::given::{self, Given};
 use crate::head::{Entered, stop};
 use crate::note::{self, Note};
+use crate::payload::{self, PayloadSegment};
 use core::arch::asm;
 use granule_boot::peek::{Conduit, Token, Tree, total_size};
 
@@ -187,12 +187,12 @@ impl Probe {
         };
         // Only the initramfs is cleaned, because it need not be clean on arrival.
         let initrd = initrd.map(|(start, bytes)| {
-            given::clean(start, bytes);
+            payload::clean(start, bytes);
             // SAFETY: the tree names this range, and nothing writes to it.
-            unsafe { Given::at(start, bytes) }
+            unsafe { PayloadSegment::at(start, bytes) }
         });
         // SAFETY: these bytes were just read, and nothing writes to them.
-        let tree = unsafe { Given::at(tree, tree_bytes) };
+        let tree = unsafe { PayloadSegment::at(tree, tree_bytes) };
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
             // SAFETY: the previous kernel says that a page is there.
@@ -201,7 +201,7 @@ impl Probe {
         match note {
             None => {
                 console.text(b"probe.note", b"none");
-                self.given([None, initrd, Some(tree)], None);
+                self.payload([None, initrd, Some(tree)], None);
             }
             Some(None) => self.holds(false, b"the note is not whole"),
             Some(Some(note)) => {
@@ -210,23 +210,26 @@ impl Probe {
                     Some(count) => console.number(b"probe.leave", count),
                     None => self.holds(false, b"the note lacks its last count"),
                 }
-                let [kernel, ..] = note.given;
+                let [kernel, ..] = note.payload;
                 self.holds(
                     kernel.start == entered.load,
                     b"the image is not where it was to be",
                 );
                 // SAFETY: the image lies there, and its bytes are never written.
-                let kernel = unsafe { Given::at(entered.load, kernel.bytes) };
-                self.given([Some(kernel), initrd, Some(tree)], Some(&note));
+                let kernel = unsafe { PayloadSegment::at(entered.load, kernel.bytes) };
+                self.payload([Some(kernel), initrd, Some(tree)], Some(&note));
             }
         }
     }
 
-    fn given(&mut self, found: [Option<Given>; 3], note: Option<&Note>) {
+    fn payload(&mut self, found: [Option<PayloadSegment>; 3], note: Option<&Note>) {
         let [kernel, initrd, tree] = found;
-        let told = |index: usize| note.and_then(|note| note.given.get(index).copied());
+        let noted = |index: usize| note.and_then(|note| note.payload.get(index).copied());
         let console = self.console;
-        let mut one = |found: Option<Given>, told: Option<Given>, keys: [&[u8]; 3], wrong| {
+        let mut one = |found: Option<PayloadSegment>,
+                       noted: Option<PayloadSegment>,
+                       keys: [&[u8]; 3],
+                       wrong| {
             let found = found.unwrap_or_default();
             if found.bytes != 0 {
                 let [start, bytes, digest] = keys;
@@ -234,17 +237,17 @@ impl Probe {
                 console.number(bytes, found.bytes);
                 console.hexadecimal(digest, found.digest);
             }
-            if let Some(told) = told {
+            if let Some(noted) = noted {
                 // An empty range has no address and no digest to compare.
-                let same = told.bytes == found.bytes
-                    && (told.bytes == 0
-                        || told.start == found.start && told.digest == found.digest);
+                let same = noted.bytes == found.bytes
+                    && (noted.bytes == 0
+                        || noted.start == found.start && noted.digest == found.digest);
                 self.holds(same, wrong);
             }
         };
         one(
             kernel,
-            told(0),
+            noted(0),
             [
                 b"probe.kernel.start",
                 b"probe.kernel.bytes",
@@ -254,7 +257,7 @@ impl Probe {
         );
         one(
             initrd,
-            told(1),
+            noted(1),
             [
                 b"probe.initrd.start",
                 b"probe.initrd.bytes",
@@ -264,7 +267,7 @@ impl Probe {
         );
         one(
             tree,
-            told(2),
+            noted(2),
             [
                 b"probe.tree.start",
                 b"probe.tree.bytes",

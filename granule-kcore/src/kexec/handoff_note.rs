@@ -42,9 +42,9 @@ pub const BYTES: usize = LEAVE + 16;
 /// The names of the segments, in their order.
 pub const NAMES: [&str; 3] = ["kernel", "initrd", "tree"];
 
-/// One segment that the next kernel was given.
+/// One segment of the next kernel's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct PayloadSegment {
     /// Its physical address in the next kernel.
     pub start: u64,
     /// Its bytes, without the padding of its last page; 0 if there is no such segment.
@@ -75,7 +75,7 @@ pub struct Note {
     /// Whether the CPU returned to EL2.
     pub el2: bool,
     /// Kernel, initramfs and device tree.
-    pub given: [Given; 3],
+    pub payload: [PayloadSegment; 3],
 }
 
 /// A note that was read back.
@@ -91,7 +91,7 @@ pub struct Read {
 
 impl Note {
     fn words(&self) -> [u64; WORDS] {
-        let [kernel, initrd, tree] = self.given;
+        let [kernel, initrd, tree] = self.payload;
         [
             self.call,
             self.hz,
@@ -146,9 +146,9 @@ impl Note {
             dsb,
             tlbi,
             flags,
-            given @ ..,
+            payload @ ..,
         ] = words;
-        let (given, _) = given.as_chunks::<3>();
+        let (payload, _) = payload.as_chunks::<3>();
         let mut read = Self {
             call,
             hz,
@@ -159,10 +159,10 @@ impl Note {
             tlbi,
             uncached: flags & 1 != 0,
             el2: flags & 2 != 0,
-            given: [Given::default(); 3],
+            payload: [PayloadSegment::default(); 3],
         };
-        for (to, [start, bytes, digest]) in read.given.iter_mut().zip(given) {
-            *to = Given {
+        for (to, [start, bytes, digest]) in read.payload.iter_mut().zip(payload) {
+            *to = PayloadSegment {
                 start: *start,
                 bytes: *bytes,
                 digest: *digest,
@@ -209,7 +209,7 @@ mod tests {
     use PageSize::{K4, K64};
 
     fn note() -> Note {
-        let given = |number: u64| Given {
+        let segment = |number: u64| PayloadSegment {
             start: 0x4000_0000 * number,
             bytes: 1000 + number,
             digest: 77 * number,
@@ -224,7 +224,7 @@ mod tests {
             tlbi: 7,
             uncached: true,
             el2: false,
-            given: [given(1), given(2), given(3)],
+            payload: [segment(1), segment(2), segment(3)],
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::Request;
 use super::hook::KEXEC;
-use super::loaded::{Given, Loaded, Tables};
+use super::loaded::{Loaded, PayloadSegment, Tables};
 use super::machine::{Machine, machine};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
@@ -160,7 +160,7 @@ impl Loader<'_> {
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
-        let mut given = [Given::default(); MOST_SEGMENTS];
+        let mut payload = [PayloadSegment::default(); MOST_SEGMENTS];
         for ((segment, runs), in_place) in segments.iter_mut().zip(&runs).zip(&in_place) {
             let bytes = self.bytes_of(segment.name, &tree);
             segment.pages = runs.all();
@@ -169,8 +169,8 @@ impl Loader<'_> {
                 in_place.all().iter().for_each(pages::clean);
             }
             let which = NAMES.iter().position(|name| *name == segment.name);
-            if let Some(given) = which.and_then(|which| given.get_mut(which)) {
-                *given = Given {
+            if let Some(part) = which.and_then(|which| payload.get_mut(which)) {
+                *part = PayloadSegment {
                     place: segment.place(),
                     bytes: segment.bytes,
                     in_place: in_place.all().iter().map(|it| it.bytes).sum(),
@@ -187,7 +187,7 @@ impl Loader<'_> {
         drop(in_use_for_long);
         let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
         held.complete();
-        let [kernel, _, tree] = given;
+        let [kernel, _, tree] = payload;
         let way = Way {
             uncached: self.machine.options.uncached,
             el2: self.machine.returns_to_el2,
@@ -201,7 +201,7 @@ impl Loader<'_> {
             list,
             tables,
             way,
-            given,
+            payload,
             note: PhysicalAddress(note.start),
             held,
         };

@@ -13,7 +13,7 @@ use granule_kexec::{Extent, Header, List, ListError, Needs, Transition, Way, ver
 
 /// One segment for the next kernel. Without bytes the segment is absent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct PayloadSegment {
     /// The segment's place: its bytes and the memory reserved behind them.
     pub(crate) place: Extent,
     /// Bytes of the segment.
@@ -33,11 +33,11 @@ pub(crate) struct Loaded {
     pub(crate) tables: Tables,
     pub(crate) way: Way,
     /// Kernel, initramfs and device tree, in the order of [`NAMES`].
-    pub(crate) given: [Given; 3],
+    pub(crate) payload: [PayloadSegment; 3],
     /// The page for the note, which the device tree names; zeroed until the kernel leaves.
     pub(crate) note: PhysicalAddress,
     /// All pages except those of the tables.
-    #[allow(dead_code, reason = "given back when it is dropped")]
+    #[allow(dead_code, reason = "freed when it is dropped")]
     pub(super) held: Held,
 }
 
@@ -69,12 +69,16 @@ impl Loaded {
 /// One line for each segment, then one for the whole: `/sys/kernel/kexec_segments`.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, given) in NAMES.iter().zip(&self.given).filter(|(_, it)| it.bytes > 0) {
-            let Extent { start, bytes } = given.place;
+        for (name, segment) in NAMES
+            .iter()
+            .zip(&self.payload)
+            .filter(|(_, it)| it.bytes > 0)
+        {
+            let Extent { start, bytes } = segment.place;
             writeln!(
                 f,
                 "{name} {start:#x} {} {bytes} {}",
-                given.bytes, given.in_place
+                segment.bytes, segment.in_place
             )?;
         }
         let totals = &self.list.totals;

@@ -2,10 +2,10 @@
 //! are in [`granule_kcore::kexec::test_words`].
 
 use crate::dev::console::println;
-use crate::kexec::exact::{self, Use};
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
+use crate::kexec::verify_tables::{self, Use};
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::NoMemory;
 use crate::mm::table_allocator::KernelTableAllocator;
@@ -99,7 +99,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let [_, root] = loaded.tables.transition.roots;
     let counters = Counters::new();
     let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
-    let Ok(mut tables) = exact::open(kernel, upper, root, &counters, allocator) else {
+    let Ok(mut tables) = verify_tables::open(kernel, upper, root, &counters, allocator) else {
         return;
     };
     let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));

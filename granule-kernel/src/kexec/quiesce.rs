@@ -1,4 +1,5 @@
-//! Silences what this kernel turned on: in the next kernel it must not interrupt, count or write memory.
+//! Quiesces the devices that this kernel turned on: in the next kernel they must not interrupt, count or
+//! write memory.
 //!
 //! No device here writes memory: the kernel drives only the UART and the interrupt controller.
 
@@ -6,24 +7,24 @@ use super::hook::{KEXEC, KexecHook};
 use crate::arch::counter;
 use crate::dev::console::println;
 use crate::dev::gic;
-use crate::dev::gic::quiet::StillOn;
+use crate::dev::gic::quiesce::StillOn;
 use crate::dev::timer;
 use crate::percpu;
 
-/// Silences this CPU, which is the last one, and the shared interrupt controller. On failure all of it
+/// Quiesces this CPU, which is the last one, and the shared interrupt controller. On failure all of it
 /// is restored except the instruction counter. Interrupts must be masked.
 pub(super) fn devices() -> Result<(), StillOn> {
     let this = percpu::this();
     timer::off();
     counter::stop();
     let loud = KEXEC.get().and_then(KexecHook::loud);
-    let quiet = gic::quiet_cpu(this)
-        .and_then(|()| gic::quiet_rest())
+    let quiesced = gic::quiesce_cpu(this)
+        .and_then(|()| gic::quiesce_rest())
         .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number))));
-    if quiet.is_err() {
+    if quiesced.is_err() {
         undo();
     }
-    quiet
+    quiesced
 }
 
 /// Lets this CPU take interrupts again.

@@ -14,39 +14,39 @@ use granule::table::{Counters, Leaves, PermissionChange, TableError};
 use granule_kcore::frames::tables::Source;
 
 /// Base-2 logarithm of the size in bytes: at least one block with each page size.
-const GROUND_SHIFT: u32 = 30;
+const SHIFT: u32 = 30;
 /// Offset of the changed page, less one page.
 pub(super) const PAGE_AT: u64 = 4 << 20;
 /// Offset of an earlier change, if any. Each leaves leaves of other sizes around the page.
 const SPLIT_BEFORE: [Option<u64>; 4] = [None, Some(64 << 20), Some(8 << 20), Some(5 << 20)];
 
 /// Free memory that the linear map shows with at least one block, and the inputs for changing it.
-pub(super) struct Ground<'r> {
+pub(super) struct TestMemory<'r> {
     pub(super) request: &'r Request<'r>,
     pub(super) start: VirtualAddress,
 }
 
-impl<'r> Ground<'r> {
+impl<'r> TestMemory<'r> {
     pub(super) fn prepare(request: &'r Request<'r>) -> Result<Self, TableError> {
         inject::prepare()?;
         let size = request.geometry.page_size();
-        let order = GROUND_SHIFT - size.shift();
+        let order = SHIFT - size.shift();
         let frame = Pages.with(|frames| frames.allocate(order));
         let Some(frame) = frame else {
             panic!("there is no free gigabyte for it");
         };
         let physical = frame.address(size).0;
         let start = VirtualAddress(physical.wrapping_add(request.placement.distance()));
-        let ground = Self { request, start };
-        let leaf = ground.tables(None, &Counters::new())?.query(ground.page(0));
+        let memory = Self { request, start };
+        let leaf = memory.tables(None, &Counters::new())?.query(memory.page(0));
         let bytes = leaf.map_or(0, |leaf| leaf.bytes);
         assert!(
             bytes > size.bytes(),
             "the linear map shows {:?} in leaves of {bytes} bytes: boot with rodata=noalias",
-            ground.page(0)
+            memory.page(0)
         );
         println!("@granule test.leaf_bytes={bytes}");
-        Ok(ground)
+        Ok(memory)
     }
 
     pub(super) fn page_bytes(&self) -> u64 {
@@ -58,7 +58,7 @@ impl<'r> Ground<'r> {
         VirtualAddress(self.start.0 + PAGE_AT + (1 + pages) * self.page_bytes())
     }
 
-    /// The kernel's tables, with pages from the page allocator, or from address `own` in the ground.
+    /// The kernel's tables, with pages from the page allocator, or from address `own` in the memory.
     pub(super) fn tables<'a>(
         &self,
         own: Option<PhysicalAddress>,
@@ -149,7 +149,7 @@ impl<'r> Ground<'r> {
 
     /// Makes everything writable and merges it to the original sizes.
     pub(super) fn restore(&self, tables: &mut dyn Tree) -> Result<(), TableError> {
-        let bytes = 1 << GROUND_SHIFT;
+        let bytes = 1 << SHIFT;
         let change = PermissionChange {
             writable: Some(true),
             privileged_execute: Some(false),
@@ -162,12 +162,12 @@ impl<'r> Ground<'r> {
 }
 
 pub(super) fn read(address: VirtualAddress) -> u64 {
-    // SAFETY: in the ground, which this test owns, and mapped.
+    // SAFETY: in the memory, which this test owns, and mapped.
     unsafe { (address.0 as *const u64).read_volatile() }
 }
 
 pub(super) fn write(address: VirtualAddress, value: u64) {
-    // SAFETY: in the ground, which this test owns, and mapped writable except the changed page.
+    // SAFETY: in the memory, which this test owns, and mapped writable except the changed page.
     unsafe { (address.0 as *mut u64).write_volatile(value) };
 }
 

@@ -49,7 +49,7 @@ impl fmt::Display for Use {
 
 /// A difference between the tables and the required mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inexact {
+pub(crate) enum TableMismatch {
     /// An address is unmapped, translates to another address, or has other attributes.
     Page {
         /// The physical address that should be mapped.
@@ -70,7 +70,7 @@ pub(crate) enum Inexact {
     Tables(TableError),
 }
 
-impl fmt::Display for Inexact {
+impl fmt::Display for TableMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Page { address, used } => write!(
@@ -91,21 +91,21 @@ impl fmt::Display for Inexact {
     }
 }
 
-/// The most extents of the upper half that are remembered; ample unless memory is badly fragmented.
-const MOST_SEEN: usize = 64;
+/// The most extents of the upper half that are collected; ample unless memory is badly fragmented.
+const MOST_MAPPED: usize = 64;
 
 /// Memory mapped where the linear map has it, ascending, collected in one walk over all leaves. An
 /// extent that is missing here (no room, or other attributes) is checked by address, with a walk from
 /// the root for each mapping.
-struct Seen {
-    all: [(Extent, Use); MOST_SEEN],
+struct Mapped {
+    all: [(Extent, Use); MOST_MAPPED],
     used: usize,
 }
 
-impl Seen {
+impl Mapped {
     const fn new() -> Self {
         Self {
-            all: [(Extent { start: 0, bytes: 0 }, Use::Read); MOST_SEEN],
+            all: [(Extent { start: 0, bytes: 0 }, Use::Read); MOST_MAPPED],
             used: 0,
         }
     }
@@ -132,23 +132,23 @@ impl Seen {
     }
 }
 
-/// A check in progress.
-pub(super) struct Exact<'a> {
+/// A verification in progress.
+pub(super) struct TableVerification<'a> {
     kernel: &'a Kernel,
     loaded: &'a Loaded,
-    seen: Seen,
+    mapped: Mapped,
     needed: u64,
-    wrong: Option<Inexact>,
+    mismatch: Option<TableMismatch>,
 }
 
-impl<'a> Exact<'a> {
+impl<'a> TableVerification<'a> {
     pub(super) const fn new(kernel: &'a Kernel, loaded: &'a Loaded) -> Self {
         Self {
             kernel,
             loaded,
-            seen: Seen::new(),
+            mapped: Mapped::new(),
             needed: 0,
-            wrong: None,
+            mismatch: None,
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Exact<'a> {
     pub(super) fn run(
         mut self,
         records: impl FnOnce(&mut dyn FnMut(&Record)),
-    ) -> Result<(), Inexact> {
+    ) -> Result<(), TableMismatch> {
         let [lower, upper] = self.loaded.tables.transition.geometries;
         let [low, high] = self.loaded.tables.transition.roots;
         let counters = Counters::new();
@@ -167,22 +167,22 @@ impl<'a> Exact<'a> {
             &counters,
             KernelTableAllocator::Empty,
         )?;
-        let mapped = self.look(&*tables);
-        for place in self.loaded.given.iter().map(|it| it.place) {
-            self.maps(&*tables, place.start, place.bytes, Use::Written);
+        let mapped = self.collect(&*tables);
+        for place in self.loaded.payload.iter().map(|it| it.place) {
+            self.check_mapped(&*tables, place.start, place.bytes, Use::Written);
         }
         records(&mut |record| {
             if record.copies() {
-                self.maps(&*tables, record.source, record.bytes, Use::Read);
+                self.check_mapped(&*tables, record.source, record.bytes, Use::Read);
             }
         });
         let page = self.kernel.page();
         let list = self.loaded.list;
         // The list was verified, so its links lead to its own pages.
         let _ = list.each_page(&pages::Words, |at| {
-            self.maps(&*tables, at.0, page, Use::Read);
+            self.check_mapped(&*tables, at.0, page, Use::Read);
         });
-        self.adds_up("upper", mapped, self.needed);
+        self.check_bytes("upper", mapped, self.needed);
         let tables = open(
             self.kernel,
             lower,
@@ -195,17 +195,17 @@ impl<'a> Exact<'a> {
         let right = there
             .is_some_and(|it| it.output.0 == code && it.attributes == Use::Executed.attributes());
         if !right {
-            self.wrong.get_or_insert(Inexact::Page {
+            self.mismatch.get_or_insert(TableMismatch::Page {
                 address: code,
                 used: Use::Executed,
             });
         }
-        self.adds_up("lower", mapped_bytes(&*tables, |_| {}), page);
-        self.wrong.map_or(Ok(()), Err)
+        self.check_bytes("lower", mapped_bytes(&*tables, |_| {}), page);
+        self.mismatch.map_or(Ok(()), Err)
     }
 
-    /// Remembers the mapped extents and returns the bytes of all leaves.
-    fn look(&mut self, tables: &(dyn Tree + '_)) -> u64 {
+    /// Collects the mapped extents. Returns the bytes of all leaves.
+    fn collect(&mut self, tables: &(dyn Tree + '_)) -> u64 {
         let distance = self.loaded.tables.transition.distance;
         mapped_bytes(tables, |entry| {
             let attributes = Attributes::decode(entry.descriptor, tables.geometry());
@@ -215,36 +215,36 @@ impl<'a> Exact<'a> {
             let in_place = entry.start.0.wrapping_sub(distance) == entry.output.0;
             if let Some(used) = used.filter(|_| in_place) {
                 let bytes = entry.bytes.wrapping_mul(entry.count as u64);
-                self.seen.push(Extent::new(entry.output.0, bytes), used);
+                self.mapped.push(Extent::new(entry.output.0, bytes), used);
             }
         })
     }
 
     /// Checks that memory is mapped at its linear address, with exactly the attributes of `used`.
-    fn maps(&mut self, tables: &(dyn Tree + '_), start: u64, bytes: u64, used: Use) {
+    fn check_mapped(&mut self, tables: &(dyn Tree + '_), start: u64, bytes: u64, used: Use) {
         let page = self.kernel.page();
         let bytes = bytes.next_multiple_of(page);
         self.needed = self.needed.wrapping_add(bytes);
-        if self.seen.holds(&Extent::new(start, bytes), used) {
+        if self.mapped.holds(&Extent::new(start, bytes), used) {
             return;
         }
         let end = start.saturating_add(bytes);
         let mut at = start;
-        while at < end && self.wrong.is_none() {
+        while at < end && self.mismatch.is_none() {
             let address = VirtualAddress(at.wrapping_add(self.loaded.tables.transition.distance));
             match tables.query(address) {
                 Some(it) if it.output.0 == at && it.attributes == used.attributes() => {
                     let into = address.0.wrapping_sub(it.start.0);
                     at = at.saturating_add(it.bytes.saturating_sub(into).max(page));
                 }
-                _ => self.wrong = Some(Inexact::Page { address: at, used }),
+                _ => self.mismatch = Some(TableMismatch::Page { address: at, used }),
             }
         }
     }
 
-    fn adds_up(&mut self, half: &'static str, mapped: u64, needed: u64) {
+    fn check_bytes(&mut self, half: &'static str, mapped: u64, needed: u64) {
         if mapped != needed {
-            self.wrong.get_or_insert(Inexact::Bytes {
+            self.mismatch.get_or_insert(TableMismatch::Bytes {
                 half,
                 mapped,
                 needed,
@@ -272,7 +272,7 @@ pub(crate) fn open<'a>(
     root: PhysicalAddress,
     counters: &'a Counters,
     allocator: KernelTableAllocator<'a>,
-) -> Result<walker::Opened<'a>, Inexact> {
+) -> Result<walker::Opened<'a>, TableMismatch> {
     let capabilities = TlbCapabilities {
         geometry,
         ..kernel.capabilities
@@ -282,5 +282,5 @@ pub(crate) fn open<'a>(
     let parts = walker::parts(capabilities, phys_to_virt, counters, allocator, Flush::Now);
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.
-    unsafe { walker::open(root, parts) }.map_err(Inexact::Tables)
+    unsafe { walker::open(root, parts) }.map_err(TableMismatch::Tables)
 }

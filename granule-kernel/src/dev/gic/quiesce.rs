@@ -75,7 +75,7 @@ impl Registers {
     }
 
     /// Disables the interrupts of `words`, each of 32 interrupts, and clears their pending and active state.
-    pub(super) fn silence(self, words: Range<u64>) {
+    pub(super) fn disable_all(self, words: Range<u64>) {
         for word in words {
             for register in [DISABLE, NOT_PENDING, NOT_ACTIVE] {
                 self.write(register + 4 * word, u32::MAX);
@@ -85,7 +85,7 @@ impl Registers {
 
     /// Checks that the interrupts are disabled and inactive, except those of `always`, which may stay
     /// enabled. A device may make its interrupt pending again, which is harmless while it is disabled.
-    pub(super) fn silent(self, words: Range<u64>, always: u32) -> Result<(), StillOn> {
+    pub(super) fn check_disabled(self, words: Range<u64>, always: u32) -> Result<(), StillOn> {
         for word in words {
             for (register, what, but) in [(ENABLED, "enabled", always), (ACTIVE, "active", 0)] {
                 let left = self.read(register + 4 * word) & !but;
