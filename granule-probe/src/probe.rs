@@ -5,7 +5,7 @@ use crate::console::Console;
 use crate::firmware;
 use crate::given::{self, Given};
 use crate::head::{Entered, stop};
-use crate::note::{self, Note};
+use crate::note::{self, HandoffNote};
 use core::arch::asm;
 use granule_boot::peek::{Conduit, Token, Tree, total_size};
 
@@ -196,7 +196,7 @@ impl Probe {
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
             // SAFETY: the previous kernel says that a page is there.
-            Note::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
+            HandoffNote::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
         });
         match note {
             None => {
@@ -222,7 +222,7 @@ impl Probe {
         }
     }
 
-    fn given(&mut self, found: [Option<Given>; 3], note: Option<&Note>) {
+    fn given(&mut self, found: [Option<Given>; 3], note: Option<&HandoffNote>) {
         let [kernel, initrd, tree] = found;
         let told = |index: usize| note.and_then(|note| note.given.get(index).copied());
         let console = self.console;

@@ -81,7 +81,7 @@ impl Live {
         if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
             tree.flush(VirtualAddress(start), bytes);
         }
-        tree.relied(start, bytes);
+        tree.assume_visible(start, bytes);
     }
 }
 
