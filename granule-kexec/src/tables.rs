@@ -7,7 +7,7 @@
 //! page. Page size and descriptor format are the kernel's, because TG and DS may change only while
 //! nothing is translated. TTBR0's address size is the smallest that reaches the page.
 
-use super::segment::{Extent, Refusal, Segment, in_the_way};
+use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::fmt;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
@@ -28,9 +28,9 @@ pub struct Needs<'a> {
     /// The page that the relocation code is copied to.
     pub code: PhysicalAddress,
     /// Memory that is written, in whole pages: ascending extents that overlap no other extent.
-    pub written: &'a [Extent],
+    pub written: &'a [PhysRange],
     /// Memory that is only read: source pages and the pages of the list.
-    pub read: &'a [Extent],
+    pub read: &'a [PhysRange],
     /// The segments. The relocation code and the tables must lie outside their destinations.
     pub segments: &'a [Segment<'a>],
 }
@@ -136,7 +136,7 @@ pub fn build<P: Page, E: TableEnvironment>(
     environment: E,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
-    let code = Extent::new(needs.code.0, P::SIZE.bytes());
+    let code = PhysRange::new(needs.code.0, P::SIZE.bytes());
     if in_the_way(needs.segments, &code).is_some() {
         return Err(TransitionError::Refused(Refusal::PageInTheWay {
             what: "relocation code",
@@ -299,7 +299,7 @@ fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), Transition
 fn out_of_the_way(trees: &dyn Trees, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
     let mut first = None;
     trees.each_table(&mut |at| {
-        let page = Extent::new(at.0, trees.page());
+        let page = PhysRange::new(at.0, trees.page());
         if first.is_none() && in_the_way(segments, &page).is_some() {
             first = Some(at.0);
         }

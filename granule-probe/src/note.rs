@@ -17,7 +17,7 @@ pub(crate) const BYTES: usize = stamp::BYTES + 8 * WORDS + 16;
 
 /// The parts of the note that the probe checks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Note {
+pub(crate) struct HandoffNote {
     /// Page size of the kernel that wrote the note, in bytes.
     pub(crate) from: u64,
     /// Image, initramfs and tree as they were loaded.
@@ -26,7 +26,7 @@ pub(crate) struct Note {
     pub(crate) leave: Option<u64>,
 }
 
-impl Note {
+impl HandoffNote {
     /// Reads the note in a page; `None` if it is incomplete.
     pub(crate) fn read(page: &[u8]) -> Option<Self> {
         let (stamp, data) = Stamp::open(page, KIND).ok()?;

@@ -4,7 +4,7 @@
 use crate::console::Console;
 use crate::firmware;
 use crate::head::{Entered, stop};
-use crate::note::{self, Note};
+use crate::note::{self, HandoffNote};
 use crate::payload::{self, PayloadSegment};
 use core::arch::asm;
 use granule_boot::peek::{Conduit, Token, Tree, total_size};
@@ -196,7 +196,7 @@ impl Probe {
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
             // SAFETY: the previous kernel says that a page is there.
-            Note::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
+            HandoffNote::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
         });
         match note {
             None => {
@@ -222,7 +222,7 @@ impl Probe {
         }
     }
 
-    fn payload(&mut self, found: [Option<PayloadSegment>; 3], note: Option<&Note>) {
+    fn payload(&mut self, found: [Option<PayloadSegment>; 3], note: Option<&HandoffNote>) {
         let [kernel, initrd, tree] = found;
         let noted = |index: usize| note.and_then(|note| note.payload.get(index).copied());
         let console = self.console;

@@ -54,7 +54,7 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
         }
         self.inner.open(slot, table);
         let bytes = self.inner.capabilities().geometry.page_size().bytes();
-        self.sink.relied(self.inner.address(slot), bytes);
+        self.sink.assume_visible(self.inner.address(slot), bytes);
     }
 
     /// # Safety

@@ -28,10 +28,10 @@ pub trait Sink: Copy {
     /// caller of an operation on tables records this, because the operation does not know its
     /// purpose.
     #[inline(always)]
-    fn relied(&self, start: VirtualAddress, bytes: u64) {
+    fn assume_visible(&self, start: VirtualAddress, bytes: u64) {
         if self.is_active() {
             let start = start.0;
-            self.atomically(|sink| sink.record(Event::Relied { start, bytes }));
+            self.atomically(|sink| sink.record(Event::AssumeVisible { start, bytes }));
         }
     }
 }

@@ -279,11 +279,11 @@ fn stores_through_slots_are_recorded_by_their_table() {
     for (slot, table) in slots {
         fixmap.open(slot, table);
     }
-    let relied = Event::Relied {
+    let assumed = Event::AssumeVisible {
         start: 0x4000,
         bytes: 4096,
     };
-    assert_eq!(kept.events.borrow().first(), Some(&relied));
+    assert_eq!(kept.events.borrow().first(), Some(&assumed));
     let stored = |table: PhysicalAddress, first: u64, count, descriptor, step| Event::Store {
         address: table.0 + 8 * first,
         count,
@@ -351,7 +351,7 @@ fn some_work(kept: &Kept) -> Vec<Noted> {
     };
     tables.protect(start, bytes, change, Holes::Refuse).unwrap();
     tables.unmap(start, bytes).unwrap();
-    (&kept).relied(start, bytes);
+    (&kept).assume_visible(start, bytes);
     host.take_events()
 }
 
@@ -394,7 +394,7 @@ fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
 #[test]
 fn no_sink_has_no_size() {
     assert_eq!(size_of::<Traced<u64, NoSink>>(), size_of::<u64>());
-    NoSink.relied(VirtualAddress(0), 1);
+    NoSink.assume_visible(VirtualAddress(0), 1);
 }
 
 /// The constants that a reader of a trace has for TLBIs are the instructions that page tables ask for.

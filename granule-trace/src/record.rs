@@ -159,7 +159,7 @@ pub enum Event {
         bytes: u64,
     },
     /// From here on the CPU uses a range of virtual addresses as the tables say.
-    Relied {
+    AssumeVisible {
         /// The first address.
         start: u64,
         /// The number of bytes.
@@ -202,7 +202,7 @@ pub enum Event {
 
 /// An event and the CPU it happened on, encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record(pub [u64; RECORD_WORDS]);
+pub struct EncodedEvent(pub [u64; RECORD_WORDS]);
 
 /// Why words are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +236,7 @@ const SYSTEM: u8 = 7;
 const LINES: u8 = 8;
 const DATA: u8 = 9;
 const UPDATE: u8 = 10;
-const RELIED: u8 = 11;
+const ASSUME_VISIBLE: u8 = 11;
 const SETTLED: u8 = 12;
 const CODE: u8 = 13;
 const RESET: u8 = 14;
@@ -281,7 +281,7 @@ const fn visibility(detail: u8) -> Option<Visibility> {
     }
 }
 
-impl Record {
+impl EncodedEvent {
     /// Encodes an event.
     ///
     /// The function is always inlined, so that it folds where the kind of the event is known. That
@@ -319,7 +319,7 @@ impl Record {
                 bytes,
             } => (LINES, 0, instruction.0 as u32, [start, bytes, 0]),
             Event::Data { start, bytes } => (DATA, 0, 0, [start, bytes, 0]),
-            Event::Relied { start, bytes } => (RELIED, 0, 0, [start, bytes, 0]),
+            Event::AssumeVisible { start, bytes } => (ASSUME_VISIBLE, 0, 0, [start, bytes, 0]),
             Event::Settled => (SETTLED, 0, 0, [0; 3]),
             Event::Code { start, bytes } => (CODE, 0, 0, [start, bytes, 0]),
             Event::Reset => (RESET, 0, 0, [0; 3]),
@@ -393,7 +393,7 @@ impl Record {
                 bytes: b,
             },
             DATA => Event::Data { start, bytes: b },
-            RELIED => Event::Relied { start: a, bytes: b },
+            ASSUME_VISIBLE => Event::AssumeVisible { start: a, bytes: b },
             SETTLED => Event::Settled,
             CODE => Event::Code { start, bytes: b },
             RESET => Event::Reset,
@@ -426,7 +426,7 @@ mod tests {
                 bytes: 8,
             },
             Event::Data { start, bytes: 1 },
-            Event::Relied {
+            Event::AssumeVisible {
                 start: u64::MAX,
                 bytes: 1,
             },
@@ -471,15 +471,15 @@ mod tests {
         }
         for event in events {
             for cpu in [0, 1, u16::MAX] {
-                assert_eq!(Record::new(cpu, event).event(), Ok((cpu, event)));
+                assert_eq!(EncodedEvent::new(cpu, event).event(), Ok((cpu, event)));
             }
         }
     }
 
     #[test]
     fn what_is_no_record_is_refused() {
-        assert_eq!(Record([0; 4]).event(), Err(RecordError::Kind(0)));
-        assert_eq!(Record([15; 4]).event(), Err(RecordError::Kind(15)));
+        assert_eq!(EncodedEvent([0; 4]).event(), Err(RecordError::Kind(0)));
+        assert_eq!(EncodedEvent([15; 4]).event(), Err(RecordError::Kind(15)));
         for (kind, detail) in [
             (STORE, 4),
             (STORE, 5),
@@ -490,7 +490,7 @@ mod tests {
         ] {
             let first = u64::from(kind) | u64::from(detail) << 8;
             assert_eq!(
-                Record([first, 0, 0, 0]).event(),
+                EncodedEvent([first, 0, 0, 0]).event(),
                 Err(RecordError::Detail(detail))
             );
         }

@@ -13,7 +13,7 @@ use granule::table::Leaves;
 use serde_json::{Value, json};
 
 use crate::cost::machine::Predicted;
-use crate::cost::{Job, Machine, job};
+use crate::cost::{CostModel, Job, job};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::show_size;
 
@@ -38,7 +38,7 @@ pub struct Plan {
     /// The barriers of the published strategies; `None` for each strategy's own.
     pub barriers: Option<Barriers>,
     /// The machine whose time to predict.
-    pub machine: Option<Machine>,
+    pub machine: Option<CostModel>,
 }
 
 /// The cost of one strategy.
@@ -261,7 +261,7 @@ fn milliseconds(ms: f64) -> String {
 }
 
 /// The limits of the predicted times.
-fn caution(plan: &Plan, machine: &Machine) -> String {
+fn caution(plan: &Plan, machine: &CostModel) -> String {
     let mut text = format!(
         "Times are predicted, not measured: counts times costs fitted to published times of {}\n\
          (4K pages, maps of pages; docs/performance.md has the errors).",
@@ -298,7 +298,7 @@ mod tests {
             bbm: 0,
             strategies: LinearMap::ALL.to_vec(),
             barriers: None,
-            machine: Some(Machine::named("altra").unwrap()),
+            machine: Some(CostModel::named("altra").unwrap()),
         }
     }
 
@@ -407,7 +407,7 @@ mod tests {
         ] {
             let mut plan = plan(4 << 30);
             plan.page_size = size;
-            plan.machine = Some(Machine::named(name).unwrap());
+            plan.machine = Some(CostModel::named(name).unwrap());
             let planned = plan.work_out().unwrap();
             assert_eq!(planned.json()["machine"]["has_page_size"], has, "{name}");
             let text = planned.text();

@@ -19,7 +19,7 @@ use crate::mm::selfcheck;
 use crate::mm::split_to_pages;
 use crate::mm::{firmware, kernel_tables, merge, pagealloc, pages};
 use crate::smp::check;
-use crate::smp::start::{self, Machine};
+use crate::smp::start::{self, BringUp};
 use crate::task::init;
 use crate::trace::recorder;
 use crate::{bench, kexec, persist, report};
@@ -130,7 +130,7 @@ fn boot(
     };
     let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
     let mut cpus = firmware::with_tree(handover, |tree| {
-        start::start(&mut Machine {
+        start::start(&mut BringUp {
             request: &request,
             handover,
             roots,

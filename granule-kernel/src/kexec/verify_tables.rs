@@ -16,7 +16,7 @@ use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Entry, TableError};
-use granule_kexec::{Extent, Record};
+use granule_kexec::{ListRecord, PhysRange};
 
 /// How the relocation code uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,20 +98,20 @@ const MOST_MAPPED: usize = 64;
 /// extent that is missing here (no room, or other attributes) is checked by address, with a walk from
 /// the root for each mapping.
 struct Mapped {
-    all: [(Extent, Use); MOST_MAPPED],
+    all: [(PhysRange, Use); MOST_MAPPED],
     used: usize,
 }
 
 impl Mapped {
     const fn new() -> Self {
         Self {
-            all: [(Extent { start: 0, bytes: 0 }, Use::Read); MOST_MAPPED],
+            all: [(PhysRange { start: 0, bytes: 0 }, Use::Read); MOST_MAPPED],
             used: 0,
         }
     }
 
     /// Appends an extent that lies after all others.
-    fn push(&mut self, new: Extent, used: Use) {
+    fn push(&mut self, new: PhysRange, used: Use) {
         let last = self.used.checked_sub(1);
         if let Some((last, before)) = last.and_then(|last| self.all.get_mut(last))
             && *before == used
@@ -124,7 +124,7 @@ impl Mapped {
         }
     }
 
-    fn holds(&self, place: &Extent, used: Use) -> bool {
+    fn holds(&self, place: &PhysRange, used: Use) -> bool {
         let all = self.all.get(..self.used).unwrap_or_default();
         let behind = all.partition_point(|(one, _)| one.start <= place.start);
         let found = behind.checked_sub(1).and_then(|index| all.get(index));
@@ -155,7 +155,7 @@ impl<'a> TableVerification<'a> {
     /// Walks the upper half. `records` calls its argument with each record of the list.
     pub(super) fn run(
         mut self,
-        records: impl FnOnce(&mut dyn FnMut(&Record)),
+        records: impl FnOnce(&mut dyn FnMut(&ListRecord)),
     ) -> Result<(), TableMismatch> {
         let [lower, upper] = self.loaded.tables.transition.geometries;
         let [low, high] = self.loaded.tables.transition.roots;
@@ -215,7 +215,8 @@ impl<'a> TableVerification<'a> {
             let in_place = entry.start.0.wrapping_sub(distance) == entry.output.0;
             if let Some(used) = used.filter(|_| in_place) {
                 let bytes = entry.bytes.wrapping_mul(entry.count as u64);
-                self.mapped.push(Extent::new(entry.output.0, bytes), used);
+                self.mapped
+                    .push(PhysRange::new(entry.output.0, bytes), used);
             }
         })
     }
@@ -225,7 +226,7 @@ impl<'a> TableVerification<'a> {
         let page = self.kernel.page();
         let bytes = bytes.next_multiple_of(page);
         self.needed = self.needed.wrapping_add(bytes);
-        if self.mapped.holds(&Extent::new(start, bytes), used) {
+        if self.mapped.holds(&PhysRange::new(start, bytes), used) {
             return;
         }
         let end = start.saturating_add(bytes);

@@ -100,7 +100,7 @@ impl Pool {
             tree.set_valid(start, done * page)
                 .and(split)
                 .map_err(|error| PoolError::Linear(LinearError::Table(error)))?;
-            tree.relied(start, bytes);
+            tree.assume_visible(start, bytes);
             let range = start.0..start.0 + bytes;
             state
                 .pools

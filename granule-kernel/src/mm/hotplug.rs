@@ -161,7 +161,7 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         });
         match given {
             Ok(()) => {
-                tree.relied(address, bytes);
+                tree.assume_visible(address, bytes);
                 merge::note(kernel, state, address, bytes);
                 Ok(())
             }

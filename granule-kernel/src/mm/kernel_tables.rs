@@ -86,7 +86,7 @@ impl TableState {
         if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
             tree.flush(VirtualAddress(start), bytes);
         }
-        tree.relied(start, bytes);
+        tree.assume_visible(start, bytes);
     }
 }
 

@@ -222,7 +222,7 @@ pub(crate) fn map_mem<'c>(
     let ticks = cpu::counter_now().wrapping_sub(before);
     let stats = made?;
     for piece in &pieces {
-        tables.relied(piece.start, piece.bytes);
+        tables.assume_visible(piece.start, piece.bytes);
     }
     let time_us = cpu::microseconds(ticks);
     let map = LinearMap {

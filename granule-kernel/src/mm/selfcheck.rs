@@ -228,7 +228,7 @@ fn patterns(
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;
-            tables.relied(second, page);
+            tables.assume_visible(second, page);
             // SAFETY: the page was just mapped there.
             let seen = unsafe { (second.0 as *const u64).read_volatile() };
             tables.unmap(second, page)?;

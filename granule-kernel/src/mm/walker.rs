@@ -196,7 +196,7 @@ pub(crate) trait Tree {
     /// [`Flush::Later`].
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
     /// Records for the trace that a range is used as the tables say from here on.
-    fn relied(&mut self, start: VirtualAddress, bytes: u64);
+    fn assume_visible(&mut self, start: VirtualAddress, bytes: u64);
     /// Replaces an entry that [`visit_all`](Self::visit_all) visited with `descriptor`, and
     /// invalidates the TLB for it.
     ///
@@ -297,8 +297,8 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {
         flush(self.environment(), start, bytes, P::SIZE.bytes());
     }
-    fn relied(&mut self, start: VirtualAddress, bytes: u64) {
-        Recorder::of_this_cpu(P::SIZE.bytes()).relied(start, bytes);
+    fn assume_visible(&mut self, start: VirtualAddress, bytes: u64) {
+        Recorder::of_this_cpu(P::SIZE.bytes()).assume_visible(start, bytes);
     }
     #[cfg(feature = "test-image")]
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor) {

@@ -30,22 +30,22 @@ const MOST_RETURNED: usize = 8;
 #[derive(Debug)]
 pub struct Arena {
     page_shift: u32,
-    pool: Extent,
-    ram: Extent,
+    pool: FreeRun,
+    ram: FreeRun,
     /// The end of the piece of RAM. `ram.end` is the end of its mapped part.
     ram_end: u64,
-    returned: [Extent; MOST_RETURNED],
+    returned: [FreeRun; MOST_RETURNED],
     stranded: u64,
 }
 
 /// Pages not yet allocated.
 #[derive(Clone, Copy, Debug, Default)]
-struct Extent {
+struct FreeRun {
     next: u64,
     end: u64,
 }
 
-impl Extent {
+impl FreeRun {
     const fn pages(self, page_shift: u32) -> u64 {
         self.end.saturating_sub(self.next) >> page_shift
     }
@@ -69,10 +69,10 @@ impl Arena {
         let next = start.0.wrapping_add(mask) & !mask;
         Self {
             page_shift: page_size.shift(),
-            pool: Extent { next, end: end.0 },
-            ram: Extent { next: 0, end: 0 },
+            pool: FreeRun { next, end: end.0 },
+            ram: FreeRun { next: 0, end: 0 },
             ram_end: 0,
-            returned: [Extent { next: 0, end: 0 }; MOST_RETURNED],
+            returned: [FreeRun { next: 0, end: 0 }; MOST_RETURNED],
             stranded: 0,
         }
     }
@@ -101,7 +101,7 @@ impl Arena {
 
     /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet.
     pub const fn extend(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
-        self.ram = Extent {
+        self.ram = FreeRun {
             next: start.0,
             end: start.0,
         };
@@ -177,7 +177,7 @@ unsafe impl TableAllocator for Arena {
             }
         }
         match self.returned.iter_mut().find(|run| run.next >= run.end) {
-            Some(empty) => *empty = Extent { next: start, end },
+            Some(empty) => *empty = FreeRun { next: start, end },
             None => self.stranded += 1,
         }
     }

@@ -21,7 +21,7 @@ use crate::image::Image;
 use crate::initramfs::Initramfs;
 use crate::request::Kexec;
 use crate::request::{PageSize, Request};
-use crate::result::record::Record;
+use crate::result::record::RecordLines;
 use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 
@@ -412,7 +412,7 @@ fn read(cell: Cell, boot: &Boot) -> Result<Figures, String> {
             boot.boots.len()
         ));
     };
-    let number = |record: &Record, key: &str| {
+    let number = |record: &RecordLines, key: &str| {
         let value = record.get(key).and_then(Value::as_u64);
         value.ok_or_else(|| format!("the record has no number {key}"))
     };
