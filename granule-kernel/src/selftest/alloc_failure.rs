@@ -1,7 +1,7 @@
 //! Allocation-failure injection: the n-th allocation for a process fails, or every one from the n-th on.
 //! Nothing else lives here.
 //!
-//! `granule.test=scarce` on the command line offers programs a `prctl` for it ([`is_asked`]), so that one
+//! `granule.test=alloc-failure` on the command line offers programs a `prctl` for it ([`is_asked`]), so that one
 //! boot runs as many rounds as a test wants: a parent forks a child, the child arms the injection and works
 //! until an allocation fails, and the parent counts the free memory. An allocation counts if it is made by a
 //! process that armed the injection or descends from one: frames, blocks of frames, and reservations for
@@ -33,7 +33,7 @@ static ALL: AtomicBool = AtomicBool::new(false);
 
 /// Offers the injection if the command line asks for it.
 pub(super) fn open(parameters: &Parameters<'_>) {
-    let asked = parameters.test.asks_for(b"scarce");
+    let asked = parameters.test.asks_for(b"alloc-failure");
     OFFERED.store(asked, Ordering::Relaxed);
 }
 

@@ -1,8 +1,8 @@
-//! Memory that runs out at every single allocation, one after the other (`granule.test=scarce`): a
-//! child does something of everything while the n-th allocation fails, or all from the n-th on. It
-//! gets an error or is ended, and every page is back when it is gone.
+//! Allocation-failure injection (`granule.test=alloc-failure`): a child makes calls of every kind while the
+//! n-th allocation fails, or every one from the n-th on. The child gets an error or is ended, and all its
+//! pages are free afterwards.
 //!
-//! The second argument is the step from one n to the next, 1 without.
+//! The second argument is the step from one n to the next, 1 if it is missing.
 
 use super::processes::{forked, status_of};
 use super::{number, page};
@@ -24,12 +24,13 @@ const SYSINFO: u64 = 179;
 const EXECVE: u64 = 221;
 const HERE: u64 = -100_i64 as u64;
 
-/// See the kernel's `user::scarce`.
-const SCARCE: u64 = 0x4752_414e;
+/// The kernel's number for the injection: see its `selftest::alloc_failure`.
+const INJECTION: u64 = 0x4752_414e;
 
-/// The `first` allocation fails, and if `all` those behind it; gives how many there were.
+/// Makes allocation number `first` fail, and every later one if `all` is not 0. Returns the number of
+/// allocations since the last call.
 pub(super) fn arm(first: u64, all: u64) -> i64 {
-    call(PRCTL, [SCARCE, first, all, 0, 0, 0])
+    call(PRCTL, [INJECTION, first, all, 0, 0, 0])
 }
 
 /// Bytes of RAM that are free.
@@ -228,16 +229,16 @@ fn round(page: u64, first: u64, all: u64) -> (u32, i64) {
     });
     let status = status_of(pid);
     let made = arm(0, 0);
-    // Whom it left.
+    // Children that the process left.
     call(KILL, [pid.wrapping_neg() as u64, 9, 0, 0, 0, 0]);
     while calls::wait(-1).is_ok() {}
     (status, made)
 }
 
-pub(super) fn scarce(start: Start) {
+pub(super) fn every_allocation(start: Start) {
     let page = page(start);
     let step = number(start.argument(2)).max(1);
-    check!(arm(0, 0) == 0, "not offered: granule.test=scarce");
+    check!(arm(0, 0) == 0, "not offered: granule.test=alloc-failure");
     let (status, all) = round(page, u64::MAX, 0);
     check!(
         status == 0 && all > 20,
@@ -272,5 +273,5 @@ pub(super) fn scarce(start: Start) {
     say(format_args!(
         "{all} allocations, {rounds} rounds: {well} went on, {ended} ended, {faulted} had no stack\n"
     ));
-    say(format_args!("scarce\n"));
+    say(format_args!("alloc-failure\n"));
 }
