@@ -280,8 +280,9 @@ pub(crate) fn open<'a>(
     };
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
     let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let parts = walker::parts(capabilities, phys_to_virt, counters, allocator, Flush::Now);
+    let environment =
+        walker::environment(capabilities, phys_to_virt, counters, allocator, Flush::Now);
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.
-    unsafe { walker::open(root, parts) }.map_err(TableMismatch::Tables)
+    unsafe { walker::open(root, environment) }.map_err(TableMismatch::Tables)
 }

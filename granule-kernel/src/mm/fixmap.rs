@@ -5,7 +5,7 @@
 //! descriptor and invalidates the TLB for the page. The descriptors and the instructions that store them are
 //! in [`Fixmap`]; the library chooses the order.
 
-use super::walker::{KernelParts, Tree};
+use super::walker::{KernelEnvironment, Tree};
 use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
@@ -23,10 +23,10 @@ use granule::table::{
 use granule_kcore::layout;
 use granule_recorder::Sink;
 
-/// The fixmap's slots. `parts` provides the table that translates them, table pages (from early memory,
+/// The fixmap's slots. `environment` provides the table that translates them, table pages (from early memory,
 /// mapped or not), and the TLB maintenance.
 pub(crate) struct Fixmap<'c> {
-    parts: KernelParts<'c>,
+    environment: KernelEnvironment<'c>,
     /// Whether a trace is recorded. Read once for each opening and closing: a read for each store, barrier
     /// and TLBI would show in the measured cost.
     recorded: bool,
@@ -98,13 +98,13 @@ impl<'c> Fixmap<'c> {
     pub(crate) fn new(
         place: FixmapPlace,
         counters: &'c Counters,
-        parts: KernelParts<'c>,
+        environment: KernelEnvironment<'c>,
         sink: Recorder,
     ) -> Self {
-        let capabilities = *parts.capabilities();
+        let capabilities = *environment.capabilities();
         let attributes = Attributes::normal(Permissions::READ_WRITE);
         Self {
-            parts,
+            environment,
             recorded: sink.is_active(),
             counters,
             place,
@@ -129,11 +129,11 @@ impl<'c> Fixmap<'c> {
             level: Some(Level::L3),
         };
         if self.recorded {
-            empty(&mut self.parts, place, first, count);
-            invalidate(&mut self.parts, &what);
+            empty(&mut self.environment, place, first, count);
+            invalidate(&mut self.environment, &what);
         } else {
-            empty(self.parts.memory.inner(), place, first, count);
-            invalidate(self.parts.tlb.unrecorded(), &what);
+            empty(self.environment.memory.inner(), place, first, count);
+            invalidate(self.environment.tlb.unrecorded(), &what);
         }
     }
 }
@@ -164,14 +164,14 @@ unsafe impl FixmapSlots for Fixmap<'_> {
     }
 
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        let geometry = self.parts.capabilities().geometry;
+        let geometry = self.environment.capabilities().geometry;
         let shown = Descriptor::leaf(&geometry, Level::L3, table, self.attributes);
         if self.recorded {
-            set(&mut self.parts, self.place, slot, shown);
-            publish(&mut self.parts);
+            set(&mut self.environment, self.place, slot, shown);
+            publish(&mut self.environment);
         } else {
-            set(self.parts.memory.inner(), self.place, slot, shown);
-            publish(self.parts.tlb.unrecorded());
+            set(self.environment.memory.inner(), self.place, slot, shown);
+            publish(self.environment.tlb.unrecorded());
         }
     }
 
@@ -305,9 +305,9 @@ impl TlbOps for Shown {
 
 // SAFETY: every call goes to the inner allocator, whose implementer keeps the invariant.
 unsafe impl TableAllocator for Fixmap<'_> {
-    forward!(self.parts: reserve allocate free);
+    forward!(self.environment: reserve allocate free);
 }
 
 impl TlbOps for Fixmap<'_> {
-    forward!(self.parts: capabilities dsb_ishst dsb_ish isb tlbi);
+    forward!(self.environment: capabilities dsb_ishst dsb_ish isb tlbi);
 }

@@ -41,7 +41,7 @@ pub(crate) fn free(
         capabilities.geometry = lower;
         let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
-        let parts = walker::parts(
+        let environment = walker::environment(
             capabilities,
             request.phys_to_virt,
             &counters,
@@ -50,7 +50,7 @@ pub(crate) fn free(
         );
         // SAFETY: this is the tree in TTBR0; it lies in the static pool, and nothing else changes
         // it.
-        let mut tables = unsafe { walker::open(roots.identity, parts)? };
+        let mut tables = unsafe { walker::open(roots.identity, environment)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
         let mut leaves = 0;
         let mut sound = true;

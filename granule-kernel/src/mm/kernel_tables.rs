@@ -12,7 +12,7 @@ use super::pages::Pages;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_allocator::KernelTableAllocator;
 use super::table_pages::TablePages;
-use super::walker::{self, KernelParts, Opened};
+use super::walker::{self, KernelEnvironment, Opened};
 use crate::arch::image;
 use crate::lock::Lock;
 use arrayvec::ArrayVec;
@@ -110,16 +110,16 @@ impl Kernel {
         self.bbm >= BbmLevel::Level2 || self.leaves == Leaves::PAGES
     }
 
-    fn parts<'a>(
+    fn environment<'a>(
         &'a self,
         counters: &'a Counters,
         allocator: KernelTableAllocator<'a>,
         flush: Flush,
-    ) -> KernelParts<'a> {
+    ) -> KernelEnvironment<'a> {
         // SAFETY: every table lies in memory that the linear map shows writable: the image's alias, which
         // never changes (`pageattr` refuses it), the boot's reservations, and allocated frames.
         let phys_to_virt = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
-        walker::parts(self.capabilities, phys_to_virt, counters, allocator, flush)
+        walker::environment(self.capabilities, phys_to_virt, counters, allocator, flush)
     }
 
     /// Opens the tables. New tables come from the page allocator or from `allocator`.
@@ -134,9 +134,9 @@ impl Kernel {
         allocator: Option<KernelTableAllocator<'a>>,
     ) -> Result<Opened<'a>, TableError> {
         let pages = || KernelTableAllocator::Pages(table_pages(self));
-        let parts = self.parts(counters, allocator.unwrap_or_else(pages), flush);
+        let environment = self.environment(counters, allocator.unwrap_or_else(pages), flush);
         // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away.
-        let mut tables = unsafe { walker::open(self.root, parts)? };
+        let mut tables = unsafe { walker::open(self.root, environment)? };
         tables.set_bbm(self.bbm);
         if flush == Flush::Later {
             tables.defer_tlbi();
@@ -152,8 +152,8 @@ pub(crate) fn table_pages(kernel: &Kernel) -> TablePages<'_> {
 }
 
 /// The environment of tables that are separate from the kernel's, with pages from the page allocator.
-pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelParts<'a> {
-    kernel.parts(
+pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelEnvironment<'a> {
+    kernel.environment(
         counters,
         KernelTableAllocator::Pages(table_pages(kernel)),
         Flush::Now,
@@ -254,9 +254,9 @@ pub(super) unsafe fn set_valid(
     valid: bool,
 ) -> Result<Counts, TableError> {
     let counters = Counters::new();
-    let parts = kernel.parts(&counters, KernelTableAllocator::Empty, Flush::Now);
+    let environment = kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now);
     // SAFETY: the root is the tree in TTBR1; the caller keeps the rules for the pages.
-    unsafe { walker::set_valid(kernel.root, parts, start, bytes, valid)? };
+    unsafe { walker::set_valid(kernel.root, environment, start, bytes, valid)? };
     Ok(counters.get())
 }
 

@@ -7,7 +7,7 @@ use super::early_tables::EarlyTables;
 use super::fixmap::{Fixmap, FixmapPlace};
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_allocator::KernelTableAllocator;
-use super::walker::{self, Flush, KernelParts, Opened, Tree};
+use super::walker::{self, Flush, KernelEnvironment, Opened, Tree};
 use crate::arch::counter::InstructionCounter;
 use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
@@ -137,13 +137,13 @@ impl Request<'_> {
     }
 
     /// The environment of the kernel's tables during the boot.
-    pub(crate) fn parts<'a>(
+    pub(crate) fn environment<'a>(
         &self,
         allocator: KernelTableAllocator<'a>,
         counters: &'a Counters,
         flush: Flush,
-    ) -> KernelParts<'a> {
-        walker::parts(
+    ) -> KernelEnvironment<'a> {
+        walker::environment(
             self.capabilities,
             self.phys_to_virt,
             counters,
@@ -158,10 +158,10 @@ impl Request<'_> {
         allocator: KernelTableAllocator<'a>,
         counters: &'a Counters,
     ) -> Result<Opened<'a>, TableError> {
-        let parts = self.parts(allocator, counters, Flush::Now);
+        let environment = self.environment(allocator, counters, Flush::Now);
         // SAFETY: the root is in TTBR1, all tables below it lie in the static pool or came from early memory,
         // and only the boot CPU changes them, through one opened tree at a time.
-        unsafe { walker::open(self.root, parts) }
+        unsafe { walker::open(self.root, environment) }
     }
 }
 
@@ -273,8 +273,8 @@ fn create(
     let size = request.geometry.page_size();
     let sink = Recorder::of_this_cpu(size.bytes());
     let early = KernelTableAllocator::Early(EarlyTables::new(memory, size.bytes()));
-    let parts = request.parts(early, counters, Flush::Now);
-    let mut slots = TracedFixmap::new(Fixmap::new(place, counters, parts, sink), sink);
+    let environment = request.environment(early, counters, Flush::Now);
+    let mut slots = TracedFixmap::new(Fixmap::new(place, counters, environment, sink), sink);
     let made = sizes::dispatch(
         size,
         Stepwise {

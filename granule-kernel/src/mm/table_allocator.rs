@@ -23,7 +23,7 @@ pub(crate) enum KernelTableAllocator<'a> {
     Range { next: PhysicalAddress, page: u64 },
 }
 
-// SAFETY: each source's implementer answers for its own pages; the caller of `parts` promises the pages of a
+// SAFETY: each source's implementer answers for its own pages; the caller of `environment` promises the pages of a
 // range.
 unsafe impl TableAllocator for KernelTableAllocator<'_> {
     #[inline(never)]

@@ -1,7 +1,7 @@
 //! The scheduler: all CPUs take tasks from one queue, first come, first served, each for one
 //! time slice.
 //!
-//! A task is its place in the table of tasks; its meaning belongs to the room `task` above, which the
+//! A task is its place in the table of tasks; its meaning belongs to the module `task` above, which the
 //! scheduler reaches through [`TaskCalls`] only. The scheduler has a task's [`thread`] (the kernel
 //! [`stack`] and the saved registers), the [`switch`] between stacks, and the [`registers`] that let
 //! programs run on a CPU. Its decisions are in [`granule_kcore::sched`].

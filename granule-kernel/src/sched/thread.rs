@@ -1,5 +1,5 @@
 //! The part of a task that the scheduler switches: its kernel stack and its saved registers. The address
-//! space and all else belongs to the room `task`.
+//! space and all else belongs to the module `task`.
 
 use super::stack::Stack;
 use super::switch::{Context, FpState};

@@ -129,7 +129,7 @@ fn flush(memory: &TestMemory<'_>) -> Result<(), TableError> {
         memory.change(tables, false, false)?;
         let pending = inject::is_pending();
         assert_eq!(calls::read_scratch(), 6, "the scratch page");
-        calls::point(&mut *open(Flush::Nobody)?, new)?;
+        calls::point(&mut *open(Flush::NoCpu)?, new)?;
         let seen = seen_in(|| {
             read(memory.page(0));
             Ok(())

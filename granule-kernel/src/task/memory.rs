@@ -158,7 +158,7 @@ fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
     let (platform, kernel) = (PLATFORM.get()?, kernel_tables::kernel()?);
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
     let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
-    let parts = Environment {
+    let environment = Environment {
         memory,
         // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
         // covers them.
@@ -168,7 +168,7 @@ fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
     let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
     // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
-    let space = Space::new(platform.geometry, parts, lent, platform.settings).ok()?;
+    let space = Space::new(platform.geometry, environment, lent, platform.settings).ok()?;
     let _ = areas.leak();
     Boxed::new(Shared {
         users: AtomicUsize::new(1),
