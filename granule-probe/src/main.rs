@@ -2,7 +2,7 @@
 //! to the next. It is a tiny arm64 Image, entered by the boot protocol with the MMU off.
 //!
 //! [`head`] saves the registers at the first instruction. [`probe`] checks them, finds the previous kernel's
-//! note ([`note`]), digests the memory that was handed over ([`payload`]), prints the results by [`console`] in
+//! note ([`note`]), digests the memory that was handed over ([`digest`]), prints the results by [`console`] in
 //! the lines that `granule boot` reads, and powers off. The probe shares no code with the kernel but the
 //! library's first read of the device tree, its stamp and its digest.
 //!
@@ -15,13 +15,13 @@
 #[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
+mod digest;
+#[cfg(target_os = "none")]
 mod firmware;
 #[cfg(target_os = "none")]
 mod head;
 #[cfg(target_os = "none")]
 mod note;
-#[cfg(target_os = "none")]
-mod payload;
 #[cfg(target_os = "none")]
 mod probe;
 

@@ -2,10 +2,10 @@
 //! hold is the reason for the outcome.
 
 use crate::console::Console;
+use crate::digest::{self, SegmentDigest};
 use crate::firmware;
 use crate::head::{Entered, stop};
 use crate::note::{self, HandoffNote};
-use crate::payload::{self, PayloadSegment};
 use core::arch::asm;
 use granule_boot::peek::{Conduit, Token, Tree, total_size};
 
@@ -187,12 +187,12 @@ impl Probe {
         };
         // Only the initramfs is cleaned, because it need not be clean on arrival.
         let initrd = initrd.map(|(start, bytes)| {
-            payload::clean(start, bytes);
+            digest::clean(start, bytes);
             // SAFETY: the tree names this range, and nothing writes to it.
-            unsafe { PayloadSegment::at(start, bytes) }
+            unsafe { SegmentDigest::at(start, bytes) }
         });
         // SAFETY: these bytes were just read, and nothing writes to them.
-        let tree = unsafe { PayloadSegment::at(tree, tree_bytes) };
+        let tree = unsafe { SegmentDigest::at(tree, tree_bytes) };
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
             // SAFETY: the previous kernel says that a page is there.
@@ -201,7 +201,7 @@ impl Probe {
         match note {
             None => {
                 console.text(b"probe.note", b"none");
-                self.payload([None, initrd, Some(tree)], None);
+                self.report_segments([None, initrd, Some(tree)], None);
             }
             Some(None) => self.holds(false, b"the note is not whole"),
             Some(Some(note)) => {
@@ -210,44 +210,42 @@ impl Probe {
                     Some(count) => console.number(b"probe.leave", count),
                     None => self.holds(false, b"the note lacks its last count"),
                 }
-                let [kernel, ..] = note.payload;
+                let [kernel, ..] = note.segments;
                 self.holds(
                     kernel.start == entered.load,
                     b"the image is not where it was to be",
                 );
                 // SAFETY: the image lies there, and its bytes are never written.
-                let kernel = unsafe { PayloadSegment::at(entered.load, kernel.bytes) };
-                self.payload([Some(kernel), initrd, Some(tree)], Some(&note));
+                let kernel = unsafe { SegmentDigest::at(entered.load, kernel.bytes) };
+                self.report_segments([Some(kernel), initrd, Some(tree)], Some(&note));
             }
         }
     }
 
-    fn payload(&mut self, found: [Option<PayloadSegment>; 3], note: Option<&HandoffNote>) {
+    fn report_segments(&mut self, found: [Option<SegmentDigest>; 3], note: Option<&HandoffNote>) {
         let [kernel, initrd, tree] = found;
-        let noted = |index: usize| note.and_then(|note| note.payload.get(index).copied());
+        let told = |index: usize| note.and_then(|note| note.segments.get(index).copied());
         let console = self.console;
-        let mut one = |found: Option<PayloadSegment>,
-                       noted: Option<PayloadSegment>,
-                       keys: [&[u8]; 3],
-                       wrong| {
-            let found = found.unwrap_or_default();
-            if found.bytes != 0 {
-                let [start, bytes, digest] = keys;
-                console.hexadecimal(start, found.start);
-                console.number(bytes, found.bytes);
-                console.hexadecimal(digest, found.digest);
-            }
-            if let Some(noted) = noted {
-                // An empty range has no address and no digest to compare.
-                let same = noted.bytes == found.bytes
-                    && (noted.bytes == 0
-                        || noted.start == found.start && noted.digest == found.digest);
-                self.holds(same, wrong);
-            }
-        };
+        let mut one =
+            |found: Option<SegmentDigest>, told: Option<SegmentDigest>, keys: [&[u8]; 3], wrong| {
+                let found = found.unwrap_or_default();
+                if found.bytes != 0 {
+                    let [start, bytes, digest] = keys;
+                    console.hexadecimal(start, found.start);
+                    console.number(bytes, found.bytes);
+                    console.hexadecimal(digest, found.digest);
+                }
+                if let Some(told) = told {
+                    // An empty range has no address and no digest to compare.
+                    let same = told.bytes == found.bytes
+                        && (told.bytes == 0
+                            || told.start == found.start && told.digest == found.digest);
+                    self.holds(same, wrong);
+                }
+            };
         one(
             kernel,
-            noted(0),
+            told(0),
             [
                 b"probe.kernel.start",
                 b"probe.kernel.bytes",
@@ -257,7 +255,7 @@ impl Probe {
         );
         one(
             initrd,
-            noted(1),
+            told(1),
             [
                 b"probe.initrd.start",
                 b"probe.initrd.bytes",
@@ -267,7 +265,7 @@ impl Probe {
         );
         one(
             tree,
-            noted(2),
+            told(2),
             [
                 b"probe.tree.start",
                 b"probe.tree.bytes",

@@ -31,7 +31,7 @@ use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal;
 use granule_linux_abi::execve::TextList;
-use granule_linux_abi::files::tree::NodeId;
+use granule_linux_abi::files::file_tree::NodeId;
 use granule_linux_abi::script::{self, Script};
 
 /// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
