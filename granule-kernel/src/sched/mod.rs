@@ -58,7 +58,7 @@ struct Entity {
     state: TaskState,
     /// The deadline of its sleep, by the timer's counter.
     deadline: AtomicU64,
-    /// Null if the task has not begun.
+    /// Null if the task has not begun, or has ended.
     thread: AtomicPtr<Thread>,
 }
 
@@ -74,8 +74,8 @@ impl Entity {
     /// The saved registers of the task.
     fn saved(&self) -> Option<*mut Saved> {
         let thread = NonNull::new(self.thread.load(Ordering::Acquire))?;
-        // SAFETY: the caller of `begin` keeps the thread until its task is buried, and no code asks for
-        // the registers of a buried task.
+        // SAFETY: the caller of `begin` keeps the thread until its task is buried, and the pointer is
+        // cleared before that.
         Some(unsafe { thread.as_ref() }.saved())
     }
 }
@@ -302,7 +302,12 @@ pub(crate) fn run_one() -> bool {
             READY.with(|queue| queue.push(place));
         }
         SwitchedOut::Sleeps => {}
-        SwitchedOut::Ended => calls.bury(place),
+        SwitchedOut::Ended => {
+            entity
+                .thread
+                .store(core::ptr::null_mut(), Ordering::Release);
+            calls.bury(place);
+        }
     }
     true
 }
