@@ -71,14 +71,14 @@ mod tests {
         interrupts: [bool; CPUS],
     }
 
-    struct Machine {
+    struct TestCpus {
         idle: IdleCpus,
         shared: Mutex<Shared>,
         /// Signals every change of `shared`.
         changed: Condvar,
     }
 
-    impl Machine {
+    impl TestCpus {
         fn wait(&self, until: impl Fn(&mut Shared) -> bool) {
             let mut shared = self.shared.lock().unwrap();
             while !until(&mut shared) {
@@ -138,21 +138,21 @@ mod tests {
         config.max_steps = shuttle::MaxSteps::FailAfter(20_000);
         let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES * times());
         shuttle::Runner::new(scheduler, config).run(|| {
-            let machine = Arc::new(Machine {
+            let cpus = Arc::new(TestCpus {
                 idle: IdleCpus::new(),
                 shared: Mutex::new(Shared::default()),
                 changed: Condvar::new(),
             });
             let mut threads = Vec::new();
             for number in 0..CPUS {
-                let machine = machine.clone();
-                threads.push(shuttle::thread::spawn(move || machine.cpu(number)));
+                let cpus = cpus.clone();
+                threads.push(shuttle::thread::spawn(move || cpus.cpu(number)));
             }
             for tasks in [1, CPUS - 1] {
-                let machine = machine.clone();
+                let cpus = cpus.clone();
                 threads.push(shuttle::thread::spawn(move || {
                     for _ in 0..tasks {
-                        machine.enqueue();
+                        cpus.enqueue();
                     }
                 }));
             }

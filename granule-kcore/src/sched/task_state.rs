@@ -131,7 +131,7 @@ mod tests {
     const SCHEDULES: usize = 3_000;
 
     /// A task's state, the queue, and the conditions that the task waits for.
-    struct Machine {
+    struct TestTask {
         state: TaskState,
         queue: Mutex<usize>,
         running: AtomicUsize,
@@ -139,7 +139,7 @@ mod tests {
         over: AtomicBool,
     }
 
-    impl Machine {
+    impl TestTask {
         fn enqueue(&self) {
             let mut queue = self.queue.lock().unwrap();
             *queue += 1;
@@ -182,10 +182,10 @@ mod tests {
         }
     }
 
-    fn cpu(machine: &Machine, at: &Mutex<usize>) {
-        while !machine.over.load(Ordering::SeqCst) {
+    fn cpu(test: &TestTask, at: &Mutex<usize>) {
+        while !test.over.load(Ordering::SeqCst) {
             let taken = {
-                let mut queue = machine.queue.lock().unwrap();
+                let mut queue = test.queue.lock().unwrap();
                 let taken = *queue > 0;
                 *queue = 0;
                 taken
@@ -195,15 +195,15 @@ mod tests {
                 continue;
             }
             assert_eq!(
-                machine.running.fetch_add(1, Ordering::SeqCst),
+                test.running.fetch_add(1, Ordering::SeqCst),
                 0,
                 "two CPUs run the task"
             );
-            machine.state.set_running();
-            machine.task(at);
-            machine.running.fetch_sub(1, Ordering::SeqCst);
-            if machine.state.switched_out() == SwitchedOut::Requeue {
-                machine.enqueue();
+            test.state.set_running();
+            test.task(at);
+            test.running.fetch_sub(1, Ordering::SeqCst);
+            if test.state.switched_out() == SwitchedOut::Requeue {
+                test.enqueue();
             }
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         config.max_steps = shuttle::MaxSteps::FailAfter(20_000);
         let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES * times());
         shuttle::Runner::new(scheduler, config).run(|| {
-            let machine = Arc::new(Machine {
+            let test = Arc::new(TestTask {
                 state: TaskState::new(),
                 queue: Mutex::new(0),
                 running: AtomicUsize::new(0),
@@ -224,16 +224,16 @@ mod tests {
                 over: AtomicBool::new(false),
             });
             let at = Arc::new(Mutex::new(0));
-            machine.state.begin();
-            machine.enqueue();
+            test.state.begin();
+            test.enqueue();
             let mut threads = Vec::new();
             for _ in 0..2 {
-                let (machine, at) = (machine.clone(), at.clone());
-                threads.push(shuttle::thread::spawn(move || cpu(&machine, &at)));
+                let (test, at) = (test.clone(), at.clone());
+                threads.push(shuttle::thread::spawn(move || cpu(&test, &at)));
             }
             for which in 0..2 {
-                let machine = machine.clone();
-                threads.push(shuttle::thread::spawn(move || machine.make_true(which)));
+                let test = test.clone();
+                threads.push(shuttle::thread::spawn(move || test.make_true(which)));
             }
             for thread in threads {
                 thread.join().unwrap();

@@ -20,7 +20,7 @@ use crate::mm::split_to_pages;
 use crate::mm::{firmware, kernel_tables, merge, pagealloc, pages};
 use crate::smp::check;
 use crate::smp::start::{self, BringUp};
-use crate::task::init;
+use crate::task::user_space;
 use crate::trace::recorder;
 use crate::{bench, kexec, persist, report};
 use granule::arch::errata::Errata;
@@ -34,7 +34,7 @@ use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::parameters::Parameters;
 
 /// The result of user space. `Ok` if it ended well or did not exist.
-pub(crate) type Ended = Result<(), init::Failure>;
+pub(crate) type Ended = Result<(), user_space::Failure>;
 
 /// Boots from the handover, and runs the user programs.
 pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
@@ -232,7 +232,7 @@ fn boot(
         bench::run(bench, request.counter);
     }
     merge::settle();
-    let ended = init::run(&init::Machine {
+    let ended = user_space::run(&user_space::Inputs {
         boot_cpu: cpu,
         common,
         capabilities: request.capabilities,

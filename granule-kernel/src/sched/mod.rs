@@ -7,7 +7,7 @@
 //! programs run on a CPU. Its decisions are in [`granule_kcore::sched`].
 //!
 //! A CPU without a task runs its loop ([`jobs::serve`](crate::cpu::jobs); the boot CPU runs
-//! `task::init`'s), which calls [`run_one`]. A task leaves its CPU when it sleeps, ends, or returns to
+//! `task::user_space`'s), which calls [`run_one`]. A task leaves its CPU when it sleeps, ends, or returns to
 //! EL0 after its time slice. Kernel code is never preempted, so a lock's holder keeps running. A task leaves
 //! to the loop that took it; the loop saves the remaining state before any CPU can take the task again
 //! (see [`granule_kcore::sched::task_state`]).

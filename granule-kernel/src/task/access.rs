@@ -4,7 +4,7 @@
 //! The kernel never dereferences a program's address, so a bad address gives an error and no exception.
 //! The space's lock is held for one page at a time; meanwhile the frame cannot leave the program.
 
-use super::memory::{self, AddressSpace};
+use super::address_space::{self, AddressSpace};
 use crate::mm::kernel_tables::pointer;
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
@@ -27,9 +27,9 @@ fn fault(error: SpaceError) -> Errno {
 fn pieces(address: u64, length: usize) -> Result<impl Iterator<Item = Range<u64>>, Errno> {
     let end = address
         .checked_add(length as u64)
-        .filter(|end| *end <= memory::end())
+        .filter(|end| *end <= address_space::end())
         .ok_or(Errno::EFAULT)?;
-    let page = memory::page_bytes();
+    let page = address_space::page_bytes();
     let mut at = address;
     Ok(core::iter::from_fn(move || {
         let start = at;

@@ -154,7 +154,7 @@ fn aborted(current: &mut Current<'_>, abort: Abort, far: u64) {
         }
         // Memory is exhausted: the process that needs more is ended.
         Err(error @ (SpaceError::OutOfFrames { .. } | SpaceError::Tables(_)))
-            if far < super::memory::end() =>
+            if far < super::address_space::end() =>
         {
             println!("granule: process {} is ended: {error}", current.task.pid());
             let status = Status::Killed {

@@ -1,6 +1,6 @@
 //! Loads a program into a new address space, and sets up its stack and first registers.
 
-use super::memory::{self, AddressSpace};
+use super::address_space::{self, AddressSpace};
 use super::owned::Array;
 use super::task_table::Current;
 use super::{process, random};
@@ -45,7 +45,7 @@ pub(crate) struct Loaded {
 
 /// The end of the stack. The last 64K of user space above it hold only the trampoline.
 fn stack_top() -> u64 {
-    memory::end() - PageEnd::LARGEST
+    address_space::end() - PageEnd::LARGEST
 }
 
 struct PageEnd;
@@ -90,7 +90,7 @@ pub(crate) fn mappings_end() -> u64 {
 /// `ENOEXEC`, with the reason on the console; `ENOMEM`, `E2BIG`.
 pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded, Errno> {
     let place = Place {
-        page: memory::page_bytes(),
+        page: address_space::page_bytes(),
         addresses: LOWEST..mappings_end(),
         movable_at: MOVABLE_AT,
     };
@@ -157,7 +157,7 @@ fn make_stack(
         (AT_PHDR, program.headers.unwrap_or(0)),
         (AT_PHENT, program.header_bytes),
         (AT_PHNUM, program.header_count),
-        (AT_PAGESZ, memory::page_bytes()),
+        (AT_PAGESZ, address_space::page_bytes()),
         (AT_BASE, 0),
         (AT_FLAGS, 0),
         (AT_ENTRY, program.entry),

@@ -1,7 +1,7 @@
 //! Makes processes by fork, and ends them.
 
+use super::address_space::{self, AddressSpace};
 use super::hook::TASKS;
-use super::memory::{self, AddressSpace};
 use super::owned::Boxed;
 use super::process_table;
 use super::task_table::builder::{NotBegun, TaskBuilder};
@@ -121,7 +121,7 @@ fn give_up_memory(current: &mut Current<'_>) {
     current.own.clear_child_tid = 0;
     let space = current.set_memory(None);
     // This CPU must stop walking the tables before they are freed.
-    memory::leave();
+    address_space::leave();
     drop(space);
     end_vfork(task);
 }
@@ -148,7 +148,7 @@ pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
     let reference = space.reference();
     let old = current.set_memory(Some(space));
     // SAFETY: the process keeps the space, and the CPU leaves it when the process stops running.
-    unsafe { memory::enter(reference) };
+    unsafe { address_space::enter(reference) };
     crate::arch::cpu::restore_interrupts(masked);
     drop(old);
     end_vfork(current.task);
@@ -176,7 +176,7 @@ impl TaskCalls for Calls {
         // leaves it before the task is handed on.
         unsafe {
             if let Some(space) = task.and_then(|task| task.space()) {
-                memory::enter(space);
+                address_space::enter(space);
             }
         }
     }

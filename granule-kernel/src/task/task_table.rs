@@ -4,7 +4,7 @@
 //! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
 //! The scheduler's [`Thread`] lies beside it.
 
-use super::memory::{AddressSpace, SpaceRef};
+use super::address_space::{AddressSpace, SpaceRef};
 use super::owned::Boxed;
 use crate::arch::frame::Frame;
 use crate::lock::Lock;

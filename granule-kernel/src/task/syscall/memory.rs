@@ -1,8 +1,8 @@
 //! System calls about memory: only anonymous, private memory.
 
 use super::{Arguments, Outcome};
+use crate::task::address_space;
 use crate::task::exec::LOWEST;
-use crate::task::memory;
 use crate::task::process::out_of_memory;
 use crate::task::task_table::Current;
 use granule::arch::VirtualAddress;
@@ -33,13 +33,13 @@ pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
 
 /// The bytes of the whole pages in `length` bytes from `start`, which must be page aligned.
 fn whole_pages(start: u64, length: u64) -> Result<u64, Errno> {
-    let page = memory::page_bytes();
+    let page = address_space::page_bytes();
     if !start.is_multiple_of(page) || length == 0 {
         return Err(Errno::EINVAL);
     }
     let bytes = length.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
     let end = start.checked_add(bytes).ok_or(Errno::ENOMEM)?;
-    if end > memory::end() {
+    if end > address_space::end() {
         return Err(Errno::ENOMEM);
     }
     Ok(bytes)
@@ -57,7 +57,7 @@ pub(super) fn mmap(
     if flags & MAP_TYPE != MAP_PRIVATE {
         return Err(Errno::EINVAL);
     }
-    let page = memory::page_bytes();
+    let page = address_space::page_bytes();
     let rights = rights(protection)?;
     let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
     let start = if fixed { wanted } else { 0 };
@@ -72,7 +72,7 @@ pub(super) fn mmap(
             // The hint is used if that range is free.
             let hint = wanted & !(page - 1);
             let end = hint.saturating_add(bytes);
-            let fits = hint >= LOWEST && end <= memory::end();
+            let fits = hint >= LOWEST && end <= address_space::end();
             let (low, high) = (VirtualAddress(hint), VirtualAddress(end));
             if fits && tables.vmas().overlapping(low, high).is_empty() {
                 start = hint;
@@ -115,7 +115,7 @@ pub(super) fn mprotect(
     [start, length, protection, ..]: Arguments,
 ) -> Outcome {
     let rights = rights(protection)?;
-    if length == 0 && start.is_multiple_of(memory::page_bytes()) {
+    if length == 0 && start.is_multiple_of(address_space::page_bytes()) {
         return Ok(0);
     }
     let bytes = whole_pages(start, length)?;
@@ -147,9 +147,9 @@ pub(super) fn madvise(
 /// Moves the end of the heap. Returns the end, unchanged if it cannot move.
 pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> Outcome {
     let heap = current.own.heap.clone();
-    let page = memory::page_bytes();
+    let page = address_space::page_bytes();
     let space = current.memory().ok_or(Errno::ENOMEM)?;
-    if wanted < heap.start || wanted > memory::end() {
+    if wanted < heap.start || wanted > address_space::end() {
         return Ok(heap.end);
     }
     let (old, new) = (

@@ -10,7 +10,7 @@ use crate::arch::frame::Frame;
 use crate::sched;
 use crate::sched::switch::FpState;
 use crate::sched::thread::Thread;
-use crate::task::memory::AddressSpace;
+use crate::task::address_space::AddressSpace;
 use crate::task::owned::Boxed;
 use crate::task::process_table;
 use core::cell::UnsafeCell;

@@ -7,7 +7,7 @@ use super::next_kernel;
 use super::owned::PageFrames;
 use super::task_table::builder::TaskBuilder;
 use super::task_table::{self, Own, Task};
-use super::{entry, exec, memory, process, process_table};
+use super::{address_space, entry, exec, process, process_table};
 use crate::arch::cpu;
 use crate::cpu::ipi;
 use crate::dev::console::println;
@@ -42,7 +42,7 @@ const TCR_HD: u64 = 1 << 40;
 
 /// The inputs for user space.
 #[derive(Debug)]
-pub(crate) struct Machine<'a> {
+pub(crate) struct Inputs<'a> {
     pub(crate) boot_cpu: CpuFeatures,
     /// The properties common to all CPUs.
     pub(crate) common: Common,
@@ -76,13 +76,13 @@ impl fmt::Display for Failure {
 
 /// Runs `/init` of the initramfs, or the program named by `rdinit=`, and ends all processes when it
 /// ends. Does nothing if there is no such program.
-pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
-    let path = machine.parameters.init;
+pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
+    let path = inputs.parameters.init;
     if let Some(hook) = TASKS.get() {
-        hook.before_first(machine.parameters);
+        hook.before_first(inputs.parameters);
     }
     sched::TASK_CALLS.call_once(|| &process::Calls);
-    let Some(archive) = archive(machine) else {
+    let Some(archive) = archive(inputs) else {
         return Ok(());
     };
     // Merge pending blocks now: a later merge frees tables and would distort the frame count.
@@ -100,7 +100,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
         process_table::close();
         return Ok(());
     };
-    let init = match interpreted(program).and_then(|first| begin(machine, path, &first)) {
+    let init = match interpreted(program).and_then(|first| begin(inputs, path, &first)) {
         Ok(init) => init,
         Err(why) => refuse::refuse(format_args!("{} cannot be run: {why}", path.escape_ascii())),
     };
@@ -124,8 +124,8 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<(), Failure> {
 }
 
 /// The initramfs, through the linear map.
-fn archive(machine: &Machine<'_>) -> Option<&'static [u8]> {
-    let range = machine.initrd.as_ref()?;
+fn archive(inputs: &Inputs<'_>) -> Option<&'static [u8]> {
+    let range = inputs.initrd.as_ref()?;
     let kernel = kernel_tables::kernel()?;
     let page = kernel.page();
     // A boot loader may name memory that is not mapped RAM.
@@ -196,13 +196,13 @@ fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refuse
 }
 
 /// Opens user space on all CPUs and makes the first process.
-fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
-    let upper: &Geometry = &machine.capabilities.geometry;
+fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
+    let upper: &Geometry = &inputs.capabilities.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
-        .with_half(&machine.boot_cpu, VaRange::Lower, bits)
+        .with_half(&inputs.boot_cpu, VaRange::Lower, bits)
         .map_err(Refused::Geometry)?;
-    let common = &machine.common;
+    let common = &inputs.common;
     let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);
     let settings = Settings {
         hardware_access: common.hardware_dirty >= 1,
@@ -213,15 +213,15 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     };
     let capabilities = TlbCapabilities {
         geometry: lower,
-        ..machine.capabilities
+        ..inputs.capabilities
     };
-    memory::prepare(lower, capabilities, settings);
-    if !memory::open_numbers(common.asid_bits) {
+    address_space::prepare(lower, capabilities, settings);
+    if !address_space::open_numbers(common.asid_bits) {
         return Err(Refused::Memory);
     }
     let empty_root = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
     UserMemory.zero(empty_root);
-    let mut tcr = Tcr::new(&machine.boot_cpu, Some(&lower), Some(upper)).0;
+    let mut tcr = Tcr::new(&inputs.boot_cpu, Some(&lower), Some(upper)).0;
     if settings.hardware_access {
         tcr |= TCR_HA;
     }
@@ -230,7 +230,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     }
     registers::prepare(tcr, Ttbr::new(&lower, empty_root, 0).0, empty_root);
     ipi::call(percpu::online(), &|_| registers::open());
-    let texts = texts(path, first.script.as_ref(), machine.parameters).map_err(Refused::Program)?;
+    let texts = texts(path, first.script.as_ref(), inputs.parameters).map_err(Refused::Program)?;
     let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
     drop(texts);
     let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
@@ -294,7 +294,7 @@ fn end() {
     process_table::close();
     // The empty root belongs to no program, and by now it is in no TTBR.
     pages::release(registers::empty_root(), 1);
-    memory::close_numbers();
+    address_space::close_numbers();
 }
 
 fn report(word: u32, before: Counted, after: Counted) {
@@ -304,13 +304,13 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("processes", task_table::made());
     say("switches", sched::switches());
     say("faults", entry::faults());
-    let done = memory::done();
+    let done = address_space::done();
     say("pages.mapped", done.mapped);
     say("pages.copied", done.copied);
     say("pages.reused", done.reused);
     say("groups.folded", done.folded);
     say("groups.unfolded", done.unfolded);
-    say("va_bits", memory::end().ilog2().into());
+    say("va_bits", address_space::end().ilog2().into());
     say("frames_before", before.allocated);
     say("frames_after", after.allocated);
     if before.allocated != after.allocated || before.refused != after.refused {
