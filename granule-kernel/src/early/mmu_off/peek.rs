@@ -122,7 +122,7 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
         start: info.uart,
         bytes: PL011_BYTES,
     };
-    if console.outward(page).meets(device_tree) {
+    if info.uart != 0 && console.outward(page).meets(device_tree) {
         park::park(
             Reason::Overlap,
             b"the console's registers and the device tree share a page of the chosen size: place the tree elsewhere",
