@@ -187,7 +187,10 @@ fn addresses_pass_through_the_buses_above() {
         on_a_bus(&[three, two_s, empty], &[1, 0, 5, 0, 0]),
         no_address
     );
-    assert_eq!(on_a_bus(&[three, two_s, empty], &[0, 1, 5, 0, 0]), found(0x1_0000_0005));
+    assert_eq!(
+        on_a_bus(&[three, two_s, empty], &[0, 1, 5, 0, 0]),
+        found(0x1_0000_0005)
+    );
     assert_eq!(
         on_a_bus(&[("#address-cells", b""), empty], &[0, 0, 0]),
         no_address
@@ -436,7 +439,10 @@ fn no_map_ranges_have_the_cells_of_their_node() {
     assert_eq!(with(1, 1, &[1, 2, 3, 4]), [(1, 2), (3, 4)]);
     assert_eq!(with(2, 1, &[1, 2, 3]), [((1 << 32) + 2, 3)]);
     assert_eq!(with(2, 2, &[0, 2, 1, 4, 5]), [(2, (1 << 32) + 4)]);
-    assert_eq!(with(3, 2, &[0, 1, 2, 3, 4]), [((1 << 32) + 2, (3 << 32) + 4)]);
+    assert_eq!(
+        with(3, 2, &[0, 1, 2, 3, 4]),
+        [((1 << 32) + 2, (3 << 32) + 4)]
+    );
     for (address, size) in [(0, 1), (3, 2), (2, 3), (5, 1), (255, 255)] {
         assert_eq!(with(address, size, &[1; 8]), []);
     }

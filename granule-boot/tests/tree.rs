@@ -91,7 +91,11 @@ impl Written {
             bytes.resize(bytes.len().next_multiple_of(8) + 8 * self.gap, 0);
         }
         let size = bytes.len() as u32;
-        let of_structure = if self.version < 17 { 0 } else { blocks[1].len() as u32 };
+        let of_structure = if self.version < 17 {
+            0
+        } else {
+            blocks[1].len() as u32
+        };
         let header = [
             0xd00d_feed,
             size,
@@ -173,7 +177,10 @@ fn same(node: &Node<'_>, model: &Model, tree: &Tree<'_>, path: &str) {
         let first = model.properties.iter().find(|it| it.0 == *name).unwrap();
         assert_eq!(node.property(name), Some(&first.1[..]));
     }
-    assert_eq!(node.path().to_string(), if path.is_empty() { "/" } else { path });
+    assert_eq!(
+        node.path().to_string(),
+        if path.is_empty() { "/" } else { path }
+    );
     let children: Vec<_> = node.children().collect();
     assert_eq!(children.len(), model.children.len());
     for (child, model) in children.iter().zip(&model.children) {
@@ -325,7 +332,10 @@ fn everything(bytes: &[u8]) {
     let damage = tree.damage();
     let path = tree.damaged_node().to_string();
     assert!(path.starts_with('/') && path.is_ascii() && !path.contains('\n'));
-    assert_eq!(tree.root().is_none(), matches!(damage, Some(_)) && tree.nodes().count() == 0);
+    assert_eq!(
+        tree.root().is_none(),
+        matches!(damage, Some(_)) && tree.nodes().count() == 0
+    );
     assert!(tree.strings().len() <= bytes.len() && tree.structure_bytes() <= bytes.len());
     let mut nodes = 0;
     for node in tree.nodes().take(200) {
@@ -335,7 +345,11 @@ fn everything(bytes: &[u8]) {
         assert!(entries <= bytes.len());
         assert!(node.properties().count() <= bytes.len());
         assert!(node.children().all(|child| child.parent().is_some()));
-        let _ = (node.is_usable(), node.number(b"reg"), node.strings(b"reg").count());
+        let _ = (
+            node.is_usable(),
+            node.number(b"reg"),
+            node.strings(b"reg").count(),
+        );
     }
     assert!(nodes <= bytes.len() / 8);
     if let Ok(reservations) = tree.reservations() {
@@ -371,7 +385,13 @@ fn damage_is_told_with_the_path_of_its_node() {
     };
     let written = Written {
         root: Model {
-            children: vec![Model { name: b"cpus".to_vec(), ..Model::default() }, soc],
+            children: vec![
+                Model {
+                    name: b"cpus".to_vec(),
+                    ..Model::default()
+                },
+                soc,
+            ],
             ..Model::default()
         },
         reserved: vec![],
@@ -381,7 +401,10 @@ fn damage_is_told_with_the_path_of_its_node() {
         nops: false,
     };
     let mut bytes = written.bytes();
-    let at = bytes.windows(12).position(|it| it == [0, 0, 0, 3, 0, 0, 0, 8, 0, 0, 0, 0]).unwrap();
+    let at = bytes
+        .windows(12)
+        .position(|it| it == [0, 0, 0, 3, 0, 0, 0, 8, 0, 0, 0, 0])
+        .unwrap();
     bytes[at + 3] = 5;
     let tree = Tree::new(&bytes).unwrap();
     assert_eq!(tree.damage(), Some(TreeError::BadToken { at: at as u32 }));
@@ -399,7 +422,12 @@ fn reservations_that_do_not_end_are_an_error() {
     let at = bytes.len() as u32;
     bytes[16..20].copy_from_slice(&at.to_be_bytes());
     bytes.extend([1; 31]);
-    let read = |bytes: &[u8]| Tree::new(bytes).unwrap().reservations().map(Iterator::count);
+    let read = |bytes: &[u8]| {
+        Tree::new(bytes)
+            .unwrap()
+            .reservations()
+            .map(Iterator::count)
+    };
     let with_size = |mut bytes: Vec<u8>| {
         let size = bytes.len() as u32;
         bytes[4..8].copy_from_slice(&size.to_be_bytes());
@@ -413,5 +441,8 @@ fn reservations_that_do_not_end_are_an_error() {
     assert_eq!(read(&with_size(bytes.clone())), Ok(2));
     bytes[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
     let at = u32::MAX;
-    assert_eq!(read(&with_size(bytes)), Err(TreeError::BadReservations { at }));
+    assert_eq!(
+        read(&with_size(bytes)),
+        Err(TreeError::BadReservations { at })
+    );
 }

@@ -299,7 +299,8 @@ mod tests {
         for _ in 0..4000 {
             let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
             let (tree, _) = tree(&bytes);
-            banks += u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4), |_| {}).is_ok());
+            banks +=
+                u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4), |_| {}).is_ok());
             let Ok(tree) = Tree::new(&tree) else { continue };
             parsed += 1;
             others += u32::from(!cpus(&tree, 0).others.is_empty());

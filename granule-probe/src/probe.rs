@@ -269,12 +269,8 @@ fn chosen(tree: &Tree<'_>) -> Chosen {
         return Chosen::default();
     };
     Chosen {
-        note: node
-            .number(b"granule,kexec-note")
-            .filter(|at| at & 7 == 0),
-        initrd_start: node
-            .number(b"linux,initrd-start")
-            .filter(|at| at & 7 == 0),
+        note: node.number(b"granule,kexec-note").filter(|at| at & 7 == 0),
+        initrd_start: node.number(b"linux,initrd-start").filter(|at| at & 7 == 0),
         initrd_end: node.number(b"linux,initrd-end"),
     }
 }

@@ -67,7 +67,9 @@ impl<'a> Node<'a> {
     /// The properties. They precede all children, as the format requires.
     #[must_use]
     pub const fn properties(&self) -> Properties<'a> {
-        Properties { walk: self.inside() }
+        Properties {
+            walk: self.inside(),
+        }
     }
 
     /// The value of the property `name`.

@@ -223,6 +223,8 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// The error in the tree at this place. The walk is over then.
+    // One copy: the readers together call this at many places.
+    #[inline(never)]
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator's items would be results, and what ends it an item like others"

@@ -100,6 +100,17 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
             format!("QEMU ended with {status}: {line}"),
         );
     }
+    if run.records.count() == 0
+        && let Some(record) = run.boot_record.as_ref().filter(|it| it.has_no_console())
+    {
+        let (why, how_far) = (record.message(), record.progress());
+        return bad(
+            Outcome::GuestExit,
+            format!(
+                "the guest ended, and nothing was heard of how it went: {why}; when last seen {how_far}"
+            ),
+        );
+    }
     let mut kernels = run.records.iter().enumerate().peekable();
     while let Some((number, record)) = kernels.next() {
         if let Some((outcome, reason)) = not_well(record, next.is_some()) {

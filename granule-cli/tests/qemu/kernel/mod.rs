@@ -24,5 +24,6 @@ mod refusals;
 mod rodata;
 mod self_check;
 mod told;
+mod tolerance;
 mod trees;
 mod trust;

@@ -83,9 +83,7 @@ fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'st
     };
     if registers.meets(image_range(entry)) || registers.meets(tree_range(entry, bytes.len() as u64))
     {
-        return Err(
-            b"no console: its registers lie in the memory of the image or the device tree",
-        );
+        return Err(b"no console: its registers lie in the memory of the image or the device tree");
     }
     Ok(console.base)
 }
